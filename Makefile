@@ -1,0 +1,57 @@
+# Every verb does its own set-up: a virtual environment in .venv, made once and again when pyproject.toml changes.
+
+SHELL := /bin/bash
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+PYTEST := $(PY) -m pytest
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-plain test-spark demo lint bench soak docs java clean
+
+help: ## print this list
+	@echo "usage: make VERB    (needs Python 3.11+ and, for Spark, a JDK 17+; everything else is installed into $(VENV))"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: java $(READY) ## make the virtual environment and install every dependency
+	@echo "ready: $(PY)"
+
+test: java lint test-plain test-spark ## lint, then every test, law (push profile) and doctest
+
+test-plain: $(READY)
+	$(PYTEST) -m "not spark" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
+
+test-spark: java $(READY)
+	$(PYTEST) -m spark --durations=15 $(ARGS)
+
+demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, and verify the result
+	$(PY) -m examples.flights_demo $(ARGS)
+
+lint: $(READY) ## ruff, format, mypy --strict, layers, file length
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy --strict zset_join
+	$(VENV)/bin/lint-imports --no-cache
+	$(PY) -m tools.check_source_files
+
+bench: java $(READY) ## run the benchmarks; results go to benchmarks/results/latest.json
+	$(PY) -m benchmarks.run $(ARGS)
+
+soak: $(READY) ## the laws with the nightly profile: hours, not minutes
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) property_tests -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
+	@if [ -f property_tests/soak.py ]; then HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak; fi
+
+docs: java $(READY) ## check the documentation: every link resolves, every code block runs
+	$(PYTEST) tests/test_documentation.py $(ARGS)
+
+java:
+	@bash tools/check_java.sh
+
+clean: ## remove the virtual environment and every cache
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml tools/make_venv.sh
+	@bash tools/make_venv.sh $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""The laws every operator obeys, and the machinery that tries to break them."""

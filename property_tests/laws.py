@@ -1,0 +1,426 @@
+"""The laws every operator obeys, one function each.
+
+A law takes a subject (an operator description and the way to build it) and a legal history, and raises `LawBroken` when the
+operator breaks it. Laws know nothing of joins: what is expected comes from the subject's oracle, what is excused from the
+registry. Z-sets are compared, never tables: a failure lists rows with their expected and actual weights.
+
+The law `budget_is_invisible` of the design is named in the registry with the reason why it waits.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from property_tests.oracle import Counts, row_identity, total
+from property_tests.registry import IllegalAnswerError, Subject
+from property_tests.shapes import Change, live_rows, oracle_side, watermark_of
+from property_tests.strategies import Epoch, History, plant_bad_lines, split
+from zset_join.errors import BadInputError, ZsetJoinError
+from zset_join.protocol import Operator
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["LAWS", "Law", "LawBroken", "make_delta"]
+
+_FAR_SEQUENCE = 10**6
+
+
+class LawBroken(AssertionError):
+    """An operator broke a law; the message holds the law, the difference, the subject and the history."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law and what it needs drawn.
+
+    Args:
+        name: the function's name; a true sentence.
+        check: raises `LawBroken`.
+        with_bad_lines: whether the history must bring genes for bad lines.
+    """
+
+    name: str
+    check: Callable[[Subject, History], None]
+    with_bad_lines: bool = False
+
+
+def make_delta(relation: Relation, lines: Iterable[tuple[Sequence[Any], int]]) -> ZSet:
+    """Build a delta from `(row, weight)` lines."""
+    lines = list(lines)
+    schema = relation.schema
+    columns = list(zip(*(row for row, _ in lines), strict=True)) or [()] * len(schema)
+    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, schema.types, strict=True)]
+    return ZSet(
+        pa.RecordBatch.from_arrays(arrays, schema=schema), np.asarray([weight for _, weight in lines], dtype=np.int64)
+    )
+
+
+class _Run:
+    """An operator on its way through epochs, with the reader of its output."""
+
+    def __init__(self, subject: Subject, *, on_bad_input: str = "error", directory: str | None = None) -> None:
+        self.subject = subject
+        self.operator: Operator = subject.operator(on_bad_input=on_bad_input, directory=directory)
+        self.view = subject.view()
+        self.epoch = 0
+        self.seen: list[Change] = []
+
+    def tick(self) -> Tick:
+        return Tick(self.epoch, watermark_of(self.subject.spec.knobs, self.epoch))
+
+    def deltas(self, changes: Epoch) -> list[ZSet]:
+        return [
+            make_delta(relation, [(change.row, change.weight) for change in changes if change.side == number])
+            for number, relation in enumerate(self.subject.spec.inputs)
+        ]
+
+    def ask(self, changes: Epoch = ()) -> list[ZSet]:
+        """Ask for the answer of the current epoch; a refusal of legal input breaks whatever law asked."""
+        try:
+            return list(self.operator.answer(self.tick(), self.deltas(changes)))
+        except ZsetJoinError as error:
+            raise LawBroken(f"legal input was refused in epoch {self.epoch}: {error}") from error
+
+    def absorb(self, changes: Epoch = ()) -> None:
+        """End the current epoch."""
+        self.operator.absorb(self.tick(), self.deltas(changes))
+        self.seen += changes
+        self.epoch += 1
+
+    def take(self, answer: Sequence[ZSet]) -> None:
+        try:
+            self.view.take(answer)
+        except IllegalAnswerError as error:
+            raise LawBroken(f"epoch {self.epoch}: {error}") from error
+
+    def step(self, changes: Epoch = ()) -> list[ZSet]:
+        """Go through one epoch whole."""
+        answer = self.ask(changes)
+        self.take(answer)
+        self.absorb(changes)
+        return answer
+
+    def expected(self) -> Counts:
+        return self.subject.spec.expected(self.seen)
+
+    def check(self, history: History) -> None:
+        """Compare what the reader holds with the oracle."""
+        _compare(self.view.counts(), self.expected(), f"after epoch {self.epoch - 1}", self.subject, history)
+
+
+def _compare(actual: Counts, expected: Counts, moment: str, subject: Subject, history: History) -> None:
+    if actual == expected:
+        return
+    rows = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
+    lines = [f"    {key}: expected {expected.get(key, 0)}, actual {actual.get(key, 0)}" for key in rows]
+    raise LawBroken("\n".join([f"{moment}, row: expected weight, actual weight", *lines, repr(subject), repr(history)]))
+
+
+def _require(holds: bool, sentence: str, subject: Subject, history: History) -> None:
+    if not holds:
+        raise LawBroken(f"{sentence}\n{subject!r}\n{history!r}")
+
+
+def _exact(value: Any) -> Any:
+    """Return what is equal only to the same bits."""
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    if isinstance(value, dict):
+        return tuple((name, _exact(part)) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_exact(part) for part in value)
+    return value
+
+
+def _exact_answer(answer: Sequence[ZSet]) -> list[Any]:
+    """Return the answer bit by bit: chunks, order of lines, values, weights."""
+    return [[(_exact(row), weight) for row, weight in chunk.to_pylist()] for chunk in answer]
+
+
+def _exact_snapshot(operator: Operator) -> dict[str, list[Any]]:
+    """Return the snapshot bit by bit, rows in a fixed order."""
+    return {
+        name: sorted((_exact(list(row.values())) for row in table.to_pylist()), key=repr)
+        for name, table in operator.snapshot().items()
+    }
+
+
+def _sum(answer: Sequence[ZSet]) -> Counts:
+    return total(line for chunk in answer for line in chunk.to_pylist())
+
+
+def _undo(subject: Subject, changes: Sequence[Change]) -> list[Change]:
+    """Return the changes that take every live row back."""
+    undone: list[Change] = []
+    for number, relation in enumerate(subject.spec.inputs):
+        side = oracle_side(relation)
+        for row, weight in live_rows(side, changes, number):
+            values = dict(row)
+            if relation.mode == "upsert":
+                kept = {*side.primary_key, *side.sequence_by}
+                values = {name: value if name in kept else None for name, value in row.items()}
+                values |= dict.fromkeys(side.sequence_by[:1], _FAR_SEQUENCE)
+                weight = 1
+            undone.append(Change(number, tuple(values.values()), -weight))
+    return undone
+
+
+def incremental_is_batch(subject: Subject, history: History) -> None:
+    """After every epoch the sum of the answers equals the plain query over everything that came in."""
+    run = _Run(subject)
+    for changes in history.epochs():
+        run.step(changes)
+        run.check(history)
+
+
+def epochs_are_invisible(subject: Subject, history: History) -> None:
+    """Any split of the input into epochs gives the same sum."""
+    one, other = _Run(subject), _Run(subject)
+    for changes in history.epochs():
+        one.step(changes)
+    for changes in history.other_epochs():
+        other.step(changes)
+    _compare(other.view.counts(), one.view.counts(), "cut the other way", subject, history)
+
+
+def undo_is_complete(subject: Subject, history: History) -> None:
+    """Taking back every live row empties the output and the state."""
+    run = _Run(subject)
+    for changes in history.epochs():
+        run.step(changes)
+    for changes in split(_undo(subject, run.seen), history.other_cuts):
+        run.step(changes)
+    _compare(run.view.counts(), {}, "after taking everything back", subject, history)
+    left_behind = subject.live_rows(run.operator)
+    _require(left_behind == 0, f"{left_behind} live rows are left in the state", subject, history)
+
+
+def quiet_on_quiet(subject: Subject, history: History) -> None:
+    """An empty delta yields nothing and changes nothing, before, between and after other epochs."""
+    run = _Run(subject)
+    for changes in [(), *history.epochs()]:
+        run.step(changes)
+        before = _exact_snapshot(run.operator)
+        answer = run.step()
+        _require(not answer, f"an empty delta yields {len(answer)} chunks", subject, history)
+        _require(_exact_snapshot(run.operator) == before, "an empty delta changes the state", subject, history)
+
+
+def answer_is_pure(subject: Subject, history: History) -> None:
+    """Asked twice, or left half-read, an answer is the same to the bit and the state is untouched."""
+    run = _Run(subject)
+    for changes in history.epochs():
+        before = _exact_snapshot(run.operator)
+        first = _exact_answer(run.ask(changes))
+        half_read = iter(run.operator.answer(run.tick(), run.deltas(changes)))
+        next(half_read, None)
+        del half_read
+        second = _exact_answer(run.ask(changes))
+        _require(first == second, f"epoch {run.epoch}: asked again, the answer is\n{second}\nnot\n{first}", subject, history)
+        _require(_exact_snapshot(run.operator) == before, f"answer of epoch {run.epoch} changes the state", subject, history)
+        run.absorb(changes)
+
+
+def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> None:
+    """A snapshot restored into a fresh or a used operator continues as if nothing had happened."""
+    original = _Run(subject)
+    epochs = history.epochs()
+    moment = history.moment % (len(epochs) + 1)
+    for changes in epochs[:moment]:
+        original.step(changes)
+    snapshot = dict(original.operator.snapshot())
+    fresh, used = _Run(subject), _Run(subject)
+    for changes in epochs:
+        used.step(changes)
+    for restored in (fresh, used):
+        restored.operator.restore(snapshot)
+        restored.epoch = original.epoch
+        same = _exact_snapshot(restored.operator) == _exact_snapshot(original.operator)
+        _require(same, "the snapshot of the restored operator differs from the one it was restored from", subject, history)
+    for changes in epochs[moment:]:
+        wanted = _sum(original.step(changes))
+        for restored in (fresh, used):
+            _compare(_sum(restored.ask(changes)), wanted, f"epoch {restored.epoch} after a restore", subject, history)
+            restored.absorb(changes)
+
+
+def reopening_is_invisible(subject: Subject, history: History) -> None:
+    """State in a directory, closed and opened again before every epoch, answers as if it had stayed open."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = _Run(subject, directory=directory)
+        for changes in history.epochs():
+            before = _exact_snapshot(run.operator)
+            _close(run.operator)
+            run.operator = subject.operator(directory=directory)
+            _require(_exact_snapshot(run.operator) == before, f"reopening before epoch {run.epoch} changes the state", subject, history)
+            absorbed = getattr(run.operator, "absorbed_epoch", None)
+            _require(absorbed == run.epoch - 1, f"absorbed_epoch is {absorbed}, not {run.epoch - 1}", subject, history)
+            run.step(changes)
+            run.check(history)
+        _close(run.operator)
+
+
+def replay_after_crash_is_invisible(subject: Subject, history: History) -> None:
+    """An epoch that was answered but not absorbed when the process died gets the same answer from state opened anew."""
+    with tempfile.TemporaryDirectory() as directory:
+        run = _Run(subject, directory=directory)
+        for changes in history.epochs():
+            first = _sum(run.ask(changes))
+            _close(run.operator)
+            run.operator = subject.operator(directory=directory)
+            again = run.ask(changes)
+            _compare(_sum(again), first, f"epoch {run.epoch} asked again after a crash", subject, history)
+            run.take(again)
+            run.absorb(changes)
+            run.check(history)
+        _close(run.operator)
+
+
+def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
+    """Every upsert so far, delivered once more in its old order, yields nothing and changes no later answer."""
+    run = _Run(subject)
+    for changes in history.epochs():
+        run.step(changes)
+        again = tuple(change for change in run.seen if subject.spec.inputs[change.side].mode == "upsert")
+        seen = list(run.seen)
+        answer = run.step(again)
+        run.seen = seen
+        _require(not _lines(answer), f"a second delivery answers {_lines(answer)}", subject, history)
+        run.check(history)
+
+
+def legal_in_legal_out(subject: Subject, history: History) -> None:
+    """Every retraction retracts rows that are there before the epoch; no weight ever falls below 0."""
+    run = _Run(subject)
+    for changes in history.epochs():
+        before = run.view.counts()
+        answer = run.step(changes)
+        gone: Counts = {}
+        for row, weight in _lines(answer):
+            gone[row_identity(row)] = gone.get(row_identity(row), 0) - min(weight, 0)
+        phantom = {} if _is_route(subject) else {row: n for row, n in gone.items() if n > before.get(row, 0)}
+        _require(not phantom, f"epoch {run.epoch - 1} retracts more than was there: {phantom}", subject, history)
+
+
+def answers_are_tidy(subject: Subject, history: History) -> None:
+    """No weight 0, no empty chunk, chunks within bounds, retractions first, and no row both retracted and inserted."""
+    run = _Run(subject)
+    for changes in history.epochs():
+        answer = run.step(changes)
+        for chunk in answer:
+            _require(chunk.schema.equals(run.operator.output.schema), f"chunk has schema {chunk.schema}", subject, history)
+            bounded = 0 < len(chunk) <= subject.spec.knobs.chunk_rows
+            _require(bounded, f"a chunk has {len(chunk)} rows", subject, history)
+        lines = _lines(answer)
+        weights = [weight for _, weight in lines]
+        _require(0 not in weights, f"a line has weight 0: {lines}", subject, history)
+        sorted_weights = sorted(weights, key=lambda weight: weight > 0)
+        _require(weights == sorted_weights, f"an insertion comes before a retraction: {lines}", subject, history)
+        both = {row_identity(row) for row, weight in lines if weight < 0} & {row_identity(row) for row, weight in lines if weight > 0}
+        _require(not both or _is_route(subject), f"both retracted and inserted: {both}", subject, history)
+
+
+def quarantine_keeps_the_books(subject: Subject, history: History) -> None:
+    """Rows in = rows applied + rows rejected: exactly the bad lines are reported and the rest goes through."""
+    epochs, bad = plant_bad_lines(subject.spec, history.epochs(), history.bad_genes)
+    run = _Run(subject, on_bad_input="quarantine")
+    for number, changes in enumerate(epochs):
+        wanted = _places(subject, changes, {position for epoch, position in bad if epoch == number})
+        table = run.operator.rejections(run.tick(), run.deltas(changes))
+        reported = [(line["input"], line["row"], line["weight"]) for line in table.to_pylist()]
+        _require(sorted(reported) == wanted, f"epoch {number} rejects {reported}, not {wanted}", subject, history)
+        told = all(line["code"] and line["reason"] for line in table.to_pylist())
+        _require(told, f"epoch {number}: a rejection lacks code or reason", subject, history)
+        run.take(run.ask(changes))
+        run.absorb(changes)
+        run.seen = [change for n, epoch in enumerate(epochs[: number + 1]) for p, change in enumerate(epoch) if (n, p) not in bad]
+        run.check(history)
+
+
+def errors_apply_nothing(subject: Subject, history: History) -> None:
+    """Under policy error a bad epoch raises before any output, names stream and epoch, and leaves the state untouched."""
+    epochs, bad = plant_bad_lines(subject.spec, history.epochs(), history.bad_genes)
+    run = _Run(subject)
+    for number, changes in enumerate(epochs):
+        culprits = [change for position, change in enumerate(changes) if (number, position) in bad]
+        if culprits:
+            _check_refusal(run, changes, culprits, history)
+        run.step(tuple(change for position, change in enumerate(changes) if (number, position) not in bad))
+        run.check(history)
+
+
+def _check_refusal(run: _Run, changes: Epoch, culprits: Sequence[Change], history: History) -> None:
+    subject, before = run.subject, _exact_snapshot(run.operator)
+    for act in (_ask_once, _absorb_once):
+        try:
+            act(run, changes)
+        except BadInputError as error:
+            names = {subject.spec.inputs[change.side].name for change in culprits}
+            named = any(name in error.message for name in names) and f"epoch {run.epoch}" in error.message
+            _require(named, f"the message names neither {names} nor the epoch: {error.message}", subject, history)
+        else:
+            _require(False, f"{act.__name__} took bad lines {culprits} in epoch {run.epoch}", subject, history)
+        _require(_exact_snapshot(run.operator) == before, f"{act.__name__} applied part of a bad epoch", subject, history)
+
+
+def _ask_once(run: _Run, changes: Epoch) -> None:
+    for chunk in run.operator.answer(run.tick(), run.deltas(changes)):
+        raise LawBroken(f"a chunk of {len(chunk)} rows left before the bad lines were found")
+
+
+def _absorb_once(run: _Run, changes: Epoch) -> None:
+    run.operator.absorb(run.tick(), run.deltas(changes))
+
+
+def _places(subject: Subject, changes: Epoch, bad: set[int]) -> list[tuple[str, int, int]]:
+    """Return the bad lines as `(input, row within that input's delta, weight)`, sorted."""
+    places: list[tuple[str, int, int]] = []
+    counters = [0] * len(subject.spec.inputs)
+    for position, change in enumerate(changes):
+        if position in bad:
+            places.append((subject.spec.inputs[change.side].name, counters[change.side], change.weight))
+        counters[change.side] += 1
+    return sorted(places)
+
+
+def _lines(answer: Sequence[ZSet]) -> list[tuple[tuple[Any, ...], int]]:
+    return [line for chunk in answer for line in chunk.to_pylist()]
+
+
+def _is_route(subject: Subject) -> bool:
+    """Say whether the output is in upsert mode, where a delete and an upsert of one key may stand side by side."""
+    return len(subject.spec.inputs) == 1
+
+
+def _close(operator: Operator) -> None:
+    close = getattr(operator, "close", None)
+    if close is not None:
+        close()
+
+
+LAWS: dict[str, Law] = {
+    law.name: law
+    for law in (
+        Law("incremental_is_batch", incremental_is_batch),
+        Law("epochs_are_invisible", epochs_are_invisible),
+        Law("undo_is_complete", undo_is_complete),
+        Law("quiet_on_quiet", quiet_on_quiet),
+        Law("answer_is_pure", answer_is_pure),
+        Law("snapshot_and_restore_are_invisible", snapshot_and_restore_are_invisible),
+        Law("reopening_is_invisible", reopening_is_invisible),
+        Law("replay_after_crash_is_invisible", replay_after_crash_is_invisible),
+        Law("duplicate_delivery_is_invisible", duplicate_delivery_is_invisible),
+        Law("legal_in_legal_out", legal_in_legal_out),
+        Law("answers_are_tidy", answers_are_tidy),
+        Law("quarantine_keeps_the_books", quarantine_keeps_the_books, with_bad_lines=True),
+        Law("errors_apply_nothing", errors_apply_nothing, with_bad_lines=True),
+    )
+}

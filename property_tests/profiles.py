@@ -1,0 +1,38 @@
+"""Hypothesis profiles: how long the laws are searched.
+
+| profile | chosen by | examples per (operator, law) | random |
+|---|---|---|---|
+| `push` (default) | | 20 | no: the same examples on every run, so that a red push means a changed engine |
+| `nightly` | `HYPOTHESIS_PROFILE=nightly` | 1000 | yes |
+| `hunt` | `HYPOTHESIS_PROFILE=hunt` | 100 | yes |
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, Phase, settings
+
+__all__ = ["MAX_CHANGES", "load_profile", "profile_name"]
+
+_COMMON = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+    "print_blob": True,
+}
+MAX_CHANGES = {"push": 14, "hunt": 18, "nightly": 24}
+
+
+def profile_name() -> str:
+    """Return the profile that the environment asks for."""
+    return os.environ.get("HYPOTHESIS_PROFILE", "push")
+
+
+def load_profile() -> None:
+    """Register the profiles and load the one that was asked for."""
+    settings.register_profile(
+        "push", max_examples=20, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate, Phase.shrink], **_COMMON
+    )
+    settings.register_profile("hunt", max_examples=100, database=None, **_COMMON)
+    settings.register_profile("nightly", max_examples=1000, **_COMMON)
+    settings.load_profile(profile_name())

@@ -1,0 +1,310 @@
+"""The shapes a tested join can take: key types, primary keys, residuals, and the values that cells are drawn from.
+
+A `JoinSpec` says everything about one join: both relations, the join type, the ON condition and the knobs that must not matter
+(hash bits, chunk size, watermark). It can state the oracle's verdict on a pile of changes. A `RouteSpec` does the same for
+`Route`. Both are frozen and cheap; `property_tests/strategies.py` draws them.
+
+Pools are short so that values meet: two NaNs with different bits, both zeros, NULL, the empty string, strings that differ only after
+the 12th byte, the ends of int64, decimals of two scales.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from property_tests import oracle
+from zset_join.relation import ChangelogMode, Relation
+
+__all__ = [
+    "HOWS",
+    "KEY_SHAPES",
+    "MARKER",
+    "PAYLOADS",
+    "RESIDUALS",
+    "Change",
+    "JoinSpec",
+    "KeyShape",
+    "Knobs",
+    "Mode",
+    "PrimaryKeyShape",
+    "Residual",
+    "RouteSpec",
+    "Spec",
+    "oracle_side",
+    "relation_of",
+    "watermark_of",
+]
+
+HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
+MARKER = 777  # a payload value that legal histories never hold
+
+Mode = Literal["append", "upsert", "sequenced", "changelog", "keyed_changelog"]
+PrimaryKeyShape = Literal["id", "key_and_id", "key", "two_ids"]
+Values = tuple[Any, ...]
+
+NEGATIVE_NAN = struct.unpack("<d", bytes.fromhex("010000000000f8ff"))[0]
+_NAN = float("nan")
+_LONG_A = "the same first twelve bytes, then A"
+_LONG_B = "the same first twelve bytes, then B"
+_UTC = dt.UTC
+_NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of one input: a row (values in column order) and its weight."""
+
+    side: int
+    row: Values
+    weight: int
+
+    def __repr__(self) -> str:
+        return f"{'LR'[self.side]}{self.weight:+d}{self.row!r}"
+
+
+@dataclass(frozen=True)
+class KeyShape:
+    """The columns of a join key: one type per side and one pool of values per column."""
+
+    name: str
+    left_types: tuple[pa.DataType, ...]
+    right_types: tuple[pa.DataType, ...]
+    pools: tuple[Values, ...]
+
+
+def _one(name: str, data_type: pa.DataType, pool: Values, right_type: pa.DataType | None = None) -> KeyShape:
+    return KeyShape(name, (data_type,), (right_type or data_type,), (pool,))
+
+
+_POINT = pa.struct([("a", pa.int64()), ("b", pa.string())])
+_INT_POOL = (1, 2, None, 2**63 - 1, -(2**63))
+_FLOAT_POOL = (0.0, -0.0, _NAN, None, 1.5, NEGATIVE_NAN)
+_STRING_POOL = ("a", "", "a ", None, _LONG_A, _LONG_B)
+
+KEY_SHAPES: dict[str, KeyShape] = {
+    shape.name: shape
+    for shape in (
+        _one("int64", pa.int64(), _INT_POOL),
+        _one("float64", pa.float64(), _FLOAT_POOL),
+        _one("string", pa.string(), _STRING_POOL),
+        KeyShape("int64+string", (pa.int64(), pa.string()), (pa.int64(), pa.string()), ((1, None, 2), ("", None, _LONG_A))),
+        KeyShape("float64+bool", (pa.float64(), pa.bool_()), (pa.float64(), pa.bool_()), (_FLOAT_POOL[:4], (True, None, False))),
+        _one("struct", _POINT, ({"a": 1, "b": ""}, None, {"a": None, "b": ""}, {"a": 1, "b": None}, {"a": None, "b": None})),
+        _one("list", pa.list_(pa.float64()), ([], None, [0.0], [-0.0], [_NAN], [NEGATIVE_NAN], [None], [0.0, None])),
+        _one("decimal", pa.decimal128(10, 2), (Decimal("1.00"), Decimal("-2.50"), None, Decimal("0.00"))),
+        _one("date", pa.date32(), (dt.date(1970, 1, 1), dt.date(1969, 12, 31), None)),
+        _one("timestamp", pa.timestamp("us"), (_NOON, dt.datetime(1969, 12, 31, 23, 59), None)),
+        _one("timestamp_utc", pa.timestamp("us", tz="UTC"), (_NOON.replace(tzinfo=_UTC), None)),
+        _one("binary", pa.binary(), (b"\x00", b"", b"\x00\x00", None, b"z" * 20, b"z" * 19 + b"y")),
+        _one("float32", pa.float32(), (0.0, -0.0, _NAN, None, 0.5)),
+        _one("int32", pa.int32(), (1, -1, None)),
+        _one("bool", pa.bool_(), (True, False, None)),
+    )
+}
+
+PAYLOADS: dict[str, tuple[pa.DataType, Values]] = {
+    "string": (pa.string(), _STRING_POOL),
+    "float64": (pa.float64(), _FLOAT_POOL),
+    "list": (pa.list_(pa.int64()), ([], None, [1], [1, None])),
+    "struct": (_POINT, ({"a": 1, "b": "x"}, None, {"a": 1, "b": None})),
+}
+X_POOLS: tuple[Values, Values] = ((0, 1, 0, None), (1, 2, 0, None))
+F_POOL: Values = (0.0, 1.5, _NAN, -0.0, None)
+ID_POOLS: dict[str, tuple[pa.DataType, Values]] = {
+    "int64": (pa.int64(), (1, 2, 3)),
+    "string": (pa.string(), ("", "p", _LONG_A)),
+    "float64": (pa.float64(), (0.0, -0.0, _NAN, NEGATIVE_NAN, 1.5)),
+}
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A further part of ON, as plain Python over two row dicts; `registry.py` holds the same as an expression tree."""
+
+    name: str
+    function: oracle.Residual
+
+
+def _less(left: oracle.Row, right: oracle.Row) -> bool | None:
+    if left["x"] is None or right["x"] is None:
+        return None
+    return bool(left["x"] < right["x"])
+
+
+def _float_at_most(left: oracle.Row, right: oracle.Row) -> bool | None:
+    """Spark orders NaN above every number and equal to itself."""
+    low, high = left["f"], right["f"]
+    if low is None or high is None:
+        return None
+    if high != high:
+        return True
+    return bool(low == low and low <= high)
+
+
+RESIDUALS: dict[str, Residual] = {
+    "x_less": Residual("x_less", _less),
+    "f_at_most": Residual("f_at_most", _float_at_most),
+}
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Options that must never change an answer's sum."""
+
+    hash_bits: int = 32
+    chunk_rows: int = 65536
+    ticking: bool = False
+
+
+def watermark_of(knobs: Knobs, epoch: int) -> int | None:
+    """Return a watermark that moves one second per epoch, far inside every retention, or None."""
+    return 1_700_000_000_000_000 + epoch * 1_000_000 if knobs.ticking else None
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """Everything about one join under test."""
+
+    how: str
+    left: Relation
+    right: Relation
+    null_safe: tuple[bool, ...]
+    key_shape: KeyShape
+    payload: str = "string"
+    id_type: str = "int64"
+    using: bool = False
+    residual: Residual | None = None
+    knobs: Knobs = field(default_factory=Knobs)
+
+    @property
+    def inputs(self) -> tuple[Relation, ...]:
+        """Return the relations in input order."""
+        return (self.left, self.right)
+
+    def expected(self, changes: Sequence[Change]) -> oracle.Counts:
+        """Return the oracle's output for all changes so far."""
+        left, right = oracle_side(self.left), oracle_side(self.right)
+        joined = oracle.batch_join(
+            live_rows(left, changes, 0),
+            live_rows(right, changes, 1),
+            how=self.how,
+            left_key=left.join_key,
+            right_key=right.join_key,
+            null_safe=self.null_safe,
+            residual=None if self.residual is None else self.residual.function,
+        )
+        return oracle.lay_out(joined, how=self.how, left=left, right=right, using=self.using)
+
+    def __repr__(self) -> str:
+        residual = f" AND {self.residual.name}" if self.residual else ""
+        return (
+            f"{self.how} join ON {self.key_shape.name} null_safe={self.null_safe}{residual} using={self.using} {self.knobs}\n"
+            f"    left:  {_describe(self.left)}\n    right: {_describe(self.right)}"
+        )
+
+
+@dataclass(frozen=True)
+class RouteSpec:
+    """Everything about one route under test: a relation in upsert mode whose join key may move."""
+
+    relation: Relation
+    key_shape: KeyShape
+    payload: str = "string"
+    id_type: str = "int64"
+    knobs: Knobs = field(default_factory=Knobs)
+
+    @property
+    def inputs(self) -> tuple[Relation, ...]:
+        """Return the relations in input order."""
+        return (self.relation,)
+
+    def expected(self, changes: Sequence[Change]) -> oracle.Counts:
+        """Return the live rows: what the buckets behind the route must hold together."""
+        side = oracle_side(self.relation)
+        return oracle.total(
+            (tuple(row[name] for name in side.columns), weight) for row, weight in live_rows(side, changes, 0)
+        )
+
+    def __repr__(self) -> str:
+        return f"route of {_describe(self.relation)} {self.knobs}"
+
+
+Spec = JoinSpec | RouteSpec
+
+
+def _describe(relation: Relation) -> str:
+    return (
+        f"{relation.mode} {relation.schema.names} pk={list(relation.primary_key)} key={list(relation.join_key)} "
+        f"sequence={list(relation.sequence_by)}"
+    )
+
+
+def live_rows(side: oracle.Side, changes: Sequence[Change], number: int) -> oracle.Bag:
+    """Return one side's live rows after all changes so far."""
+    return oracle.resolve(
+        side,
+        ((dict(zip(side.columns, change.row, strict=True)), change.weight) for change in changes if change.side == number),
+    )
+
+
+@lru_cache(maxsize=4096)
+def oracle_side(relation: Relation) -> oracle.Side:
+    """Return the same description in the oracle's own words."""
+    return oracle.Side(
+        columns=tuple(relation.schema.names),
+        mode=relation.mode,
+        join_key=relation.join_key,
+        primary_key=relation.primary_key,
+        sequence_by=relation.sequence_by,
+    )
+
+
+@lru_cache(maxsize=4096)
+def relation_of(
+    side: int,
+    mode: Mode,
+    key_shape_name: str,
+    *,
+    primary_key: PrimaryKeyShape = "id",
+    payload: str = "string",
+    id_type: str = "int64",
+    key_prefix: str = "k",
+) -> Relation:
+    """Return the relation `left` (side 0) or `right` (side 1) with columns id, id2, key..., x, f, v and, when sequenced, s, s2."""
+    shape = KEY_SHAPES[key_shape_name]
+    types = shape.right_types if side else shape.left_types
+    keys = tuple(f"{key_prefix}{number}" for number in range(len(types)))
+    fields: list[tuple[str, pa.DataType]] = [("id", ID_POOLS[id_type][0]), ("id2", pa.int32())]
+    fields += list(zip(keys, types, strict=True))
+    fields += [("x", pa.int64()), ("f", pa.float64()), ("v", PAYLOADS[payload][0])]
+    if mode == "sequenced":
+        fields += [("s", pa.int64()), ("s2", pa.int32())]
+    columns: dict[str, tuple[str, ...]] = {
+        "id": ("id",),
+        "two_ids": ("id2", "id"),
+        "key": keys,
+        "key_and_id": (*keys, "id"),
+    }
+    changelog_modes: dict[Mode, ChangelogMode] = {
+        "append": "append",
+        "upsert": "upsert",
+        "sequenced": "upsert",
+        "changelog": "changelog",
+        "keyed_changelog": "changelog",
+    }
+    return Relation(
+        name=("orders", "customers")[side],
+        schema=pa.schema(fields),
+        join_key=keys,
+        primary_key=() if mode in ("append", "changelog") else columns[primary_key],
+        sequence_by=("s", "s2") if mode == "sequenced" else (),
+        mode=changelog_modes[mode],
+    )

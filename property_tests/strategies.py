@@ -1,0 +1,300 @@
+"""What Hypothesis draws: joins, legal histories, their splits into epochs, and bad lines to plant in them.
+
+A history is drawn as *genes*: tuples of small integers. `decode` reads them one after the other against a model of the live rows
+and turns each into a change that is legal at that point (a retraction picks a row that is there). So every prefix of a
+history is legal, hence every split into epochs is; shrinking a gene towards 0 gives a plainer change; and the soak can make
+millions of histories from a random generator with the same decoder.
+
+A split is an integer read as bits: bit i set means that an epoch ends after change i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from property_tests.oracle import row_identity
+from property_tests.shapes import (
+    F_POOL,
+    HOWS,
+    ID_POOLS,
+    KEY_SHAPES,
+    MARKER,
+    NEGATIVE_NAN,
+    PAYLOADS,
+    RESIDUALS,
+    X_POOLS,
+    Change,
+    JoinSpec,
+    Knobs,
+    Mode,
+    PrimaryKeyShape,
+    RouteSpec,
+    Spec,
+    Values,
+    relation_of,
+)
+from zset_join.relation import Relation
+
+__all__ = ["Epoch", "Gene", "History", "decode", "histories", "join_specs", "plant_bad_lines", "route_specs", "split"]
+
+Gene = tuple[int, int, int, int, int, int]
+Epoch = tuple[Change, ...]
+Line = tuple[int, int]  # (epoch, position of the change within the epoch)
+
+_GENES: st.SearchStrategy[Gene] = st.tuples(
+    st.integers(0, 1), st.integers(0, 15), st.integers(0, 8), st.integers(0, 39), st.integers(0, 149), st.integers(0, 5)
+)
+_SPLITS = st.one_of(st.sampled_from((0, -1)), st.integers(0, 2**24 - 1))
+_PRIMARY_KEYS: tuple[PrimaryKeyShape, ...] = ("id", "key_and_id", "two_ids", "key")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A legal run of changes, two ways to cut it into epochs, a moment for a crash, and genes for bad lines."""
+
+    changes: tuple[Change, ...]
+    cuts: int
+    other_cuts: int
+    moment: int
+    bad_genes: tuple[Gene, ...] = ()
+
+    def epochs(self) -> list[Epoch]:
+        """Return the history cut the first way."""
+        return split(self.changes, self.cuts)
+
+    def other_epochs(self) -> list[Epoch]:
+        """Return the history cut the other way."""
+        return split(self.changes, self.other_cuts)
+
+    def __repr__(self) -> str:
+        lines = [f"    epoch {number}: {list(epoch)}" for number, epoch in enumerate(self.epochs())]
+        return "\n".join([f"history (cuts={self.cuts}, other_cuts={self.other_cuts}, moment={self.moment})", *lines])
+
+
+def split(changes: Sequence[Change], cuts: int) -> list[Epoch]:
+    """Cut a run of changes into epochs; always at least one, none of them empty unless the run is.
+
+    >>> changes = tuple(Change(0, (number,), 1) for number in range(3))
+    >>> [len(epoch) for epoch in split(changes, 0b001)], len(split(changes, -1)), len(split((), 5))
+    ([1, 2], 3, 1)
+    """
+    epochs: list[Epoch] = []
+    start = 0
+    for position in range(len(changes) - 1):
+        if cuts >> position & 1:
+            epochs.append(tuple(changes[start : position + 1]))
+            start = position + 1
+    epochs.append(tuple(changes[start:]))
+    return epochs
+
+
+class _LiveModel:
+    """The live rows of one side while genes are decoded: just enough to stay legal."""
+
+    def __init__(self, spec: Spec, side: int) -> None:
+        self.side = side
+        self.relation: Relation = spec.inputs[side]
+        self.names = self.relation.schema.names
+        self.shape = spec.key_shape
+        self.payload_pool = PAYLOADS[spec.payload][1]
+        self.id_pool = ID_POOLS[spec.id_type][1]
+        self.key_positions = self.relation.field_indices(self.relation.primary_key)
+        self.live: list[list[Any]] = []  # [row, weight], changelog modes only
+        self.previous: Values | None = None
+
+    def row(self, gene: Gene, index: int) -> Values:
+        """Read a row from a gene; primary-key columns never come out NULL."""
+        _, _, identifier, key, payload, order = gene
+        cells: dict[str, Any] = {"id": self.id_pool[identifier % len(self.id_pool)], "id2": identifier % 2}
+        key = key // 2 if key % 2 else 0  # every other row takes the first key, so that keys meet
+        for name, pool in zip(self.relation.join_key, self.shape.pools, strict=True):
+            cells[name] = pool[key % len(pool)]
+            key //= len(pool)
+            if cells[name] is None and name in self.relation.primary_key:
+                cells[name] = pool[0]
+        cells["x"] = X_POOLS[self.side][payload % 4]
+        cells["f"] = F_POOL[payload // 4 % len(F_POOL)]
+        cells["v"] = self.payload_pool[payload // 20 % len(self.payload_pool)]
+        cells["s"], cells["s2"] = index // 4 + order // 2, order % 2
+        return tuple(cells[name] for name in self.names)
+
+    def decode(self, gene: Gene, index: int) -> list[Change]:
+        """Turn a gene into the change or changes it stands for."""
+        if self.relation.mode == "append":
+            return self._append(gene, index)
+        if self.relation.mode == "upsert":
+            return self._upsert(gene, index)
+        return self._changelog(gene, index)
+
+    def _append(self, gene: Gene, index: int) -> list[Change]:
+        repeat = gene[1] >= 12 and self.previous is not None
+        self.previous = self.previous if repeat else self.row(gene, index)
+        return [Change(self.side, self.previous or (), 1)]
+
+    def _upsert(self, gene: Gene, index: int) -> list[Change]:
+        row = self.row(gene, index)
+        if gene[1] < 11:
+            return [Change(self.side, row, 1)]
+        if gene[1] % 2:  # the usual delete: primary key and sequence, nothing else
+            kept = {*self.relation.primary_key, *self.relation.sequence_by}
+            row = tuple(value if name in kept else None for name, value in zip(self.names, row, strict=True))
+        return [Change(self.side, row, -1)]
+
+    def _changelog(self, gene: Gene, index: int) -> list[Change]:
+        operation = gene[1]
+        if operation == 15:
+            return [Change(self.side, self.row(gene, index), 0)]
+        if operation >= 9 and self.live:
+            return [self._retract(gene, self.live[gene[2] % len(self.live)])]
+        row = self.row(gene, index)
+        changes: list[Change] = []
+        if self.key_positions:
+            key = row_identity(row[position] for position in self.key_positions)
+            for entry in list(self.live):
+                if row_identity(entry[0][position] for position in self.key_positions) == key:
+                    changes.append(self._retract((0, 0, 0, 0, 0, gene[5]), entry))
+        weight = 1 if self.key_positions or operation < 7 else 1 + operation % 3
+        for entry in self.live:
+            if row_identity(entry[0]) == row_identity(row):
+                entry[1] += weight
+                break
+        else:
+            self.live.append([row, weight])
+        return [*changes, Change(self.side, row, weight)]
+
+    def _retract(self, gene: Gene, entry: list[Any]) -> Change:
+        weight = 1 + gene[3] % entry[1]
+        row = tuple(_other_bits(value) for value in entry[0]) if gene[5] % 2 else entry[0]
+        entry[1] -= weight
+        if not entry[1]:
+            self.live.remove(entry)
+        return Change(self.side, row, -weight)
+
+
+def _other_bits(value: Any) -> Any:
+    """Return an equal value with other bits where there is one: the other zero, the other NaN."""
+    if isinstance(value, float):
+        return NEGATIVE_NAN if value != value else (-value if value == 0 else value)
+    return value
+
+
+def decode(spec: Spec, genes: Sequence[Gene]) -> tuple[Change, ...]:
+    """Return the legal history that the genes stand for."""
+    models = [_LiveModel(spec, side) for side in range(len(spec.inputs))]
+    changes: list[Change] = []
+    for index, gene in enumerate(genes):
+        changes += models[gene[0] % len(models)].decode(gene, index)
+    return tuple(changes)
+
+
+def histories(spec: Spec, *, max_changes: int = 10, with_bad_lines: bool = False) -> st.SearchStrategy[History]:
+    """Draw legal histories of a spec."""
+    genes = st.one_of(  # long ones on purpose: plain lists come out about 5 long; the first branch is there to shrink into
+        st.lists(_GENES, max_size=max_changes), st.lists(_GENES, min_size=2 * max_changes // 3, max_size=max_changes)
+    )
+    bad = st.lists(_GENES, min_size=1, max_size=3) if with_bad_lines else st.just([])
+    return st.builds(
+        lambda genes, cuts, other, moment, bad: History(decode(spec, genes), cuts, other, moment, tuple(bad)),
+        genes,
+        _SPLITS,
+        _SPLITS,
+        st.integers(0, max_changes),
+        bad,
+    )
+
+
+def _knobs(hash_bits: int | None) -> st.SearchStrategy[Knobs]:
+    return st.builds(
+        Knobs,
+        hash_bits=st.sampled_from((32, 4)) if hash_bits is None else st.just(hash_bits),
+        chunk_rows=st.sampled_from((65536, 1, 3)),
+        ticking=st.booleans(),
+    )
+
+
+@st.composite
+def join_specs(
+    draw: st.DrawFn,
+    how: str,
+    left_mode: Mode,
+    right_mode: Mode,
+    *,
+    hash_bits: int | None = None,
+    key_shapes: Sequence[str] = tuple(KEY_SHAPES),
+) -> JoinSpec:
+    """Draw a join of the given type and modes: key shape, primary keys, null safety, residual, USING and knobs."""
+    if how not in HOWS:
+        raise ValueError(f"how={how!r}; use one of {HOWS}")
+    shape = KEY_SHAPES[draw(st.sampled_from(key_shapes))]
+    payload = draw(st.sampled_from(sorted(PAYLOADS)))
+    id_type = draw(st.sampled_from(sorted(ID_POOLS)))
+    using = draw(st.booleans())
+    left_primary_key, right_primary_key = draw(st.sampled_from(_PRIMARY_KEYS)), draw(st.sampled_from(_PRIMARY_KEYS))
+    return JoinSpec(
+        how=how,
+        left=relation_of(0, left_mode, shape.name, primary_key=left_primary_key, payload=payload, id_type=id_type),
+        right=relation_of(
+            1,
+            right_mode,
+            shape.name,
+            primary_key=right_primary_key,
+            payload=payload,
+            id_type=id_type,
+            key_prefix="k" if using else "r",
+        ),
+        null_safe=tuple(draw(st.booleans()) for _ in shape.pools),
+        key_shape=shape,
+        payload=payload,
+        id_type=id_type,
+        using=using,
+        residual=RESIDUALS.get(draw(st.sampled_from(("", "x_less", "", "f_at_most", "")))),
+        knobs=draw(_knobs(hash_bits)),
+    )
+
+
+@st.composite
+def route_specs(draw: st.DrawFn, mode: Mode, *, hash_bits: int | None = None) -> RouteSpec:
+    """Draw a route of a relation in upsert mode whose join key need not lie inside its primary key."""
+    shape = KEY_SHAPES[draw(st.sampled_from(tuple(KEY_SHAPES)))]
+    payload = draw(st.sampled_from(sorted(PAYLOADS)))
+    id_type = draw(st.sampled_from(sorted(ID_POOLS)))
+    primary_key: PrimaryKeyShape = draw(st.sampled_from(("id", "two_ids")))
+    relation = relation_of(0, mode, shape.name, primary_key=primary_key, payload=payload, id_type=id_type)
+    return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=draw(_knobs(hash_bits)))
+
+
+def plant_bad_lines(spec: Spec, epochs: Sequence[Epoch], genes: Sequence[Gene]) -> tuple[list[Epoch], set[Line]]:
+    """Return the epochs with lines planted that break their relation's contract, and where those lines are.
+
+    A NULL in the primary key, a NULL in the sequence, a retraction from an append relation, a retraction of a row that was never
+    inserted (its x is `MARKER`).
+    """
+    planted = [[(change, False) for change in epoch] for epoch in epochs]
+    for index, gene in enumerate(genes):
+        epoch = planted[gene[2] % len(planted)]
+        epoch.insert(gene[3] % (len(epoch) + 1), (_bad_change(spec, gene, index), True))
+    bad = {
+        (number, position)
+        for number, epoch in enumerate(planted)
+        for position, (_, is_bad) in enumerate(epoch)
+        if is_bad
+    }
+    return [tuple(change for change, _ in epoch) for epoch in planted], bad
+
+
+def _bad_change(spec: Spec, gene: Gene, index: int) -> Change:
+    side = gene[0] % len(spec.inputs)
+    relation = spec.inputs[side]
+    row = dict(zip(relation.schema.names, _LiveModel(spec, side).row(gene, index), strict=True))
+    weight = -1
+    if relation.mode == "upsert":
+        columns = relation.primary_key + relation.sequence_by
+        row[columns[gene[4] % len(columns)]] = None
+        weight = 1 if gene[1] < 8 else -1
+    else:
+        row["x"] = MARKER
+    return Change(side, tuple(row.values()), weight)

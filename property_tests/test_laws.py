@@ -1,0 +1,65 @@
+"""Every registered operator obeys every law it is not excused from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from property_tests.laws import LAWS, Law
+from property_tests.profiles import MAX_CHANGES, profile_name
+from property_tests.registry import EXEMPT_EVERYWHERE, REGISTRY, Registered
+from property_tests.strategies import histories
+
+_DESIGN_LAWS = {
+    "incremental_is_batch",
+    "epochs_are_invisible",
+    "undo_is_complete",
+    "quiet_on_quiet",
+    "answer_is_pure",
+    "snapshot_and_restore_are_invisible",
+    "budget_is_invisible",
+    "duplicate_delivery_is_invisible",
+    "legal_in_legal_out",
+    "answers_are_tidy",
+}
+_PAIRS = [(entry, law) for entry in REGISTRY for law in LAWS.values() if law.name not in entry.exemptions]
+_EXEMPTIONS = [
+    (entry.name, law, reason) for entry in REGISTRY for law, reason in {**entry.exemptions, **EXEMPT_EVERYWHERE}.items()
+]
+
+
+def searched(law: Law, entry: Registered) -> Callable[[], None]:
+    """Return a function that searches for a history which breaks the law."""
+
+    @given(st.data())
+    def search(data: st.DataObject) -> None:
+        subject = data.draw(entry.subjects(), label="subject")
+        history = data.draw(
+            histories(subject.spec, max_changes=MAX_CHANGES[profile_name()], with_bad_lines=law.with_bad_lines), label="history"
+        )
+        note(f"law {law.name}")
+        law.check(subject, history)
+
+    return search
+
+
+@pytest.mark.parametrize(("entry", "law"), _PAIRS, ids=[f"{entry.name}-{law.name}" for entry, law in _PAIRS])
+def test_the_operator_obeys_the_law(entry: Registered, law: Law) -> None:
+    searched(law, entry)()
+
+
+def test_every_law_of_the_design_is_checked_or_waits_with_a_reason() -> None:
+    assert _DESIGN_LAWS <= LAWS.keys() | EXEMPT_EVERYWHERE.keys()
+
+
+def test_no_law_is_both_checked_and_waiting() -> None:
+    assert not LAWS.keys() & EXEMPT_EVERYWHERE.keys()
+
+
+@pytest.mark.parametrize(("entry", "law", "reason"), _EXEMPTIONS, ids=[f"{name}-{law}" for name, law, _ in _EXEMPTIONS])
+def test_an_exemption_names_a_law_and_carries_a_written_reason(entry: str, law: str, reason: str) -> None:
+    assert law in LAWS.keys() | EXEMPT_EVERYWHERE.keys(), entry
+    assert len(reason.split()) >= 8, entry

@@ -1,0 +1,82 @@
+"""What every test shares: one Spark session, compiled kernels that survive between runs, the Hypothesis profile.
+
+A test that asks for the fixture `spark` carries the mark `spark` without saying so: `-m "not spark"` needs no JVM.
+PySpark is imported only when the first such test runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from property_tests.profiles import load_profile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Kernels are cached beside their source; an installed package may be read-only, and recompiling takes minutes.
+if not os.access(ROOT / "zset_join", os.W_OK):
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "zset-join-kernels"))
+
+# Without a deadline: the first call of a kernel may compile it.
+load_profile()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that asks for `spark`, before `-m` picks."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the directory the JVM runs in: there, relative paths of Spark end up."""
+    return tmp_path_factory.mktemp("spark-run")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_directory: Path) -> Iterator[SparkSession]:
+    """Give the one session of the run: two cores, two shuffle partitions, UTC, no UI, nothing logged below ERROR."""
+    java = subprocess.run(["bash", str(ROOT / "tools" / "check_java.sh")], capture_output=True, text=True, check=False)
+    if java.returncode:
+        pytest.fail(java.stderr, pytrace=False)
+    # All three are read when the JVM starts. The conf spark.pyspark.python alone is not enough: only spark-submit reads
+    # it. Workers find the test modules, whose functions are pickled by name, through PYTHONPATH.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+    from pyspark.sql import SparkSession
+
+    directory = tmp_path_factory.mktemp("spark")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("zset_join tests")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={ROOT / 'tests' / 'log4j2.properties'}")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(directory / "local"))
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", 100_000)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", 2)
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    with contextlib.chdir(spark_directory):
+        session = builder.getOrCreate()
+    yield session
+    session.stop()

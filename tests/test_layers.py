@@ -1,0 +1,49 @@
+"""What import-linter cannot see: what an import brings in at run time."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A package from outside, and the only packages of ours that may import it.
+HOMES = {
+    "duckdb": ("sinks", "spill", "cli"),
+    "pandas": (),
+    "pyspark": ("spark", "cli"),
+    "sqlglot": ("sql",),
+}
+
+
+def imported_packages(path: Path) -> set[str]:
+    """Return the top-level packages that a file imports anywhere in it, type-checking blocks and functions included."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    froms = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.partition(".")[0] for name in imports | froms}
+
+
+def files_outside(homes: tuple[str, ...]) -> list[Path]:
+    """Return the source files of the product that lie in none of the given packages."""
+    sources = [path for top in ("zset_join", "spill") for path in sorted((ROOT / top).rglob("*.py"))]
+    return [path for path in sources if not set(homes) & {part.removesuffix(".py") for part in path.parts}]
+
+
+@pytest.mark.parametrize("package", sorted(HOMES))
+def test_an_outside_package_is_imported_only_at_its_home(package: str) -> None:
+    strays = [path.relative_to(ROOT) for path in files_outside(HOMES[package]) if package in imported_packages(path)]
+
+    assert strays == []
+
+
+def test_importing_zset_join_brings_in_neither_spark_nor_a_database() -> None:
+    code = "import sys, zset_join; print(sorted({'duckdb', 'pandas', 'py4j', 'pyspark', 'sqlglot'} & set(sys.modules)))"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

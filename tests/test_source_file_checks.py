@@ -1,0 +1,49 @@
+"""The check of source files finds what it promises to find, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.check_source_files import breaches, source_files
+
+
+def written(path: Path, source: str) -> Path:
+    """Write a file and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    return path
+
+
+def test_a_file_of_600_lines_passes(tmp_path: Path) -> None:
+    assert list(breaches(written(tmp_path / "long.py", "x = 1\n" * 600))) == []
+
+
+def test_a_file_of_601_lines_is_too_long(tmp_path: Path) -> None:
+    assert "601 lines" in next(breaches(written(tmp_path / "long.py", "x = 1\n" * 601)))
+
+
+@pytest.mark.parametrize("name", ["common.py", "helpers.py", "utils.py"])
+def test_a_name_that_says_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    assert "says nothing" in next(breaches(written(tmp_path / name, "")))
+
+
+def test_an_init_file_of_imports_and_names_passes(tmp_path: Path) -> None:
+    source = '"""Doc."""\nfrom __future__ import annotations\nimport os\n__all__ = ["os"]\n__version__ = "1"\n'
+
+    assert list(breaches(written(tmp_path / "__init__.py", source))) == []
+
+
+def test_logic_in_an_init_file_is_named_with_its_line(tmp_path: Path) -> None:
+    found = list(breaches(written(tmp_path / "__init__.py", "import os\nos.getcwd()\n")))
+
+    assert found == ["line 2: logic in __init__.py; move it to a module and import it"]
+
+
+def test_hidden_and_generated_directories_are_left_out(tmp_path: Path) -> None:
+    kept = written(tmp_path / "package" / "module.py", "")
+    written(tmp_path / ".venv" / "lib.py", "")
+    written(tmp_path / "build" / "copy.py", "")
+
+    assert list(source_files(tmp_path)) == [kept]

@@ -1,0 +1,69 @@
+"""Check what no linter checks about the Python files of this repository.
+
+- No file is longer than 600 lines: a longer one is two files.
+- No file is called `utils.py`, `common.py` or `helpers.py`: such a name says nothing about what belongs in it.
+- An `__init__.py` holds a docstring, imports and `__all__`, and no logic.
+
+Exit code 0 when every file passes, else 1 with one line per breach. Run it with `python -m tools.check_source_files`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["breaches", "main", "source_files"]
+
+LONGEST_FILE_LINES = 600
+MEANINGLESS_NAMES = frozenset({"common.py", "helpers.py", "utils.py"})
+SKIPPED_DIRECTORIES = frozenset({"__pycache__", "artifacts", "build", "dist"})
+
+
+def source_files(root: Path) -> Iterator[Path]:
+    """Yield every Python file below `root`, in order, leaving out hidden and generated directories."""
+    for path in sorted(root.iterdir()):
+        if path.is_dir():
+            if not path.name.startswith(".") and path.name not in SKIPPED_DIRECTORIES:
+                yield from source_files(path)
+        elif path.suffix == ".py":
+            yield path
+
+
+def breaches(path: Path) -> Iterator[str]:
+    """Yield what is wrong with one file; nothing for a file that passes."""
+    source = path.read_text(encoding="utf-8")
+    lines = len(source.splitlines())
+    if lines > LONGEST_FILE_LINES:
+        yield f"{lines} lines, {LONGEST_FILE_LINES} are allowed; split it by what its parts are about"
+    if path.name in MEANINGLESS_NAMES:
+        yield "the name says nothing about what belongs in it; name it after what it holds"
+    if path.name == "__init__.py":
+        yield from (
+            f"line {statement.lineno}: logic in __init__.py; move it to a module and import it"
+            for statement in ast.parse(source).body
+            if not _is_declaration(statement)
+        )
+
+
+def _is_declaration(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Assign(targets=[ast.Name(id=name)]):
+            return name.startswith("__") and name.endswith("__")
+        case _:
+            return False
+
+
+def main() -> int:
+    """Print every breach and return the exit code."""
+    root = Path.cwd()
+    found = [f"{path.relative_to(root)}: {breach}" for path in source_files(root) for breach in breaches(path)]
+    print("\n".join(found) or "every source file passes")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The commit record of an epoch: the one file that makes the epoch true.
+
+The law: an epoch counts exactly when its record is there. The record lists every file the state consists of after it,
+so the newest record alone is enough to go on; files it does not list do not exist for a reader.
+
+Memory: one line per listed file, at most `MERGE_AFTER_FILES` and a few large ones per bucket.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zset_join.checkpoint.files import FileEntry
+from zset_join.checkpoint.log import LogEntry
+from zset_join.checkpoint.snapshot import SnapshotEntry
+
+__all__ = ["MERGE_AFTER_FILES", "BucketHistory", "CommitRecord", "PartEntry"]
+
+MERGE_AFTER_FILES = 64
+_FORMAT = 1
+_SMALL_LOG_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BucketHistory:
+    """List what the state of one bucket of one stage is made of.
+
+    Args:
+        snapshot: the newest snapshot, or None.
+        logs: the log files after it, in the order of their epochs.
+    """
+
+    snapshot: SnapshotEntry | None = None
+    logs: tuple[LogEntry, ...] = ()
+
+    def with_log(self, log: LogEntry) -> BucketHistory:
+        """Return the history with the log of one more epoch."""
+        return replace(self, logs=(*self.logs, log))
+
+    def with_snapshot(self, snapshot: SnapshotEntry) -> BucketHistory:
+        """Return the history that starts from a snapshot; older logs are dropped."""
+        return BucketHistory(snapshot, tuple(log for log in self.logs if log.last_epoch > snapshot.through_epoch))
+
+    def with_merged(self, merged: LogEntry) -> BucketHistory:
+        """Return the history in which one log file stands for those it was merged from."""
+        before = tuple(log for log in self.logs if log.last_epoch < merged.first_epoch)
+        after = tuple(log for log in self.logs if log.first_epoch > merged.last_epoch)
+        return replace(self, logs=(*before, merged, *after))
+
+    def small_tail(self) -> tuple[LogEntry, ...]:
+        """Return the newest log files when they have become many, and small enough to be merged into one."""
+        start = len(self.logs)
+        while start and self.logs[start - 1].file.bytes < _SMALL_LOG_BYTES:
+            start -= 1
+        tail = self.logs[start:]
+        return tail if len(tail) >= MERGE_AFTER_FILES else ()
+
+    def file_names(self) -> Iterator[str]:
+        """Yield the names of all files."""
+        if self.snapshot is not None:
+            yield from (entry.name for entry in self.snapshot.tables.values())
+        yield from (log.file.name for log in self.logs)
+
+    @property
+    def log_bytes(self) -> int:
+        """Return the size of the log files."""
+        return sum(log.file.bytes for log in self.logs)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the history as it stands in a commit record."""
+        return {
+            "snapshot": None if self.snapshot is None else self.snapshot.to_json(),
+            "logs": [log.to_json() for log in self.logs],
+        }
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> BucketHistory:
+        """Build from what `to_json` gave."""
+        snapshot = None if found["snapshot"] is None else SnapshotEntry.from_json(found["snapshot"])
+        return cls(snapshot, tuple(LogEntry.from_json(log) for log in found["logs"]))
+
+
+@dataclass(frozen=True, slots=True)
+class PartEntry:
+    """List one piece of an epoch's answer, or of its quarantined rows.
+
+    Args:
+        bucket: which bucket made it.
+        file: the file; its name is relative to the checkpoint, or absolute when the sink chose the place.
+        retractions: rows with a negative weight; in an answer they come first.
+        form: how the file is written.
+    """
+
+    bucket: int
+    file: FileEntry
+    retractions: int
+    form: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as it stands in a commit record."""
+        return {
+            "bucket": self.bucket,
+            "file": self.file.to_json(),
+            "retractions": self.retractions,
+            "form": self.form,
+        }
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> PartEntry:
+        """Build from what `to_json` gave."""
+        return cls(found["bucket"], FileEntry.from_json(found["file"]), found["retractions"], found["form"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRecord:
+    """Hold everything that is true after an epoch.
+
+    Args:
+        query_id: whose record it is.
+        epoch: the epoch.
+        watermark: the time its tick carried, in microseconds.
+        histories: "stage/bucket" to what the state is made of, this epoch's log included.
+        parts: the answer of the epoch.
+        quarantined: the rows it put aside.
+        progress: counts and times of the epoch, for people.
+    """
+
+    query_id: str
+    epoch: int
+    watermark: int | None
+    histories: Mapping[str, BucketHistory] = field(default_factory=dict)
+    parts: tuple[PartEntry, ...] = ()
+    quarantined: tuple[PartEntry, ...] = ()
+    progress: Mapping[str, Any] = field(default_factory=dict)
+
+    def state_files(self) -> set[str]:
+        """Return the names of all files the state consists of."""
+        return {name for history in self.histories.values() for name in history.file_names()}
+
+    def to_bytes(self) -> bytes:
+        """Return the record as the JSON of its file."""
+        found = {
+            "format": _FORMAT,
+            "query_id": self.query_id,
+            "epoch": self.epoch,
+            "watermark": self.watermark,
+            "histories": {key: history.to_json() for key, history in self.histories.items()},
+            "parts": [part.to_json() for part in self.parts],
+            "quarantined": [part.to_json() for part in self.quarantined],
+            "progress": dict(self.progress),
+        }
+        return json.dumps(found, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> CommitRecord:
+        """Build from the bytes of a file.
+
+        Raises:
+            ValueError: the bytes are no record of this format.
+        """
+        found = json.loads(data)
+        if found.get("format") != _FORMAT:
+            raise ValueError(f"commit record of format {found.get('format')}, expected {_FORMAT}")
+        return cls(
+            query_id=found["query_id"],
+            epoch=found["epoch"],
+            watermark=found["watermark"],
+            histories={key: BucketHistory.from_json(history) for key, history in found["histories"].items()},
+            parts=tuple(PartEntry.from_json(part) for part in found["parts"]),
+            quarantined=tuple(PartEntry.from_json(part) for part in found["quarantined"]),
+            progress=found["progress"],
+        )

@@ -1,0 +1,82 @@
+"""A snapshot: the live rows of one bucket of one stage after some epoch.
+
+The law: restoring a snapshot and absorbing the logged epochs after it gives the state of the operator.
+
+One Parquet file per table the operator names. The Arrow schema is kept in the file, so types come back exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.checkpoint.files import FileEntry, NewFile, attempt_name, check_file
+
+__all__ = ["SnapshotEntry", "read_snapshot", "write_snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """List one snapshot.
+
+    Args:
+        through_epoch: the last epoch it includes.
+        identity: name of the attempt that wrote the last log file it includes.
+        tables: table name to file.
+    """
+
+    through_epoch: int
+    identity: str
+    tables: Mapping[str, FileEntry]
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of all its files."""
+        return sum(entry.bytes for entry in self.tables.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as it stands in a commit record."""
+        tables = {name: entry.to_json() for name, entry in self.tables.items()}
+        return {"through_epoch": self.through_epoch, "identity": self.identity, "tables": tables}
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> SnapshotEntry:
+        """Build from what `to_json` gave."""
+        tables = {name: FileEntry.from_json(entry) for name, entry in found["tables"].items()}
+        return cls(found["through_epoch"], found["identity"], tables)
+
+
+def write_snapshot(
+    root: Path, folder: str, tables: Mapping[str, pa.Table], *, through_epoch: int, identity: str
+) -> SnapshotEntry:
+    """Write a snapshot.
+
+    Args:
+        root: root of the checkpoint.
+        folder: folder of this stage and bucket, relative to the root.
+        tables: what `Operator.snapshot` gave.
+        through_epoch: the last epoch the tables include.
+        identity: name of the attempt that wrote the last log file they include.
+
+    Cost: one pass over the live rows.
+    """
+    entries = {}
+    for name, table in tables.items():
+        with NewFile(root, f"{folder}/{attempt_name(through_epoch, f'-{name}.parquet')}") as file:
+            pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd", compression_level=1)
+        entries[name] = file.entry(table.num_rows)
+    return SnapshotEntry(through_epoch, identity, entries)
+
+
+def read_snapshot(root: Path, entry: SnapshotEntry) -> dict[str, pa.Table]:
+    """Return the tables of a snapshot.
+
+    Raises:
+        StateError: a file is missing or damaged.
+    """
+    return {name: pq.read_table(check_file(root, file)) for name, file in entry.tables.items()}

@@ -1,0 +1,191 @@
+"""The options of a running join, checked when they are given.
+
+Names follow Spark's habit (`checkpointLocation`); case and underscores do not matter, so `on_bad_input` and
+`onBadInput` are the same option. An unknown name, a value of the wrong kind and a value out of range are refused with
+the name, the value and the cure, before anything runs.
+
+| option | default | meaning |
+|---|---|---|
+| `checkpointLocation` | required | directory that holds the query's progress and its state; one query, one directory |
+| `buckets` | cores of the session | how many parts the state has; fixed for the life of a checkpoint |
+| `onBadInput` | `error` | `error`: the epoch fails whole; `quarantine`: bad rows go to `deadLetterPath`, the rest proceeds |
+| `deadLetterPath` | `<checkpoint>/quarantine` | where quarantined rows go, one directory per epoch |
+| `localStateDir` | under the host's temporary directory | where workers keep the state as mapped files; a cache, safe to lose |
+| `tombstoneRetention` | `2 days` | how long a deleted key remembers its sequence |
+| `chunkRows` | 65536 | most rows in one piece of an answer |
+| `maxRecordsPerBatch` | 100000 | rows that Spark hands to a worker at once |
+| `snapshotAfterBytes` | 64 MiB | size the input log of a bucket must pass, beside that of its last snapshot, before a new snapshot |
+| `retainInputLog` | false | keep every input change for ever, so that `verify()` can start from the very first |
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zset_join.errors import OptionError
+
+__all__ = ["BadInputPolicy", "QueryOptions", "parse_seconds"]
+
+BadInputPolicy = Literal["error", "quarantine"]
+
+_UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+_SPELLED = {
+    "checkpointlocation": "checkpointLocation",
+    "buckets": "buckets",
+    "onbadinput": "onBadInput",
+    "deadletterpath": "deadLetterPath",
+    "localstatedir": "localStateDir",
+    "tombstoneretention": "tombstoneRetention",
+    "chunkrows": "chunkRows",
+    "maxrecordsperbatch": "maxRecordsPerBatch",
+    "snapshotafterbytes": "snapshotAfterBytes",
+    "retaininputlog": "retainInputLog",
+}
+_MOST_BUCKETS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions:
+    """Hold the checked options of one query; the module header says what each means.
+
+    Build it with `from_options`; the defaults here are those of the table.
+    """
+
+    checkpoint_location: str
+    buckets: int | None = None
+    on_bad_input: BadInputPolicy = "error"
+    dead_letter_path: str | None = None
+    local_state_dir: str | None = None
+    tombstone_retention_seconds: int = 2 * 86400
+    chunk_rows: int = 65536
+    max_records_per_batch: int = 100_000
+    snapshot_after_bytes: int = 64 * 1024 * 1024
+    retain_input_log: bool = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> QueryOptions:
+        """Check options given by name.
+
+        Args:
+            options: name to value; values may be text, as Spark's options are.
+
+        Raises:
+            OptionError: an unknown name, a name given twice, a missing `checkpointLocation`, or a value that is not
+                allowed.
+
+        >>> QueryOptions.from_options({"checkpointLocation": "/data/cp", "on_bad_input": "Quarantine"}).on_bad_input
+        'quarantine'
+        """
+        given = _by_plain_name(options)
+        if not given.get("checkpointlocation"):
+            raise OptionError(
+                "the option checkpointLocation is missing; a running join keeps its progress and its state there. "
+                'Add .option("checkpointLocation", "/a/directory/of/its/own").',
+                code="MISSING_CHECKPOINT_LOCATION",
+                option="checkpointLocation",
+            )
+        policy = str(given.get("onbadinput", "error")).lower()
+        if policy not in ("error", "quarantine"):
+            raise _refused("onBadInput", given["onbadinput"], '"error" or "quarantine"')
+        buckets = given.get("buckets")
+        return cls(
+            checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
+            buckets=None if buckets is None else _whole("buckets", buckets, 1, _MOST_BUCKETS),
+            on_bad_input="quarantine" if policy == "quarantine" else "error",
+            dead_letter_path=_optional_text("deadLetterPath", given.get("deadletterpath")),
+            local_state_dir=_optional_text("localStateDir", given.get("localstatedir")),
+            tombstone_retention_seconds=parse_seconds(
+                given.get("tombstoneretention", "2 days"), option="tombstoneRetention"
+            ),
+            chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),
+            max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
+            snapshot_after_bytes=_whole(
+                "snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62
+            ),
+            retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
+        )
+
+
+def parse_seconds(value: Any, *, option: str) -> int:
+    """Return a duration in seconds.
+
+    Args:
+        value: a number of seconds, or text such as `"2 days"` or `"90 minutes"`.
+        option: name of the option, for the message.
+
+    Raises:
+        OptionError: the text is no duration, or it is negative.
+
+    >>> parse_seconds("90 minutes", option="tombstoneRetention")
+    5400
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = re.fullmatch(r"\s*(\d+)\s*(?:(second|minute|hour|day|week)s?)?\s*", str(value).lower())
+    if found is None or isinstance(value, bool):
+        raise _refused(option, value, 'a duration such as "2 days", "90 minutes" or 3600 (seconds)')
+    return int(found[1]) * _UNIT_SECONDS[found[2] or "second"]
+
+
+def _by_plain_name(options: Mapping[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        plain = str(name).replace("_", "").lower()
+        if plain not in _SPELLED:
+            close = difflib.get_close_matches(plain, _SPELLED, n=1)
+            hint = f"did you mean {_SPELLED[close[0]]}?" if close else f"known options: {', '.join(_SPELLED.values())}."
+            raise OptionError(
+                f"the option {name!r} (value {value!r}) is unknown; {hint}",
+                code="UNKNOWN_OPTION",
+                option=name,
+                value=value,
+            )
+        if plain in given and given[plain] != value:
+            raise OptionError(
+                f"the option {_SPELLED[plain]} was given twice, as {given[plain]!r} and as {value!r}; keep one of them.",
+                code="OPTION_GIVEN_TWICE",
+                option=_SPELLED[plain],
+            )
+        given[plain] = value
+    return given
+
+
+def _refused(option: str, value: Any, expected: str) -> OptionError:
+    return OptionError(
+        f"the option {option} was given {value!r}; expected {expected}.",
+        code="OPTION_VALUE",
+        option=option,
+        value=value,
+    )
+
+
+def _whole(option: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = int(str(value))
+    except ValueError as error:
+        raise _refused(option, value, f"a whole number from {least} to {most}") from error
+    if not least <= number <= most:
+        raise _refused(option, value, f"a whole number from {least} to {most}")
+    return number
+
+
+def _flag(option: str, value: Any) -> bool:
+    plain = str(value).lower()
+    if plain not in ("true", "false"):
+        raise _refused(option, value, "true or false")
+    return plain == "true"
+
+
+def _text(option: str, value: Any) -> str:
+    text = str(value)
+    if not text.strip():
+        raise _refused(option, value, "a path")
+    return text
+
+
+def _optional_text(option: str, value: Any) -> str | None:
+    return None if value is None else _text(option, value)

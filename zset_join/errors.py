@@ -1,0 +1,112 @@
+"""Every error the package raises on purpose.
+
+    ZsetJoinError
+    ├── PlanError              a description (relation, join, option) that cannot run; raised when it is built
+    │   ├── OptionError        an option or argument with a value that is not allowed
+    │   └── KeyTypeError       a key column whose type cannot be hashed or compared
+    ├── BadInputError          rows of a delta that break the relation's contract
+    ├── WeightOverflowError    a weight that no longer fits an int64
+    ├── ResourceError          a limit that was reached; the message names the option to change
+    ├── StateError             state that does not belong here, has a gap, or is damaged
+    └── SinkError              an output that cannot take the answer
+
+Every error carries a stable `code` (documented in docs/reference/errors.md) and its facts as the mapping `facts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = [
+    "BadInputError",
+    "KeyTypeError",
+    "OptionError",
+    "PlanError",
+    "ResourceError",
+    "SinkError",
+    "StateError",
+    "WeightOverflowError",
+    "ZsetJoinError",
+]
+
+
+class ZsetJoinError(Exception):
+    """The root of every error raised on purpose.
+
+    Args:
+        message: what is wrong, what was expected and what to do, in the user's own names and values.
+        code: stable name of the situation, upper case with underscores.
+        **facts: the values the message was made from.
+
+    >>> str(ZsetJoinError("nothing to join", code="EMPTY"))
+    '[EMPTY] nothing to join'
+    """
+
+    default_code = "ZSET_JOIN"
+
+    def __init__(self, message: str, *, code: str | None = None, **facts: Any) -> None:
+        self.message = message
+        self.code = code or self.default_code
+        self.facts: Mapping[str, Any] = facts
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return f"[{self.code}] {self.message}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.code, dict(self.facts))
+
+
+def _rebuild(
+    error_type: type[ZsetJoinError], message: str, code: str, facts: dict[str, Any]
+) -> ZsetJoinError:
+    return error_type(message, code=code, **facts)
+
+
+class PlanError(ZsetJoinError):
+    """A description that cannot run; raised when it is built, never while rows flow."""
+
+    default_code = "PLAN"
+
+
+class OptionError(PlanError):
+    """An option or argument whose value is not allowed."""
+
+    default_code = "OPTION"
+
+
+class KeyTypeError(PlanError):
+    """A key column whose type cannot be hashed, or two key columns that cannot be compared."""
+
+    default_code = "KEY_TYPE"
+
+
+class BadInputError(ZsetJoinError):
+    """Rows that break the contract of their relation; the epoch was not applied."""
+
+    default_code = "BAD_INPUT"
+
+
+class WeightOverflowError(BadInputError):
+    """A weight that no longer fits an int64; the epoch was not applied."""
+
+    default_code = "WEIGHT_OVERFLOW"
+
+
+class ResourceError(ZsetJoinError):
+    """A limit that was reached; the message names the option that raises it."""
+
+    default_code = "RESOURCE"
+
+
+class StateError(ZsetJoinError):
+    """State that does not belong to this query, has a gap, or is damaged."""
+
+    default_code = "STATE"
+
+
+class SinkError(ZsetJoinError):
+    """An output that cannot take the answer of an epoch."""
+
+    default_code = "SINK"

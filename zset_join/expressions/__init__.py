@@ -1,0 +1,41 @@
+"""Residual predicates: conditions over both rows of a candidate pair, as checked trees with Spark's semantics.
+
+    left("x") < right("y")
+    left("at").between(right("from"), right("until")) | right("until").isNull()
+
+`tree` holds the expressions and their operators, `type_rules` says which types go together, `evaluation` checks a tree
+against two schemas and evaluates it on Arrow columns, `vectors` does the arithmetic.
+"""
+
+from __future__ import annotations
+
+from zset_join.expressions.evaluation import check, evaluate
+from zset_join.expressions.tree import (
+    Call,
+    Cast,
+    Column,
+    Expression,
+    ExpressionVisitor,
+    Literal,
+    describe,
+    left,
+    lit,
+    references,
+    right,
+)
+
+__all__ = [
+    "Call",
+    "Cast",
+    "Column",
+    "Expression",
+    "ExpressionVisitor",
+    "Literal",
+    "check",
+    "describe",
+    "evaluate",
+    "left",
+    "lit",
+    "references",
+    "right",
+]

@@ -1,0 +1,526 @@
+"""The expression tree: columns of the left and right row, literals, and calls of operations from a fixed list.
+
+An expression is a frozen value. It is built with Python's operators, as PySpark columns are, and is never made from text and
+never turned into code: `check` admits the four node classes below and the operations in `OPERATIONS`, nothing else.
+
+`==` builds a node. To ask whether two expressions are the same, use `same_as`. An expression has no truth value: `and`,
+`or`, `not`, `in` and chained comparisons raise, where PySpark raises too.
+
+Edge cases: `== None` raises, because in SQL it would be NULL for every row; say `isNull()`. A naive `datetime` is a
+timestamp without time zone, an aware one an instant.
+
+Source: the names are those of `pyspark.sql.Column`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Literal as OneOf
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError
+
+__all__ = [
+    "OPERATIONS",
+    "Call",
+    "Cast",
+    "Column",
+    "Expression",
+    "ExpressionVisitor",
+    "Literal",
+    "describe",
+    "left",
+    "lit",
+    "references",
+    "right",
+    "walk",
+]
+
+# Every operation there is: its number of operands (None: two or more) and how `describe` writes it.
+OPERATIONS: dict[str, tuple[int | None, str]] = {
+    "eq": (2, "{} = {}"),
+    "ne": (2, "{} <> {}"),
+    "lt": (2, "{} < {}"),
+    "le": (2, "{} <= {}"),
+    "gt": (2, "{} > {}"),
+    "ge": (2, "{} >= {}"),
+    "eq_null_safe": (2, "{} <=> {}"),
+    "and": (2, "{} AND {}"),
+    "or": (2, "{} OR {}"),
+    "not": (1, "NOT {}"),
+    "add": (2, "{} + {}"),
+    "subtract": (2, "{} - {}"),
+    "multiply": (2, "{} * {}"),
+    "divide": (2, "{} / {}"),
+    "remainder": (2, "{} % {}"),
+    "negate": (1, "-{}"),
+    "absolute": (1, "abs({})"),
+    "length": (1, "length({})"),
+    "is_null": (1, "{} IS NULL"),
+    "is_not_null": (1, "{} IS NOT NULL"),
+    "starts_with": (2, "startswith({}, {})"),
+    "in": (None, "{} IN ({})"),
+}
+
+_FUNCTIONS = frozenset({"absolute", "length", "starts_with"})
+
+_CAST_NAMES = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+_T = TypeVar("_T")
+
+
+class ExpressionVisitor(Protocol[_T]):
+    """Turn a tree into something else, children first; see `Expression.accept`."""
+
+    def visit_column(self, node: Column) -> _T:
+        """Return what a column becomes."""
+        ...
+
+    def visit_literal(self, node: Literal) -> _T:
+        """Return what a literal becomes."""
+        ...
+
+    def visit_cast(self, node: Cast, operand: _T) -> _T:
+        """Return what a cast becomes, given what its operand became."""
+        ...
+
+    def visit_call(self, node: Call, operands: tuple[_T, ...]) -> _T:
+        """Return what a call becomes, given what its operands became."""
+        ...
+
+
+class Expression:
+    """A value computed from the two rows of a candidate pair.
+
+    Made by `left`, `right` and `lit`, combined by operators. Comparisons and `& | ~` follow SQL's three-valued logic; a pair
+    for which the whole is NULL does not match.
+
+    >>> (left("x") + 1 < right("y")) & right("y").isNotNull()
+    ((left.x + 1) < right.y) AND (right.y IS NOT NULL)
+    """
+
+    __slots__ = ()
+
+    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
+        """Return what the visitor makes of this tree."""
+        raise NotImplementedError
+
+    def same_as(self, other: object) -> bool:
+        """Say whether the other is the same tree.
+
+        >>> (left("x") < 1).same_as(left("x") < 1)
+        True
+        """
+        return isinstance(other, Expression) and self._identity() == other._identity()
+
+    def _identity(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    def __bool__(self) -> NoReturn:
+        raise PlanError(
+            f"the expression {describe(self)} has no truth value; combine expressions with & | ~ instead of and, or, not "
+            "(with parentheses around each comparison), write a.between(b, c) instead of b <= a <= c, "
+            "and compare trees with same_as.",
+            code="EXPRESSION_AS_BOOL",
+            expression=describe(self),
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"the expression {describe(self)} is not iterable")
+
+    def __eq__(self, other: object) -> Expression:  # type: ignore[override]  # as in pyspark.sql.Column
+        return self._compare("eq", other)
+
+    def __ne__(self, other: object) -> Expression:  # type: ignore[override]  # as in pyspark.sql.Column
+        return self._compare("ne", other)
+
+    def __lt__(self, other: object) -> Expression:
+        return self._compare("lt", other)
+
+    def __le__(self, other: object) -> Expression:
+        return self._compare("le", other)
+
+    def __gt__(self, other: object) -> Expression:
+        return self._compare("gt", other)
+
+    def __ge__(self, other: object) -> Expression:
+        return self._compare("ge", other)
+
+    def _compare(self, operation: str, other: object) -> Expression:
+        if other is None:
+            raise PlanError(
+                f"{describe(self)} is compared with None, which is NULL for every row; "
+                "use isNull(), isNotNull() or eqNullSafe(None).",
+                code="COMPARED_WITH_NONE",
+                expression=describe(self),
+            )
+        return Call(operation, (self, lit(other)))
+
+    def eq_null_safe(self, other: object) -> Expression:
+        """Compare with `<=>`: NULL equals NULL, and the answer is never NULL."""
+        return Call("eq_null_safe", (self, lit(other)))
+
+    eqNullSafe = eq_null_safe  # noqa: N815 - the name PySpark users type
+
+    def __and__(self, other: object) -> Expression:
+        return Call("and", (self, lit(other)))
+
+    def __rand__(self, other: object) -> Expression:
+        return Call("and", (lit(other), self))
+
+    def __or__(self, other: object) -> Expression:
+        return Call("or", (self, lit(other)))
+
+    def __ror__(self, other: object) -> Expression:
+        return Call("or", (lit(other), self))
+
+    def __invert__(self) -> Expression:
+        return Call("not", (self,))
+
+    def __add__(self, other: object) -> Expression:
+        return Call("add", (self, lit(other)))
+
+    def __radd__(self, other: object) -> Expression:
+        return Call("add", (lit(other), self))
+
+    def __sub__(self, other: object) -> Expression:
+        return Call("subtract", (self, lit(other)))
+
+    def __rsub__(self, other: object) -> Expression:
+        return Call("subtract", (lit(other), self))
+
+    def __mul__(self, other: object) -> Expression:
+        return Call("multiply", (self, lit(other)))
+
+    def __rmul__(self, other: object) -> Expression:
+        return Call("multiply", (lit(other), self))
+
+    def __truediv__(self, other: object) -> Expression:
+        return Call("divide", (self, lit(other)))
+
+    def __rtruediv__(self, other: object) -> Expression:
+        return Call("divide", (lit(other), self))
+
+    def __mod__(self, other: object) -> Expression:
+        return Call("remainder", (self, lit(other)))
+
+    def __rmod__(self, other: object) -> Expression:
+        return Call("remainder", (lit(other), self))
+
+    def __neg__(self) -> Expression:
+        return Call("negate", (self,))
+
+    def __abs__(self) -> Expression:
+        return Call("absolute", (self,))
+
+    def length(self) -> Expression:
+        """Return the number of characters of a string, or of bytes of a binary."""
+        return Call("length", (self,))
+
+    def is_null(self) -> Expression:
+        """Say whether the value is NULL."""
+        return Call("is_null", (self,))
+
+    isNull = is_null  # noqa: N815 - the name PySpark users type
+
+    def is_not_null(self) -> Expression:
+        """Say whether the value is not NULL."""
+        return Call("is_not_null", (self,))
+
+    isNotNull = is_not_null  # noqa: N815 - the name PySpark users type
+
+    def between(self, lower: object, upper: object) -> Expression:
+        """Say whether `lower <= self <= upper`."""
+        return (self >= lower) & (self <= upper)
+
+    def isin(self, *values: object) -> Expression:
+        """Say whether the value equals one of the given literals; one list, tuple or set will do as well."""
+        flat = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset) else values
+        literals = tuple(lit(value) for value in flat)  # type: ignore[union-attr]  # a container of literals
+        if not literals or not all(isinstance(literal, Literal) for literal in literals):
+            raise OptionError(
+                f"{describe(self)}.isin(...) takes at least one literal and no expressions; "
+                "write the comparisons out with == and | instead.",
+                code="IN_LIST",
+                expression=describe(self),
+            )
+        return Call("in", (self, *literals))
+
+    def startswith(self, prefix: str | bytes) -> Expression:
+        """Say whether a string or binary starts with `prefix`, a literal."""
+        if not isinstance(prefix, str | bytes):
+            raise OptionError(
+                f"{describe(self)}.startswith(...) takes a str or bytes, not {prefix!r}.",
+                code="PREFIX",
+                expression=describe(self),
+            )
+        return Call("starts_with", (self, lit(prefix)))
+
+    def cast(self, target: pa.DataType | str) -> Expression:
+        """Convert to an Arrow type, or to one named as in Spark SQL: `int`, `double`, `decimal(10,2)`, `timestamp_ntz`.
+
+        What does not fit the type fails the epoch, as under Spark's ANSI mode. A timestamp with a time zone is given as an
+        Arrow type, which names the zone.
+        """
+        return Cast(self, _named_type(target) if isinstance(target, str) else target)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Column(Expression):
+    """A column of the left or the right row.
+
+    Args:
+        side: "left" or "right".
+        name: the column's name in the relation of that side.
+    """
+
+    side: OneOf["left", "right"]
+    name: str
+
+    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
+        """Return what the visitor makes of this column."""
+        return visitor.visit_column(self)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return ("column", self.side, self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Literal(Expression):
+    """A constant.
+
+    Args:
+        value: a Python value that `type` can hold; None is NULL.
+        type: its Arrow type.
+    """
+
+    value: Any
+    type: pa.DataType
+
+    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
+        """Return what the visitor makes of this literal."""
+        return visitor.visit_literal(self)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return ("literal", str(self.type), repr(self.value))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cast(Expression):
+    """A conversion the user asked for.
+
+    Args:
+        operand: what is converted.
+        type: the Arrow type to convert to.
+    """
+
+    operand: Expression
+    type: pa.DataType
+
+    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
+        """Return what the visitor makes of this cast."""
+        return visitor.visit_cast(self, self.operand.accept(visitor))
+
+    def _identity(self) -> tuple[Any, ...]:
+        return ("cast", str(self.type), self.operand._identity())
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Expression):
+    """An operation on other expressions.
+
+    Args:
+        operation: a key of `OPERATIONS`.
+        operands: as many as the operation takes.
+    """
+
+    operation: str
+    operands: tuple[Expression, ...]
+
+    def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
+        """Return what the visitor makes of this call."""
+        return visitor.visit_call(self, tuple(operand.accept(visitor) for operand in self.operands))
+
+    def _identity(self) -> tuple[Any, ...]:
+        return ("call", self.operation, *(operand._identity() for operand in self.operands))
+
+
+def left(name: str) -> Expression:
+    """Name a column of the left row."""
+    return Column("left", name)
+
+
+def right(name: str) -> Expression:
+    """Name a column of the right row."""
+    return Column("right", name)
+
+
+def lit(value: object) -> Expression:
+    """Turn a Python value into a literal; an expression is returned as it is.
+
+    Args:
+        value: None, bool, int, float, Decimal, str, bytes, date, time, datetime, timedelta, or a NumPy or PyArrow scalar. An int is
+            an `int` where it fits and a `bigint` otherwise, a float a `double`.
+
+    Raises:
+        OptionError: a value of another type, or a number too large for its type.
+
+    >>> lit(5).type, lit("a").type
+    (DataType(int32), DataType(string))
+    """
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, pa.Scalar):
+        return Literal(value.as_py(), value.type)
+    if isinstance(value, np.generic):
+        return lit(value.item())
+    found = _literal_type(value)
+    if found is None:
+        raise OptionError(
+            f"{value!r} cannot be a literal; use None, bool, int, float, Decimal, str, bytes, date, time, datetime, "
+            "timedelta or a pyarrow scalar, with integers of 64 bits and decimals of 38 digits at most.",
+            code="LITERAL",
+            value=repr(value),
+        )
+    return Literal(value, found)
+
+
+def _literal_type(value: object) -> pa.DataType | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return next((pa.int32() if bits == 31 else pa.int64() for bits in (31, 63) if -(1 << bits) <= value < 1 << bits), None)
+    if isinstance(value, decimal.Decimal):
+        return _decimal_type(value)
+    if isinstance(value, datetime.datetime):
+        return pa.timestamp("us", tz=None if value.tzinfo is None else "UTC")
+    simple: tuple[tuple[type, pa.DataType], ...] = (
+        (type(None), pa.null()),
+        (bool, pa.bool_()),
+        (float, pa.float64()),
+        (str, pa.string()),
+        (bytes, pa.binary()),
+        (datetime.date, pa.date32()),
+        (datetime.time, pa.time64("us")),
+        (datetime.timedelta, pa.duration("us")),
+    )
+    return next((arrow_type for python_type, arrow_type in simple if isinstance(value, python_type)), None)
+
+
+def _decimal_type(value: decimal.Decimal) -> pa.DataType | None:
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int):
+        return None
+    scale = max(0, -exponent)
+    precision = max(len(digits) + max(0, exponent), scale, 1)
+    return pa.decimal128(precision, scale) if precision <= 38 else None
+
+
+def _named_type(name: str) -> pa.DataType:
+    plain = "".join(name.lower().split())
+    if plain in _CAST_NAMES:
+        return _CAST_NAMES[plain]
+    parts = plain.removeprefix("decimal(").removesuffix(")").split(",")
+    if plain.startswith("decimal(") and len(parts) == 2 and all(part.isdecimal() for part in parts):
+        precision, scale = int(parts[0]), int(parts[1])
+        if 1 <= precision <= 38 and scale <= precision:
+            return pa.decimal128(precision, scale)
+    hint = ' For an instant pass an Arrow type that names its zone, as pa.timestamp("us", tz="UTC").'
+    raise OptionError(
+        f"cast({name!r}) names a type that is not known here; use one of {', '.join(sorted(_CAST_NAMES))}, decimal(p,s) "
+        f"with p <= 38, or an Arrow type.{hint if plain == 'timestamp' else ''}",
+        code="CAST_TYPE",
+        type=name,
+    )
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """Yield every node of the tree, parents first."""
+    stack = [expression]
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, Cast):
+            stack.append(node.operand)
+        elif isinstance(node, Call):
+            stack.extend(reversed(node.operands))
+
+
+def references(expression: Expression) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of the left and of the right columns an expression reads.
+
+    >>> references(left("x") < right("y") + right("z")) == (frozenset({"x"}), frozenset({"y", "z"}))
+    True
+    """
+    columns = [node for node in walk(expression) if isinstance(node, Column)]
+    return (
+        frozenset(column.name for column in columns if column.side == "left"),
+        frozenset(column.name for column in columns if column.side == "right"),
+    )
+
+
+class _Describer:
+    """Write a tree in the manner of SQL, with a pair of parentheses around every inner operation."""
+
+    def visit_column(self, node: Column) -> str:
+        plain = node.name.isidentifier()
+        return f"{node.side}.{node.name}" if plain else f"{node.side}.`{node.name.replace('`', '``')}`"
+
+    def visit_literal(self, node: Literal) -> str:
+        if node.value is None:
+            return "NULL"
+        if isinstance(node.value, bool):
+            return str(node.value).upper()
+        if isinstance(node.value, str):
+            return "'" + node.value.replace("'", "''") + "'"
+        return str(node.value)
+
+    def visit_cast(self, node: Cast, operand: str) -> str:
+        return f"CAST({operand} AS {node.type})"
+
+    def visit_call(self, node: Call, operands: tuple[str, ...]) -> str:
+        pattern = OPERATIONS[node.operation][1] if node.operation in OPERATIONS else f"{node.operation}(?)"
+        parts = operands
+        if node.operation not in _FUNCTIONS:
+            parts = tuple(
+                f"({part})" if isinstance(child, Call) and child.operation not in _FUNCTIONS else part
+                for part, child in zip(operands, node.operands, strict=True)
+            )
+        if node.operation == "in":
+            return pattern.format(parts[0], ", ".join(parts[1:]))
+        return pattern.format(*parts)
+
+
+def describe(expression: Expression) -> str:
+    """Return the expression as one line of SQL-like text, for `explain()` and messages; it is not parsed anywhere.
+
+    >>> describe(~left("name").startswith("a") | (left("x") / right("n") > 2))
+    "(NOT startswith(left.name, 'a')) OR ((left.x / right.n) > 2)"
+    """
+    return expression.accept(_Describer())

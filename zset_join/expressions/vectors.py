@@ -1,0 +1,315 @@
+"""Columns of one plain type with their NULLs, and Spark's arithmetic, comparison and conversion on them.
+
+A `Vector` has n values or one, which then stands for all rows. Numbers, booleans and temporal values are NumPy arrays
+(temporal ones as the integers they are stored as), strings, binaries and decimals are Arrow arrays. What stands in the place
+of a NULL is undefined. Nothing here raises for a row: what cannot be computed comes back as a mask of *faults*, because a
+row that AND or OR skips must not fail.
+
+Ties and edge cases: NaN equals NaN and is greater than every other number, 0.0 equals -0.0; integers are checked for
+overflow; decimals are computed exactly and then rounded half up; a remainder has the sign of its dividend.
+
+Memory: a few arrays of n values per operation, freed when the next one is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.expressions.type_rules import exact_type, finest, kind_of, plain_type
+
+__all__ = [
+    "Bools",
+    "Vector",
+    "absolute",
+    "arithmetic",
+    "compare",
+    "convert",
+    "from_arrow",
+    "length",
+    "negate",
+    "starts_with",
+    "widen",
+]
+
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+_DIGITS = 76
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SECONDS_PER_DAY = 86_400
+_INTEGER_TEXT = r"^[+-]?[0-9]+$"
+_FLOAT_TEXT = r"(?i)^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[df]?|inf|infinity|nan)$"
+_NO_NUMBER = r"(?i)^[+-]nan$"
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A column inside an expression.
+
+    Args:
+        type: its plain type.
+        values: n or 1 values: a NumPy array, or an Arrow array for strings, binaries and decimals.
+        valid: n or 1 bools, False where the value is NULL.
+        faults: n or 1 numbers, 0 where the value could be computed; None when all could.
+    """
+
+    type: pa.DataType
+    values: Any
+    valid: Bools
+    faults: npt.NDArray[np.int32] | None = None
+
+
+def from_arrow(array: pa.Array | pa.ChunkedArray) -> Vector:
+    """Return an Arrow column as a vector of its plain type; numbers are not copied when the Arrow type is plain."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if isinstance(array.type, pa.BaseExtensionType):
+        return from_arrow(array.storage)
+    if pa.types.is_dictionary(array.type):
+        return from_arrow(array.dictionary_decode())
+    plain = plain_type(array.type)
+    kind = kind_of(plain)
+    valid = np.ones(len(array), np.bool_)
+    if array.null_count:
+        valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if kind in {"null", "other"}:
+        return Vector(plain, np.zeros(len(array), np.bool_), valid)
+    if plain != array.type:
+        array = array.cast(plain)
+    if kind in {"string", "binary", "decimal"}:
+        return Vector(plain, array, valid)
+    if kind == "boolean":
+        return Vector(plain, array.fill_null(False).to_numpy(zero_copy_only=False), valid)
+    return Vector(plain, np.frombuffer(*_window(array), offset=array.offset * array.type.bit_width // 8), valid)
+
+
+def _window(array: pa.Array) -> tuple[Any, Any, int]:
+    is_float = pa.types.is_floating(array.type)
+    dtype = np.dtype(f"{'f' if is_float else 'i'}{array.type.bit_width // 8}")
+    buffer = array.buffers()[1]
+    if buffer is None or len(array) == 0:
+        return bytes((array.offset + len(array)) * dtype.itemsize + 1), dtype, len(array)
+    return buffer, dtype, len(array)
+
+
+def widen(vector: Vector, target: pa.DataType) -> Vector:
+    """Convert without loss of meaning: the implicit half of Spark's casts. NULL becomes any type."""
+    kind, target_kind = kind_of(vector.type), kind_of(target)
+    if vector.type == target:
+        return vector
+    if kind == "null":
+        return replace(vector, type=target, values=_zeros(target, len(vector.valid)))
+    if kind == "decimal" and target_kind == "float":
+        # By way of text: Arrow's direct conversion is off by one unit in the last place for some values.
+        return replace(vector, type=target, values=_numbers(vector.values.cast(pa.string()).cast(target)))
+    if kind == "integer" and pa.types.is_decimal(target):
+        exact = _arrow(vector).cast(exact_type(pa.int64()))
+        return replace(vector, type=target, values=exact.cast(target))
+    if kind == "decimal":
+        return replace(vector, type=target, values=vector.values.cast(target))
+    return replace(vector, type=target, values=vector.values.astype(target.to_pandas_dtype()))
+
+
+def _zeros(plain: pa.DataType, count: int) -> Any:
+    if kind_of(plain) in {"string", "binary", "decimal"} or pa.types.is_decimal(plain):
+        return pa.nulls(count, plain)
+    is_float = pa.types.is_floating(plain)
+    return np.zeros(count, np.float64 if is_float else np.int64)
+
+
+def _arrow(vector: Vector) -> pa.Array:
+    """Return a vector of numbers as an Arrow array."""
+    return pa.array(vector.values, mask=~vector.valid)
+
+
+def _numbers(array: pa.Array) -> Any:
+    return array.fill_null(0).to_numpy(zero_copy_only=False)
+
+
+def _paired(first: Vector, second: Vector) -> tuple[Any, Any]:
+    """Return two Arrow values that compute functions can broadcast: an array and an array or scalar."""
+    values = first.values, second.values
+    if len(values[0]) == len(values[1]):
+        return values
+    return (values[0][0], values[1]) if len(values[0]) == 1 else (values[0], values[1][0])
+
+
+def _flags(array: pa.Array | pa.BooleanScalar) -> Bools:
+    made: Bools = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return made
+
+
+_ARROW_COMPARISON = {
+    "eq": pc.equal,
+    "ne": pc.not_equal,
+    "lt": pc.less,
+    "le": pc.less_equal,
+    "gt": pc.greater,
+    "ge": pc.greater_equal,
+}
+
+
+def compare(operation: str, first: Vector, second: Vector) -> Bools:
+    """Return the comparison of two vectors of one type; temporal ones may differ in unit. Undefined where either is NULL.
+
+    Args:
+        operation: eq, ne, lt, le, gt or ge.
+        first: left operand.
+        second: right operand.
+    """
+    if operation in {"gt", "ge"}:
+        return compare("lt" if operation == "gt" else "le", second, first)
+    if operation in {"ne", "le"}:
+        made: Bools = ~compare("eq" if operation == "ne" else "gt", first, second)
+        return made
+    if isinstance(first.values, pa.Array):
+        return _flags(_ARROW_COMPARISON[operation](*_paired(first, second)))
+    one, other = first.values, second.values
+    if kind_of(first.type) == "float":
+        with np.errstate(invalid="ignore"):
+            if operation == "eq":
+                return (one == other) | (np.isnan(one) & np.isnan(other))
+            return (one < other) | (np.isnan(other) & ~np.isnan(one))
+    if first.type != second.type and kind_of(first.type) in {"timestamp", "instant", "duration", "time"}:
+        return _compare_units(operation, first, second)
+    return np.asarray(one == other if operation == "eq" else one < other)
+
+
+def _compare_units(operation: str, first: Vector, second: Vector) -> Bools:
+    """Compare temporal values of different unit without leaving 64 bits: by the coarser unit, then by what is left."""
+    ratio = _PER_SECOND[second.type.unit] // _PER_SECOND[first.type.unit]
+    if ratio == 0:
+        swapped = {"eq": "eq", "lt": "gt"}[operation]
+        if swapped == "gt":
+            quotient, rest = np.divmod(first.values, _PER_SECOND[first.type.unit] // _PER_SECOND[second.type.unit])
+            return np.asarray(quotient < second.values)
+        return _compare_units("eq", second, first)
+    quotient, rest = np.divmod(second.values, ratio)
+    if operation == "eq":
+        return np.asarray((first.values == quotient) & (rest == 0))
+    return np.asarray((first.values < quotient) | ((first.values == quotient) & (rest > 0)))
+
+
+def starts_with(vector: Vector, prefix: str | bytes) -> Bools:
+    """Say which strings or binaries start with `prefix`."""
+    if isinstance(prefix, str):
+        return _flags(pc.starts_with(vector.values, prefix))
+    # `starts_with` wants text; slicing works on bytes.
+    return _flags(pc.equal(pc.binary_slice(vector.values, 0, len(prefix)), pa.scalar(prefix, pa.large_binary())))
+
+
+def length(vector: Vector) -> Vector:
+    """Return the characters of strings, or the bytes of binaries, as int32."""
+    if kind_of(vector.type) == "null":
+        return widen(vector, pa.int32())
+    count = pc.utf8_length if kind_of(vector.type) == "string" else pc.binary_length
+    return replace(vector, type=pa.int32(), values=_numbers(count(vector.values)).astype(np.int32))
+
+
+def negate(vector: Vector) -> tuple[Vector, Bools]:
+    """Return `-vector` and which rows overflow."""
+    if isinstance(vector.values, pa.Array):
+        return replace(vector, values=pc.negate(vector.values)), np.zeros(1, np.bool_)
+    overflow = _is_lowest(vector)
+    with np.errstate(over="ignore"):
+        return replace(vector, values=-vector.values if kind_of(vector.type) != "null" else vector.values), overflow
+
+
+def absolute(vector: Vector) -> tuple[Vector, Bools]:
+    """Return `abs(vector)` and which rows overflow."""
+    if isinstance(vector.values, pa.Array):
+        return replace(vector, values=pc.abs(vector.values)), np.zeros(1, np.bool_)
+    with np.errstate(over="ignore"):
+        return replace(vector, values=np.abs(vector.values)), _is_lowest(vector)
+
+
+def _is_lowest(vector: Vector) -> Bools:
+    if vector.values.dtype.kind != "i":
+        return np.zeros(1, np.bool_)
+    return np.asarray(vector.values == np.iinfo(vector.values.dtype).min)
+
+
+def arithmetic(operation: str, first: Vector, second: Vector, result: pa.DataType) -> tuple[Vector, str, Bools]:
+    """Compute `+ - * / %`.
+
+    Args:
+        operation: add, subtract, multiply, divide or remainder.
+        first: left operand.
+        second: right operand.
+        result: the type of the result, see `type_rules.arithmetic_type`.
+
+    Returns:
+        The result, the code of the fault, and the rows that have it.
+    """
+    valid = first.valid & second.valid
+    if kind_of(result) == "decimal":
+        return _decimal_arithmetic(operation, first, second, result, valid)
+    if kind_of(result) in {"timestamp", "instant", "duration"}:
+        return _temporal_arithmetic(operation, first, second, result, valid)
+    one, other = widen(first, result).values, widen(second, result).values
+    if operation in {"divide", "remainder"}:
+        zero = np.asarray(other == 0)
+        divisor = np.where(zero, other.dtype.type(1), other)
+        with np.errstate(all="ignore"):
+            # -1 divides everything; the processor's own division of the lowest integer by it would trap.
+            safe = divisor if divisor.dtype.kind == "f" else np.where(divisor == -1, divisor.dtype.type(1), divisor)
+            made = np.true_divide(one, divisor) if operation == "divide" else np.fmod(one, safe)
+        return Vector(result, made, valid), "DIVIDE_BY_ZERO", zero
+    made, overflow = _checked(operation, one, other)
+    return Vector(result, made, valid), "ARITHMETIC_OVERFLOW", overflow
+
+
+def _checked(operation: str, one: Any, other: Any) -> tuple[Any, Bools]:
+    """Compute with wrap-around and say where it wrapped; floats never do."""
+    function = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}[operation]
+    with np.errstate(all="ignore"):
+        made = function(one, other)
+        if made.dtype.kind == "f":
+            return made, np.zeros(1, np.bool_)
+        if operation == "add":
+            return made, ((one ^ made) & (other ^ made)) < 0
+        if operation == "subtract":
+            return made, ((one ^ other) & (one ^ made)) < 0
+        # Undo the multiplication; the lowest integer times -1 is the one case this would not notice.
+        divisor = np.where(one == 0, one.dtype.type(1), one)
+        lowest = np.iinfo(made.dtype).min
+        undone = np.where(divisor == -1, -made, made // divisor)
+        return made, ((one != 0) & (undone != other)) | ((one == -1) & (other == lowest))
+
+
+def _decimal_arithmetic(
+    operation: str, first: Vector, second: Vector, result: pa.DataType, valid: Bools
+) -> tuple[Vector, str, Bools]:
+    """Compute exactly in 256 bits, then round."""
+    one, other = exact_type(first.type), exact_type(second.type)
+    if operation == "multiply":
+        kinds = [pa.decimal256(one.precision, one.scale), pa.decimal256(other.precision, other.scale)]
+        if one.precision + other.precision + 1 > _DIGITS:
+            # Only a literal gets here: its own digits are few, those of its type are not.
+            kinds = [pa.decimal256(min(one.precision, 38), one.scale), pa.decimal256(_DIGITS - 39, other.scale)]
+    else:
+        scale = max(one.scale, other.scale)
+        kinds = [pa.decimal256(_DIGITS - 1, scale)] * 2
+    function = {"add": pc.add, "subtract": pc.subtract, "multiply": pc.multiply}[operation]
+    exact = function(*_paired(widen(first, kinds[0]), widen(second, kinds[1])))
+    made, overflow = _fit_decimal(exact, result)
+    return Vector(result, made, valid), "ARITHMETIC_OVERFLOW", overflow
+
+
+def _fit_decimal(exact: pa.Array, target: pa.DataType) -> tuple[pa.Array, Bools]:
+    """Round half up to the target's scale; rows with too many digits come out NULL and are marked."""
+    if exact.type.scale > target.scale:
+        exact = pc.round(exact, ndigits=target.scale, round_mode="half_towards_infinity")
+    wide = pa.decimal256(_DIGITS, target.scale)
+    limit = pa.scalar(10 ** (target.precision - target.scale) if target.precision > target.scale else 1)
+    del limit
+    exact = exact.cast(pa.decimal256(_DIGITS, max(exact.type.scale, target.scale)), safe=False)
+    digits = _power_of_ten(target.precision - target.scale, exact.type)
+    overflow = _flags(pc.greater_equal(pc.abs(exact), digits))
+    fitting = pc.if_else(pa.array(overflow), pa.scalar(None, exact.type), exact) if overflow.any() else exact
+    return fitting.cast(wide).cast(pa.decimal128(target.precision, target.scale)), overflow

@@ -1,0 +1,1 @@
+"""Numba kernels: the only code that touches rows one by one."""

@@ -1,0 +1,221 @@
+"""When two values are the same: the one place that decides it.
+
+Join keys, primary keys, group keys and row identity all hash and compare here, for rows in memory and rows that come back
+from disk. Equality is Spark's: NaN = NaN, 0.0 = -0.0, NULL = NULL (whether a NULL may match is the join's business, see
+`has_null`), decimals and timestamps by value because both sides were brought to one type before, nested values by their
+canonical encoding. Stored values keep their own bits; only hashes and comparisons see the normalised ones.
+
+A hash is never trusted: it only picks candidates, which `equal_columns` then verifies. `hash_bits` below 32 forces
+collisions, for tests.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from zset_join.kernels.columns import (
+    EMPTY,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    HEAP_BIT,
+    INLINE_BYTES,
+    KIND,
+    NESTED,
+    NULL_BYTE,
+    NULL_MASK,
+    NULL_SAFE,
+    OFFSET,
+    VARIABLE,
+    WIDTH,
+)
+from zset_join.kernels.memory import (
+    equal_bytes,
+    high_multiply,
+    load_u8,
+    load_u16,
+    load_u32,
+    load_u64,
+    shift_right,
+)
+
+__all__ = [
+    "equal_columns",
+    "has_null",
+    "hash_row",
+    "hash_rows",
+    "is_null",
+    "variable_bytes",
+]
+
+_SEED = 0x1F83D9ABFB41BD6B
+_ODD_1 = -0x61C8864680B583EB  # golden ratio, odd
+_ODD_2 = -0x3D4D51C2D82B14B1  # fractional part of sqrt(3), odd
+_NULL_WORD = 0x2545F4914F6CDD1D
+_F64_SIGN, _F64_REST, _F64_INFINITY, _F64_NAN = -(1 << 63), (1 << 63) - 1, 0x7FF0000000000000, 0x7FF8000000000000
+_F32_SIGN, _F32_REST, _F32_INFINITY, _F32_NAN = 1 << 31, (1 << 31) - 1, 0x7F800000, 0x7FC00000
+_F16_SIGN, _F16_REST, _F16_INFINITY, _F16_NAN = 1 << 15, (1 << 15) - 1, 0x7C00, 0x7E00
+
+
+@njit(cache=True, nogil=True)
+def _short_word(address: int, kind: int, width: int) -> int:
+    """Return a value of at most 8 bytes as one word, floats normalised."""
+    if width == 8:
+        value = load_u64(address)
+        if kind == FLOAT64:
+            if value == _F64_SIGN:
+                return 0
+            if (value & _F64_REST) > _F64_INFINITY:
+                return _F64_NAN
+        return value
+    if width == 4:
+        value = load_u32(address)
+        if kind == FLOAT32:
+            if value == _F32_SIGN:
+                return 0
+            if (value & _F32_REST) > _F32_INFINITY:
+                return _F32_NAN
+        return value
+    if width == 1:
+        return load_u8(address)
+    value = load_u16(address)
+    if kind == FLOAT16:
+        if value == _F16_SIGN:
+            return 0
+        if (value & _F16_REST) > _F16_INFINITY:
+            return _F16_NAN
+    return value
+
+
+@njit(cache=True, nogil=True)
+def is_null(row: int, columns, column: int) -> bool:
+    """Say whether a column of a row record is NULL."""
+    return (load_u8(row + columns[column, NULL_BYTE]) & columns[column, NULL_MASK]) != 0
+
+
+@njit(cache=True, nogil=True)
+def has_null(row: int, columns) -> bool:
+    """Say whether a key can never match: NULL in a column compared with `=`."""
+    for column in range(columns.shape[0]):
+        if columns[column, NULL_SAFE] == 0 and is_null(row, columns, column):
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def variable_bytes(slot: int, heap: int) -> int:
+    """Return the address of the bytes of a variable slot."""
+    if load_u32(slot) <= INLINE_BYTES:
+        return slot + 4
+    location = load_u64(slot + 8)
+    if location < 0:
+        return heap + (location ^ HEAP_BIT)
+    return location
+
+
+@njit(cache=True, nogil=True)
+def _hash_bytes(seed: int, address: int, length: int) -> int:
+    code = high_multiply(seed ^ length, _ODD_1)
+    position = 0
+    while position + 16 <= length:
+        code = high_multiply(
+            code ^ load_u64(address + position), _ODD_2 ^ load_u64(address + position + 8)
+        )
+        position += 16
+    word = 0
+    shift = 0
+    while position < length:
+        word |= load_u8(address + position) << shift
+        shift += 8
+        position += 1
+        if shift == 64:
+            code = high_multiply(code ^ word, _ODD_2)
+            word = 0
+            shift = 0
+    return high_multiply(code ^ word, _ODD_2)
+
+
+@njit(cache=True, nogil=True)
+def hash_row(row: int, heap: int, columns, hash_mask: int) -> int:
+    """Return the 32-bit hash of some columns of one row record."""
+    code = _SEED
+    for column in range(columns.shape[0]):
+        if is_null(row, columns, column):
+            code = high_multiply(code ^ _NULL_WORD, _ODD_1)
+            continue
+        kind = columns[column, KIND]
+        width = columns[column, WIDTH]
+        address = row + columns[column, OFFSET]
+        if kind == VARIABLE:
+            if load_u32(address) <= INLINE_BYTES:
+                code = high_multiply(code ^ load_u64(address), _ODD_1 ^ load_u64(address + 8))
+            else:
+                code = _hash_bytes(code, variable_bytes(address, heap), load_u32(address))
+        elif kind == NESTED:
+            start = variable_bytes(address, heap)
+            code = _hash_bytes(code, start, 4 + load_u32(start))
+        elif kind == EMPTY:
+            code = high_multiply(code ^ _NULL_WORD, _ODD_1)
+        elif width == 8 or width <= 2 or width == 4:
+            code = high_multiply(code ^ _short_word(address, kind, width), _ODD_1)
+        else:
+            code = _hash_bytes(code, address, width)
+    return shift_right(high_multiply(code ^ _ODD_2, _ODD_1), 32) & hash_mask
+
+
+@njit(cache=True, nogil=True)
+def hash_rows(rows: int, stride: int, count: int, heap: int, columns, hash_mask: int, hashes, nulls) -> int:
+    """Hash `count` records into `hashes`; mark in `nulls` those whose key can never match, and return how many."""
+    marked = 0
+    for index in range(count):
+        row = rows + index * stride
+        hashes[index] = hash_row(row, heap, columns, hash_mask)
+        if has_null(row, columns):
+            nulls[index] = 1
+            marked += 1
+        else:
+            nulls[index] = 0
+    return marked
+
+
+@njit(cache=True, nogil=True)
+def _equal_values(kind: int, width: int, left: int, left_heap: int, right: int, right_heap: int) -> bool:
+    if kind == VARIABLE:
+        word = load_u64(left)
+        if word != load_u64(right):
+            return False
+        length = word & 0xFFFFFFFF
+        if length <= INLINE_BYTES:
+            return load_u64(left + 8) == load_u64(right + 8)
+        return equal_bytes(variable_bytes(left, left_heap), variable_bytes(right, right_heap), length)
+    if kind == NESTED:
+        left_start = variable_bytes(left, left_heap)
+        right_start = variable_bytes(right, right_heap)
+        length = load_u32(left_start)
+        if length != load_u32(right_start):
+            return False
+        return equal_bytes(left_start + 4, right_start + 4, length)
+    if kind == EMPTY:
+        return True
+    if width == 8 or width == 4 or width <= 2:
+        return _short_word(left, kind, width) == _short_word(right, kind, width)
+    return equal_bytes(left, right, width)
+
+
+@njit(cache=True, nogil=True)
+def equal_columns(left: int, left_heap: int, left_columns, right: int, right_heap: int, right_columns) -> bool:
+    """Compare some columns of two records pairwise; NULL equals NULL."""
+    for column in range(left_columns.shape[0]):
+        left_null = is_null(left, left_columns, column)
+        if left_null != is_null(right, right_columns, column):
+            return False
+        if not left_null and not _equal_values(
+            left_columns[column, KIND],
+            left_columns[column, WIDTH],
+            left + left_columns[column, OFFSET],
+            left_heap,
+            right + right_columns[column, OFFSET],
+            right_heap,
+        ):
+            return False
+    return True

@@ -1,0 +1,58 @@
+"""What a kernel needs to know of one side's state, as two int64 arrays.
+
+The *side view* holds addresses and sizes; it is made anew whenever a region moves or grows. The *header* is part of the state
+itself: the first page of it, so that a mapped file can be reopened without reading the rest.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "DEGREE_OFFSET",
+    "HASH_MASK",
+    "HEADER",
+    "HEADER_WORDS",
+    "HEAD_BYTES",
+    "HEAP",
+    "H_ABSORBED_EPOCH",
+    "H_DIRTY",
+    "H_FINGERPRINT",
+    "H_FREE_BLOCKS",
+    "H_FREE_ROW",
+    "H_HEAP_END",
+    "H_HEAP_USED",
+    "H_IDENTITY_BITS",
+    "H_IDENTITY_COUNT",
+    "H_JOIN_BITS",
+    "H_JOIN_COUNT",
+    "H_LIVE_BYTES",
+    "H_LIVE_ROWS",
+    "H_ROWS_END",
+    "H_TABLE_GENERATION",
+    "H_TOMBSTONES",
+    "H_TOMBSTONE_FIRST",
+    "H_TOMBSTONE_LAST",
+    "IDENTITY_BITS",
+    "IDENTITY_SLOTS",
+    "JOIN_BITS",
+    "JOIN_SLOTS",
+    "ROWS",
+    "SEQUENCE_OFFSET",
+    "SEQUENCE_WORDS",
+    "STRIDE",
+    "VIEW_WORDS",
+]
+
+# The side view.
+ROWS, STRIDE, HEAP, HEADER = 0, 1, 2, 3
+JOIN_SLOTS, JOIN_BITS, IDENTITY_SLOTS, IDENTITY_BITS = 4, 5, 6, 7
+HASH_MASK, HEAD_BYTES, SEQUENCE_OFFSET, SEQUENCE_WORDS, DEGREE_OFFSET = 8, 9, 10, 11, 12
+VIEW_WORDS = 16
+
+# The header, as positions of 8-byte words.
+H_FINGERPRINT, H_DIRTY, H_ABSORBED_EPOCH, H_TABLE_GENERATION = 0, 1, 2, 3
+H_ROWS_END, H_LIVE_ROWS, H_FREE_ROW, H_LIVE_BYTES = 8, 9, 10, 11
+H_HEAP_END, H_HEAP_USED = 12, 13
+H_JOIN_COUNT, H_JOIN_BITS, H_IDENTITY_COUNT, H_IDENTITY_BITS = 16, 17, 18, 19
+H_TOMBSTONES, H_TOMBSTONE_FIRST, H_TOMBSTONE_LAST = 20, 21, 22
+H_FREE_BLOCKS = 64  # one list per size class, to the end of the header
+HEADER_WORDS = 512

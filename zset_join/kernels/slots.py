@@ -1,0 +1,137 @@
+"""Open-addressing hash tables of row numbers.
+
+A slot is 8 bytes: the 32-bit hash above, the row number (row id + 1) below; 0 is an empty slot. The home of a hash is its top
+`bits` bits, so a table of twice the size keeps the order and is filled in one forward pass. Probing is linear; removing
+shifts the followers back, so deleted keys leave no trace. Candidates are verified by value.
+
+Cost: a probe is one cache miss for the slot and one for the row. Bytes: 8 per slot, 12.8 to 25.6 per key (load 0.3125 to 0.625).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from zset_join.kernels.keys import equal_columns
+from zset_join.kernels.memory import load_u64, prefetch, shift_right, store_u64
+
+__all__ = [
+    "find_key",
+    "find_keys",
+    "find_row_slot",
+    "insert_slot",
+    "rehash",
+    "remove_slot",
+    "replace_slot",
+]
+
+_LOW = 0xFFFFFFFF
+_AHEAD_SLOT = 24
+_AHEAD_ROW = 10
+
+
+@njit(cache=True, nogil=True)
+def find_key(
+    slots: int, bits: int, code: int, key: int, key_heap: int, key_columns, rows: int, stride: int, heap: int, columns
+) -> int:
+    """Return the number of the row (in `rows`) whose `columns` equal the `key_columns` of record `key`; 0 if there is none.
+
+    The table always has an empty slot, so the search ends.
+    """
+    mask = (1 << bits) - 1
+    position = shift_right(code, 32 - bits)
+    while True:
+        slot = load_u64(slots + position * 8)
+        if slot == 0:
+            return 0
+        if shift_right(slot, 32) == code:
+            number = slot & _LOW
+            if equal_columns(key, key_heap, key_columns, rows + (number - 1) * stride, heap, columns):
+                return number
+        position = (position + 1) & mask
+
+
+@njit(cache=True, nogil=True)
+def find_keys(
+    slots: int, bits: int, count: int, codes, keys, key_heap: int, key_columns, rows: int, stride: int, heap: int,
+    columns, found,
+) -> None:
+    """Look up `count` keys (record addresses `keys`), fetching slots and rows ahead."""
+    mask = (1 << bits) - 1
+    for index in range(count + _AHEAD_SLOT):
+        if index < count:
+            prefetch(slots + shift_right(codes[index], 32 - bits) * 8)
+        middle = index - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < count:
+            code = codes[middle]
+            position = shift_right(code, 32 - bits)
+            for _ in range(4):
+                slot = load_u64(slots + position * 8)
+                if slot == 0:
+                    break
+                if shift_right(slot, 32) == code:
+                    row = rows + ((slot & _LOW) - 1) * stride
+                    prefetch(row)
+                    prefetch(row + 63)
+                    break
+                position = (position + 1) & mask
+        now = index - _AHEAD_SLOT
+        if now >= 0:
+            found[now] = find_key(slots, bits, codes[now], keys[now], key_heap, key_columns, rows, stride, heap, columns)
+
+
+@njit(cache=True, nogil=True)
+def find_row_slot(slots: int, bits: int, code: int, number: int) -> int:
+    """Return the position of the slot that holds row `number`, or -1."""
+    mask = (1 << bits) - 1
+    position = shift_right(code, 32 - bits)
+    while True:
+        slot = load_u64(slots + position * 8)
+        if slot == 0:
+            return -1
+        if (slot & _LOW) == number:
+            return position
+        position = (position + 1) & mask
+
+
+@njit(cache=True, nogil=True)
+def insert_slot(slots: int, bits: int, code: int, number: int) -> None:
+    """Add a row number under a hash; the caller has made room."""
+    mask = (1 << bits) - 1
+    position = shift_right(code, 32 - bits)
+    while load_u64(slots + position * 8) != 0:
+        position = (position + 1) & mask
+    store_u64(slots + position * 8, (code << 32) | number)
+
+
+@njit(cache=True, nogil=True)
+def replace_slot(slots: int, position: int, number: int) -> None:
+    """Let a slot point to another row of the same key."""
+    slot = load_u64(slots + position * 8)
+    store_u64(slots + position * 8, (slot ^ (slot & _LOW)) | number)
+
+
+@njit(cache=True, nogil=True)
+def remove_slot(slots: int, bits: int, position: int) -> None:
+    """Empty a slot and shift its followers back."""
+    mask = (1 << bits) - 1
+    hole = position
+    follower = position
+    while True:
+        follower = (follower + 1) & mask
+        slot = load_u64(slots + follower * 8)
+        if slot == 0:
+            break
+        home = shift_right(shift_right(slot, 32), 32 - bits)
+        if ((follower - home) & mask) >= ((follower - hole) & mask):
+            store_u64(slots + hole * 8, slot)
+            hole = follower
+    store_u64(slots + hole * 8, 0)
+
+
+@njit(cache=True, nogil=True)
+def rehash(old_slots: int, old_bits: int, new_slots: int, new_bits: int) -> None:
+    """Fill an empty table from another one, in one forward pass over both."""
+    for position in range(1 << old_bits):
+        slot = load_u64(old_slots + position * 8)
+        if slot != 0:
+            insert_slot(new_slots, new_bits, shift_right(slot, 32), slot & _LOW)

@@ -1,0 +1,276 @@
+"""What a query will do, as a frozen tree that can be printed before anything runs.
+
+    JoinNode
+    ├── RouteNode | InputNode     left
+    └── RouteNode | InputNode     right
+
+A node holds descriptions only: relations, join keys, conditions. It checks what can be checked without rows, so a key
+that is missing or cannot be compared fails when the query is written. `explain` says, for each node, what it must
+remember.
+
+An `InputNode` may carry hidden columns: columns that order its changes without being part of its table. They are kept
+behind the visible ones and do not reach the output.
+
+Why `RouteNode` exists: changes of an upsert input are keyed by its primary key, the join by its join key. When the
+join key of a row moves, only a table kept by primary key knows where the row was. An input whose join key lies inside
+its primary key cannot move, and one that carries full before-images says itself where the row was: these need no
+route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.key_types import check_key_type, common_key_type
+from zset_join.relation import Relation
+
+__all__ = ["InputNode", "JoinNode", "RouteNode", "SideNode", "explain", "join_type", "needs_route"]
+
+_JOIN_TYPES = {
+    "inner": "inner",
+    "left": "left",
+    "leftouter": "left",
+    "right": "right",
+    "rightouter": "right",
+    "full": "full",
+    "outer": "full",
+    "fullouter": "full",
+    "semi": "left_semi",
+    "leftsemi": "left_semi",
+    "anti": "left_anti",
+    "leftanti": "left_anti",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputNode:
+    """Describe a stream of changes.
+
+    Args:
+        relation: its columns, keys and changelog mode, hidden columns included.
+        hidden: columns that are in the relation only to order its changes.
+    """
+
+    relation: Relation
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """Return the columns that are part of the table."""
+        return tuple(name for name in self.relation.schema.names if name not in self.hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteNode:
+    """Turn each upsert whose join key moved into a delete at the old key and an upsert at the new one."""
+
+    source: InputNode
+
+    @property
+    def relation(self) -> Relation:
+        """Return what comes out: at most one change per primary key and epoch, already in order."""
+        inner = self.source.relation
+        return Relation(
+            name=inner.name,
+            schema=inner.schema,
+            join_key=inner.join_key,
+            primary_key=inner.primary_key,
+            mode=inner.mode,
+        )
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the hidden columns of the source."""
+        return self.source.hidden
+
+
+SideNode = InputNode | RouteNode
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinNode:
+    """Describe a join of two inputs.
+
+    Args:
+        left: the left input.
+        right: the right input.
+        how: inner, left, right, full, left_semi or left_anti.
+        null_safe: per key column, True for `<=>`.
+        using: both sides name their key columns alike and the output shows them once.
+        residual: a condition over both rows beside the keys, or None.
+
+    Raises:
+        PlanError: there is no key column, the sides have not the same number of them, or a name is used by both
+            sides.
+        KeyTypeError: a pair of key columns cannot be compared.
+    """
+
+    left: SideNode
+    right: SideNode
+    how: str = "inner"
+    null_safe: tuple[bool, ...] = ()
+    using: bool = False
+    residual: Any = None
+
+    def __post_init__(self) -> None:
+        left, right = self.left.relation, self.right.relation
+        if left.name == right.name:
+            raise OptionError(
+                f'both sides of the join are called "{left.name}"; give each its own name=..., messages and the '
+                "dead-letter table tell them apart by it.",
+                code="SAME_NAME",
+                name=left.name,
+            )
+        if not left.join_key:
+            raise PlanError(
+                f'the join of "{left.name}" and "{right.name}" has no key column; a cross join has no bounded change. '
+                "Name at least one pair of equal columns in on=...",
+                code="CROSS_JOIN",
+                left=left.name,
+                right=right.name,
+            )
+        if not len(left.join_key) == len(right.join_key) == len(self.null_safe):
+            raise PlanError(
+                f'on= gives {len(left.join_key)} key columns for "{left.name}", {len(right.join_key)} for '
+                f'"{right.name}" and {len(self.null_safe)} null_safe flags; they must be as many.',
+                code="KEY_COUNT",
+                left=left.join_key,
+                right=right.join_key,
+            )
+        for relation in (left, right):
+            for column in dict.fromkeys(relation.join_key + relation.primary_key):
+                check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
+        for left_column, right_column in self.key_pairs:
+            common_key_type(
+                left.schema.field(left_column).type,
+                right.schema.field(right_column).type,
+                left_column=f"{left.name}.{left_column}",
+                right_column=f"{right.name}.{right_column}",
+            )
+
+    @property
+    def sides(self) -> tuple[SideNode, SideNode]:
+        """Return the two inputs, left first."""
+        return self.left, self.right
+
+    @property
+    def key_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of columns that are compared."""
+        return tuple(zip(self.left.relation.join_key, self.right.relation.join_key, strict=True))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return a JSON-ready description; a checkpoint refuses a query whose description differs."""
+        return {
+            "how": self.how,
+            "null_safe": list(self.null_safe),
+            "using": self.using,
+            "residual": None if self.residual is None else repr(self.residual),
+            "left": _describe_side(self.left),
+            "right": _describe_side(self.right),
+        }
+
+
+def needs_route(relation: Relation) -> bool:
+    """Say whether the join key of a live row can move without its old place being named.
+
+    >>> import pyarrow as pa
+    >>> orders = Relation(name="o", schema=pa.schema({"id": pa.int64(), "customer": pa.int64()}),
+    ...                   join_key=("customer",), primary_key=("id",), mode="upsert")
+    >>> needs_route(orders)
+    True
+    """
+    return relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key)
+
+
+def join_type(how: str) -> str:
+    """Return the plain name of a join type, whichever of PySpark's spellings is used.
+
+    Raises:
+        OptionError: no such join type, or a cross join.
+
+    >>> join_type("leftOuter"), join_type("left_anti"), join_type("outer")
+    ('left', 'left_anti', 'full')
+    """
+    plain = str(how).replace("_", "").lower()
+    if plain not in _JOIN_TYPES:
+        cure = (
+            "a cross join has no bounded change; join on a key"
+            if plain == "cross"
+            else "use one of inner, left, right, "
+        )
+        raise OptionError(
+            f"how={how!r} is not a join type this engine has; {cure if plain == 'cross' else cure + 'full, semi, anti'}.",
+            code="UNKNOWN_JOIN_TYPE",
+            how=how,
+        )
+    return _JOIN_TYPES[plain]
+
+
+def explain(node: JoinNode, *, buckets: int | None = None, output: str | None = None) -> str:
+    """Return the plan as a tree of lines, each with what it must remember.
+
+    Args:
+        node: the join.
+        buckets: how many parts the state has; None when not yet known.
+        output: where the answer goes, in the sink's words.
+    """
+    condition = " and ".join(
+        f"{left} {'<=>' if safe else '='} {right}"
+        for (left, right), safe in zip(node.key_pairs, node.null_safe, strict=True)
+    )
+    if node.residual is not None:
+        condition += f" and {node.residual!r}"
+    lines = [] if output is None else [f"Output to {output}"]
+    lines.append(f"Join {node.how.replace('_', ' ')} on {condition}")
+    lines.append(f"  remembers: {_join_memory(node)}; in {buckets or 'one per core'} buckets by join key")
+    for side, is_last in ((node.left, False), (node.right, True)):
+        branch, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+        if isinstance(side, RouteNode):
+            inner = side.source.relation
+            lines.append(f"{branch}Route by primary key ({', '.join(inner.primary_key)})")
+            kept = ", ".join(inner.join_key + inner.sequence_by)
+            lines.append(f'{below}  remembers: primary key -> {kept}, one entry per key of "{inner.name}"')
+            lines.append(f"{below}└─ {_explain_input(side.source)}")
+        else:
+            lines.append(f"{branch}{_explain_input(side)}")
+    return "\n".join(lines)
+
+
+def _join_memory(node: JoinNode) -> str:
+    kept = []
+    for side, preserved in zip(node.sides, (("left", "full", "left_anti"), ("right", "full")), strict=True):
+        what = "all live rows" if node.how in preserved or all(node.null_safe) else "live rows with a complete key"
+        kept.append(f'{what} of "{side.relation.name}"')
+    return ", ".join(kept)
+
+
+def _explain_input(node: InputNode) -> str:
+    relation = node.relation
+    facts = [relation.mode]
+    if relation.primary_key:
+        facts.append(f"keys=[{', '.join(relation.primary_key)}]")
+    if relation.sequence_by:
+        facts.append(f"sequence_by=[{', '.join(relation.sequence_by)}]")
+    return f'Input "{relation.name}" {" ".join(facts)} columns=[{", ".join(node.visible)}]'
+
+
+def _describe_side(side: SideNode) -> dict[str, Any]:
+    source = side.source if isinstance(side, RouteNode) else side
+    relation = source.relation
+    return {
+        "name": relation.name,
+        "mode": relation.mode,
+        "columns": _describe_columns(relation, relation.schema.names),
+        "hidden": list(source.hidden),
+        "join_key": list(relation.join_key),
+        "primary_key": list(relation.primary_key),
+        "sequence_by": list(relation.sequence_by),
+        "routed": isinstance(side, RouteNode),
+    }
+
+
+def _describe_columns(relation: Relation, names: Sequence[str]) -> list[str]:
+    return [f"{name}: {relation.schema.field(name).type}" for name in names]

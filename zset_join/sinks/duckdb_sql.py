@@ -1,0 +1,242 @@
+"""The SQL of a materialized view in DuckDB, made once per view.
+
+A view `t` is kept as a *base table* `_zset_join.t` and a SQL view `main.t` over it. The base table has the columns `c0`, `c1`,
+... in the order of the output, so that no column name of a user meets a name of ours, and the bookkeeping columns
+
+| column     | type    | holds                                                                                |
+|------------|---------|--------------------------------------------------------------------------------------|
+| `weight`   | BIGINT  | how often the row stands in the view, at least 1; with a key always 1                |
+| `row_hash` | UBIGINT | DuckDB's hash of all columns                                                         |
+| `key_hash` | UBIGINT | DuckDB's hash of the key columns; only with a key                                    |
+
+The same row may stand on several lines; the view shows each line `weight` times. Temporary tables of one epoch:
+`delta` (the net change, one line per row), `candidate` (lines of the base table with the hash of a changed row), `matched`
+(those that a retraction takes away).
+
+Identity is DuckDB's `IS NOT DISTINCT FROM`, which is Spark's: NaN = NaN, 0.0 = -0.0, NULL = NULL, nested values included. A
+hash only finds candidates. Limits: a calendar interval of 1 month equals one of 30 days.
+
+Every name of a user goes through `quote`; values never become part of the text.
+"""
+
+# ruff: noqa: S608 - names cannot be parameters of a statement; each one here is ours or went through `quote`.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+__all__ = ["BASE_SCHEMA", "CHUNK", "EPOCHS", "ViewStatements", "quote"]
+
+BASE_SCHEMA = '"_zset_join"'
+EPOCHS = 'main."_zset_join_epochs"'
+CHUNK = "_zset_join_chunk"
+_DELTA = 'temp."_zset_join_delta"'
+_NET = 'temp."_zset_join_net"'
+_CANDIDATE = 'temp."_zset_join_candidate"'
+_MATCHED = 'temp."_zset_join_matched"'
+
+
+def quote(name: str) -> str:
+    """Return a name as one SQL identifier, whatever characters it has.
+
+    >>> print(quote('my "table"; --'))
+    "my ""table""; --"
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+class ViewStatements:
+    """The statements that make, change and read one view.
+
+    Args:
+        table: what the user calls the view.
+        schema: columns of the output.
+        key: positions of the key columns; empty when the whole row is the identity of a row.
+    """
+
+    def __init__(self, table: str, schema: pa.Schema, key: Sequence[int]) -> None:
+        self.view = f"main.{quote(table)}"
+        self.base = f"{BASE_SCHEMA}.{quote(table)}"
+        self.has_key = bool(key)
+        count = len(schema)
+        self.columns = [f"c{index}" for index in range(count)]
+        self._listed = ", ".join(self.columns)
+        self._key_columns = [f"c{index}" for index in key]
+        self._hashes = [f"hash({self._listed}) AS row_hash"]
+        self._hash_names = "row_hash"
+        self._match_hash = "row_hash"
+        if key:
+            self._hashes.append(f"hash({', '.join(self._key_columns)}) AS key_hash")
+            self._hash_names = "row_hash, key_hash"
+            self._match_hash = "key_hash"
+        self._names = ", ".join(quote(name) for name in schema.names)
+        self._exported = ", ".join(
+            _exported(f"c{index}", field.type) + f" AS c{index}" for index, field in enumerate(schema)
+        )
+
+    # -- making and removing ------------------------------------------------------------------------------------------
+
+    def create(self) -> list[str]:
+        """Return the statements that make the base table, typed like the registered chunk, and the view."""
+        once = f"SELECT {self._listed} FROM {self.base}"
+        again = f"SELECT {self._listed} FROM (SELECT {self._listed}, unnest(range(1, weight)) FROM {self.base} WHERE weight > 1)"
+        shown = once if self.has_key else f"{once} UNION ALL {again}"
+        return [
+            f"CREATE SCHEMA IF NOT EXISTS {BASE_SCHEMA}",
+            f"CREATE TABLE {self.base} AS SELECT {self._listed}, weight, {', '.join(self._hashes)} FROM {CHUNK} LIMIT 0",
+            f"CREATE VIEW {self.view} ({self._names}) AS {shown}",
+        ]
+
+    def rehash(self) -> str:
+        """Return the statement that computes the hashes anew, after DuckDB changed its version."""
+        assignments = ", ".join(f"{name} = {value}" for value, name in (pair.split(" AS ") for pair in self._hashes))
+        return f"UPDATE {self.base} SET {assignments}"
+
+    def read(self) -> str:
+        """Return the query for the lines of the base table and their weights; durations come as microseconds."""
+        return f"SELECT {self._exported}, weight FROM {self.base}"
+
+    # -- the net change of an epoch -----------------------------------------------------------------------------------
+
+    def load(self, *, first: bool) -> str:
+        """Return the statement that puts the registered chunk into the delta."""
+        target = f"CREATE OR REPLACE TEMP TABLE {_DELTA} AS" if first else f"INSERT INTO {_DELTA}"
+        return f"{target} SELECT {self._listed}, weight, {', '.join(self._hashes)} FROM {CHUNK} WHERE weight <> 0"
+
+    def count_repeats(self) -> str:
+        """Return the query for the number of lines of the delta whose hash another line has too."""
+        return f"SELECT count(*) - count(DISTINCT row_hash) FROM {_DELTA}"
+
+    def consolidate(self) -> list[str]:
+        """Return the statements that add up the lines with equal rows into a table of their own."""
+        repeated = f"SELECT row_hash FROM {_DELTA} GROUP BY row_hash HAVING count(*) > 1"
+        return [
+            f"CREATE OR REPLACE TEMP TABLE {_NET} AS SELECT {self._listed}, sum(weight) AS weight, {self._hash_names} "
+            f"FROM {_DELTA} WHERE row_hash IN ({repeated}) GROUP BY {self._listed}, {self._hash_names}",
+            f"DELETE FROM {_DELTA} WHERE row_hash IN (SELECT row_hash FROM {_NET})",
+        ]
+
+    def find_overflow(self) -> str:
+        """Return the query for a row whose added up weight does not fit a BIGINT, that weight last."""
+        return f"SELECT {self._listed}, weight FROM {_NET} WHERE TRY_CAST(weight AS BIGINT) IS NULL LIMIT 1"
+
+    def take_net(self) -> str:
+        """Return the statement that puts the added up lines back into the delta."""
+        return f"INSERT INTO {_DELTA} SELECT * REPLACE (CAST(weight AS BIGINT) AS weight) FROM {_NET} WHERE weight <> 0"
+
+    def count_delta(self) -> str:
+        """Return the query for the lines of the delta: all of them, and the retractions."""
+        return f"SELECT count(*), count(*) FILTER (weight < 0) FROM {_DELTA}"
+
+    # -- retractions --------------------------------------------------------------------------------------------------
+
+    def find_candidates(self) -> str:
+        """Return the statement that fetches the lines of the base table with the hash of a changed row.
+
+        Two steps inside: one column is scanned for the hashes, then only the vectors with a hit are decompressed.
+        """
+        wanted = f"SELECT {self._match_hash} FROM {_DELTA}" + ("" if self.has_key else " WHERE weight < 0")
+        kept = ", ".join([*(self._key_columns or self.columns), "weight", self._hash_names])
+        return (
+            f"CREATE OR REPLACE TEMP TABLE {_CANDIDATE} AS SELECT rowid AS base_row, {kept} FROM {self.base} "
+            f"WHERE rowid IN (SELECT rowid FROM {self.base} WHERE {self._match_hash} IN ({wanted}))"
+        )
+
+    def match_retractions(self) -> str:
+        """Return the statement that finds the lines each retraction takes away.
+
+        With a key the identity is compared by value and the rest of the row by its hash: that only checks the changelog.
+        """
+        also = " AND candidate.row_hash = delta.row_hash" if self.has_key else ""
+        return (
+            f"CREATE OR REPLACE TEMP TABLE {_MATCHED} AS SELECT candidate.base_row, delta.rowid AS delta_row, "
+            f"candidate.weight AS held, delta.weight AS change "
+            f"FROM {_CANDIDATE} AS candidate JOIN {_DELTA} AS delta ON {self._same_identity()}{also} WHERE delta.weight < 0"
+        )
+
+    def count_unheld(self) -> str:
+        """Return the query for the retractions of more than the view holds, one of them, and those that leave a rest."""
+        return (
+            f"SELECT count(*) FILTER (rest < 0), min(delta_row) FILTER (rest < 0), count(*) FILTER (rest > 0) FROM ("
+            f"SELECT delta.rowid AS delta_row, coalesce(sum(matched.held), 0) + delta.weight AS rest "
+            f"FROM {_DELTA} AS delta LEFT JOIN {_MATCHED} AS matched ON matched.delta_row = delta.rowid "
+            f"WHERE delta.weight < 0 GROUP BY delta.rowid, delta.weight)"
+        )
+
+    def describe_retraction(self, delta_row: int) -> str:
+        """Return the query for one retraction, its weight, and how much of the row the view holds."""
+        return (
+            f"SELECT {self._listed}, weight, (SELECT coalesce(sum(held), 0) FROM {_MATCHED} WHERE delta_row = delta.rowid) "
+            f"FROM {_DELTA} AS delta WHERE delta.rowid = {delta_row:d}"
+        )
+
+    def delete_matched(self) -> str:
+        """Return the statement that takes the matched lines out of the base table."""
+        return f"DELETE FROM {self.base} WHERE rowid IN (SELECT base_row FROM {_MATCHED})"
+
+    def insert_rest(self) -> str:
+        """Return the statement that puts back what retractions left of the lines they matched."""
+        return (
+            f"INSERT INTO {self.base} SELECT {_prefixed('candidate', self.columns)}, CAST(rest AS BIGINT), "
+            f"{_prefixed('candidate', self._hash_names.split(', '))} FROM {_CANDIDATE} AS candidate JOIN "
+            f"(SELECT min(base_row) AS base_row, sum(held) + min(change) AS rest FROM {_MATCHED} GROUP BY delta_row) AS left_over "
+            f"ON candidate.base_row = left_over.base_row WHERE rest > 0"
+        )
+
+    # -- insertions ---------------------------------------------------------------------------------------------------
+
+    def find_repeated_key(self) -> str:
+        """Return the query for a key that the delta inserts more than once."""
+        keys = ", ".join(self._key_columns)
+        suspects = f"SELECT key_hash FROM {_DELTA} WHERE weight > 0 GROUP BY key_hash HAVING sum(weight) > 1"
+        return (
+            f"SELECT {keys} FROM {_DELTA} WHERE weight > 0 AND key_hash IN ({suspects}) "
+            f"GROUP BY {keys} HAVING sum(weight) > 1 LIMIT 1"
+        )
+
+    def find_taken_key(self) -> str:
+        """Return the query for a key that the delta inserts while another row of the view has it."""
+        keys = _prefixed("delta", self._key_columns)
+        return (
+            f"SELECT {keys} FROM {_CANDIDATE} AS candidate JOIN {_DELTA} AS delta ON {self._same_identity()} "
+            f"WHERE delta.weight > 0 AND candidate.base_row NOT IN (SELECT base_row FROM {_MATCHED}) LIMIT 1"
+        )
+
+    def insert(self) -> str:
+        """Return the statement that adds the insertions of the delta to the base table."""
+        return f"INSERT INTO {self.base} SELECT {self._listed}, weight, {self._hash_names} FROM {_DELTA} WHERE weight > 0"
+
+    def _same_identity(self) -> str:
+        compared = self._key_columns or self.columns
+        tests = [f"candidate.{name} IS NOT DISTINCT FROM delta.{name}" for name in compared]
+        return " AND ".join([f"candidate.{self._match_hash} = delta.{self._match_hash}", *tests])
+
+
+def _prefixed(table: str, columns: Iterable[str]) -> str:
+    return ", ".join(f"{table}.{name}" for name in columns)
+
+
+def _exported(expression: str, data_type: pa.DataType) -> str:
+    """Return the expression with every duration as a BIGINT of microseconds: as an interval of nanoseconds it overflows."""
+    if not _has_duration(data_type):
+        return expression
+    if pt.is_duration(data_type):
+        return f"epoch_us({expression})"
+    if pt.is_struct(data_type):
+        fields = (f"{quote(field.name)} := {_exported(f'{expression}.{quote(field.name)}', field.type)}" for field in data_type)
+        made = f"struct_pack({', '.join(fields)})"
+    elif pt.is_map(data_type):
+        key, item = _exported("entry.key", data_type.key_type), _exported("entry.value", data_type.item_type)
+        made = f"map_from_entries(list_transform(map_entries({expression}), lambda entry: {{'key': {key}, 'value': {item}}}))"
+    else:
+        made = f"list_transform({expression}, lambda element: {_exported('element', data_type.value_type)})"
+    return f"CASE WHEN {expression} IS NULL THEN NULL ELSE {made} END"
+
+
+def _has_duration(data_type: pa.DataType) -> bool:
+    if pt.is_duration(data_type):
+        return True
+    return any(_has_duration(data_type.field(index).type) for index in range(data_type.num_fields))

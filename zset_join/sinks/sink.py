@@ -1,0 +1,138 @@
+"""The contract of every output.
+
+The law: after `write(epoch, chunks)` has returned, the output holds the answers of all epochs up to `epoch`, each exactly
+once, whatever was retried, replayed or killed on the way. An epoch is atomic: all of it is there, or nothing.
+
+A sink belongs to one query. It keeps the query's id and the number of its last epoch together with the rows, so that a
+restarted driver can ask it where to go on, and another query cannot write into it by mistake.
+
+Epochs come in order and without holes, empty ones included, and the first is 0. An epoch at or below the last one is a
+replay: its answer is the one already there, so nothing is written. A hole means that somebody replaced the output or the
+checkpoint, and is refused: rows would be missing, and nobody would notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from zset_join.errors import SinkError
+from zset_join.relation import Relation
+from zset_join.zset import ZSet
+
+__all__ = ["Sink", "SinkProgress", "check_chunk", "check_output", "is_replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """What one `write` did.
+
+    Args:
+        epoch: the epoch that was written.
+        rows: lines written, retractions included; 0 for a replay.
+        retractions: those among them with a negative weight.
+        seconds: wall-clock time spent in `write`, the time to make the chunks included.
+        replayed: the epoch was in the output already, and nothing was written.
+    """
+
+    epoch: int
+    rows: int
+    retractions: int
+    seconds: float
+    replayed: bool = False
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """What the runner expects of an output. A sink is used by one thread."""
+
+    def open(self, output: Relation, query_id: str) -> None:
+        """Attach the sink to a query, making the output when it is not there yet.
+
+        Raises:
+            SinkError: the output belongs to another query, has other columns, or cannot be opened.
+        """
+        ...
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch the output holds; None before the first."""
+        ...
+
+    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+        """Add the answer of one epoch, whole or not at all; an epoch that is there already is left alone.
+
+        Raises:
+            SinkError: the answer does not fit the output, or `epoch` leaves a hole; the output is as before.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up files and locks; what was written stays. Closing twice is allowed."""
+        ...
+
+
+def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
+    """Say whether an epoch is in the output already.
+
+    Args:
+        sink: what messages call the output.
+        last_epoch: the last epoch it holds, None before the first.
+        epoch: the epoch to write.
+
+    Raises:
+        SinkError: between the last epoch and this one others are missing.
+
+    >>> is_replay("view", 3, 3), is_replay("view", 3, 4), is_replay("view", None, 0)
+    (True, False, False)
+    """
+    expected = 0 if last_epoch is None else last_epoch + 1
+    if epoch > expected:
+        holds = "holds no epoch yet" if last_epoch is None else f"ends with epoch {last_epoch}"
+        raise SinkError(
+            f"{sink} {holds} and was given epoch {epoch}; epoch {expected} was expected. The output or the checkpoint was "
+            f"replaced: bring back the one that fits the other, or start both anew.",
+            code="SINK_EPOCH_GAP",
+            sink=sink,
+            last_epoch=last_epoch,
+            epoch=epoch,
+        )
+    return epoch < expected
+
+
+def check_output(sink: str, output: Relation) -> None:
+    """Refuse a relation whose deltas do not carry whole rows on both sides.
+
+    Raises:
+        SinkError: the relation is in upsert mode, where a delete has no payload.
+    """
+    if output.mode == "upsert":
+        raise SinkError(
+            f'{sink} was given relation "{output.name}" in upsert mode, whose deletes carry no row; a sink takes the answer '
+            f"of an operator, which is in changelog mode.",
+            code="SINK_MODE",
+            sink=sink,
+            relation=output.name,
+        )
+
+
+def check_chunk(sink: str, epoch: int, schema: pa.Schema, chunk: ZSet) -> None:
+    """Refuse a chunk whose columns are not those the sink was opened with.
+
+    Raises:
+        SinkError: names or types differ.
+    """
+    if chunk.schema.names != schema.names or chunk.schema.types != schema.types:
+        raise SinkError(
+            f"{sink} was opened with columns [{_describe(schema)}] and got [{_describe(chunk.schema)}] in epoch {epoch}; "
+            f"cast the answer to the output relation first.",
+            code="SINK_SCHEMA",
+            sink=sink,
+            epoch=epoch,
+        )
+
+
+def _describe(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

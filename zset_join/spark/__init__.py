@@ -1,0 +1,1 @@
+"""The streaming API for PySpark."""

@@ -1,0 +1,1 @@
+"""What operators remember: arenas, hash tables and the sides built of them."""

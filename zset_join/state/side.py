@@ -1,0 +1,540 @@
+"""Everything a join remembers of one side.
+
+A `SideState` is an arena with its two tables: the arrangement by join key and, where rows have an identity, the assistant
+primary-key table. `prepare` reads it and says what a delta changes; `absorb` writes exactly that. Between the two nothing
+is modified, so preparing twice gives the same changes twice.
+
+Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import StateError
+from zset_join.kernels import absorb as kernels_absorb
+from zset_join.kernels import changes as ch
+from zset_join.kernels import columns as c
+from zset_join.kernels import side as s
+from zset_join.kernels.keys import hash_rows
+from zset_join.relation import Relation
+from zset_join.state.arrangement import Arrangement
+from zset_join.state.primary_key_table import PrimaryKeyTable
+from zset_join.state.row_arena import RowArena
+from zset_join.state.row_layout import EncodedRows, RowLayout
+from zset_join.state.scratch import Scratch
+from zset_join.state.sequence import count_sequence_words, sequence_nulls, sequence_words
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["PreparedSide", "SideState"]
+
+SNAPSHOT_WEIGHT = "_zset_weight"
+SNAPSHOT_WATERMARK = "_zset_watermark"
+SNAPSHOT_SEQUENCE = "_zset_sequence_"
+SNAPSHOT_DEGREE = "_zset_degree"
+
+_LAYOUT_VERSION = 1
+_SNAPSHOT_ROWS = 1 << 16
+_NO_WATERMARK = -(1 << 62)
+
+
+@dataclass(slots=True)
+class PreparedSide:
+    """What one delta does to one side, before anything is done.
+
+    Valid until the same side prepares its next delta.
+    """
+
+    delta: ZSet
+    encoded: EncodedRows
+    status: Any
+    rejected: int
+    join_codes: Any
+    unmatchable: Any
+    identity_codes: Any = None
+    keys: Any = None
+    first_of: Any = None
+    found: Any = None
+    last_of: Any = None
+    after_of: Any = None
+    same_of: Any = None
+    before_of: Any = None
+    entries: int = 0
+    stale: int = 0
+    unknown_deletes: int = 0
+    numbers: Any = None
+
+    @property
+    def count(self) -> int:
+        """Return the number of rows of the delta."""
+        return self.encoded.count
+
+
+class SideState:
+    """The state of one side of a join, or of any operator that keeps keyed rows.
+
+    Args:
+        relation: what comes in.
+        key_types: the type each join key column is compared in.
+        null_safe: per join key column, whether NULL matches NULL.
+        keeps_unmatchable: whether rows whose key can never match matter (a preserved side).
+        has_degree: whether rows count their matches (a preserved side with a residual predicate).
+        tombstone_retention_us: how long a deleted key remembers its sequence.
+        hash_bits: 32, or fewer to force collisions.
+        directory: where to map files; None keeps everything in memory.
+        name: first part of the file names.
+
+    Raises:
+        StateError: the directory holds state of another layout, or state that was being written when its process died.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        key_types: Sequence[pa.DataType],
+        null_safe: Sequence[bool],
+        keeps_unmatchable: bool,
+        has_degree: bool,
+        tombstone_retention_us: int,
+        hash_bits: int,
+        directory: str | None,
+        name: str,
+    ) -> None:
+        self.relation = relation
+        self.directory = directory
+        self.name = name
+        self._hash_mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
+        self._retention_us = tombstone_retention_us
+        self._has_identity = relation.mode != "append"
+        self._sequence_indices = relation.field_indices(relation.sequence_by)
+        words = count_sequence_words(
+            [relation.schema.field(at).type for at in self._sequence_indices],
+            relation=relation.name,
+            columns=relation.sequence_by,
+        )
+        self._keeps_tombstones = words > 0
+        self._drops_unmatchable = not keeps_unmatchable and not (relation.mode == "upsert" and words > 0)
+        own_types = [relation.schema.field(name).type for name in relation.join_key]
+        casts = [
+            (column, key_type)
+            for column, own, key_type in zip(relation.join_key, own_types, key_types, strict=True)
+            if own != key_type
+        ]
+        self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words, has_degree=has_degree)
+        identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
+        self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
+        self.identity_columns = self.layout.columns(identity)
+        self._primary_columns = self.layout.columns(relation.primary_key)
+        self._visible_columns = self.layout.visible_columns()
+        self._variables = self.layout.variable_columns()
+        self._other_columns = self.layout.columns_besides(identity)
+        self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, hash_bits)
+        self._scratch = Scratch()
+        self._open(directory)
+
+    def _open(self, directory: str | None) -> None:
+        self.arena = RowArena(self.layout, directory=directory, name=self.name)
+        header = self.arena.header
+        if header[s.H_FINGERPRINT] == 0:
+            header[s.H_FINGERPRINT] = self._fingerprint
+            header[s.H_ABSORBED_EPOCH] = -1
+        elif header[s.H_FINGERPRINT] != self._fingerprint:
+            raise StateError(
+                f'the local state of "{self.relation.name}" in {directory} was written for another relation, library version '
+                "or before the host restarted. It is a cache: delete the directory and it is rebuilt from the checkpoint.",
+                code="STATE_FINGERPRINT",
+                relation=self.relation.name,
+                directory=directory,
+            )
+        elif header[s.H_DIRTY] != 0:
+            raise StateError(
+                f'the local state of "{self.relation.name}" in {directory} was being written when its process died. '
+                "It is a cache: delete the directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                relation=self.relation.name,
+                directory=directory,
+            )
+        self.arrangement = Arrangement(self.arena, self.join_columns, directory=directory, name=self.name)
+        self.primary_keys = PrimaryKeyTable(self.arena, self.identity_columns, directory=directory, name=self.name)
+        self.view = np.zeros(s.VIEW_WORDS, np.int64)
+        self._refresh_view()
+
+    def _refresh_view(self) -> None:
+        self.view[s.HASH_MASK] = self._hash_mask
+        self.arena.write_view(self.view)
+        self.arrangement.write_view(self.view)
+        self.primary_keys.write_view(self.view)
+
+    @property
+    def header(self) -> npt.NDArray[np.int64]:
+        """Return the header words of the arena."""
+        return self.arena.header
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch that was folded in, -1 when there was none."""
+        return int(self.header[s.H_ABSORBED_EPOCH])
+
+    # ---------------------------------------------------------------- reading
+
+    def prepare(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
+        """Say what a delta changes. Cost: the rows of the delta.
+
+        Args:
+            delta: rows in the relation's changelog mode.
+            words: the sequence as words, where it does not come from the columns (restoring a snapshot).
+        """
+        count = len(delta)
+        scratch = self._scratch
+        rows = delta.rows if delta.rows.schema is self.relation.schema else delta.rows.select(self.relation.schema.names)
+        sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
+        target = scratch.array("records", count * self.layout.stride, np.uint8)
+        encoded = self.layout.encode(rows, sequence_words(sequence) if words is None else words, target)
+        status = scratch.array("status", count, np.int8)
+        status[:count] = ch.OK
+        join_codes = scratch.array("join_codes", count)
+        unmatchable = scratch.array("unmatchable", count, np.uint8)
+        address, stride, mask = encoded.address, self.layout.stride, self._hash_mask
+        lost = hash_rows(address, stride, count, 0, self.join_columns, mask, join_codes, unmatchable)
+        prepared = PreparedSide(delta, encoded, status, 0, join_codes, unmatchable)
+        weights = delta.weights
+        mode = self.relation.mode
+        if mode == "append" or weights.size and not weights.all():
+            self._mark_weights(weights, status, count)
+        if lost and self._drops_unmatchable and mode != "upsert":
+            status[:count][unmatchable[:count] != 0] = ch.NOTHING
+        if self._has_identity:
+            self._resolve_identity(prepared, sequence)
+        prepared.rejected = self._count_rejected(prepared)
+        return prepared
+
+    def _mark_weights(self, weights: npt.NDArray[np.int64], status: Any, count: int) -> None:
+        status[:count][weights == 0] = ch.NOTHING
+        if self.relation.mode == "append":
+            status[:count][weights < 0] = ch.RETRACTION_IN_APPEND
+
+    def _count_rejected(self, prepared: PreparedSide) -> int:
+        status = prepared.status[: prepared.count]
+        if not status.any():
+            return 0
+        return int(((status != ch.OK) & (status != ch.NOTHING)).sum())
+
+    def _resolve_identity(self, prepared: PreparedSide, sequence: list[pa.Array]) -> None:
+        count = prepared.count
+        scratch = self._scratch
+        status = prepared.status
+        address, stride, mask = prepared.encoded.address, self.layout.stride, self._hash_mask
+        codes = scratch.array("identity_codes", count)
+        nulls = scratch.array("identity_nulls", count, np.uint8)
+        if hash_rows(address, stride, count, 0, self.identity_columns, mask, codes, nulls) and self.relation.mode == "upsert":
+            status[:count][nulls[:count] != 0] = ch.NULL_PRIMARY_KEY
+        elif self.relation.mode == "changelog" and self.relation.primary_key:
+            for column in self.relation.primary_key:
+                key = prepared.delta.rows.column(column)
+                if key.null_count:
+                    status[:count][key.is_null().to_numpy(zero_copy_only=False)] = ch.NULL_PRIMARY_KEY
+        null_sequence = sequence_nulls(sequence)
+        if null_sequence is not None:
+            status[:count][null_sequence & (status[:count] == ch.OK)] = ch.NULL_SEQUENCE
+        entry_of = scratch.array("entry_of", count)
+        first_of = scratch.array("first_of", count)
+        keys = scratch.array("keys", count)
+        found = scratch.array("found", count)
+        after_of = scratch.array("after_of", count)
+        table, bits = scratch.table("entries", count)
+        entries = ch.group_rows(
+            address, stride, count, status, codes, self.identity_columns, table, bits, entry_of, first_of, keys
+        )
+        entry_codes = scratch.array("entry_codes", count)
+        np.take(codes, first_of[:entries], out=entry_codes[:entries])
+        self.primary_keys.find(self.view, entries, keys, entry_codes, found)
+        prepared.identity_codes, prepared.keys, prepared.first_of = codes, keys, first_of
+        prepared.found, prepared.after_of, prepared.entries = found, after_of, entries
+        weights = prepared.delta.weights
+        if self.relation.mode == "upsert":
+            prepared.last_of = scratch.array("last_of", count)
+            prepared.same_of = scratch.array("same_of", count, np.uint8)
+            prepared.stale, prepared.unknown_deletes = ch.resolve_upserts(
+                self.view, address, stride, count, weights, prepared.unmatchable, self._drops_unmatchable,
+                entry_of, found, entries, prepared.last_of, after_of,
+            )
+        else:
+            prepared.before_of = scratch.array("before_of", count)
+            ch.resolve_weights(self.view, count, weights, status, entry_of, found, entries, prepared.before_of, after_of)
+
+    def list_changes(self, prepared: PreparedSide, base: int, arrays: Sequence[Any]) -> int:
+        """Write the changes from `base` on into (refs, numbers, before, after, hashes, matchable); return where they end.
+
+        At most two changes per row of the delta.
+        """
+        address, stride = prepared.encoded.address, self.layout.stride
+        if self.relation.mode == "append":
+            return int(
+                ch.changes_of_appends(
+                    address, stride, prepared.count, prepared.delta.weights, prepared.status, prepared.join_codes,
+                    prepared.unmatchable, base, *arrays,
+                )
+            )
+        if self.relation.mode == "upsert":
+            return int(
+                ch.changes_of_upserts(
+                    self.view, address, stride, self._visible_columns, prepared.join_codes, prepared.unmatchable,
+                    prepared.found, prepared.last_of, prepared.after_of, prepared.same_of, prepared.entries, base, *arrays,
+                )
+            )
+        return int(
+            ch.changes_of_weights(
+                self.view, prepared.keys, prepared.join_codes, prepared.unmatchable, prepared.first_of, prepared.found,
+                prepared.before_of, prepared.after_of, prepared.entries, base, *arrays,
+            )
+        )
+
+    # ---------------------------------------------------------------- writing
+
+    def begin_absorb(self) -> None:
+        """Mark the state as being written."""
+        self.header[s.H_DIRTY] = 1
+
+    def end_absorb(self, epoch: int) -> None:
+        """Compact where it pays, then mark the state as whole again, with `epoch` folded in."""
+        if self.arena.is_sparse():
+            self.compact()
+        self.header[s.H_ABSORBED_EPOCH] = epoch
+        self.header[s.H_DIRTY] = 0
+
+    def absorb(self, prepared: PreparedSide, watermark: int | None) -> None:
+        """Store what `prepare` found. Cost: the changes, amortised."""
+        count = prepared.count
+        if count:
+            self._store(prepared, _NO_WATERMARK if watermark is None else watermark)
+        if watermark is not None and self.header[s.H_TOMBSTONES]:
+            kernels_absorb.expire_tombstones(
+                self.view, self.identity_columns, self._variables, watermark - self._retention_us
+            )
+
+    def _store(self, prepared: PreparedSide, watermark: int) -> None:
+        count = prepared.count
+        address, stride = prepared.encoded.address, self.layout.stride
+        heap_bytes = kernels_absorb.heap_bytes_needed(address, stride, count, self._variables) if len(self._variables) else 0
+        self.arena.make_room(count, int(heap_bytes))
+        self.arrangement.make_room(count)
+        if self._has_identity:
+            self.primary_keys.make_room(count)
+        self._refresh_view()
+        numbers = prepared.numbers = self._scratch.array("numbers", count)
+        if self.layout.degree_offset >= 0:
+            numbers[:count] = 0
+        if self.relation.mode == "append":
+            kernels_absorb.absorb_appends(
+                self.view, address, stride, count, self._variables, self.join_columns, prepared.join_codes,
+                prepared.unmatchable, prepared.delta.weights, prepared.status, numbers,
+            )
+        elif self.relation.mode == "upsert":
+            kernels_absorb.absorb_upserts(
+                self.view, address, stride, self._variables, self.join_columns, self.identity_columns, self._other_columns,
+                prepared.join_codes, prepared.unmatchable, prepared.identity_codes, prepared.delta.weights, prepared.found,
+                prepared.last_of, prepared.after_of, prepared.same_of, prepared.entries, self._keeps_tombstones, watermark,
+                numbers,
+            )
+        else:
+            kernels_absorb.absorb_weights(
+                self.view, address, stride, self._variables, self.join_columns, self.identity_columns, prepared.join_codes,
+                prepared.unmatchable, prepared.identity_codes, prepared.keys, prepared.first_of, prepared.found,
+                prepared.before_of, prepared.after_of, prepared.entries, numbers,
+            )
+
+    def compact(self) -> None:
+        """Rewrite the state without its dead rows and blocks. Cost: the live rows."""
+        old_arena, old_arrangement, old_keys, old_view = self.arena, self.arrangement, self.primary_keys, self.view
+        old_header = old_arena.header.copy()
+        live = int(old_header[s.H_LIVE_ROWS]) + int(old_header[s.H_TOMBSTONES])
+        side = self.directory
+        spare = None if side is None else os.path.join(side, f"{self.name}.compacting")
+        if spare is not None:
+            os.makedirs(spare, exist_ok=True)
+        self._open(spare)
+        self.header[s.H_DIRTY] = 1
+        self.arena.make_room(live, int(old_header[s.H_HEAP_USED]))
+        self.arrangement.make_room(int(old_header[s.H_JOIN_COUNT]))
+        self.primary_keys.make_room(int(old_header[s.H_IDENTITY_COUNT]))
+        self._refresh_view()
+        kernels_absorb.copy_live_rows(
+            old_view, self.view, self._variables, self.join_columns, self.identity_columns, self._has_identity
+        )
+        self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
+        for owner in (old_arrangement, old_keys, old_arena):
+            owner.close(remove=side is not None)
+        if side is not None:
+            for owner in (self.arena, self.arrangement.table, self.primary_keys.table):
+                owner.relocate(side)
+
+    def live_refs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the record addresses of the live rows and of the tombstones (oldest first)."""
+        end = int(self.header[s.H_ROWS_END])
+        flags = self._record_view("u1", c.FLAGS, end)
+        addresses = self.view[s.ROWS] + np.arange(end, dtype=np.int64) * self.layout.stride
+        live = addresses[(flags & c.FLAG_LIVE) != 0]
+        dead = []
+        number = int(self.header[s.H_TOMBSTONE_FIRST])
+        following = self._record_view("<u4", c.NEXT, end)
+        while number:
+            dead.append(number - 1)
+            number = int(following[number - 1])
+        return live, addresses[dead]
+
+    def _record_view(self, dtype: str, offset: int, count: int) -> npt.NDArray[Any]:
+        if count == 0:
+            return np.zeros(0, dtype)
+        size = count * self.layout.stride
+        raw = np.frombuffer((ctypes.c_uint8 * size).from_address(int(self.view[s.ROWS])), np.uint8)
+        return np.ndarray((count,), dtype, buffer=raw, offset=offset, strides=(self.layout.stride,))
+
+    def snapshot(self) -> pa.Table:
+        """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`."""
+        live, dead = self.live_refs()
+        refs = np.concatenate([live, dead])
+        count = len(refs)
+        parts = []
+        for begin in range(0, count, _SNAPSHOT_ROWS):
+            size = min(_SNAPSHOT_ROWS, count - begin)
+            parts.append(self.layout.gather(refs, begin, size, self.arena.heap_address))
+        schema = self.relation.schema
+        columns = [
+            pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))
+        ]
+        names = list(schema.names)
+        end = int(self.header[s.H_ROWS_END])
+        positions = (refs - self.view[s.ROWS]) // self.layout.stride
+        weights = self._record_view("<i8", c.WEIGHT, end)[positions]
+        tombstone = np.arange(count) >= len(live)
+        columns += [pa.array(np.where(tombstone, 0, weights)), pa.array(weights, mask=~tombstone)]
+        names += [SNAPSHOT_WEIGHT, SNAPSHOT_WATERMARK]
+        for word in range(self.layout.sequence_words):
+            columns.append(pa.array(self._record_view("<i8", self.layout.sequence_offset + 8 * word, end)[positions]))
+            names.append(f"{SNAPSHOT_SEQUENCE}{word}")
+        if self.layout.degree_offset >= 0:
+            columns.append(pa.array(self._record_view("<i8", self.layout.degree_offset, end)[positions]))
+            names.append(SNAPSHOT_DEGREE)
+        return pa.table(columns, names=names)
+
+    def restore(self, table: pa.Table) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self.clear()
+        self.begin_absorb()
+        for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
+            self._restore_part(table.slice(begin, _SNAPSHOT_ROWS))
+
+    def _restore_part(self, table: pa.Table) -> None:
+        rows = single_batch(table.select(self.relation.schema.names).cast(self.relation.schema))
+        weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
+        tombstone = weights == 0
+        words = [
+            np.ascontiguousarray(table.column(f"{SNAPSHOT_SEQUENCE}{word}").to_numpy())
+            for word in range(self.layout.sequence_words)
+        ]
+        prepared = self.prepare(ZSet(rows, np.where(tombstone, -1, weights)), words=words)
+        if prepared.rejected or prepared.stale:
+            raise StateError(
+                f'the snapshot of "{self.relation.name}" holds {prepared.rejected + prepared.stale} rows that contradict each '
+                "other; it is damaged. Restore from an older one.",
+                code="SNAPSHOT_CONTRADICTION",
+                relation=self.relation.name,
+            )
+        first_new = int(self.header[s.H_TOMBSTONES])
+        self.absorb(prepared, None)
+        end = int(self.header[s.H_ROWS_END])
+        if tombstone.any():
+            _, dead = self.live_refs()
+            positions = (dead[first_new:] - self.view[s.ROWS]) // self.layout.stride
+            watermarks = table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone]
+            self._record_view("<i8", c.WEIGHT, end)[positions] = watermarks
+        if self.layout.degree_offset >= 0 and prepared.numbers is not None:
+            live = prepared.numbers[: prepared.count][~tombstone] - 1
+            degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]
+            self._record_view("<i8", self.layout.degree_offset, end)[live] = degrees
+
+    def degrees(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the stored degrees of some rows, by row number."""
+        return self._record_view("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1]
+
+    @property
+    def first_record(self) -> int:
+        """Return the address of row number 1; moves when the arena grows."""
+        return int(self.view[s.ROWS])
+
+    def weights(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the weights of some rows, by row number."""
+        return self._record_view("<i8", c.WEIGHT, int(self.header[s.H_ROWS_END]))[numbers - 1]
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts by name, prefixed with the name of the side."""
+        return {
+            f"{self.name}_rows": int(self.header[s.H_LIVE_ROWS]),
+            f"{self.name}_keys": int(self.header[s.H_JOIN_COUNT]),
+            f"{self.name}_tombstones": int(self.header[s.H_TOMBSTONES]),
+            f"{self.name}_bytes": self.resident_bytes(),
+        }
+
+    def store_degrees(self, numbers: npt.NDArray[np.int64], degrees: npt.NDArray[np.int64]) -> None:
+        """Write the degrees of some rows, by row number."""
+        self._record_view("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.arrangement.close(remove=self.directory is not None)
+        self.primary_keys.close(remove=self.directory is not None)
+        self.arena.close(remove=self.directory is not None)
+        self._open(self.directory)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of records, heap, tables and scratch."""
+        return (
+            self.arena.record_bytes()
+            + self.arena.heap_bytes()
+            + self.arrangement.table.table_bytes()
+            + (self.primary_keys.table.table_bytes() if self._has_identity else 0)
+            + self._scratch.resident_bytes()
+        )
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self.arrangement.close()
+        self.primary_keys.close()
+        self.arena.close()
+
+
+def _fingerprint(relation: Relation, layout: RowLayout, key_types: Any, null_safe: Any, hash_bits: int) -> int:
+    """Return a number that changes with everything the bytes of the state depend on, the boot of the host included."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read()
+    except OSError:
+        boot = ""
+    description = repr(
+        (
+            _LAYOUT_VERSION,
+            boot,
+            relation.name,
+            str(relation.schema),
+            relation.join_key,
+            relation.primary_key,
+            relation.sequence_by,
+            relation.mode,
+            [str(kind) for kind in key_types],
+            list(null_safe),
+            hash_bits,
+            layout.stride,
+            layout.degree_offset,
+        )
+    )
+    return int.from_bytes(hashlib.sha256(description.encode()).digest()[:7], "little") + 1
