@@ -48,17 +48,15 @@ __all__ = [
     "run_apart",
 ]
 
-ONE_THREAD = {
-    name: "1"
-    for name in (
-        "ARROW_IO_THREADS",
-        "MKL_NUM_THREADS",
-        "NUMBA_NUM_THREADS",
-        "OMP_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
-        "POLARS_MAX_THREADS",
-    )
-}
+_THREAD_VARIABLES = (
+    "ARROW_IO_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+)
+ONE_THREAD = dict.fromkeys(_THREAD_VARIABLES, "1")
 WINDOWS = 5
 LEAST_EPOCHS = 10
 

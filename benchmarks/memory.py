@@ -60,12 +60,11 @@ def measure_footprints(scale: int = SCALE) -> list[Footprint]:
 
 def footprint_lines(footprints: list[Footprint]) -> list[str]:
     """Return the printed table."""
-    lines = [
-        "",
-        "memory, orders_customers",
+    header = (
         f"{'moment':<28}{'live rows':>12}{'Arrow B/row':>13}{'state B/row':>13}{'allowed B/row':>15}"
-        f"{'RSS B/row':>11}{'peak B/row':>12}",
-    ]
+        f"{'RSS B/row':>11}{'peak B/row':>12}"
+    )
+    lines = ["", "memory, orders_customers", header]
     for one in footprints:
         rows = one.live_rows
         lines.append(
@@ -77,7 +76,7 @@ def footprint_lines(footprints: list[Footprint]) -> list[str]:
 
 
 def footprint_goals(footprints: list[Footprint]) -> list[Goal]:
-    """Return the memory goal at each moment, in bytes per row."""
+    """Return the memory goal at each moment, in bytes per row; it is set for 4 M rows and not decided below."""
     return [
         Goal(
             sentence=f"bytes of state per row, orders_customers, {one.live_rows:,} rows, {one.moment}",
@@ -86,6 +85,7 @@ def footprint_goals(footprints: list[Footprint]) -> list[Goal]:
             at_least=False,
         )
         for one in footprints
+        if one.live_rows >= 4 * SCALE
     ]
 
 

@@ -64,12 +64,11 @@ def table_lines(measurements: Sequence[Measurement]) -> list[str]:
     lines: list[str] = []
     for group in _groups(measurements):
         first = group[0]
-        lines += [
-            "",
+        title = (
             f"{first.workload}, {first.state_rows:,} rows of state, {first.epoch_changes:,} changes per epoch, "
-            f"{first.answer_rows_per_change:.2f} answer rows per change",
-            header,
-        ]
+            f"{first.answer_rows_per_change:.2f} answer rows per change"
+        )
+        lines += ["", title, header]
         base = _rate(group, BASELINE)
         for one in group:
             ratio = f"{one.changes_per_cpu_second / base:.2f}" if base else "-"
@@ -105,12 +104,12 @@ def loss_lines(measurements: Sequence[Measurement]) -> list[str]:
     lines = []
     for group in _groups(measurements):
         ours = _rate(group, ENGINE)
-        for one in group:
-            if 0.0 < ours < one.changes_per_cpu_second:
-                lines.append(
-                    f"{one.engine} is {one.changes_per_cpu_second / ours:.2f} times faster: {one.workload}, "
-                    f"{one.state_rows:,} rows, {one.epoch_changes:,} per epoch"
-                )
+        lines += [
+            f"{one.engine} is {one.changes_per_cpu_second / ours:.2f} times faster: {one.workload}, "
+            f"{one.state_rows:,} rows, {one.epoch_changes:,} per epoch"
+            for one in group
+            if 0.0 < ours < one.changes_per_cpu_second
+        ]
     return lines
 
 

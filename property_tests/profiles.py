@@ -20,7 +20,7 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
     "print_blob": True,
 }
-MAX_CHANGES = {"push": 14, "hunt": 18, "nightly": 24}
+MAX_CHANGES = {"push": 16, "hunt": 18, "nightly": 24}
 
 
 def profile_name() -> str:

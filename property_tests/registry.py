@@ -19,6 +19,8 @@ from property_tests.oracle import Counts, row_identity
 from property_tests.reference_join import ReferenceJoin
 from property_tests.shapes import HOWS, JoinSpec, Mode, RouteSpec, Spec
 from property_tests.strategies import join_specs, route_specs
+from zset_join.expressions import Expression, left, right
+from zset_join.operators.join import HashJoin
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
@@ -32,7 +34,10 @@ __all__ = [
     "Registered",
     "Subject",
     "View",
+    "build_hash_join",
     "build_reference_join",
+    "hash_join_live_rows",
+    "reference_live_rows",
     "registered_join",
 ]
 
@@ -42,6 +47,10 @@ EXEMPT_EVERYWHERE: Mapping[str, str] = {
     ),
 }
 
+RESIDUAL_EXPRESSIONS: Mapping[str, Expression] = {
+    "x_less": left("x") < right("x"),
+    "f_at_most": left("f") <= right("f"),
+}
 _NO_UNDO = "an append relation takes no retraction, so what came in cannot be taken back"
 _NO_DUPLICATES = "without an upsert side nothing names a row: a redelivered insert is, rightly, a second copy"
 MODE_PAIRS: tuple[tuple[Mode, Mode], ...] = (
@@ -202,6 +211,28 @@ def build_reference_join(
     )
 
 
+def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> HashJoin:
+    """Build the product's join of a spec."""
+    return HashJoin(
+        spec.left,
+        spec.right,
+        spec.how,
+        null_safe=spec.null_safe,
+        using=spec.using,
+        residual=None if spec.residual is None else RESIDUAL_EXPRESSIONS[spec.residual.name],
+        on_bad_input=on_bad_input,
+        chunk_rows=spec.knobs.chunk_rows,
+        hash_bits=spec.knobs.hash_bits,
+        directory=directory,
+    )
+
+
+def hash_join_live_rows(operator: Operator) -> int:
+    """Count the rows of the snapshot whose weight is not 0; a tombstone has weight 0."""
+    tables = operator.snapshot().values()
+    return sum(weight != 0 for table in tables for weight in table.column("_zset_weight").to_pylist())
+
+
 def reference_live_rows(operator: Operator) -> int:
     """Count the rows of the reference's snapshot, tombstones left out."""
     weights = [weight for table in operator.snapshot().values() for weight in table.column("_weight").to_pylist()]
@@ -223,8 +254,12 @@ def registered_join(
 
 REGISTRY: tuple[Registered, ...] = (
     *(
-        registered_join("reference", how, modes, build=build_reference_join, live_rows=reference_live_rows)
+        registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows)
         for how in HOWS
         for modes in MODE_PAIRS
+    ),
+    *(
+        registered_join("reference", how, ("sequenced", "changelog"), build=build_reference_join, live_rows=reference_live_rows)
+        for how in HOWS
     ),
 )

@@ -119,8 +119,8 @@ PAYLOADS: dict[str, tuple[pa.DataType, Values]] = {
 X_POOLS: tuple[Values, Values] = ((0, 1, 0, None), (1, 2, 0, None))
 F_POOL: Values = (0.0, 1.5, _NAN, -0.0, None)
 ID_POOLS: dict[str, tuple[pa.DataType, Values]] = {
-    "int64": (pa.int64(), (1, 2, 3)),
-    "string": (pa.string(), ("", "p", _LONG_A)),
+    "int64": (pa.int64(), (1, 2, 3, 4)),
+    "string": (pa.string(), ("", "p", _LONG_A, _LONG_B)),
     "float64": (pa.float64(), (0.0, -0.0, _NAN, NEGATIVE_NAN, 1.5)),
 }
 

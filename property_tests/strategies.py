@@ -49,7 +49,7 @@ _GENES: st.SearchStrategy[Gene] = st.tuples(
     st.integers(0, 1), st.integers(0, 15), st.integers(0, 8), st.integers(0, 39), st.integers(0, 149), st.integers(0, 5)
 )
 _SPLITS = st.one_of(st.sampled_from((0, -1)), st.integers(0, 2**24 - 1))
-_PRIMARY_KEYS: tuple[PrimaryKeyShape, ...] = ("id", "key_and_id", "two_ids", "key")
+_PRIMARY_KEYS: tuple[PrimaryKeyShape, ...] = ("id", "key_and_id", "id", "two_ids", "key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +110,13 @@ class _LiveModel:
         """Read a row from a gene; primary-key columns never come out NULL."""
         _, _, identifier, key, payload, order = gene
         cells: dict[str, Any] = {"id": self.id_pool[identifier % len(self.id_pool)], "id2": identifier % 2}
-        key = key // 2 if key % 2 else 0  # every other row takes the first key, so that keys meet
-        for name, pool in zip(self.relation.join_key, self.shape.pools, strict=True):
-            cells[name] = pool[key % len(pool)]
-            key //= len(pool)
+        kind, rest = key % 4, key // 4
+        for place, (name, pool) in enumerate(zip(self.relation.join_key, self.shape.pools, strict=True)):
+            if kind == 2:  # one row in four has a NULL in its key, so that NULLs meet
+                cells[name] = None if rest % 3 == 0 or place == rest % len(self.shape.pools) else pool[0]
+            else:
+                cells[name] = pool[0 if kind < 2 else rest % len(pool)]  # two in four take the first key, so that keys meet
+                rest //= len(pool)
             if cells[name] is None and name in self.relation.primary_key:
                 cells[name] = pool[0]
         cells["x"] = X_POOLS[self.side][payload % 4]
@@ -137,7 +140,7 @@ class _LiveModel:
 
     def _upsert(self, gene: Gene, index: int) -> list[Change]:
         row = self.row(gene, index)
-        if gene[1] < 11:
+        if gene[1] < 12:
             return [Change(self.side, row, 1)]
         if gene[1] % 2:  # the usual delete: primary key and sequence, nothing else
             kept = {*self.relation.primary_key, *self.relation.sequence_by}
@@ -193,9 +196,8 @@ def decode(spec: Spec, genes: Sequence[Gene]) -> tuple[Change, ...]:
 
 def histories(spec: Spec, *, max_changes: int = 10, with_bad_lines: bool = False) -> st.SearchStrategy[History]:
     """Draw legal histories of a spec."""
-    genes = st.one_of(  # long ones on purpose: plain lists come out about 5 long; the first branch is there to shrink into
-        st.lists(_GENES, max_size=max_changes), st.lists(_GENES, min_size=2 * max_changes // 3, max_size=max_changes)
-    )
+    long_ones = st.lists(_GENES, min_size=2 * max_changes // 3, max_size=max_changes)
+    genes = st.one_of(st.lists(_GENES, max_size=max_changes), long_ones, long_ones)  # the first branch is there to shrink into
     bad = st.lists(_GENES, min_size=1, max_size=3) if with_bad_lines else st.just([])
     return st.builds(
         lambda genes, cuts, other, moment, bad: History(decode(spec, genes), cuts, other, moment, tuple(bad)),

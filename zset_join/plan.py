@@ -249,7 +249,7 @@ def _join_memory(node: JoinNode) -> str:
 
 def _explain_input(node: InputNode) -> str:
     relation = node.relation
-    facts = [relation.mode]
+    facts: list[str] = [relation.mode]
     if relation.primary_key:
         facts.append(f"keys=[{', '.join(relation.primary_key)}]")
     if relation.sequence_by:

@@ -15,7 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zset_join.errors import KeyTypeError, StateError
-from zset_join.kernels.nested import canonical_floats, decode_nested, encode_nested, has_float, is_nested
+from zset_join.kernels.nested import (
+    canonical_floats,
+    canonical_nested,
+    decode_nested,
+    encode_nested,
+    has_float,
+    is_nested,
+)
 
 NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
 
@@ -129,6 +136,7 @@ def test_two_canonical_parts_are_equal_exactly_when_spark_calls_the_values_equal
     canonical = [canonical_part(blob) for blob in encode_nested(array).to_pylist()]
 
     assert equal_pairs(canonical) == equal_pairs([normalised(value) for value in array.to_pylist()])
+    assert canonical_nested(array).to_pylist() == canonical
 
 
 @settings(max_examples=50, deadline=None)

@@ -48,6 +48,10 @@ class DurableOperator(Operator, Protocol):
         """Return the last epoch folded in; -1 when fresh."""
         ...
 
+    def statistics(self) -> dict[str, int]:
+        """Return counts for people."""
+        ...
+
     def close(self) -> None:
         """Let go of the files."""
         ...
@@ -78,6 +82,10 @@ class StageContext:
     histories: Mapping[int, BucketHistory] = field(default_factory=dict)
     snapshot_buckets: frozenset[int] = frozenset()
     merge_buckets: frozenset[int] = frozenset()
+
+    def has_chores(self, bucket: int) -> bool:
+        """Say whether a bucket must be opened even when it has no rows."""
+        return bucket in self.snapshot_buckets or bucket in self.merge_buckets
 
 
 def default_local_state_dir() -> Path:

@@ -29,7 +29,7 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.errors import StateError
 from zset_join.tick import Tick
 
-__all__ = ["Checkpoint", "stored_buckets"]
+__all__ = ["Checkpoint", "stored_buckets", "stored_query_id"]
 
 _FORMAT = 1
 _FOLDER = "zset"
@@ -41,6 +41,12 @@ def stored_buckets(location: str) -> int | None:
     """Return the number of buckets a checkpoint was made with; None when there is no checkpoint yet."""
     found = _read_format(local_path(location) / _FOLDER)
     return None if found is None else int(found["buckets"])
+
+
+def stored_query_id(location: str) -> str | None:
+    """Return the id of the query a checkpoint belongs to; None when there is no checkpoint yet."""
+    found = _read_format(local_path(location) / _FOLDER)
+    return None if found is None else str(found["query_id"])
 
 
 class Checkpoint:
@@ -104,7 +110,8 @@ class Checkpoint:
 
     def stage(self, stage: str, tick: Tick) -> StageContext:
         """Return what the tasks of a stage need to know for the next epoch."""
-        histories = {bucket: self.history(stage, bucket) for bucket in range(self.buckets)}
+        before = self.before(tick.epoch)
+        histories = {bucket: before.get(f"{stage}/{bucket}", BucketHistory()) for bucket in range(self.buckets)}
         full = [bucket for bucket, history in histories.items() if self._wants_snapshot(history)]
         return StageContext(
             query_id=self.query_id,
@@ -118,26 +125,31 @@ class Checkpoint:
             merge_buckets=frozenset(bucket for bucket, history in histories.items() if history.small_tail()),
         )
 
-    def history(self, stage: str, bucket: int) -> BucketHistory:
-        """Return what the state of a bucket is made of."""
+    def before(self, epoch: int) -> Mapping[str, BucketHistory]:
+        """Return what the state consists of before an epoch: the next one, or the last one when it is answered again."""
         if self.last is None:
-            return BucketHistory()
-        return self.last.histories.get(f"{stage}/{bucket}", BucketHistory())
+            return {}
+        if epoch > self.last.epoch:
+            return self.last.histories
+        previous = self._read(epoch - 1)
+        return {} if previous is None else previous.histories
 
     def commit(self, record: CommitRecord) -> None:
-        """Make an epoch true.
+        """Make an epoch true; the last epoch may be made anew with another attempt at the same rows.
 
         Raises:
-            StateError: the epoch is not the next one.
+            StateError: the epoch is neither, or another driver committed it.
         """
-        if self.committed(record.epoch) is not None:
+        is_again = self.committed(record.epoch) is not None
+        path = self._record_path(record.epoch)
+        if not is_again and path.exists():
             raise StateError(
-                f"epoch {record.epoch} of query {self.query_id} is committed already; two drivers share the checkpoint "
-                f"{self.root}. Stop one of them.",
+                f"epoch {record.epoch} of query {self.query_id} was committed by another driver; two of them share the "
+                f"checkpoint {self.root}. Stop one of them.",
                 code="COMMITTED_TWICE",
                 epoch=record.epoch,
             )
-        write_atomic(self._record_path(record.epoch), record.to_bytes())
+        write_atomic(path, record.to_bytes())
         self._collect_garbage(record)
         self.last = record
 
@@ -147,7 +159,7 @@ class Checkpoint:
         self._garbage = []
         if self.last is not None:
             self._garbage = sorted(self.last.state_files() - record.state_files())
-            self._garbage += [part.file.name for part in self.last.parts if not Path(part.file.name).is_absolute()]
+            self._garbage += [part.file.name for part in self.last.parts if part.file.name.startswith("delta/")]
         if record.epoch >= _RECORDS_KEPT:
             self._record_path(record.epoch - _RECORDS_KEPT).unlink(missing_ok=True)
 
@@ -156,6 +168,7 @@ class Checkpoint:
         if self.last is None:
             return
         listed = self.last.state_files() | {part.file.name for part in self.last.parts}
+        listed |= {name for history in self.before(self.last.epoch).values() for name in history.file_names()}
         for folder in ("log", "snapshot", "delta"):
             for path in (self.root / folder).glob("*/[0-9]*"):
                 name = path.relative_to(self.root).as_posix()
@@ -175,10 +188,20 @@ class Checkpoint:
         names = sorted(path.name for path in (self.root / "commits").glob("[0-9]*.json"))
         if not names:
             return None
-        path = self.root / "commits" / names[-1]
+        return self._read(int(names[-1].removesuffix(".json")))
+
+    def _read(self, epoch: int) -> CommitRecord | None:
+        """Return the record of an epoch; None before the first.
+
+        Raises:
+            StateError: it is missing, damaged, or of another query.
+        """
+        if epoch < 0:
+            return None
+        path = self._record_path(epoch)
         try:
             record = CommitRecord.from_bytes(path.read_bytes())
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(
                 f"commit record {path} cannot be read ({error}). {_START_ANEW}", code="DAMAGED_FILE", file=str(path)
             ) from error

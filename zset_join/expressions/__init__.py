@@ -3,8 +3,8 @@
     left("x") < right("y")
     left("at").between(right("from"), right("until")) | right("until").isNull()
 
-`tree` holds the expressions and their operators, `type_rules` says which types go together, `evaluation` checks a tree
-against two schemas and evaluates it on Arrow columns, `vectors` does the arithmetic.
+`tree` holds the expressions and their operators, `type_rules` says which types go together, `evaluation` checks a
+tree against two schemas and evaluates it on Arrow columns, `vectors` does the arithmetic.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The expression tree: columns of the left and right row, literals, and calls of operations from a fixed list.
 
-An expression is a frozen value. It is built with Python's operators, as PySpark columns are, and is never made from text and
-never turned into code: `check` admits the four node classes below and the operations in `OPERATIONS`, nothing else.
+An expression is a frozen value. It is built with Python's operators, as PySpark columns are, and is never made from
+text and never turned into code: `check` admits the four node classes below and the operations in `OPERATIONS`,
+nothing else.
 
-`==` builds a node. To ask whether two expressions are the same, use `same_as`. An expression has no truth value: `and`,
-`or`, `not`, `in` and chained comparisons raise, where PySpark raises too.
+`==` builds a node. To ask whether two expressions are the same, use `same_as`. An expression has no truth value:
+`and`, `or`, `not`, `in` and chained comparisons raise, where PySpark raises too.
 
 Edge cases: `== None` raises, because in SQL it would be NULL for every row; say `isNull()`. A naive `datetime` is a
 timestamp without time zone, an aware one an instant.
@@ -114,8 +115,8 @@ class ExpressionVisitor(Protocol[_T]):
 class Expression:
     """A value computed from the two rows of a candidate pair.
 
-    Made by `left`, `right` and `lit`, combined by operators. Comparisons and `& | ~` follow SQL's three-valued logic; a pair
-    for which the whole is NULL does not match.
+    Made by `left`, `right` and `lit`, combined by operators. Comparisons and `& | ~` follow SQL's three-valued logic;
+    a pair for which the whole is NULL does not match.
 
     >>> (left("x") + 1 < right("y")) & right("y").isNotNull()
     ((left.x + 1) < right.y) AND (right.y IS NOT NULL)
@@ -146,8 +147,8 @@ class Expression:
 
     def __bool__(self) -> NoReturn:
         raise PlanError(
-            f"the expression {describe(self)} has no truth value; combine expressions with & | ~ instead of and, or, not "
-            "(with parentheses around each comparison), write a.between(b, c) instead of b <= a <= c, "
+            f"the expression {describe(self)} has no truth value; combine expressions with & | ~ instead of and, or, "
+            "not (with parentheses around each comparison), write a.between(b, c) instead of b <= a <= c, "
             "and compare trees with same_as.",
             code="EXPRESSION_AS_BOOL",
             expression=describe(self),
@@ -264,7 +265,7 @@ class Expression:
     def isin(self, *values: object) -> Expression:
         """Say whether the value equals one of the given literals; one list, tuple or set will do as well."""
         flat = values[0] if len(values) == 1 and isinstance(values[0], list | tuple | set | frozenset) else values
-        literals = tuple(lit(value) for value in flat)  # type: ignore[union-attr]  # a container of literals
+        literals = tuple(lit(value) for value in flat)
         if not literals or not all(isinstance(literal, Literal) for literal in literals):
             raise OptionError(
                 f"{describe(self)}.isin(...) takes at least one literal and no expressions; "
@@ -287,8 +288,8 @@ class Expression:
     def cast(self, target: pa.DataType | str) -> Expression:
         """Convert to an Arrow type, or to one named as in Spark SQL: `int`, `double`, `decimal(10,2)`, `timestamp_ntz`.
 
-        What does not fit the type fails the epoch, as under Spark's ANSI mode. A timestamp with a time zone is given as an
-        Arrow type, which names the zone.
+        What does not fit the type fails the epoch, as under Spark's ANSI mode. A timestamp with a time zone is given
+        as an Arrow type, which names the zone.
         """
         return Cast(self, _named_type(target) if isinstance(target, str) else target)
 
@@ -387,8 +388,8 @@ def lit(value: object) -> Expression:
     """Turn a Python value into a literal; an expression is returned as it is.
 
     Args:
-        value: None, bool, int, float, Decimal, str, bytes, date, time, datetime, timedelta, or a NumPy or PyArrow scalar. An int is
-            an `int` where it fits and a `bigint` otherwise, a float a `double`.
+        value: None, bool, int, float, Decimal, str, bytes, date, time, datetime, timedelta, or a NumPy or PyArrow
+            scalar. An int is an `int` where it fits and a `bigint` otherwise, a float a `double`.
 
     Raises:
         OptionError: a value of another type, or a number too large for its type.
@@ -415,7 +416,9 @@ def lit(value: object) -> Expression:
 
 def _literal_type(value: object) -> pa.DataType | None:
     if isinstance(value, int) and not isinstance(value, bool):
-        return next((pa.int32() if bits == 31 else pa.int64() for bits in (31, 63) if -(1 << bits) <= value < 1 << bits), None)
+        return next(
+            (pa.int32() if bits == 31 else pa.int64() for bits in (31, 63) if -(1 << bits) <= value < 1 << bits), None
+        )
     if isinstance(value, decimal.Decimal):
         return _decimal_type(value)
     if isinstance(value, datetime.datetime):
@@ -453,8 +456,8 @@ def _named_type(name: str) -> pa.DataType:
             return pa.decimal128(precision, scale)
     hint = ' For an instant pass an Arrow type that names its zone, as pa.timestamp("us", tz="UTC").'
     raise OptionError(
-        f"cast({name!r}) names a type that is not known here; use one of {', '.join(sorted(_CAST_NAMES))}, decimal(p,s) "
-        f"with p <= 38, or an Arrow type.{hint if plain == 'timestamp' else ''}",
+        f"cast({name!r}) names a type that is not known here; use one of {', '.join(sorted(_CAST_NAMES))}, "
+        f"decimal(p,s) with p <= 38, or an Arrow type.{hint if plain == 'timestamp' else ''}",
         code="CAST_TYPE",
         type=name,
     )

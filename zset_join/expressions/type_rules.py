@@ -1,18 +1,18 @@
 """Which types an operation takes, and the type it gives: Spark 4's rules under ANSI mode.
 
-Types are first brought to a *plain* type: dictionaries decoded, unsigned integers widened, strings and binaries with 64-bit
-offsets. Implicit widening is Spark's (`int + bigint` is `bigint`, `int + float` is `double`, `int / int` is `double`, decimals
-grow as in the table of Hive and SQL Server), with these exceptions, which are refused and need a cast: a string with
-anything else, a date with a timestamp, a timestamp with a time zone with one without.
+Types are first brought to a *plain* type: dictionaries decoded, unsigned integers widened, strings and binaries with
+64-bit offsets. Implicit widening is Spark's (`int + bigint` is `bigint`, `int + float` is `double`, `int / int` is
+`double`, decimals grow as in the table of Hive and SQL Server), with these exceptions, which are refused and need a
+cast: a string with anything else, a date with a timestamp, a timestamp with a time zone with one without.
 
-Known limits, refused with a message: `/` and `%` on decimals; comparing structs, lists and maps; arithmetic between a day or
-longer and timestamps of a zone with daylight saving time, where Spark counts calendar days.
+Known limits, refused with a message: `/` and `%` on decimals; comparing structs, lists and maps; arithmetic between a
+day or longer and timestamps of a zone with daylight saving time, where Spark counts calendar days.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -23,7 +23,7 @@ from zset_join.expressions.tree import Call, Cast, Expression, Literal, describe
 __all__ = ["arithmetic_type", "call_type", "cast_type", "common_type", "exact_type", "finest", "kind_of", "plain_type"]
 
 _MAX_DIGITS = 38
-_MAX_WIDE_DIGITS = 76
+_WIDE_DIGITS = 76
 _MIN_ADJUSTED_SCALE = 6
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 20}
 _UNITS = ("s", "ms", "us", "ns")
@@ -70,14 +70,14 @@ def plain_type(declared: pa.DataType) -> pa.DataType:
         return pa.float32()
     if pt.is_date64(declared):
         return pa.date32()
-    if pt.is_decimal(declared) and 0 <= declared.scale and declared.precision <= _MAX_DIGITS:
+    if pt.is_decimal(declared) and declared.scale >= 0 and declared.precision <= _MAX_DIGITS:
         return pa.decimal128(declared.precision, declared.scale)
     return declared
 
 
 def kind_of(plain: pa.DataType) -> str:
     """Return what kind of value a plain type holds; "other" is one that can only be tested for NULL."""
-    kinds = (
+    kinds: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
         (pt.is_null, "null"),
         (pt.is_boolean, "boolean"),
         (pt.is_integer, "integer"),
@@ -102,7 +102,7 @@ def finest(first: pa.DataType, second: pa.DataType) -> str:
     >>> finest(pa.timestamp("ms"), pa.timestamp("us"))
     'us'
     """
-    return max(first.unit, second.unit, key=_UNITS.index)
+    return _UNITS[max(_UNITS.index(first.unit), _UNITS.index(second.unit))]
 
 
 def exact_type(plain: pa.DataType, node: Expression | None = None) -> pa.DataType:
@@ -148,7 +148,7 @@ def _common_number(first: pa.DataType, second: pa.DataType) -> pa.DataType:
         return pa.float64()
     if kinds == {"integer"}:
         return first if first.bit_width > second.bit_width else second
-    return pa.decimal256(_MAX_WIDE_DIGITS, max(exact_type(first).scale, exact_type(second).scale))
+    return pa.decimal256(_WIDE_DIGITS, max(exact_type(first).scale, exact_type(second).scale))
 
 
 def call_type(call: Call, types: Sequence[pa.DataType]) -> pa.DataType:
@@ -165,7 +165,9 @@ def call_type(call: Call, types: Sequence[pa.DataType]) -> pa.DataType:
         return pa.bool_()
     if operation in {"and", "or", "not"}:
         if any(kind_of(operand) not in {"boolean", "null"} for operand in types):
-            raise _mismatch(call, types, "boolean operands", "Compare or cast first; parentheses go around each comparison.")
+            raise _mismatch(
+                call, types, "boolean operands", "Compare or cast first; parentheses go around each comparison."
+            )
         return pa.bool_()
     if operation in {"is_null", "is_not_null"}:
         return pa.bool_()
@@ -215,13 +217,10 @@ def _decimal_result(call: Call, first: pa.DataType, second: pa.DataType) -> pa.D
         raise _mismatch(call, (first, second), "integers or doubles", 'Cast one side explicitly with .cast("double").')
     if call.operation == "multiply":
         scale = one.scale + other.scale
-        precision = wide_precision = one.precision + other.precision + 1
+        precision = one.precision + other.precision + 1
     else:
         scale = max(one.scale, other.scale)
-        precision = wide_precision = max(one.precision - one.scale, other.precision - other.scale) + scale + 1
-    if wide_precision > _MAX_WIDE_DIGITS:
-        hint = f"The exact result may need {wide_precision} digits; cast to decimals with fewer."
-        raise _mismatch(call, (first, second), f"decimals whose result has at most {_MAX_WIDE_DIGITS} digits", hint)
+        precision = max(one.precision - one.scale, other.precision - other.scale) + scale + 1
     if precision > _MAX_DIGITS:
         # Spark keeps the integer digits and gives up decimals, down to 6 of them (DecimalType.adjustPrecisionScale).
         scale = max(_MAX_DIGITS - (precision - scale), min(scale, _MIN_ADJUSTED_SCALE))

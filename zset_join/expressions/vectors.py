@@ -1,9 +1,9 @@
 """Columns of one plain type with their NULLs, and Spark's arithmetic, comparison and conversion on them.
 
 A `Vector` has n values or one, which then stands for all rows. Numbers, booleans and temporal values are NumPy arrays
-(temporal ones as the integers they are stored as), strings, binaries and decimals are Arrow arrays. What stands in the place
-of a NULL is undefined. Nothing here raises for a row: what cannot be computed comes back as a mask of *faults*, because a
-row that AND or OR skips must not fail.
+(temporal ones as the integers they are stored as), strings, binaries and decimals are Arrow arrays. What stands in
+the place of a NULL is undefined. Nothing here raises for a row: what cannot be computed comes back as a mask of
+*faults*, because a row that AND or OR skips must not fail.
 
 Ties and edge cases: NaN equals NaN and is greater than every other number, 0.0 equals -0.0; integers are checked for
 overflow; decimals are computed exactly and then rounded half up; a remainder has the sign of its dividend.
@@ -13,6 +13,7 @@ Memory: a few arrays of n values per operation, freed when the next one is done.
 
 from __future__ import annotations
 
+import decimal
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.expressions.type_rules import exact_type, finest, kind_of, plain_type
+from zset_join.expressions.type_rules import exact_type, kind_of, plain_type
 
 __all__ = [
     "Bools",
@@ -29,11 +30,13 @@ __all__ = [
     "absolute",
     "arithmetic",
     "compare",
-    "convert",
+    "fit_decimal",
     "from_arrow",
     "length",
     "negate",
+    "rescale",
     "starts_with",
+    "to_arrow",
     "widen",
 ]
 
@@ -41,10 +44,6 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _DIGITS = 76
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_SECONDS_PER_DAY = 86_400
-_INTEGER_TEXT = r"^[+-]?[0-9]+$"
-_FLOAT_TEXT = r"(?i)^[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[df]?|inf|infinity|nan)$"
-_NO_NUMBER = r"(?i)^[+-]nan$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +107,27 @@ def widen(vector: Vector, target: pa.DataType) -> Vector:
         # By way of text: Arrow's direct conversion is off by one unit in the last place for some values.
         return replace(vector, type=target, values=_numbers(vector.values.cast(pa.string()).cast(target)))
     if kind == "integer" and pa.types.is_decimal(target):
-        exact = _arrow(vector).cast(exact_type(pa.int64()))
-        return replace(vector, type=target, values=exact.cast(target))
+        return replace(vector, type=target, values=to_arrow(vector).cast(exact_type(pa.int64())).cast(target))
     if kind == "decimal":
         return replace(vector, type=target, values=vector.values.cast(target))
     return replace(vector, type=target, values=vector.values.astype(target.to_pandas_dtype()))
 
 
 def _zeros(plain: pa.DataType, count: int) -> Any:
-    if kind_of(plain) in {"string", "binary", "decimal"} or pa.types.is_decimal(plain):
+    kind = kind_of(plain)
+    if kind in {"string", "binary"} or pa.types.is_decimal(plain):
         return pa.nulls(count, plain)
-    is_float = pa.types.is_floating(plain)
-    return np.zeros(count, np.float64 if is_float else np.int64)
+    if kind in {"integer", "float"}:
+        return np.zeros(count, plain.to_pandas_dtype())
+    return np.zeros(count, np.bool_ if kind == "boolean" else np.int64)
 
 
-def _arrow(vector: Vector) -> pa.Array:
-    """Return a vector of numbers as an Arrow array."""
-    return pa.array(vector.values, mask=~vector.valid)
+def to_arrow(vector: Vector) -> pa.Array:
+    """Return a vector as an Arrow array of its type."""
+    if isinstance(vector.values, pa.Array):
+        return vector.values
+    plain = pa.array(vector.values, mask=~vector.valid)
+    return plain if plain.type == vector.type else plain.view(vector.type)
 
 
 def _numbers(array: pa.Array) -> Any:
@@ -144,18 +147,8 @@ def _flags(array: pa.Array | pa.BooleanScalar) -> Bools:
     return made
 
 
-_ARROW_COMPARISON = {
-    "eq": pc.equal,
-    "ne": pc.not_equal,
-    "lt": pc.less,
-    "le": pc.less_equal,
-    "gt": pc.greater,
-    "ge": pc.greater_equal,
-}
-
-
 def compare(operation: str, first: Vector, second: Vector) -> Bools:
-    """Return the comparison of two vectors of one type; temporal ones may differ in unit. Undefined where either is NULL.
+    """Compare two vectors of one type, temporal ones perhaps of different unit; undefined where either is NULL.
 
     Args:
         operation: eq, ne, lt, le, gt or ge.
@@ -168,13 +161,13 @@ def compare(operation: str, first: Vector, second: Vector) -> Bools:
         made: Bools = ~compare("eq" if operation == "ne" else "gt", first, second)
         return made
     if isinstance(first.values, pa.Array):
-        return _flags(_ARROW_COMPARISON[operation](*_paired(first, second)))
+        return _flags((pc.equal if operation == "eq" else pc.less)(*_paired(first, second)))
     one, other = first.values, second.values
     if kind_of(first.type) == "float":
         with np.errstate(invalid="ignore"):
             if operation == "eq":
-                return (one == other) | (np.isnan(one) & np.isnan(other))
-            return (one < other) | (np.isnan(other) & ~np.isnan(one))
+                return np.asarray((one == other) | (np.isnan(one) & np.isnan(other)))
+            return np.asarray((one < other) | (np.isnan(other) & ~np.isnan(one)))
     if first.type != second.type and kind_of(first.type) in {"timestamp", "instant", "duration", "time"}:
         return _compare_units(operation, first, second)
     return np.asarray(one == other if operation == "eq" else one < other)
@@ -182,17 +175,14 @@ def compare(operation: str, first: Vector, second: Vector) -> Bools:
 
 def _compare_units(operation: str, first: Vector, second: Vector) -> Bools:
     """Compare temporal values of different unit without leaving 64 bits: by the coarser unit, then by what is left."""
-    ratio = _PER_SECOND[second.type.unit] // _PER_SECOND[first.type.unit]
-    if ratio == 0:
-        swapped = {"eq": "eq", "lt": "gt"}[operation]
-        if swapped == "gt":
-            quotient, rest = np.divmod(first.values, _PER_SECOND[first.type.unit] // _PER_SECOND[second.type.unit])
-            return np.asarray(quotient < second.values)
-        return _compare_units("eq", second, first)
-    quotient, rest = np.divmod(second.values, ratio)
-    if operation == "eq":
-        return np.asarray((first.values == quotient) & (rest == 0))
-    return np.asarray((first.values < quotient) | ((first.values == quotient) & (rest > 0)))
+    first_parts, second_parts = _PER_SECOND[first.type.unit], _PER_SECOND[second.type.unit]
+    if first_parts > second_parts:
+        quotients, rests = np.divmod(first.values, first_parts // second_parts)
+        equal = (quotients == second.values) & (rests == 0)
+        return np.asarray(equal if operation == "eq" else quotients < second.values)
+    quotients, rests = np.divmod(second.values, second_parts // first_parts)
+    same = first.values == quotients
+    return np.asarray(same & (rests == 0) if operation == "eq" else (first.values < quotients) | (same & (rests > 0)))
 
 
 def starts_with(vector: Vector, prefix: str | bytes) -> Bools:
@@ -215,9 +205,10 @@ def negate(vector: Vector) -> tuple[Vector, Bools]:
     """Return `-vector` and which rows overflow."""
     if isinstance(vector.values, pa.Array):
         return replace(vector, values=pc.negate(vector.values)), np.zeros(1, np.bool_)
-    overflow = _is_lowest(vector)
     with np.errstate(over="ignore"):
-        return replace(vector, values=-vector.values if kind_of(vector.type) != "null" else vector.values), overflow
+        return replace(vector, values=vector.values if kind_of(vector.type) == "null" else -vector.values), _is_lowest(
+            vector
+        )
 
 
 def absolute(vector: Vector) -> tuple[Vector, Bools]:
@@ -288,28 +279,63 @@ def _decimal_arithmetic(
     """Compute exactly in 256 bits, then round."""
     one, other = exact_type(first.type), exact_type(second.type)
     if operation == "multiply":
-        kinds = [pa.decimal256(one.precision, one.scale), pa.decimal256(other.precision, other.scale)]
-        if one.precision + other.precision + 1 > _DIGITS:
-            # Only a literal gets here: its own digits are few, those of its type are not.
-            kinds = [pa.decimal256(min(one.precision, 38), one.scale), pa.decimal256(_DIGITS - 39, other.scale)]
+        one = pa.decimal256(one.precision, one.scale)
+        other = pa.decimal256(other.precision, other.scale)
     else:
-        scale = max(one.scale, other.scale)
-        kinds = [pa.decimal256(_DIGITS - 1, scale)] * 2
+        one = other = pa.decimal256(_DIGITS, max(one.scale, other.scale))
     function = {"add": pc.add, "subtract": pc.subtract, "multiply": pc.multiply}[operation]
-    exact = function(*_paired(widen(first, kinds[0]), widen(second, kinds[1])))
-    made, overflow = _fit_decimal(exact, result)
-    return Vector(result, made, valid), "ARITHMETIC_OVERFLOW", overflow
+    made = function(*_paired(_narrowed(widen(first, one)), _narrowed(widen(second, other))))
+    values, overflow = fit_decimal(made, result)
+    return Vector(result, values, valid), "ARITHMETIC_OVERFLOW", overflow
 
 
-def _fit_decimal(exact: pa.Array, target: pa.DataType) -> tuple[pa.Array, Bools]:
-    """Round half up to the target's scale; rows with too many digits come out NULL and are marked."""
+def _narrowed(vector: Vector) -> Vector:
+    """Understate the digits of decimal256 values, whose sums and products of two decimal128 always fit 256 bits.
+
+    Arrow refuses by type what may need 77 digits, though no sum or product of two 38-digit numbers overflows here.
+    """
+    array = vector.values
+    limit = _DIGITS - 1 if array.type.precision == _DIGITS else 37
+    narrow = pa.decimal256(min(array.type.precision, limit), array.type.scale)
+    return replace(vector, values=pa.Array.from_buffers(narrow, len(array), array.buffers(), offset=array.offset))
+
+
+def fit_decimal(exact: pa.Array, target: pa.DataType) -> tuple[pa.Array, Bools]:
+    """Bring decimal256 values to a decimal128 type, rounding half up; mark and empty what is too large."""
+    wide, overflow = _bounded(exact.cast(pa.decimal256(_DIGITS, exact.type.scale)), target)
     if exact.type.scale > target.scale:
-        exact = pc.round(exact, ndigits=target.scale, round_mode="half_towards_infinity")
-    wide = pa.decimal256(_DIGITS, target.scale)
-    limit = pa.scalar(10 ** (target.precision - target.scale) if target.precision > target.scale else 1)
-    del limit
-    exact = exact.cast(pa.decimal256(_DIGITS, max(exact.type.scale, target.scale)), safe=False)
-    digits = _power_of_ten(target.precision - target.scale, exact.type)
-    overflow = _flags(pc.greater_equal(pc.abs(exact), digits))
-    fitting = pc.if_else(pa.array(overflow), pa.scalar(None, exact.type), exact) if overflow.any() else exact
-    return fitting.cast(wide).cast(pa.decimal128(target.precision, target.scale)), overflow
+        # Rounding may carry into one digit more.
+        wide = pc.round(wide, ndigits=target.scale, round_mode="half_towards_infinity")
+        wide, carried = _bounded(wide, target)
+        overflow = overflow | carried
+    return wide.cast(pa.decimal256(_DIGITS, target.scale)).cast(target), overflow
+
+
+def _bounded(wide: pa.Array, target: pa.DataType) -> tuple[pa.Array, Bools]:
+    """Replace by NULL, and mark, what has more integer digits than the target type."""
+    integer_digits = target.precision - target.scale
+    if integer_digits + 1 + wide.type.scale > _DIGITS:
+        # With so few integer digits to begin with, nothing can be too large.
+        return wide, np.zeros(1, np.bool_)
+    limit = pa.scalar(decimal.Decimal((0, (1,), integer_digits)), wide.type)
+    overflow = _flags(pc.greater_equal(pc.abs(wide), limit))
+    if overflow.any():
+        wide = pc.if_else(pa.array(overflow), pa.scalar(None, wide.type), wide)
+    return wide, overflow
+
+
+def rescale(values: Any, unit: str, target_unit: str) -> tuple[Any, Bools]:
+    """Bring temporal values from one unit to another, rounding down; say which no longer fit 64 bits."""
+    ratio = _PER_SECOND[target_unit] // _PER_SECOND[unit]
+    if ratio == 0:
+        return np.floor_divide(values, _PER_SECOND[unit] // _PER_SECOND[target_unit]), np.zeros(1, np.bool_)
+    return _checked("multiply", values.astype(np.int64), np.full(1, ratio, np.int64))
+
+
+def _temporal_arithmetic(
+    operation: str, first: Vector, second: Vector, result: pa.DataType, valid: Bools
+) -> tuple[Vector, str, Bools]:
+    one, one_overflow = rescale(first.values, first.type.unit, result.unit)
+    other, other_overflow = rescale(second.values, second.type.unit, result.unit)
+    made, overflow = _checked(operation, one, other)
+    return Vector(result, made, valid), "ARITHMETIC_OVERFLOW", overflow | one_overflow | other_overflow

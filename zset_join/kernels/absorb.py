@@ -9,6 +9,8 @@ The caller makes room first (rows, heap, slots); nothing here allocates.
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import njit
 
 from zset_join.kernels.columns import (
@@ -27,6 +29,8 @@ from zset_join.kernels.columns import (
     PREVIOUS,
     WEIGHT,
     WIDTH,
+    column_count,
+    field,
 )
 from zset_join.kernels.heap import allocate_block, block_bytes, free_block
 from zset_join.kernels.keys import equal_columns, hash_row, variable_bytes
@@ -35,6 +39,7 @@ from zset_join.kernels.memory import (
     load_u8,
     load_u32,
     load_u64,
+    prefetch,
     store_u8,
     store_u32,
     store_u64,
@@ -60,8 +65,17 @@ from zset_join.kernels.side import (
     SEQUENCE_OFFSET,
     SEQUENCE_WORDS,
     STRIDE,
+    word,
 )
-from zset_join.kernels.slots import find_key, find_row_slot, insert_slot, remove_slot, replace_slot
+from zset_join.kernels.slots import (
+    find_key,
+    find_row_slot,
+    insert_slot,
+    likely_row,
+    prefetch_slot,
+    remove_slot,
+    replace_slot,
+)
 
 __all__ = [
     "absorb_appends",
@@ -72,13 +86,15 @@ __all__ = [
     "heap_bytes_needed",
 ]
 
+_BLOCK = 32
+
 
 @njit(cache=True, nogil=True)
-def heap_bytes_needed(rows, stride, count, variables) -> int:
+def heap_bytes_needed(rows: int, stride: int, count: int, variables: int) -> int:
     """Return the heap bytes that storing `count` records can take at most."""
     total = 0
-    for column in range(variables.shape[0]):
-        offset = variables[column, OFFSET]
+    for column in range(column_count(variables)):
+        offset = field(variables, column, OFFSET)
         for index in range(count):
             length = load_u32(rows + index * stride + offset)
             if length > INLINE_BYTES:
@@ -87,16 +103,16 @@ def heap_bytes_needed(rows, stride, count, variables) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _add(header, word, amount) -> None:
-    store_u64(header + word * 8, load_u64(header + word * 8) + amount)
+def _add(header: int, position: int, amount: int) -> None:
+    store_u64(header + position * 8, load_u64(header + position * 8) + amount)
 
 
 @njit(cache=True, nogil=True)
-def _take_row(view) -> int:
-    header = view[HEADER]
+def _take_row(view: int) -> int:
+    header = word(view, HEADER)
     number = load_u64(header + H_FREE_ROW * 8)
     if number != 0:
-        store_u64(header + H_FREE_ROW * 8, load_u32(view[ROWS] + (number - 1) * view[STRIDE] + NEXT))
+        store_u64(header + H_FREE_ROW * 8, load_u32(word(view, ROWS) + (number - 1) * word(view, STRIDE) + NEXT))
         return number
     end = load_u64(header + H_ROWS_END * 8)
     store_u64(header + H_ROWS_END * 8, end + 1)
@@ -104,49 +120,49 @@ def _take_row(view) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _give_row(view, number) -> None:
-    header = view[HEADER]
-    row = view[ROWS] + (number - 1) * view[STRIDE]
+def _give_row(view: int, number: int) -> None:
+    header = word(view, HEADER)
+    row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     store_u8(row + FLAGS, 0)
     store_u32(row + NEXT, load_u64(header + H_FREE_ROW * 8))
     store_u64(header + H_FREE_ROW * 8, number)
 
 
 @njit(cache=True, nogil=True)
-def _free_values(view, variables, row) -> None:
-    for column in range(variables.shape[0]):
-        slot = row + variables[column, OFFSET]
+def _free_values(view: int, variables: int, row: int) -> None:
+    for column in range(column_count(variables)):
+        slot = row + field(variables, column, OFFSET)
         length = load_u32(slot)
         if length > INLINE_BYTES:
-            free_block(view[HEAP], view[HEADER], load_u64(slot + 8) ^ HEAP_BIT, length)
+            free_block(word(view, HEAP), word(view, HEADER), load_u64(slot + 8) ^ HEAP_BIT, length)
 
 
 @njit(cache=True, nogil=True)
-def _store_values(view, variables, row, source, source_heap) -> None:
+def _store_values(view: int, variables: int, row: int, source: int, source_heap: int) -> None:
     """Copy NULL bits and values of a record; long strings go to the heap."""
-    copy_bytes(row + NULLS, source + NULLS, view[STRIDE] - NULLS)
-    for column in range(variables.shape[0]):
-        slot = row + variables[column, OFFSET]
+    copy_bytes(row + NULLS, source + NULLS, word(view, STRIDE) - NULLS)
+    for column in range(column_count(variables)):
+        slot = row + field(variables, column, OFFSET)
         length = load_u32(slot)
         if length > INLINE_BYTES:
-            offset = allocate_block(view[HEAP], view[HEADER], length)
-            copy_bytes(view[HEAP] + offset, variable_bytes(source + variables[column, OFFSET], source_heap), length)
+            offset = allocate_block(word(view, HEAP), word(view, HEADER), length)
+            copy_bytes(word(view, HEAP) + offset, variable_bytes(source + field(variables, column, OFFSET), source_heap), length)
             store_u64(slot + 8, offset | HEAP_BIT)
 
 
 @njit(cache=True, nogil=True)
-def _link(view, join_columns, number, code) -> None:
+def _link(view: int, join_columns: int, number: int, code: int) -> None:
     """Put a stored row into the chain of its join key, as the second one, so that the slot stays as it is."""
-    rows, stride = view[ROWS], view[STRIDE]
+    rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
     store_u32(row + HASH, code)
     store_u8(row + FLAGS, FLAG_LIVE | FLAG_ARRANGED)
     head = find_key(
-        view[JOIN_SLOTS], view[JOIN_BITS], code, row, view[HEAP], join_columns, rows, stride, view[HEAP], join_columns
+        word(view, JOIN_SLOTS), word(view, JOIN_BITS), code, row, word(view, HEAP), join_columns, rows, stride, word(view, HEAP), join_columns
     )
     if head == 0:
-        insert_slot(view[JOIN_SLOTS], view[JOIN_BITS], code, number)
-        _add(view[HEADER], H_JOIN_COUNT, 1)
+        insert_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), code, number)
+        _add(word(view, HEADER), H_JOIN_COUNT, 1)
         store_u32(row + NEXT, 0)
         store_u32(row + PREVIOUS, 0)
         return
@@ -160,9 +176,9 @@ def _link(view, join_columns, number, code) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _unlink(view, number) -> None:
+def _unlink(view: int, number: int) -> None:
     """Take a row out of its chain; the last one takes the key out of the table."""
-    rows, stride = view[ROWS], view[STRIDE]
+    rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
     flags = load_u8(row + FLAGS)
     if flags & FLAG_ARRANGED == 0:
@@ -175,17 +191,17 @@ def _unlink(view, number) -> None:
     if previous != 0:
         store_u32(rows + (previous - 1) * stride + NEXT, following)
         return
-    position = find_row_slot(view[JOIN_SLOTS], view[JOIN_BITS], load_u32(row + HASH), number)
+    position = find_row_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), load_u32(row + HASH), number)
     if following != 0:
-        replace_slot(view[JOIN_SLOTS], position, following)
+        replace_slot(word(view, JOIN_SLOTS), position, following)
     else:
-        remove_slot(view[JOIN_SLOTS], view[JOIN_BITS], position)
-        _add(view[HEADER], H_JOIN_COUNT, -1)
+        remove_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), position)
+        _add(word(view, HEADER), H_JOIN_COUNT, -1)
 
 
 @njit(cache=True, nogil=True)
-def _arrange(view, join_columns, number, code, unmatchable) -> None:
-    row = view[ROWS] + (number - 1) * view[STRIDE]
+def _arrange(view: int, join_columns: int, number: int, code: int, unmatchable: bool) -> None:
+    row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     if unmatchable:
         store_u32(row + HASH, code)
         store_u8(row + FLAGS, FLAG_LIVE)
@@ -194,18 +210,18 @@ def _arrange(view, join_columns, number, code, unmatchable) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _forget_identity(view, identity_columns, number) -> None:
-    row = view[ROWS] + (number - 1) * view[STRIDE]
-    code = hash_row(row, view[HEAP], identity_columns, view[HASH_MASK])
-    position = find_row_slot(view[IDENTITY_SLOTS], view[IDENTITY_BITS], code, number)
-    remove_slot(view[IDENTITY_SLOTS], view[IDENTITY_BITS], position)
-    _add(view[HEADER], H_IDENTITY_COUNT, -1)
+def _forget_identity(view: int, identity_columns: int, number: int) -> None:
+    row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
+    code = hash_row(row, word(view, HEAP), identity_columns, word(view, HASH_MASK))
+    position = find_row_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
+    remove_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), position)
+    _add(word(view, HEADER), H_IDENTITY_COUNT, -1)
 
 
 @njit(cache=True, nogil=True)
-def _leave_tombstone_queue(view, number) -> None:
-    header = view[HEADER]
-    rows, stride = view[ROWS], view[STRIDE]
+def _leave_tombstone_queue(view: int, number: int) -> None:
+    header = word(view, HEADER)
+    rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
     following = load_u32(row + NEXT)
     previous = load_u32(row + PREVIOUS)
@@ -221,9 +237,9 @@ def _leave_tombstone_queue(view, number) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _join_tombstone_queue(view, number, watermark) -> None:
-    header = view[HEADER]
-    rows, stride = view[ROWS], view[STRIDE]
+def _join_tombstone_queue(view: int, number: int, watermark: int) -> None:
+    header = word(view, HEADER)
+    rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
     last = load_u64(header + H_TOMBSTONE_LAST * 8)
     store_u32(row + NEXT, 0)
@@ -239,15 +255,15 @@ def _join_tombstone_queue(view, number, watermark) -> None:
 
 
 @njit(cache=True, nogil=True)
-def expire_tombstones(view, identity_columns, variables, horizon) -> int:
+def expire_tombstones(view: int, identity_columns: int, variables: int, horizon: int) -> int:
     """Drop the tombstones left at or before `horizon`; return how many. Cost: what is dropped."""
-    header = view[HEADER]
+    header = word(view, HEADER)
     dropped = 0
     while True:
         number = load_u64(header + H_TOMBSTONE_FIRST * 8)
         if number == 0:
             return dropped
-        row = view[ROWS] + (number - 1) * view[STRIDE]
+        row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
         if load_u64(row + WEIGHT) > horizon:
             return dropped
         _leave_tombstone_queue(view, number)
@@ -258,37 +274,74 @@ def expire_tombstones(view, identity_columns, variables, horizon) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _blank(row, columns) -> None:
-    for column in range(columns.shape[0]):
-        address = row + columns[column, NULL_BYTE]
-        store_u8(address, load_u8(address) | columns[column, NULL_MASK])
-        zero_bytes(row + columns[column, OFFSET], columns[column, WIDTH])
+def _blank(row: int, columns: int) -> None:
+    for column in range(column_count(columns)):
+        address = row + field(columns, column, NULL_BYTE)
+        store_u8(address, load_u8(address) | field(columns, column, NULL_MASK))
+        zero_bytes(row + field(columns, column, OFFSET), field(columns, column, WIDTH))
 
 
 @njit(cache=True, nogil=True)
-def _insert_identity(view, number, code) -> None:
-    insert_slot(view[IDENTITY_SLOTS], view[IDENTITY_BITS], code, number)
-    _add(view[HEADER], H_IDENTITY_COUNT, 1)
+def _insert_identity(view: int, number: int, code: int) -> None:
+    insert_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
+    _add(word(view, HEADER), H_IDENTITY_COUNT, 1)
 
 
 @njit(cache=True, nogil=True)
-def absorb_upserts(
-    view, rows, stride, variables, join_columns, identity_columns, other_columns, join_codes, unmatchable, identity_codes,
-    weights, found, last_of, after_of, same_of, entries, keep_tombstones, watermark, numbers,
-) -> None:
+def _fetch_neighbours(view: int, begin: int, end: int, found: Any, after_of: Any, join_codes: Any) -> None:
+    """Ask for the memory that storing these entries will touch: slots, chain heads, chain neighbours."""
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
+    for entry in range(begin, end):
+        number = found[entry]
+        if number != 0:
+            row = rows + (number - 1) * stride
+            prefetch(row)
+            prefetch(row + 63)
+        if after_of[entry] >= 0:
+            prefetch_slot(slots, bits, join_codes[after_of[entry]])
+    for entry in range(begin, end):
+        number = found[entry]
+        if number != 0:
+            row = rows + (number - 1) * stride
+            following, previous = load_u32(row + NEXT), load_u32(row + PREVIOUS)
+            if following != 0:
+                prefetch(rows + (following - 1) * stride)
+            if previous != 0:
+                prefetch(rows + (previous - 1) * stride)
+            else:
+                prefetch_slot(slots, bits, load_u32(row + HASH))
+        if after_of[entry] >= 0:
+            likely = likely_row(slots, bits, join_codes[after_of[entry]])
+            if likely != 0:
+                prefetch(rows + (likely - 1) * stride)
+                prefetch(rows + (likely - 1) * stride + 63)
+    for entry in range(begin, end):
+        if after_of[entry] >= 0:
+            likely = likely_row(slots, bits, join_codes[after_of[entry]])
+            if likely != 0:
+                second = load_u32(rows + (likely - 1) * stride + NEXT)
+                if second != 0:
+                    prefetch(rows + (second - 1) * stride)
+
+
+@njit(cache=True, nogil=True)
+def absorb_upserts(view: int, rows: int, stride: int, variables: int, join_columns: int, identity_columns: int, other_columns: int, join_codes: Any, unmatchable: Any, identity_codes: Any, weights: Any, found: Any, last_of: Any, after_of: Any, same_of: Any, entries: int, keep_tombstones: bool, watermark: int, numbers: Any) -> None:
     """Store the outcome of `resolve_upserts`; `numbers` gets the row number of every delta row that is now live."""
-    header = view[HEADER]
+    header = word(view, HEADER)
     for entry in range(entries):
+        if entry % _BLOCK == 0:
+            _fetch_neighbours(view, entry, min(entry + _BLOCK, entries), found, after_of, join_codes)
         last = last_of[entry]
         if last < 0:
             continue
         number = found[entry]
-        row = view[ROWS] + (number - 1) * view[STRIDE]
+        row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
         live = number != 0 and load_u8(row + FLAGS) & FLAG_LIVE != 0
         if same_of[entry] != 0:
             source = rows + last * stride
-            for word in range(view[SEQUENCE_WORDS]):
-                offset = view[SEQUENCE_OFFSET] + word * 8
+            for place in range(word(view, SEQUENCE_WORDS)):
+                offset = word(view, SEQUENCE_OFFSET) + place * 8
                 store_u64(row + offset, load_u64(source + offset))
             numbers[last] = number
             continue
@@ -297,7 +350,7 @@ def absorb_upserts(
             source = rows + index * stride
             if number == 0:
                 number = _take_row(view)
-                row = view[ROWS] + (number - 1) * view[STRIDE]
+                row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
                 _store_values(view, variables, row, source, 0)
                 _insert_identity(view, number, identity_codes[index])
                 _arrange(view, join_columns, number, join_codes[index], unmatchable[index])
@@ -307,7 +360,7 @@ def absorb_upserts(
                     unmatchable[index] == 0
                     and load_u8(row + FLAGS) & FLAG_ARRANGED != 0
                     and load_u32(row + HASH) == join_codes[index]
-                    and equal_columns(source, 0, join_columns, row, view[HEAP], join_columns)
+                    and equal_columns(source, 0, join_columns, row, word(view, HEAP), join_columns)
                 )
                 if not stays:
                     _unlink(view, number)
@@ -337,7 +390,7 @@ def absorb_upserts(
         _blank(source, other_columns)
         if number == 0:
             number = _take_row(view)
-            row = view[ROWS] + (number - 1) * view[STRIDE]
+            row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
             _insert_identity(view, number, identity_codes[last])
         else:
             if not live:
@@ -348,21 +401,18 @@ def absorb_upserts(
 
 
 @njit(cache=True, nogil=True)
-def absorb_weights(
-    view, rows, stride, variables, join_columns, identity_columns, join_codes, unmatchable, identity_codes,
-    keys, first_of, found, before_of, after_of, entries, numbers,
-) -> None:
+def absorb_weights(view: int, rows: int, stride: int, variables: int, join_columns: int, identity_columns: int, join_codes: Any, unmatchable: Any, identity_codes: Any, keys: Any, first_of: Any, found: Any, before_of: Any, after_of: Any, entries: int, numbers: Any) -> None:
     """Store the outcome of `resolve_weights`; a row whose weight became 0 is gone."""
-    header = view[HEADER]
+    header = word(view, HEADER)
     for entry in range(entries):
         if before_of[entry] == after_of[entry]:
             continue
         number = found[entry]
-        row = view[ROWS] + (number - 1) * view[STRIDE]
+        row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
         index = first_of[entry]
         if number == 0:
             number = _take_row(view)
-            row = view[ROWS] + (number - 1) * view[STRIDE]
+            row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
             _store_values(view, variables, row, keys[entry], 0)
             _insert_identity(view, number, identity_codes[index])
             _arrange(view, join_columns, number, join_codes[index], unmatchable[index])
@@ -379,16 +429,14 @@ def absorb_weights(
 
 
 @njit(cache=True, nogil=True)
-def absorb_appends(
-    view, rows, stride, count, variables, join_columns, join_codes, unmatchable, weights, status, numbers
-) -> None:
+def absorb_appends(view: int, rows: int, stride: int, count: int, variables: int, join_columns: int, join_codes: Any, unmatchable: Any, weights: Any, status: Any, numbers: Any) -> None:
     """Store every accepted row."""
-    header = view[HEADER]
+    header = word(view, HEADER)
     for index in range(count):
         if status[index] != 0:
             continue
         number = _take_row(view)
-        row = view[ROWS] + (number - 1) * view[STRIDE]
+        row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
         _store_values(view, variables, row, rows + index * stride, 0)
         _arrange(view, join_columns, number, join_codes[index], unmatchable[index])
         store_u64(row + WEIGHT, weights[index])
@@ -397,29 +445,29 @@ def absorb_appends(
 
 
 @njit(cache=True, nogil=True)
-def copy_live_rows(old, new, variables, join_columns, identity_columns, has_identity) -> None:
+def copy_live_rows(old: int, new: int, variables: int, join_columns: int, identity_columns: int, has_identity: bool) -> None:
     """Copy what is alive (and the tombstones, in their order) into an empty state with room for it."""
-    header = new[HEADER]
-    end = load_u64(old[HEADER] + H_ROWS_END * 8)
+    header = word(new, HEADER)
+    end = load_u64(word(old, HEADER) + H_ROWS_END * 8)
     for position in range(end):
-        source = old[ROWS] + position * old[STRIDE]
+        source = word(old, ROWS) + position * word(old, STRIDE)
         flags = load_u8(source + FLAGS)
         if flags & FLAG_LIVE == 0:
             continue
         number = _take_row(new)
-        row = new[ROWS] + (number - 1) * new[STRIDE]
-        _store_values(new, variables, row, source, old[HEAP])
+        row = word(new, ROWS) + (number - 1) * word(new, STRIDE)
+        _store_values(new, variables, row, source, word(old, HEAP))
         if has_identity:
-            _insert_identity(new, number, hash_row(row, new[HEAP], identity_columns, new[HASH_MASK]))
+            _insert_identity(new, number, hash_row(row, word(new, HEAP), identity_columns, word(new, HASH_MASK)))
         _arrange(new, join_columns, number, load_u32(source + HASH), flags & FLAG_ARRANGED == 0)
         store_u64(row + WEIGHT, load_u64(source + WEIGHT))
         _add(header, H_LIVE_ROWS, 1)
-    tombstone = load_u64(old[HEADER] + H_TOMBSTONE_FIRST * 8)
+    tombstone = load_u64(word(old, HEADER) + H_TOMBSTONE_FIRST * 8)
     while tombstone != 0:
-        source = old[ROWS] + (tombstone - 1) * old[STRIDE]
+        source = word(old, ROWS) + (tombstone - 1) * word(old, STRIDE)
         number = _take_row(new)
-        row = new[ROWS] + (number - 1) * new[STRIDE]
-        _store_values(new, variables, row, source, old[HEAP])
-        _insert_identity(new, number, hash_row(row, new[HEAP], identity_columns, new[HASH_MASK]))
+        row = word(new, ROWS) + (number - 1) * word(new, STRIDE)
+        _store_values(new, variables, row, source, word(old, HEAP))
+        _insert_identity(new, number, hash_row(row, word(new, HEAP), identity_columns, word(new, HASH_MASK)))
         _join_tombstone_queue(new, number, load_u64(source + WEIGHT))
         tombstone = load_u32(source + NEXT)

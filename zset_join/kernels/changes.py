@@ -8,12 +8,24 @@ hash of the join key, and whether the key can match at all. Rows that break the 
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import njit
 
 from zset_join.kernels.columns import FLAG_ARRANGED, FLAG_TOMBSTONE, FLAGS, HASH, WEIGHT
 from zset_join.kernels.keys import equal_columns
-from zset_join.kernels.memory import load_u8, load_u32, load_u64, shift_right
-from zset_join.kernels.side import HEAP, ROWS, SEQUENCE_OFFSET, SEQUENCE_WORDS, STRIDE
+from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, shift_right, store_u64
+from zset_join.kernels.side import (
+    HEAP,
+    IDENTITY_BITS,
+    IDENTITY_SLOTS,
+    ROWS,
+    SEQUENCE_OFFSET,
+    SEQUENCE_WORDS,
+    STRIDE,
+    word,
+)
+from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
 
 __all__ = [
     "ABSENT_ROW",
@@ -26,8 +38,8 @@ __all__ = [
     "changes_of_appends",
     "changes_of_upserts",
     "changes_of_weights",
+    "find_entries",
     "group_rows",
-    "resolve_upserts",
     "resolve_weights",
 ]
 
@@ -35,17 +47,38 @@ __all__ = [
 OK, NULL_PRIMARY_KEY, NULL_SEQUENCE, ABSENT_ROW, WEIGHT_OVERFLOW, RETRACTION_IN_APPEND, NOTHING = 0, 1, 2, 3, 4, 5, 6
 
 _MAX_WEIGHT = 0x7FFFFFFFFFFFFFFF
+_AHEAD_SLOT = 24
+_AHEAD_ROW = 12
 
 
 @njit(cache=True, nogil=True)
-def group_rows(rows, stride, count, status, codes, columns, table, bits, entry_of, first_of, keys) -> int:
-    """Give every row with status OK the number of its entry; return how many entries there are.
+def _older(left: int, right: int, offset: int, words: int) -> bool:
+    """Say whether the sequence of record `left` is smaller than that of record `right`."""
+    for place in range(words):
+        left_word = load_u64(left + offset + place * 8)
+        right_word = load_u64(right + offset + place * 8)
+        if left_word != right_word:
+            return left_word < right_word
+    return False
 
-    `table` (zeroed, 2**bits int64) is an open-addressing table of entries. Rows with another status get entry -1.
+
+@njit(cache=True, nogil=True)
+def group_rows(
+    view: int, rows: int, count: int, status: Any, codes: Any, columns: int, table: int, bits: int, entry_of: Any,
+    first_of: Any, last_of: Any, keys: Any,
+) -> tuple[int, int]:
+    """Give every row with status OK the number of its entry; return how many entries there are, and how many rows were too old.
+
+    `last_of` is the row of an entry with the largest sequence, the later arrival where they are equal. `table` (address
+    of 2**bits zeroed words) is an open-addressing table of entries. Rows with another status get entry -1.
     """
     mask = (1 << bits) - 1
+    stride, words, offset = word(view, STRIDE), word(view, SEQUENCE_WORDS), word(view, SEQUENCE_OFFSET)
     entries = 0
+    stale = 0
     for index in range(count):
+        if index + _AHEAD_ROW < count:
+            prefetch(table + shift_right(codes[index + _AHEAD_ROW], 32 - bits) * 8)
         if status[index] != OK:
             entry_of[index] = -1
             continue
@@ -53,11 +86,12 @@ def group_rows(rows, stride, count, status, codes, columns, table, bits, entry_o
         row = rows + index * stride
         position = shift_right(code, 32 - bits)
         while True:
-            slot = table[position]
+            slot = load_u64(table + position * 8)
             if slot == 0:
-                table[position] = (code << 32) | (entries + 1)
+                store_u64(table + position * 8, (code << 32) | (entries + 1))
                 entry_of[index] = entries
                 first_of[entries] = index
+                last_of[entries] = index
                 keys[entries] = row
                 entries += 1
                 break
@@ -65,91 +99,94 @@ def group_rows(rows, stride, count, status, codes, columns, table, bits, entry_o
                 entry = (slot & 0xFFFFFFFF) - 1
                 if equal_columns(row, 0, columns, keys[entry], 0, columns):
                     entry_of[index] = entry
+                    if words > 0 and _older(row, rows + last_of[entry] * stride, offset, words):
+                        stale += 1
+                    else:
+                        last_of[entry] = index
                     break
             position = (position + 1) & mask
-    return entries
+    return entries, stale
 
 
 @njit(cache=True, nogil=True)
-def _older(left, right, offset, words) -> bool:
-    """Say whether the sequence of record `left` is smaller than that of record `right`."""
-    for word in range(words):
-        left_word = load_u64(left + offset + word * 8)
-        right_word = load_u64(right + offset + word * 8)
-        if left_word != right_word:
-            return left_word < right_word
-    return False
-
-
-@njit(cache=True, nogil=True)
-def resolve_upserts(
-    view, rows, stride, count, weights, unmatchable, drop_unmatchable, entry_of, found, entries, last_of, after_of
-) -> tuple[int, int]:
-    """Fold upserts and deletes in arrival order, larger sequence wins, later arrival wins a tie.
-
-    `last_of` is the row that won (-1: all were older than the state), `after_of` the row that is live after the epoch
-    (-1: none, or nothing changed). Returns how many rows were too old and how many deletes met no live row.
-    """
-    words = view[SEQUENCE_WORDS]
-    offset = view[SEQUENCE_OFFSET]
-    stale = 0
-    for entry in range(entries):
-        last_of[entry] = -1
-    for index in range(count):
-        entry = entry_of[index]
-        if entry < 0:
-            continue
-        row = rows + index * stride
-        if words > 0:
-            if last_of[entry] >= 0:
-                current = rows + last_of[entry] * stride
-            elif found[entry] != 0:
-                current = view[ROWS] + (found[entry] - 1) * view[STRIDE]
-            else:
-                current = 0
-            if current != 0 and _older(row, current, offset, words):
-                stale += 1
-                continue
-        last_of[entry] = index
-    unknown_deletes = 0
-    for entry in range(entries):
-        last = last_of[entry]
-        after_of[entry] = last
-        if last < 0:
-            continue
-        if weights[last] < 0:
-            after_of[entry] = -1
-            before = found[entry]
-            if before == 0 or load_u8(view[ROWS] + (before - 1) * view[STRIDE] + FLAGS) & FLAG_TOMBSTONE:
-                unknown_deletes += 1
-        elif drop_unmatchable and unmatchable[last] != 0:
-            after_of[entry] = -1
-    return stale, unknown_deletes
+def find_entries(
+    view: int, entries: int, first_of: Any, codes: Any, keys: Any, columns: int, found: Any
+) -> None:
+    """Look the entries up in the identity table, fetching slots and rows ahead."""
+    slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
+    rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
+    for index in range(entries + _AHEAD_SLOT):
+        if index < entries:
+            prefetch_slot(slots, bits, codes[first_of[index]])
+        middle = index - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < entries:
+            likely = likely_row(slots, bits, codes[first_of[middle]])
+            if likely != 0:
+                prefetch(rows + (likely - 1) * stride)
+                prefetch(rows + (likely - 1) * stride + 63)
+        entry = index - _AHEAD_SLOT
+        if entry >= 0:
+            found[entry] = find_key(
+                slots, bits, codes[first_of[entry]], keys[entry], 0, columns, rows, stride, heap, columns
+            )
 
 
 @njit(cache=True, nogil=True)
 def changes_of_upserts(
-    view, rows, stride, columns, codes, unmatchable, found, last_of, after_of, same_of, entries,
-    base, refs, numbers, before, after, hashes, matchable,
-) -> int:
-    """List the changes of resolved upserts, retraction before insertion; return the position after the last one.
+    view: int, rows: int, columns: int, identity_columns: int, identity_codes: Any, join_codes: Any, unmatchable: Any,
+    drop_unmatchable: bool, weights: Any, keys: Any, first_of: Any, entries: int, found: Any, last_of: Any, after_of: Any,
+    same_of: Any, base: int, refs: Any, numbers: Any, before: Any, after: Any, hashes: Any, matchable: Any,
+) -> tuple[int, int, int]:
+    """Look every entry up in the state and list what changes, retraction before insertion.
 
-    `same_of` marks the entries whose live row equals the new one: nothing changes but, perhaps, the sequence.
+    `last_of` becomes -1 where the state is newer, `after_of` is the row that is live after the epoch (-1: none, or nothing
+    changed), `same_of` marks the entries whose live row equals the new one: nothing changes but, perhaps, the sequence.
+    Returns the position after the last change, how many entries were too old, and how many deletes met no live row.
     """
+    slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
+    state, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
+    words, offset = word(view, SEQUENCE_WORDS), word(view, SEQUENCE_OFFSET)
     at = base
-    for entry in range(entries):
-        same_of[entry] = 0
-        if last_of[entry] < 0:
+    stale = 0
+    unknown_deletes = 0
+    for ahead in range(entries + _AHEAD_SLOT):
+        if ahead < entries:
+            prefetch_slot(slots, bits, identity_codes[first_of[ahead]])
+        middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < entries:
+            likely = likely_row(slots, bits, identity_codes[first_of[middle]])
+            if likely != 0:
+                prefetch(state + (likely - 1) * stride)
+                prefetch(state + (likely - 1) * stride + 63)
+        entry = ahead - _AHEAD_SLOT
+        if entry < 0:
             continue
-        number = found[entry]
+        number = find_key(
+            slots, bits, identity_codes[first_of[entry]], keys[entry], 0, identity_columns, state, stride, heap, identity_columns
+        )
+        found[entry] = number
+        same_of[entry] = 0
+        last = last_of[entry]
+        new_index = last
         old = 0
         if number != 0:
-            old = view[ROWS] + (number - 1) * view[STRIDE]
+            old = state + (number - 1) * stride
+            if words > 0 and _older(rows + last * stride, old, offset, words):
+                stale += 1
+                last_of[entry] = -1
+                after_of[entry] = -1
+                continue
             if load_u8(old + FLAGS) & FLAG_TOMBSTONE:
                 old = 0
-        new_index = after_of[entry]
+        if weights[last] < 0:
+            new_index = -1
+            if old == 0:
+                unknown_deletes += 1
+        elif drop_unmatchable and unmatchable[last] != 0:
+            new_index = -1
+        after_of[entry] = new_index
         if new_index >= 0 and old != 0:
-            if equal_columns(rows + new_index * stride, 0, columns, old, view[HEAP], columns):
+            if equal_columns(rows + new_index * stride, 0, columns, old, heap, columns):
                 same_of[entry] = 1
                 continue
         if old != 0:
@@ -165,14 +202,16 @@ def changes_of_upserts(
             numbers[at] = 0
             before[at] = 0
             after[at] = 1
-            hashes[at] = codes[new_index]
+            hashes[at] = join_codes[new_index]
             matchable[at] = 1 - unmatchable[new_index]
             at += 1
-    return at
+    return at, stale, unknown_deletes
 
 
 @njit(cache=True, nogil=True)
-def resolve_weights(view, count, weights, status, entry_of, found, entries, before_of, after_of) -> int:
+def resolve_weights(
+    view: int, count: int, weights: Any, status: Any, entry_of: Any, found: Any, entries: int, before_of: Any, after_of: Any
+) -> int:
     """Net the weights of every entry; return how many rows were given a bad status.
 
     Insertions count first. Retractions are then taken in arrival order as long as the row is there often enough; one that
@@ -182,7 +221,7 @@ def resolve_weights(view, count, weights, status, entry_of, found, entries, befo
     for entry in range(entries):
         weight = 0
         if found[entry] != 0:
-            weight = load_u64(view[ROWS] + (found[entry] - 1) * view[STRIDE] + WEIGHT)
+            weight = load_u64(word(view, ROWS) + (found[entry] - 1) * word(view, STRIDE) + WEIGHT)
         before_of[entry] = weight
         after_of[entry] = weight
     for index in range(count):
@@ -206,8 +245,8 @@ def resolve_weights(view, count, weights, status, entry_of, found, entries, befo
 
 @njit(cache=True, nogil=True)
 def changes_of_weights(
-    view, keys, codes, unmatchable, first_of, found, before_of, after_of, entries,
-    base, refs, numbers, before, after, hashes, matchable,
+    view: int, keys: Any, codes: Any, unmatchable: Any, first_of: Any, found: Any, before_of: Any, after_of: Any, entries: int,
+    base: int, refs: Any, numbers: Any, before: Any, after: Any, hashes: Any, matchable: Any,
 ) -> int:
     """List the entries whose weight changed; return the position after the last one."""
     at = base
@@ -215,7 +254,7 @@ def changes_of_weights(
         if before_of[entry] == after_of[entry]:
             continue
         number = found[entry]
-        refs[at] = keys[entry] if number == 0 else view[ROWS] + (number - 1) * view[STRIDE]
+        refs[at] = keys[entry] if number == 0 else word(view, ROWS) + (number - 1) * word(view, STRIDE)
         numbers[at] = number
         before[at] = before_of[entry]
         after[at] = after_of[entry]
@@ -227,7 +266,8 @@ def changes_of_weights(
 
 @njit(cache=True, nogil=True)
 def changes_of_appends(
-    rows, stride, count, weights, status, codes, unmatchable, base, refs, numbers, before, after, hashes, matchable
+    rows: int, stride: int, count: int, weights: Any, status: Any, codes: Any, unmatchable: Any, base: int, refs: Any,
+    numbers: Any, before: Any, after: Any, hashes: Any, matchable: Any,
 ) -> int:
     """List every accepted row as a new one; return the position after the last one."""
     at = base

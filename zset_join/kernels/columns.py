@@ -1,8 +1,9 @@
 """How a kernel sees the columns of a row record.
 
-A *column table* is an int64 matrix with one line per column; the constants below name its columns. The first group says
-where the value stands inside a row record and never changes; the second group holds the addresses of Arrow buffers that
-one call reads from or writes to.
+A *column table* is a run of int64 words: the number of columns, then `TABLE_WIDTH` words per column; the constants below
+name them. The first group says where the value stands inside a row record and never changes; the second group holds the
+addresses of Arrow buffers that one call reads from or writes to. Kernels get a column table by its address: passing arrays
+between kernels costs more than the work many of them do.
 
 A *row record* (all integers little-endian):
 
@@ -21,6 +22,10 @@ Source of the slot: the string layout of Umbra (Neumann and Freitag, CIDR 2020).
 """
 
 from __future__ import annotations
+
+from numba import njit
+
+from zset_join.kernels.memory import load_u64
 
 __all__ = [
     "BIT",
@@ -54,6 +59,8 @@ __all__ = [
     "VARIABLE",
     "WEIGHT",
     "WIDTH",
+    "column_count",
+    "field",
 ]
 
 # Columns of a column table.
@@ -71,3 +78,15 @@ FLAG_LIVE, FLAG_ARRANGED, FLAG_TOMBSTONE = 1, 2, 4
 
 INLINE_BYTES = 12
 HEAP_BIT = -(1 << 63)
+
+
+@njit(cache=True, nogil=True)
+def column_count(columns: int) -> int:
+    """Return the number of columns of a column table."""
+    return load_u64(columns)
+
+
+@njit(cache=True, nogil=True)
+def field(columns: int, column: int, what: int) -> int:
+    """Return one word of one column of a column table."""
+    return load_u64(columns + 8 + (column * TABLE_WIDTH + what) * 8)

@@ -29,6 +29,8 @@ from zset_join.kernels.columns import (
     VALIDITY,
     VARIABLE,
     WIDTH,
+    column_count,
+    field,
 )
 from zset_join.kernels.keys import variable_bytes
 from zset_join.kernels.memory import (
@@ -92,22 +94,41 @@ def _encode_variable(target: int, offsets: int, offset_width: int, values: int, 
 
 
 @njit(cache=True, nogil=True)
-def encode_rows(columns, count: int, rows: int, stride: int, head_bytes: int) -> None:
+def _encode_plain(values: int, width: int, target: int, stride: int, begin: int, end: int) -> None:
+    """Copy fixed-width values that have no NULL among them."""
+    if width == 8:
+        for index in range(begin, end):
+            store_u64(target + index * stride, load_u64(values + index * 8))
+    elif width == 4:
+        for index in range(begin, end):
+            store_u32(target + index * stride, load_u32(values + index * 4))
+    else:
+        for index in range(begin, end):
+            _copy_value(target + index * stride, values + index * width, width)
+
+
+@njit(cache=True, nogil=True)
+def encode_rows(columns: int, count: int, rows: int, stride: int, head_bytes: int) -> None:
     """Write `count` records at `rows`; their first `head_bytes` bytes (links, weight, flags, NULL bits) start as zero."""
     block = 0
     while block < count:
         end = min(block + _BLOCK, count)
         for index in range(block, end):
             zero_bytes(rows + index * stride, head_bytes)
-        for column in range(columns.shape[0]):
-            kind = columns[column, KIND]
-            width = columns[column, WIDTH]
-            start = columns[column, START]
-            validity = columns[column, VALIDITY]
-            values = columns[column, DATA]
-            target = rows + columns[column, OFFSET]
-            null_byte = rows + columns[column, NULL_BYTE]
-            null_mask = columns[column, NULL_MASK]
+        for column in range(column_count(columns)):
+            kind = field(columns, column, KIND)
+            width = field(columns, column, WIDTH)
+            start = field(columns, column, START)
+            validity = field(columns, column, VALIDITY)
+            values = field(columns, column, DATA)
+            target = rows + field(columns, column, OFFSET)
+            null_byte = rows + field(columns, column, NULL_BYTE)
+            null_mask = field(columns, column, NULL_MASK)
+            offsets = field(columns, column, OFFSETS)
+            offset_width = field(columns, column, OFFSET_WIDTH)
+            if validity == 0 and kind < BIT:
+                _encode_plain(values + start * width, width, target, stride, block, end)
+                continue
             for index in range(block, end):
                 position = start + index
                 if kind == EMPTY or (validity != 0 and _bit(validity, position) == 0):
@@ -115,13 +136,7 @@ def encode_rows(columns, count: int, rows: int, stride: int, head_bytes: int) ->
                     store_u8(address, load_u8(address) | null_mask)
                     zero_bytes(target + index * stride, width)
                 elif kind == VARIABLE or kind == NESTED:
-                    _encode_variable(
-                        target + index * stride,
-                        columns[column, OFFSETS],
-                        columns[column, OFFSET_WIDTH],
-                        values,
-                        position,
-                    )
+                    _encode_variable(target + index * stride, offsets, offset_width, values, position)
                 elif kind == BIT:
                     store_u8(target + index * stride, _bit(values, position))
                 else:
@@ -130,75 +145,140 @@ def encode_rows(columns, count: int, rows: int, stride: int, head_bytes: int) ->
 
 
 @njit(cache=True, nogil=True)
-def gather_fixed(refs, begin: int, count: int, columns, null_counts, byte_counts) -> None:
-    """Write the fixed-width values, NULL bits and lengths of `count` records, starting with `refs[begin]`.
+def _gather_plain(refs: int, begin: int, end: int, offset: int, kind: int, width: int, values: int) -> None:
+    """Copy fixed-width values that have no NULL among them."""
+    if width == 8:
+        for index in range(begin, end):
+            store_u64(values + index * 8, load_u64(load_u64(refs + index * 8) + offset))
+    elif width == 4:
+        for index in range(begin, end):
+            store_u32(values + index * 4, load_u32(load_u64(refs + index * 8) + offset))
+    elif width == 16:
+        for index in range(begin, end):
+            row = load_u64(refs + index * 8) + offset
+            store_u64(values + index * 16, load_u64(row))
+            store_u64(values + index * 16 + 8, load_u64(row + 8))
+    else:
+        for index in range(begin, end):
+            _copy_value(values + index * width, load_u64(refs + index * 8) + offset, width)
 
-    Bitmaps must be zeroed by the caller. The offsets of a variable column are written as int32 (they are wrong, and
-    `byte_counts` says so, when its bytes exceed 2^31 - 1).
+
+@njit(cache=True, nogil=True)
+def _mark_valid(validity: int, begin: int, end: int) -> None:
+    """Set the bits begin .. end of a zeroed bitmap; begin is a multiple of 8."""
+    position = begin
+    while position + 8 <= end:
+        store_u8(validity + shift_right(position, 3), 255)
+        position += 8
+    if position < end:
+        store_u8(validity + shift_right(position, 3), (1 << (end - position)) - 1)
+
+
+@njit(cache=True, nogil=True)
+def _gather_nullable(
+    refs: int, begin: int, end: int, kind: int, width: int, offset: int, null_byte: int, null_mask: int, validity: int,
+    values: int, offsets: int, total: int,
+) -> tuple[int, int]:
+    """Copy values that may be NULL; return how many are, and the end of the variable bytes."""
+    nulls = 0
+    for index in range(begin, end):
+        row = load_u64(refs + index * 8)
+        null = row == 0 or (load_u8(row + null_byte) & null_mask) != 0
+        if null:
+            nulls += 1
+        else:
+            byte = validity + shift_right(index, 3)
+            store_u8(byte, load_u8(byte) | (1 << (index & 7)))
+        if kind == VARIABLE or kind == NESTED:
+            if not null:
+                total += load_u32(row + offset)
+            store_u32(offsets + index * 4 + 4, total)
+        elif kind == BIT:
+            if not null and load_u8(row + offset) != 0:
+                byte = values + shift_right(index, 3)
+                store_u8(byte, load_u8(byte) | (1 << (index & 7)))
+        elif kind != EMPTY:
+            if null:
+                zero_bytes(values + index * width, width)
+            else:
+                _copy_value(values + index * width, row + offset, width)
+    return nulls, total
+
+
+@njit(cache=True, nogil=True)
+def gather_fixed(refs: int, count: int, columns: int, null_counts: int, byte_counts: int) -> None:
+    """Write the fixed-width values, NULL bits and lengths of `count` records.
+
+    All arguments are addresses: `refs` of record addresses, `null_counts` and `byte_counts` of one word per column. The offsets
+    of a variable column are written as int32; they are wrong when its `byte_counts` exceeds 2^31 - 1.
     """
-    for column in range(columns.shape[0]):
-        null_counts[column] = 0
-        byte_counts[column] = 0
-        if columns[column, OFFSETS] != 0:
-            store_u32(columns[column, OFFSETS], 0)
+    bitmap_bytes = shift_right(count + 7, 3)
+    for column in range(column_count(columns)):
+        zero_bytes(field(columns, column, VALIDITY), bitmap_bytes)
+        if field(columns, column, KIND) == BIT:
+            zero_bytes(field(columns, column, DATA), bitmap_bytes)
+        store_u64(null_counts + column * 8, 0)
+        store_u64(byte_counts + column * 8, 0)
+        if field(columns, column, OFFSETS) != 0:
+            store_u32(field(columns, column, OFFSETS), 0)
     block = 0
     while block < count:
         end = min(block + _BLOCK, count)
+        missing = False
         for index in range(block, end):
-            prefetch(refs[begin + index])
-            prefetch(refs[begin + index] + 64)
-        for column in range(columns.shape[0]):
-            kind = columns[column, KIND]
-            width = columns[column, WIDTH]
-            offset = columns[column, OFFSET]
-            null_byte = columns[column, NULL_BYTE]
-            null_mask = columns[column, NULL_MASK]
-            validity = columns[column, VALIDITY]
-            values = columns[column, DATA]
-            offsets = columns[column, OFFSETS]
-            nulls = null_counts[column]
-            total = byte_counts[column]
-            for index in range(block, end):
-                row = refs[begin + index]
-                null = row == 0 or (load_u8(row + null_byte) & null_mask) != 0
-                if null:
-                    nulls += 1
-                else:
-                    byte = validity + shift_right(index, 3)
-                    store_u8(byte, load_u8(byte) | (1 << (index & 7)))
+            row = load_u64(refs + index * 8)
+            prefetch(row)
+            prefetch(row + 63)
+            missing |= row == 0
+        for column in range(column_count(columns)):
+            kind = field(columns, column, KIND)
+            width = field(columns, column, WIDTH)
+            offset = field(columns, column, OFFSET)
+            null_byte = field(columns, column, NULL_BYTE)
+            null_mask = field(columns, column, NULL_MASK)
+            validity = field(columns, column, VALIDITY)
+            values = field(columns, column, DATA)
+            offsets = field(columns, column, OFFSETS)
+            total = load_u64(byte_counts + column * 8)
+            seen = 255 if missing or kind == BIT or kind == EMPTY else 0
+            if seen == 0:
+                for index in range(block, end):
+                    seen |= load_u8(load_u64(refs + index * 8) + null_byte)
+            if seen & null_mask == 0:
+                _mark_valid(validity, block, end)
                 if kind == VARIABLE or kind == NESTED:
-                    if not null:
-                        total += load_u32(row + offset)
-                    store_u32(offsets + index * 4 + 4, total)
-                elif kind == BIT:
-                    if not null and load_u8(row + offset) != 0:
-                        byte = values + shift_right(index, 3)
-                        store_u8(byte, load_u8(byte) | (1 << (index & 7)))
-                elif kind != EMPTY:
-                    if null:
-                        zero_bytes(values + index * width, width)
-                    else:
-                        _copy_value(values + index * width, row + offset, width)
-            null_counts[column] = nulls
-            byte_counts[column] = total
+                    for index in range(block, end):
+                        total += load_u32(load_u64(refs + index * 8) + offset)
+                        store_u32(offsets + index * 4 + 4, total)
+                else:
+                    _gather_plain(refs, block, end, offset, kind, width, values)
+            else:
+                nulls, total = _gather_nullable(
+                    refs, block, end, kind, width, offset, null_byte, null_mask, validity, values, offsets, total
+                )
+                store_u64(null_counts + column * 8, load_u64(null_counts + column * 8) + nulls)
+            store_u64(byte_counts + column * 8, total)
         block = end
 
 
 @njit(cache=True, nogil=True)
-def gather_variable(refs, begin: int, count: int, columns, column: int, heap: int, values: int) -> None:
-    """Write the bytes of one variable column behind each other at `values`."""
-    offset = columns[column, OFFSET]
-    null_byte = columns[column, NULL_BYTE]
-    null_mask = columns[column, NULL_MASK]
+def gather_variable(refs: int, count: int, columns: int, column: int, heap: int, values: int) -> None:
+    """Write the bytes of one variable column behind each other at `values`, which has 16 bytes to spare at its end."""
+    offset = field(columns, column, OFFSET)
     target = values
     for index in range(count):
         ahead = index + _AHEAD
-        if ahead < count and refs[begin + ahead] != 0:
-            slot = refs[begin + ahead] + offset
+        if ahead < count and load_u64(refs + ahead * 8) != 0:
+            slot = load_u64(refs + ahead * 8) + offset
             if load_u32(slot) > INLINE_BYTES:
                 prefetch(variable_bytes(slot, heap))
-        row = refs[begin + index]
-        if row != 0 and (load_u8(row + null_byte) & null_mask) == 0:
-            length = load_u32(row + offset)
+        row = load_u64(refs + index * 8)
+        if row == 0:
+            continue
+        length = load_u32(row + offset)
+        if length <= INLINE_BYTES:
+            store_u64(target, load_u64(row + offset + 4))
+            store_u32(target + 8, load_u32(row + offset + 12))
+        else:
             copy_bytes(target, variable_bytes(row + offset, heap), length)
-            target += length
+        target += length

@@ -11,10 +11,13 @@ collisions, for tests.
 
 from __future__ import annotations
 
+from typing import Any
+
 from numba import njit
 
 from zset_join.kernels.columns import (
     EMPTY,
+    FIXED,
     FLOAT16,
     FLOAT32,
     FLOAT64,
@@ -28,6 +31,8 @@ from zset_join.kernels.columns import (
     OFFSET,
     VARIABLE,
     WIDTH,
+    column_count,
+    field,
 )
 from zset_join.kernels.memory import (
     equal_bytes,
@@ -88,16 +93,16 @@ def _short_word(address: int, kind: int, width: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def is_null(row: int, columns, column: int) -> bool:
+def is_null(row: int, columns: int, column: int) -> bool:
     """Say whether a column of a row record is NULL."""
-    return (load_u8(row + columns[column, NULL_BYTE]) & columns[column, NULL_MASK]) != 0
+    return (load_u8(row + field(columns, column, NULL_BYTE)) & field(columns, column, NULL_MASK)) != 0
 
 
 @njit(cache=True, nogil=True)
-def has_null(row: int, columns) -> bool:
+def has_null(row: int, columns: int) -> bool:
     """Say whether a key can never match: NULL in a column compared with `=`."""
-    for column in range(columns.shape[0]):
-        if columns[column, NULL_SAFE] == 0 and is_null(row, columns, column):
+    for column in range(column_count(columns)):
+        if field(columns, column, NULL_SAFE) == 0 and is_null(row, columns, column):
             return True
     return False
 
@@ -136,16 +141,20 @@ def _hash_bytes(seed: int, address: int, length: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def hash_row(row: int, heap: int, columns, hash_mask: int) -> int:
+def hash_row(row: int, heap: int, columns: int, hash_mask: int) -> int:
     """Return the 32-bit hash of some columns of one row record."""
     code = _SEED
-    for column in range(columns.shape[0]):
+    if column_count(columns) == 1 and field(columns, 0, KIND) == FIXED and field(columns, 0, WIDTH) == 8:
+        word = _NULL_WORD if is_null(row, columns, 0) else load_u64(row + field(columns, 0, OFFSET))
+        code = high_multiply(code ^ word, _ODD_1)
+        return shift_right(high_multiply(code ^ _ODD_2, _ODD_1), 32) & hash_mask
+    for column in range(column_count(columns)):
         if is_null(row, columns, column):
             code = high_multiply(code ^ _NULL_WORD, _ODD_1)
             continue
-        kind = columns[column, KIND]
-        width = columns[column, WIDTH]
-        address = row + columns[column, OFFSET]
+        kind = field(columns, column, KIND)
+        width = field(columns, column, WIDTH)
+        address = row + field(columns, column, OFFSET)
         if kind == VARIABLE:
             if load_u32(address) <= INLINE_BYTES:
                 code = high_multiply(code ^ load_u64(address), _ODD_1 ^ load_u64(address + 8))
@@ -164,12 +173,12 @@ def hash_row(row: int, heap: int, columns, hash_mask: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def hash_rows(rows: int, stride: int, count: int, heap: int, columns, hash_mask: int, hashes, nulls) -> int:
+def hash_rows(rows: int, stride: int, count: int, columns: int, hash_mask: int, hashes: Any, nulls: Any) -> int:
     """Hash `count` records into `hashes`; mark in `nulls` those whose key can never match, and return how many."""
     marked = 0
     for index in range(count):
         row = rows + index * stride
-        hashes[index] = hash_row(row, heap, columns, hash_mask)
+        hashes[index] = hash_row(row, 0, columns, hash_mask)
         if has_null(row, columns):
             nulls[index] = 1
             marked += 1
@@ -203,18 +212,27 @@ def _equal_values(kind: int, width: int, left: int, left_heap: int, right: int, 
 
 
 @njit(cache=True, nogil=True)
-def equal_columns(left: int, left_heap: int, left_columns, right: int, right_heap: int, right_columns) -> bool:
+def equal_columns(left: int, left_heap: int, left_columns: int, right: int, right_heap: int, right_columns: int) -> bool:
     """Compare some columns of two records pairwise; NULL equals NULL."""
-    for column in range(left_columns.shape[0]):
+    if (
+        column_count(left_columns) == 1
+        and field(left_columns, 0, KIND) == FIXED
+        and field(left_columns, 0, WIDTH) == 8
+    ):
+        # The value of a NULL is zero in every record, so one NULL and one zero are told apart by their bits alone.
+        return load_u64(left + field(left_columns, 0, OFFSET)) == load_u64(right + field(right_columns, 0, OFFSET)) and (
+            is_null(left, left_columns, 0) == is_null(right, right_columns, 0)
+        )
+    for column in range(column_count(left_columns)):
         left_null = is_null(left, left_columns, column)
         if left_null != is_null(right, right_columns, column):
             return False
         if not left_null and not _equal_values(
-            left_columns[column, KIND],
-            left_columns[column, WIDTH],
-            left + left_columns[column, OFFSET],
+            field(left_columns, column, KIND),
+            field(left_columns, column, WIDTH),
+            left + field(left_columns, column, OFFSET),
             left_heap,
-            right + right_columns[column, OFFSET],
+            right + field(right_columns, column, OFFSET),
             right_heap,
         ):
             return False

@@ -61,7 +61,7 @@ from zset_join.kernels.nested_bytes import (
     put_variable,
 )
 
-__all__ = ["canonical_floats", "decode_nested", "encode_nested", "has_float", "is_nested"]
+__all__ = ["canonical_floats", "canonical_nested", "decode_nested", "encode_nested", "has_float", "is_nested"]
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 _Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -161,11 +161,35 @@ def encode_nested(array: pa.Array) -> pa.LargeBinaryArray:
     >>> decode_nested(encode_nested(pa.array([[1, None], None])), pa.list_(pa.int64())).to_pylist()
     [[1, None], None]
     """
+    return _encode(array, keep_raw=True)
+
+
+def canonical_nested(array: pa.Array) -> pa.LargeBinaryArray:
+    """Turn nested values into bytes that are equal exactly where Spark calls the values equal.
+
+    These are the front parts of the blobs of `encode_nested`; a value with -0.0 or an unusual NaN cannot be had back.
+
+    Args:
+        array: n values of a nested type; a slice is fine.
+
+    Returns:
+        n binaries, NULL where the value is NULL. The caller owns them.
+
+    Raises:
+        KeyTypeError: a type inside that has no encoding.
+        ResourceError: a value of 4 GiB or more.
+
+    >>> canonical_nested(pa.array([[0.0], [-0.0], None])).value_counts().field("counts").to_pylist()
+    [2, 1]
+    """
+    return _encode(array, keep_raw=False)
+
+
+def _encode(array: pa.Array, *, keep_raw: bool) -> pa.LargeBinaryArray:
     refuse_unsupported(array.type)
     array = _stored(array)
     floats = _FloatRule(canonical=True)
-    canonical = _pack(array, floats)
-    raw = _pack(array, _FloatRule(canonical=False)) if floats.changed else canonical
+    raw = canonical = _pack(array, floats)
     valid = _validity(array)
     lengths = np.where(valid, canonical.ends - canonical.starts, 0)
     if len(lengths) and int(lengths.max()) >= _BLOB_LIMIT:
@@ -177,7 +201,8 @@ def encode_nested(array: pa.Array) -> pa.LargeBinaryArray:
             bytes=int(lengths.max()),
         )
     differs = np.zeros(len(array), np.bool_)
-    if floats.changed:
+    if floats.changed and keep_raw:
+        raw = _pack(array, _FloatRule(canonical=False))
         differs = _differing(canonical, raw) & valid
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(np.where(valid, _COUNT_BYTES + lengths + differs * lengths, 0), out=offsets[1:])

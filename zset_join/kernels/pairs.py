@@ -9,8 +9,9 @@ changes, three products cover every pair once: C_left x U_right, C_left x C_righ
     padded / anti:  l_after * missing_after - l_before * missing_before
     semi:           l_after * matched_after - l_before * matched_before
 
-Every kernel here writes until the output is full, keeps its place in `cursor`, and is called again; `sign` chooses the
-retractions (-1), the insertions (+1) or both (0). A weight past int64 ends it with cursor[0] = OVERFLOW.
+Every kernel here writes until the output is full, keeps its place in `cursor` (the address of five words), and is called
+again; `sign` chooses the retractions (-1), the insertions (+1) or both (0). A weight past int64 ends it with OVERFLOW in the
+first word of the cursor. Everything else stands in the *epoch view*: a run of words with the addresses of the epoch's arrays.
 
 Cost: the changes, plus the pairs and rows that come out.
 """
@@ -21,20 +22,70 @@ from numba import njit
 
 from zset_join.kernels.columns import NEXT, WEIGHT
 from zset_join.kernels.groups import in_changed_set
-from zset_join.kernels.memory import load_u32, load_u64, prefetch
-from zset_join.kernels.side import ROWS, STRIDE
+from zset_join.kernels.memory import copy_bytes, load_u32, load_u64, prefetch, store_u64
+from zset_join.kernels.side import ROWS, STRIDE, word
 
-__all__ = ["LONE_MATCHED", "LONE_MISSING", "OVERFLOW", "emit_lone_rows", "emit_pairs"]
+__all__ = [
+    "BLOCK_ROWS",
+    "CURSOR_WORDS",
+    "EPOCH_WORDS",
+    "E_AFTER",
+    "E_BEFORE",
+    "E_BLOCK",
+    "E_CAPACITY",
+    "E_GROUPS",
+    "E_NEXT_CHANGE",
+    "E_OUT_WEIGHTS",
+    "E_REFS",
+    "E_SIDES",
+    "LONE_MATCHED",
+    "LONE_MISSING",
+    "OVERFLOW",
+    "SIDE_WORDS",
+    "S_CHANGED",
+    "S_CHANGED_BITS",
+    "S_CHANGED_COUNT",
+    "S_DEGREES_AFTER",
+    "S_DEGREES_BEFORE",
+    "S_FIRST",
+    "S_HEAD",
+    "S_OUT",
+    "S_OUT_CHANGE",
+    "S_VIEW",
+    "emit_lone_rows",
+    "emit_pairs",
+    "partition_by_sign",
+]
 
 OVERFLOW = -7
 LONE_MISSING, LONE_MATCHED = 1, 2
+BLOCK_ROWS = 2048
+CURSOR_WORDS = 5
 
+# The epoch view: what both sides share, then SIDE_WORDS words per side.
+E_GROUPS, E_NEXT_CHANGE, E_REFS, E_BEFORE, E_AFTER, E_OUT_WEIGHTS, E_CAPACITY, E_BLOCK, E_SIDES = 0, 1, 2, 3, 4, 5, 6, 7, 8
+S_VIEW, S_FIRST, S_HEAD, S_CHANGED, S_CHANGED_BITS, S_CHANGED_COUNT = 0, 1, 2, 3, 4, 5
+S_DEGREES_BEFORE, S_DEGREES_AFTER, S_OUT, S_OUT_CHANGE = 6, 7, 8, 9
+SIDE_WORDS = 10
+EPOCH_WORDS = E_SIDES + 2 * SIDE_WORDS
+
+_AHEAD = 12
 _SMALL = 1 << 31
 _MAX_WEIGHT = 0x7FFFFFFFFFFFFFFF
 
 
 @njit(cache=True, nogil=True)
-def _overflows(left, right) -> bool:
+def _side_word(epoch: int, side: int, position: int) -> int:
+    return word(epoch, E_SIDES + side * SIDE_WORDS + position)
+
+
+@njit(cache=True, nogil=True)
+def _keep(cursor: int, position: int, value: int) -> None:
+    store_u64(cursor + position * 8, value)
+
+
+@njit(cache=True, nogil=True)
+def _overflows(left: int, right: int) -> bool:
     """Say whether the product of two weights leaves int64."""
     if -_SMALL < left < _SMALL and -_SMALL < right < _SMALL:
         return False
@@ -45,7 +96,7 @@ def _overflows(left, right) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _wanted(weight, sign) -> bool:
+def _wanted(weight: int, sign: int) -> bool:
     """Say whether a weight belongs to the retractions (-1), the insertions (+1) or either (0)."""
     if sign > 0:
         return weight > 0
@@ -55,198 +106,318 @@ def _wanted(weight, sign) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _unchanged_from(number, rows, stride, check, table, bits) -> int:
-    """Return the first unchanged row at or behind `number` in its chain; 0 at the end."""
-    if check:
-        while number != 0 and in_changed_set(number, table, bits):
-            number = load_u32(rows + (number - 1) * stride + NEXT)
-    return number
+def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
+    """Copy addresses and weights of up to BLOCK_ROWS unchanged rows of a side's chain, from row number `position` on.
+
+    Returns how many, where the chain goes on (0: it ends), and the largest weight.
+    """
+    view = _side_word(epoch, side, S_VIEW)
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    changed, bits = _side_word(epoch, side, S_CHANGED), _side_word(epoch, side, S_CHANGED_BITS)
+    check = _side_word(epoch, side, S_CHANGED_COUNT) != 0
+    block = word(epoch, E_BLOCK)
+    count = 0
+    largest = 0
+    while position != 0 and count < BLOCK_ROWS:
+        row = rows + (position - 1) * stride
+        following = load_u32(row + NEXT)
+        if following != 0:
+            prefetch(rows + (following - 1) * stride)
+        if not check or not in_changed_set(position, changed, bits):
+            weight = load_u64(row + WEIGHT)
+            store_u64(block + count * 8, row)
+            store_u64(block + (BLOCK_ROWS + count) * 8, weight)
+            largest = max(largest, weight)
+            count += 1
+        position = following
+    return count, position, largest
 
 
 @njit(cache=True, nogil=True)
-def emit_pairs(
-    left_view, right_view, groups, first_left, first_right, next_change, head_left, head_right,
-    refs, before, after, changed_left, bits_left, count_left, changed_right, bits_right, count_right,
-    sign, cursor, filled, out_left, out_right, out_weights, out_left_change, out_right_change, track,
-) -> int:
-    """Append changed pairs at `filled`; return how far the output is filled. Done when cursor[0] == groups.
+def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: int) -> int:
+    """Pair the changes of side `own` of a group with the unchanged rows of the other side's chain.
 
-    cursor = group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), change (-1: first), position (-1: first).
-    With `track` the position of either change among the changes is written too (-1 for an unchanged row).
+    Words 2, 3, 4 of the cursor are the change (-1: first), the first row of the block (-1: head) and the position inside it;
+    -1, -1, 0 when the chain is done. A chain is read once per block of rows, however many changes meet it.
     """
-    capacity = out_weights.shape[0]
-    group, step, change, position = cursor[0], cursor[1], cursor[2], cursor[3]
-    left_rows, left_stride = left_view[ROWS], left_view[STRIDE]
-    right_rows, right_stride = right_view[ROWS], right_view[STRIDE]
-    at = filled
-    while group < groups:
-        if step == 0:
-            if head_right[group] != 0 and first_left[group] >= 0:
-                if change == -1:
-                    change = first_left[group]
-                while change >= 0:
-                    delta = after[change] - before[change]
-                    if _wanted(delta, sign):
-                        if position == -1:
-                            position = head_right[group]
-                        position = _unchanged_from(
-                            position, right_rows, right_stride, count_right, changed_right, bits_right
-                        )
-                        while position != 0:
-                            if at == capacity:
-                                cursor[0], cursor[1], cursor[2], cursor[3] = group, 0, change, position
-                                return at
-                            row = right_rows + (position - 1) * right_stride
-                            weight = load_u64(row + WEIGHT)
-                            if _overflows(delta, weight):
-                                cursor[0] = OVERFLOW
-                                return at
-                            out_left[at] = refs[change]
-                            out_right[at] = row
-                            out_weights[at] = delta * weight
-                            if track:
-                                out_left_change[at] = change
-                                out_right_change[at] = -1
-                            at += 1
-                            position = _unchanged_from(
-                                load_u32(row + NEXT), right_rows, right_stride, count_right, changed_right, bits_right
-                            )
-                            if position != 0:
-                                prefetch(right_rows + (position - 1) * right_stride)
-                    position = -1
-                    change = next_change[change]
-            step = 1
-            change = -1
-            position = -1
-        if step == 1:
-            if first_left[group] >= 0 and first_right[group] >= 0:
-                if change == -1:
-                    change = first_left[group]
-                while change >= 0:
-                    if (sign < 0 and before[change] == 0) or (sign > 0 and after[change] == 0):
-                        change = next_change[change]
-                        continue
-                    if position == -1:
-                        position = first_right[group]
-                    while position >= 0:
-                        if _overflows(after[change], after[position]) or _overflows(before[change], before[position]):
-                            cursor[0] = OVERFLOW
-                            return at
-                        weight = after[change] * after[position] - before[change] * before[position]
-                        if _wanted(weight, sign):
-                            if at == capacity:
-                                cursor[0], cursor[1], cursor[2], cursor[3] = group, 1, change, position
-                                return at
-                            out_left[at] = refs[change]
-                            out_right[at] = refs[position]
-                            out_weights[at] = weight
-                            if track:
-                                out_left_change[at] = change
-                                out_right_change[at] = position
-                            at += 1
-                        position = next_change[position]
-                    position = -1
-                    change = next_change[change]
-            step = 2
-            change = -1
-            position = -1
-        if head_left[group] != 0 and first_right[group] >= 0:
-            if change == -1:
-                change = first_right[group]
-            while change >= 0:
-                delta = after[change] - before[change]
-                if _wanted(delta, sign):
-                    if position == -1:
-                        position = head_left[group]
-                    position = _unchanged_from(position, left_rows, left_stride, count_left, changed_left, bits_left)
-                    while position != 0:
-                        if at == capacity:
-                            cursor[0], cursor[1], cursor[2], cursor[3] = group, 2, change, position
-                            return at
-                        row = left_rows + (position - 1) * left_stride
-                        weight = load_u64(row + WEIGHT)
-                        if _overflows(delta, weight):
-                            cursor[0] = OVERFLOW
-                            return at
-                        out_left[at] = row
-                        out_right[at] = refs[change]
-                        out_weights[at] = delta * weight
-                        if track:
-                            out_left_change[at] = -1
-                            out_right_change[at] = change
-                        at += 1
-                        position = _unchanged_from(
-                            load_u32(row + NEXT), left_rows, left_stride, count_left, changed_left, bits_left
-                        )
-                        if position != 0:
-                            prefetch(left_rows + (position - 1) * left_stride)
-                position = -1
-                change = next_change[change]
-        step = 0
+    other = 1 - own
+    next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
+    before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
+    capacity, block, out_weights = word(epoch, E_CAPACITY), word(epoch, E_BLOCK), word(epoch, E_OUT_WEIGHTS)
+    out_own, out_other = _side_word(epoch, own, S_OUT), _side_word(epoch, other, S_OUT)
+    own_change, other_change = _side_word(epoch, own, S_OUT_CHANGE), _side_word(epoch, other, S_OUT_CHANGE)
+    change, begin, inside = word(cursor, 2), word(cursor, 3), word(cursor, 4)
+    if begin == -1:
+        begin = word(_side_word(epoch, other, S_HEAD), group)
+    while begin != 0:
+        count, following, largest = _load_block(epoch, other, begin)
+        if change == -1:
+            change = word(_side_word(epoch, own, S_FIRST), group)
+        while change >= 0:
+            delta = word(after, change) - word(before, change)
+            if _wanted(delta, sign):
+                if _overflows(delta, largest):
+                    _keep(cursor, 0, OVERFLOW)
+                    return at
+                ref = word(refs, change)
+                end = min(count, inside + capacity - at)
+                for index in range(inside, end):
+                    place = (at + index - inside) * 8
+                    store_u64(out_own + place, ref)
+                    store_u64(out_other + place, word(block, index))
+                    store_u64(out_weights + place, delta * word(block, BLOCK_ROWS + index))
+                if own_change != 0:
+                    for index in range(inside, end):
+                        store_u64(own_change + (at + index - inside) * 8, change)
+                        store_u64(other_change + (at + index - inside) * 8, -1)
+                at += end - inside
+                if end < count:
+                    _keep(cursor, 2, change)
+                    _keep(cursor, 3, begin)
+                    _keep(cursor, 4, end)
+                    return at
+            inside = 0
+            change = word(next_change, change)
         change = -1
-        position = -1
-        group += 1
-    cursor[0], cursor[1], cursor[2], cursor[3] = groups, 0, -1, -1
+        begin = following
+    _keep(cursor, 2, -1)
+    _keep(cursor, 3, -1)
+    _keep(cursor, 4, 0)
     return at
 
 
 @njit(cache=True, nogil=True)
-def emit_lone_rows(
-    view, groups, first, next_change, head, before_degrees, after_degrees, refs, before, after,
-    changed, bits, count_changed, kind, sign, cursor, filled, out_own, out_other, out_weights,
-) -> int:
-    """Append the lone rows of one side at `filled`; return how far the output is filled. Done when cursor[0] == groups + 2.
+def _pair_changes(epoch: int, group: int, sign: int, cursor: int, at: int) -> int:
+    """Pair the changes of both sides of a group; words 2 and 3 of the cursor are the left and the right change (-1: first)."""
+    next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
+    before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
+    out_left_change = _side_word(epoch, 0, S_OUT_CHANGE)
+    change, partner = word(cursor, 2), word(cursor, 3)
+    if change == -1:
+        change = word(_side_word(epoch, 0, S_FIRST), group)
+    while change >= 0:
+        own_before, own_after = word(before, change), word(after, change)
+        if (sign < 0 and own_before == 0) or (sign > 0 and own_after == 0):
+            change = word(next_change, change)
+            continue
+        if partner == -1:
+            partner = word(_side_word(epoch, 1, S_FIRST), group)
+        while partner >= 0:
+            if _overflows(own_after, word(after, partner)) or _overflows(own_before, word(before, partner)):
+                _keep(cursor, 0, OVERFLOW)
+                return at
+            weight = own_after * word(after, partner) - own_before * word(before, partner)
+            if _wanted(weight, sign):
+                if at == word(epoch, E_CAPACITY):
+                    _keep(cursor, 2, change)
+                    _keep(cursor, 3, partner)
+                    return at
+                store_u64(_side_word(epoch, 0, S_OUT) + at * 8, word(refs, change))
+                store_u64(_side_word(epoch, 1, S_OUT) + at * 8, word(refs, partner))
+                store_u64(word(epoch, E_OUT_WEIGHTS) + at * 8, weight)
+                if out_left_change != 0:
+                    store_u64(out_left_change + at * 8, change)
+                    store_u64(_side_word(epoch, 1, S_OUT_CHANGE) + at * 8, partner)
+                at += 1
+            partner = word(next_change, partner)
+        change = word(next_change, change)
+    _keep(cursor, 2, -1)
+    _keep(cursor, 3, -1)
+    return at
 
-    `before_degrees` and `after_degrees` are the other side's: whether the group has matches. The two groups behind the
-    others hold the changes whose key can never match.
+
+@njit(cache=True, nogil=True)
+def _pair_one_row(epoch: int, group: int, own: int, sign: int, cursor: int, at: int) -> int:
+    """Do what `_pair_chain` does where the chain is one row of weight 1, the commonest case; -1 when it is not."""
+    other = 1 - own
+    view = _side_word(epoch, other, S_VIEW)
+    head = word(_side_word(epoch, other, S_HEAD), group)
+    row = word(view, ROWS) + (head - 1) * word(view, STRIDE)
+    if load_u32(row + NEXT) != 0 or load_u64(row + WEIGHT) != 1 or _side_word(epoch, own, S_OUT_CHANGE) != 0:
+        return -1
+    if _side_word(epoch, other, S_CHANGED_COUNT) != 0 and in_changed_set(
+        head, _side_word(epoch, other, S_CHANGED), _side_word(epoch, other, S_CHANGED_BITS)
+    ):
+        return at
+    change = word(_side_word(epoch, own, S_FIRST), group)
+    next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
+    before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
+    out_own, out_other = _side_word(epoch, own, S_OUT), _side_word(epoch, other, S_OUT)
+    out_weights, capacity = word(epoch, E_OUT_WEIGHTS), word(epoch, E_CAPACITY)
+    while change >= 0:
+        delta = word(after, change) - word(before, change)
+        if _wanted(delta, sign):
+            if at == capacity:
+                _keep(cursor, 2, change)
+                _keep(cursor, 3, head)
+                _keep(cursor, 4, 0)
+                return at
+            store_u64(out_own + at * 8, word(refs, change))
+            store_u64(out_other + at * 8, row)
+            store_u64(out_weights + at * 8, delta)
+            at += 1
+        change = word(next_change, change)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def partition_by_sign(left: int, right: int, weights: int, count: int, spare_left: int, spare_right: int, spare_weights: int) -> int:
+    """Bring the retractions of `count` output rows to the front, each part in its order; return how many there are.
+
+    The spare arrays have room for `count` words each. Cost: 48 bytes moved per insertion, 24 per retraction.
     """
-    capacity = out_weights.shape[0]
-    group, step, change, position = cursor[0], cursor[1], cursor[2], cursor[3]
-    rows, stride = view[ROWS], view[STRIDE]
-    at = filled
-    while group < groups + 2:
-        matched_before = before_degrees[group] if group < groups else 0
-        matched_after = after_degrees[group] if group < groups else 0
-        if kind == LONE_MISSING:
-            shown_before = 1 - matched_before
-            shown_after = 1 - matched_after
+    kept = 0
+    moved = 0
+    for index in range(count):
+        weight = word(weights, index)
+        if weight < 0:
+            store_u64(left + kept * 8, word(left, index))
+            store_u64(right + kept * 8, word(right, index))
+            store_u64(weights + kept * 8, weight)
+            kept += 1
         else:
-            shown_before = matched_before
-            shown_after = matched_after
+            store_u64(spare_left + moved * 8, word(left, index))
+            store_u64(spare_right + moved * 8, word(right, index))
+            store_u64(spare_weights + moved * 8, weight)
+            moved += 1
+    copy_bytes(left + kept * 8, spare_left, moved * 8)
+    copy_bytes(right + kept * 8, spare_right, moved * 8)
+    copy_bytes(weights + kept * 8, spare_weights, moved * 8)
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
+    """Append changed pairs at `filled`; return how far the output is filled. Done when the cursor's group is E_GROUPS.
+
+    The cursor is: group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), and the place inside the step.
+    The change positions are written only where their addresses are not 0.
+    """
+    groups = word(epoch, E_GROUPS)
+    group, step = word(cursor, 0), word(cursor, 1)
+    first_left, first_right = _side_word(epoch, 0, S_FIRST), _side_word(epoch, 1, S_FIRST)
+    head_left, head_right = _side_word(epoch, 0, S_HEAD), _side_word(epoch, 1, S_HEAD)
+    left_view, right_view = _side_word(epoch, 0, S_VIEW), _side_word(epoch, 1, S_VIEW)
+    left_rows, left_stride = word(left_view, ROWS), word(left_view, STRIDE)
+    right_rows, right_stride = word(right_view, ROWS), word(right_view, STRIDE)
+    at = filled
+    resumed = word(cursor, 2) != -1
+    while group < groups:
+        ahead = min(group + _AHEAD, groups - 1)
+        if word(head_right, ahead) != 0:
+            prefetch(right_rows + (word(head_right, ahead) - 1) * right_stride)
+        if word(head_left, ahead) != 0:
+            prefetch(left_rows + (word(head_left, ahead) - 1) * left_stride)
+        ahead = min(group + _AHEAD // 2, groups - 1)
+        if word(first_right, ahead) >= 0 and word(head_left, ahead) != 0:
+            following = load_u32(left_rows + (word(head_left, ahead) - 1) * left_stride + NEXT)
+            if following != 0:
+                prefetch(left_rows + (following - 1) * left_stride)
+        left_changes, right_changes = word(first_left, group) >= 0, word(first_right, group) >= 0
+        if step == 0:
+            if left_changes and word(head_right, group) != 0:
+                end = -1 if resumed else _pair_one_row(epoch, group, 0, sign, cursor, at)
+                at = end if end >= 0 else _pair_chain(epoch, group, 0, sign, cursor, at)
+                if word(cursor, 2) != -1 or word(cursor, 0) == OVERFLOW:
+                    break
+            step = 1
+        if step == 1:
+            if left_changes and right_changes:
+                at = _pair_changes(epoch, group, sign, cursor, at)
+                if word(cursor, 2) != -1 or word(cursor, 0) == OVERFLOW:
+                    break
+            step = 2
+        if right_changes and word(head_left, group) != 0:
+            at = _pair_chain(epoch, group, 1, sign, cursor, at)
+            if word(cursor, 2) != -1 or word(cursor, 0) == OVERFLOW:
+                break
+        resumed = False
+        step = 0
+        group += 1
+    if word(cursor, 0) != OVERFLOW:
+        _keep(cursor, 0, group)
+        _keep(cursor, 1, step)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _unchanged_from(epoch: int, side: int, number: int) -> int:
+    """Return the first unchanged row at or behind `number` in its chain; 0 at the end."""
+    view = _side_word(epoch, side, S_VIEW)
+    if _side_word(epoch, side, S_CHANGED_COUNT) != 0:
+        changed, bits = _side_word(epoch, side, S_CHANGED), _side_word(epoch, side, S_CHANGED_BITS)
+        while number != 0 and in_changed_set(number, changed, bits):
+            number = load_u32(word(view, ROWS) + (number - 1) * word(view, STRIDE) + NEXT)
+    return number
+
+
+@njit(cache=True, nogil=True)
+def emit_lone_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, filled: int) -> int:
+    """Append the lone rows of one side at `filled`; return how far the output is filled.
+
+    Done when the cursor's group is E_GROUPS + 2: the two groups behind the others hold the changes whose key can never match.
+    The cursor is: group, step (0: changes, 1: unchanged rows), change (-1: first), row of the chain (-1: head).
+    """
+    groups = word(epoch, E_GROUPS)
+    view = _side_word(epoch, side, S_VIEW)
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    first, head = _side_word(epoch, side, S_FIRST), _side_word(epoch, side, S_HEAD)
+    degrees_before = _side_word(epoch, 1 - side, S_DEGREES_BEFORE)
+    degrees_after = _side_word(epoch, 1 - side, S_DEGREES_AFTER)
+    next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
+    before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
+    capacity, out_weights = word(epoch, E_CAPACITY), word(epoch, E_OUT_WEIGHTS)
+    out_own, out_other = _side_word(epoch, side, S_OUT), _side_word(epoch, 1 - side, S_OUT)
+    group, step, change, position = word(cursor, 0), word(cursor, 1), word(cursor, 2), word(cursor, 3)
+    at = filled
+    full = False
+    while group < groups + 2:
+        shown_before = word(degrees_before, group) if group < groups else 0
+        shown_after = word(degrees_after, group) if group < groups else 0
+        if kind == LONE_MISSING:
+            shown_before = 1 - shown_before
+            shown_after = 1 - shown_after
         if step == 0:
             if shown_before or shown_after:
                 if change == -1:
-                    change = first[group]
+                    change = word(first, group)
                 while change >= 0:
-                    weight = after[change] * shown_after - before[change] * shown_before
+                    weight = word(after, change) * shown_after - word(before, change) * shown_before
                     if _wanted(weight, sign):
                         if at == capacity:
-                            cursor[0], cursor[1], cursor[2], cursor[3] = group, 0, change, -1
-                            return at
-                        out_own[at] = refs[change]
-                        out_other[at] = 0
-                        out_weights[at] = weight
+                            full = True
+                            break
+                        store_u64(out_own + at * 8, word(refs, change))
+                        store_u64(out_other + at * 8, 0)
+                        store_u64(out_weights + at * 8, weight)
                         at += 1
-                    change = next_change[change]
+                    change = word(next_change, change)
+            if full:
+                break
             step = 1
             position = -1
-        if shown_before != shown_after and (shown_after - shown_before) * sign > 0 and group < groups:
+        if shown_after != shown_before and (shown_after - shown_before) * sign >= 0 and group < groups:
             if position == -1:
-                position = head[group]
-            position = _unchanged_from(position, rows, stride, count_changed, changed, bits)
+                position = word(head, group)
+            position = _unchanged_from(epoch, side, position)
             while position != 0:
                 if at == capacity:
-                    cursor[0], cursor[1], cursor[2], cursor[3] = group, 1, -1, position
-                    return at
+                    full = True
+                    break
                 row = rows + (position - 1) * stride
-                out_own[at] = row
-                out_other[at] = 0
-                out_weights[at] = load_u64(row + WEIGHT) * sign
+                store_u64(out_own + at * 8, row)
+                store_u64(out_other + at * 8, 0)
+                store_u64(out_weights + at * 8, load_u64(row + WEIGHT) * (shown_after - shown_before))
                 at += 1
-                position = _unchanged_from(load_u32(row + NEXT), rows, stride, count_changed, changed, bits)
+                position = _unchanged_from(epoch, side, load_u32(row + NEXT))
+        if full:
+            break
         step = 0
         change = -1
         position = -1
         group += 1
-    cursor[0], cursor[1], cursor[2], cursor[3] = groups + 2, 0, -1, -1
+    _keep(cursor, 0, group)
+    _keep(cursor, 1, step)
+    _keep(cursor, 2, change)
+    _keep(cursor, 3, position)
     return at

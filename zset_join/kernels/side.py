@@ -1,10 +1,14 @@
-"""What a kernel needs to know of one side's state, as two int64 arrays.
+"""What a kernel needs to know of one side's state, as two runs of int64 words.
 
 The *side view* holds addresses and sizes; it is made anew whenever a region moves or grows. The *header* is part of the state
 itself: the first page of it, so that a mapped file can be reopened without reading the rest.
 """
 
 from __future__ import annotations
+
+from numba import njit
+
+from zset_join.kernels.memory import load_u64
 
 __all__ = [
     "DEGREE_OFFSET",
@@ -40,6 +44,7 @@ __all__ = [
     "SEQUENCE_WORDS",
     "STRIDE",
     "VIEW_WORDS",
+    "word",
 ]
 
 # The side view.
@@ -56,3 +61,9 @@ H_JOIN_COUNT, H_JOIN_BITS, H_IDENTITY_COUNT, H_IDENTITY_BITS = 16, 17, 18, 19
 H_TOMBSTONES, H_TOMBSTONE_FIRST, H_TOMBSTONE_LAST = 20, 21, 22
 H_FREE_BLOCKS = 64  # one list per size class, to the end of the header
 HEADER_WORDS = 512
+
+
+@njit(cache=True, nogil=True)
+def word(view: int, position: int) -> int:
+    """Return one word of a side view (or of a header), by its address."""
+    return load_u64(view + position * 8)

@@ -16,22 +16,22 @@ from zset_join.kernels.memory import load_u64, prefetch, shift_right, store_u64
 
 __all__ = [
     "find_key",
-    "find_keys",
     "find_row_slot",
     "insert_slot",
+    "likely_row",
+    "prefetch_slot",
     "rehash",
     "remove_slot",
     "replace_slot",
 ]
 
 _LOW = 0xFFFFFFFF
-_AHEAD_SLOT = 24
-_AHEAD_ROW = 10
 
 
 @njit(cache=True, nogil=True)
 def find_key(
-    slots: int, bits: int, code: int, key: int, key_heap: int, key_columns, rows: int, stride: int, heap: int, columns
+    slots: int, bits: int, code: int, key: int, key_heap: int, key_columns: int, rows: int, stride: int, heap: int,
+    columns: int,
 ) -> int:
     """Return the number of the row (in `rows`) whose `columns` equal the `key_columns` of record `key`; 0 if there is none.
 
@@ -51,32 +51,24 @@ def find_key(
 
 
 @njit(cache=True, nogil=True)
-def find_keys(
-    slots: int, bits: int, count: int, codes, keys, key_heap: int, key_columns, rows: int, stride: int, heap: int,
-    columns, found,
-) -> None:
-    """Look up `count` keys (record addresses `keys`), fetching slots and rows ahead."""
+def prefetch_slot(slots: int, bits: int, code: int) -> None:
+    """Ask for the slot of a hash."""
+    prefetch(slots + shift_right(code, 32 - bits) * 8)
+
+
+@njit(cache=True, nogil=True)
+def likely_row(slots: int, bits: int, code: int) -> int:
+    """Return the number of the first row with this hash near its home, unverified; 0 if none. Used to fetch rows ahead."""
     mask = (1 << bits) - 1
-    for index in range(count + _AHEAD_SLOT):
-        if index < count:
-            prefetch(slots + shift_right(codes[index], 32 - bits) * 8)
-        middle = index - (_AHEAD_SLOT - _AHEAD_ROW)
-        if 0 <= middle < count:
-            code = codes[middle]
-            position = shift_right(code, 32 - bits)
-            for _ in range(4):
-                slot = load_u64(slots + position * 8)
-                if slot == 0:
-                    break
-                if shift_right(slot, 32) == code:
-                    row = rows + ((slot & _LOW) - 1) * stride
-                    prefetch(row)
-                    prefetch(row + 63)
-                    break
-                position = (position + 1) & mask
-        now = index - _AHEAD_SLOT
-        if now >= 0:
-            found[now] = find_key(slots, bits, codes[now], keys[now], key_heap, key_columns, rows, stride, heap, columns)
+    position = shift_right(code, 32 - bits)
+    for _ in range(4):
+        slot = load_u64(slots + position * 8)
+        if slot == 0:
+            return 0
+        if shift_right(slot, 32) == code:
+            return slot & _LOW
+        position = (position + 1) & mask
+    return 0
 
 
 @njit(cache=True, nogil=True)

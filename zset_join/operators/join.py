@@ -54,6 +54,13 @@ _LONE = {
     "left_semi": (p.LONE_MATCHED, 0),
     "left_anti": (p.LONE_MISSING, 0),
 }
+_OUTPUT_NAMES = ("out_left", "out_right", "out_weights")
+_SPARE_NAMES = ("spare_left", "spare_right", "spare_weights")
+_CANDIDATE_NAMES = ("candidate_left", "candidate_right", "candidate_weights")
+_CHANGE_NAMES = ("candidate_left_change", "candidate_right_change")
+_FIRST = ("first_left", "first_right")
+_HEAD = ("head_left", "head_right")
+_CHUNKS_AT_ONCE = 4
 _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 
@@ -144,6 +151,8 @@ class HashJoin:
             mode="changelog",
         )
         self._chunk_rows = chunk_rows
+        self._output_rows = _CHUNKS_AT_ONCE * chunk_rows
+        self._overflowed = False
         self._scratch = Scratch()
         self._prepared: _Prepared | None = None
         self._totals = {"stale_rows": 0, "unknown_deletes": 0, "rejected_rows": 0}
@@ -308,15 +317,14 @@ class HashJoin:
         refs, numbers, _, after, hashes, matchable = arrays
         left, right = self._sides
         size = end + 2
-        first = [scratch.array("first_left", size), scratch.array("first_right", size)]
+        first = [scratch.array(name, size) for name in _FIRST]
         group_refs, group_sides = scratch.array("group_refs", size), scratch.array("group_sides", size)
         group_hashes = scratch.array("group_hashes", size)
         next_change = scratch.array("next_change", size)
         table, bits = scratch.table("groups", end)
-        left_key = (left.arena.heap_address, left.join_columns)
-        right_key = (right.arena.heap_address, right.join_columns)
         groups = prepared.groups = group_changes(
-            counts[0], counts[1], refs, hashes, matchable, *left_key, *right_key, table, bits, next_change, *first,
+            counts[0], counts[1], refs, hashes, matchable, left.arena.heap_address, left.join_columns.address,
+            right.arena.heap_address, right.join_columns.address, table, bits, next_change, *first,
             scratch.array("last_left", size), scratch.array("last_right", size), group_refs, group_sides, group_hashes,
         )
         prepared.changed = []
@@ -325,14 +333,11 @@ class HashJoin:
             changed, changed_bits = scratch.table(f"changed{number}", counts[number])
             count = make_changed_set(begin, begin + counts[number], numbers, changed, changed_bits)
             prepared.changed.append((changed, changed_bits, count))
-        heads = [scratch.array("head_left", size), scratch.array("head_right", size)]
-        for number, side in enumerate(self._sides):
-            other_is_lone = self._lone[1 - number] != 0
-            asked = (number == _RIGHT or other_is_lone, number == _LEFT or other_is_lone)
-            find_group_rows(
-                side.view, side.join_columns, groups, *first, *asked, group_refs, group_sides, group_hashes,
-                *left_key, *right_key, heads[number],
-            )
+        heads = [scratch.array(name, size) for name in _HEAD]
+        find_group_rows(
+            left.view, right.view, groups, *first, self._lone[_RIGHT] != 0, self._lone[_LEFT] != 0, group_refs, group_sides,
+            group_hashes, left.join_columns.address, right.join_columns.address, *heads,
+        )
         if self._residual is None and any(self._lone):
             for number, side in enumerate(self._sides):
                 if self._lone[1 - number]:
@@ -343,22 +348,57 @@ class HashJoin:
                     )
 
     def _emit(self, prepared: _Prepared) -> Iterator[ZSet]:
-        """Fill chunk after chunk: all retractions, then all insertions."""
-        steps = self._residual_steps(prepared) if self._residual is not None else self._steps(prepared)
+        """Yield all retractions, then all insertions.
+
+        Both are made in one pass as long as they fit the output arrays; a larger answer takes one pass for each.
+        """
         scratch = self._scratch
-        refs = [scratch.array("out_left", self._chunk_rows), scratch.array("out_right", self._chunk_rows)]
-        weights = scratch.array("out_weights", self._chunk_rows)
+        for name in _OUTPUT_NAMES:
+            scratch.array(name, self._output_rows)
+        if self._residual is None and not self._overflowed:
+            filled = self._fill(self._steps(prepared, 0))
+            self._overflowed = filled < 0
+            if filled >= 0:
+                places = [scratch.address(name) for name in _OUTPUT_NAMES]
+                for name in _SPARE_NAMES:
+                    scratch.array(name, self._output_rows)
+                p.partition_by_sign(*places, filled, *(scratch.address(name) for name in _SPARE_NAMES))
+                yield from self._chunks(prepared, filled)
+                return
+        total = 0
+        for sign in (-1, 1):
+            steps = self._residual_steps(prepared, sign) if self._residual is not None else self._steps(prepared, sign)
+            for filled in self._fill_often(steps):
+                total += filled
+                yield from self._chunks(prepared, filled)
+        self._overflowed = self._residual is None and total > self._output_rows
+
+    def _fill(self, steps: Sequence[Any]) -> int:
+        """Run steps that all fit the output arrays; return how far they are filled, -1 when they do not fit."""
+        filled = 0
+        for step in steps:
+            filled, done = step(filled)
+            if not done:
+                return -1
+        return filled
+
+    def _fill_often(self, steps: Sequence[Any]) -> Iterator[int]:
+        """Run steps, stopping whenever the output arrays are full and at the end."""
         filled = 0
         for step in steps:
             done = False
             while not done:
-                filled, done = step(filled, refs, weights)
-                if filled == self._chunk_rows:
-                    self._check_current(prepared)
-                    yield from self._gather(refs, weights, 0, filled)
+                filled, done = step(filled)
+                if filled == self._output_rows:
+                    yield filled
                     filled = 0
         if filled:
-            yield from self._gather(refs, weights, 0, filled)
+            yield filled
+
+    def _chunks(self, prepared: _Prepared, filled: int) -> Iterator[ZSet]:
+        for begin in range(0, filled, self._chunk_rows):
+            self._check_current(prepared)
+            yield from self._gather(begin, min(self._chunk_rows, filled - begin))
 
     def _check_current(self, prepared: _Prepared) -> None:
         if self._prepared is not prepared:
@@ -368,65 +408,63 @@ class HashJoin:
                 epoch=prepared.tick.epoch,
             )
 
-    def _gather(self, refs: Sequence[Any], weights: Any, begin: int, count: int) -> Iterator[ZSet]:
+    def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
+        left, right, weights = _OUTPUT_NAMES
+        scratch = self._scratch
         try:
-            rows = self._joined.gather(refs[0], refs[1], begin, count)
+            rows = self._joined.gather(scratch.address(left) + 8 * begin, scratch.address(right) + 8 * begin, count)
         except OverflowError:
             if count == 1:
                 raise
             half = count // 2
-            yield from self._gather(refs, weights, begin, half)
-            yield from self._gather(refs, weights, begin + half, count - half)
+            yield from self._gather(begin, half)
+            yield from self._gather(begin + half, count - half)
             return
-        yield ZSet(rows, weights[begin : begin + count].copy())
+        yield ZSet(rows, scratch.array(weights, 0)[begin : begin + count].copy())
 
-    def _steps(self, prepared: _Prepared) -> list[Any]:
-        steps: list[Any] = []
-        for sign in (-1, 1):
-            if self._pairs:
-                steps.append(self._pair_step(prepared, sign))
-            for side in (_LEFT, _RIGHT):
-                if self._lone[side]:
-                    steps.append(self._lone_step(prepared, side, sign))
-        return steps
+    def _steps(self, prepared: _Prepared, sign: int) -> list[Any]:
+        steps = [self._pair_step(prepared, sign, _OUTPUT_NAMES)] if self._pairs else []
+        return steps + [self._lone_step(prepared, side, sign) for side in (_LEFT, _RIGHT) if self._lone[side]]
 
-    def _pair_step(self, prepared: _Prepared, sign: int, *, track: bool = False) -> Any:
-        scratch = self._scratch
-        cursor = np.array([0, 0, -1, -1], np.int64)
-        named = [
-            scratch.array(name, 0)
-            for name in ("first_left", "first_right", "next_change", "head_left", "head_right", "refs", "before", "after")
+    def _epoch_view(self, prepared: _Prepared, names: tuple[str, str, str], changes: tuple[str, str] | None) -> Any:
+        """Write down where the arrays of the epoch are, for the kernels that emit rows."""
+        address = self._scratch.address
+        block = self._scratch.array("block", 2 * p.BLOCK_ROWS)
+        capacity = self._chunk_rows if changes else self._output_rows
+        words = [
+            prepared.groups, address("next_change"), address("refs"), address("before"), address("after"), address(names[2]),
+            capacity, int(block.ctypes.data),
         ]
-        left_change = scratch.array("out_left_change", self._chunk_rows if track else 1)
-        right_change = scratch.array("out_right_change", self._chunk_rows if track else 1)
+        for number, side in enumerate(self._sides):
+            lone = self._residual is None and self._lone[1 - number] != 0
+            words += [
+                side.view, address(_FIRST[number]), address(_HEAD[number]), *prepared.changed[number],
+                address(f"degree_before{number}") if lone else 0, address(f"degree_after{number}") if lone else 0,
+                address(names[number]), address(changes[number]) if changes else 0,
+            ]
+        return np.array(words, np.int64)
 
-        def step(filled: int, refs: Sequence[Any], weights: Any) -> tuple[int, bool]:
-            filled = p.emit_pairs(
-                self._sides[0].view, self._sides[1].view, prepared.groups, *named, *prepared.changed[0], *prepared.changed[1],
-                sign, cursor, filled, refs[0][: self._chunk_rows], refs[1], weights[: self._chunk_rows], left_change, right_change, track,
-            )
+    def _pair_step(self, prepared: _Prepared, sign: int, names: Any, changes: Any = None) -> Any:
+        view = self._epoch_view(prepared, names, changes)
+        cursor = np.array([0, 0, -1, -1, 0], np.int64)
+        epoch, place = int(view.ctypes.data), int(cursor.ctypes.data)
+
+        def step(filled: int) -> tuple[int, bool]:
+            filled = p.emit_pairs(epoch, sign, place, filled)
             if cursor[0] == p.OVERFLOW:
                 raise self._weight_overflow(prepared.tick)
-            return filled, bool(cursor[0] == prepared.groups)
+            return filled, bool(cursor[0] == view[p.E_GROUPS])
 
         return step
 
     def _lone_step(self, prepared: _Prepared, side: int, sign: int) -> Any:
-        scratch = self._scratch
-        cursor = np.array([0, 0, -1, -1], np.int64)
-        first = scratch.array(("first_left", "first_right")[side], 0)
-        head = scratch.array(("head_left", "head_right")[side], 0)
-        degrees = [scratch.array(f"degree_{when}{1 - side}", 0) for when in ("before", "after")]
-        next_change, all_refs, before, after = (scratch.array(name, 0) for name in ("next_change", "refs", "before", "after"))
-        view = self._sides[side].view
+        view = self._epoch_view(prepared, _OUTPUT_NAMES, None)
+        cursor = np.array([0, 0, -1, -1, 0], np.int64)
+        epoch, place = int(view.ctypes.data), int(cursor.ctypes.data)
 
-        def step(filled: int, refs: Sequence[Any], weights: Any) -> tuple[int, bool]:
-            filled = p.emit_lone_rows(
-                view, prepared.groups, first, next_change, head, *degrees, all_refs, before, after,
-                *prepared.changed[side], self._lone[side], sign, cursor, filled, refs[side], refs[1 - side],
-                weights[: self._chunk_rows],
-            )
-            return filled, bool(cursor[0] == prepared.groups + 2)
+        def step(filled: int) -> tuple[int, bool]:
+            filled = p.emit_lone_rows(epoch, side, self._lone[side], sign, place, filled)
+            return filled, bool(cursor[0] == view[p.E_GROUPS] + 2)
 
         return step
 
@@ -435,16 +473,14 @@ class HashJoin:
     def _candidates(self, prepared: _Prepared) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
         """Yield chunks of pairs with equal keys that changed: refs, weights, and the positions of either change."""
         scratch = self._scratch
-        size = self._chunk_rows
-        refs = [scratch.array("candidate_left", size), scratch.array("candidate_right", size)]
-        weights = scratch.array("candidate_weights", size)
-        step = self._pair_step(prepared, 0, track=True)
-        changes = [scratch.array("out_left_change", size), scratch.array("out_right_change", size)]
+        arrays = [scratch.array(name, self._chunk_rows) for name in (*_CANDIDATE_NAMES, *_CHANGE_NAMES)]
+        step = self._pair_step(prepared, 0, _CANDIDATE_NAMES, _CHANGE_NAMES)
         done = False
         while not done:
-            count, done = step(0, refs, weights)
+            count, done = step(0)
             if count:
-                yield refs[0][:count], refs[1][:count], weights[:count], changes[0][:count], changes[1][:count]
+                left_refs, right_refs, weights, left_change, right_change = (array[:count] for array in arrays)
+                yield left_refs, right_refs, weights, left_change, right_change
 
     def _passes(self, left_refs: Any, right_refs: Any) -> npt.NDArray[np.bool_]:
         """Evaluate the predicate on candidate pairs; NULL does not pass."""
@@ -452,8 +488,8 @@ class HashJoin:
         columns = []
         for side, names, refs in zip(self._sides, references(self._residual), (left_refs, right_refs), strict=True):
             ordered = sorted(names)
-            positions = side.relation.field_indices(ordered)
-            gathered = side.layout.gather(refs, 0, len(refs), side.arena.heap_address, positions) if ordered else []
+            plan = side.layout.gather_plan(side.relation.field_indices(ordered))
+            gathered = plan.gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)
             columns.append(dict(zip(ordered, gathered, strict=True)))
         return evaluate(self._residual, columns[0], columns[1], len(left_refs))
 
@@ -485,18 +521,15 @@ class HashJoin:
         prepared.degrees = degrees
         return degrees
 
-    def _residual_steps(self, prepared: _Prepared) -> list[Any]:
+    def _residual_steps(self, prepared: _Prepared, sign: int) -> list[Any]:
         degrees = self._degrees(prepared)
-        lone = {side: found.lone_rows() for side, found in degrees.items()}
-        steps: list[Any] = []
-        for sign in (-1, 1):
-            if self._pairs:
-                steps.append(_copy_step(self._passing_pairs(prepared, sign)))
-            for side, (refs, weights) in lone.items():
-                kept = weights * sign > 0
-                empty = np.zeros(int(kept.sum()), np.int64)
-                parts = (refs[kept], empty) if side == _LEFT else (empty, refs[kept])
-                steps.append(_copy_step(iter([(*parts, weights[kept])])))
+        steps = [self._copy_step(self._passing_pairs(prepared, sign))] if self._pairs else []
+        for side, found in degrees.items():
+            refs, weights = found.lone_rows()
+            kept = weights * sign > 0
+            empty = np.zeros(int(kept.sum()), np.int64)
+            parts = (refs[kept], empty) if side == _LEFT else (empty, refs[kept])
+            steps.append(self._copy_step(iter([(*parts, weights[kept])])))
         return steps
 
     def _passing_pairs(self, prepared: _Prepared, sign: int) -> Iterator[tuple[Any, Any, Any]]:
@@ -504,6 +537,26 @@ class HashJoin:
             passing = np.unpackbits(prepared.masks[number], count=len(weights)).view(np.bool_)
             kept = passing & ((weights > 0) == (sign > 0))
             yield left_refs[kept], right_refs[kept], weights[kept]
+
+    def _copy_step(self, parts: Iterator[tuple[Any, Any, Any]]) -> Any:
+        """Return a step that copies arrays of pairs into the output, as far as there is room."""
+        pending: list[Any] = []
+
+        def step(filled: int) -> tuple[int, bool]:
+            if not pending:
+                following = next(parts, None)
+                if following is None:
+                    return filled, True
+                pending.append(following)
+            arrays = pending.pop()
+            count = min(len(arrays[2]), self._output_rows - filled)
+            for name, array in zip(_OUTPUT_NAMES, arrays, strict=True):
+                self._scratch.array(name, 0)[filled : filled + count] = array[:count]
+            if count < len(arrays[2]):
+                pending.append(tuple(array[count:] for array in arrays))
+            return filled + count, False
+
+        return step
 
     def _weight_overflow(self, tick: Tick) -> WeightOverflowError:
         left, right = (relation.name for relation in self.inputs)
@@ -513,28 +566,6 @@ class HashJoin:
             code="WEIGHT_OVERFLOW",
             epoch=tick.epoch,
         )
-
-
-def _copy_step(parts: Iterator[tuple[Any, Any, Any]]) -> Any:
-    """Return a step that copies arrays of pairs into the output, as far as there is room."""
-    pending: list[Any] = []
-
-    def step(filled: int, refs: Sequence[Any], weights: Any) -> tuple[int, bool]:
-        if not pending:
-            following = next(parts, None)
-            if following is None:
-                return filled, True
-            pending.append(following)
-        left, right, values = pending.pop()
-        count = min(len(values), len(weights) - filled)
-        refs[0][filled : filled + count] = left[:count]
-        refs[1][filled : filled + count] = right[:count]
-        weights[filled : filled + count] = values[:count]
-        if count < len(values):
-            pending.append((left[count:], right[count:], values[count:]))
-        return filled + count, False
-
-    return step
 
 
 def _checked_arguments(

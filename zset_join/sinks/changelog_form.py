@@ -9,10 +9,11 @@
 |                    | `_commit_timestamp` (when the epoch was written)          |                             |
 
 A retraction and an insertion are an update only when both hold the same key; without a key, and where a key is only
-retracted or only inserted, they are `-D` and `+I`. The lines keep the order of the delta, in which retractions come first.
+retracted or only inserted, they are `-D` and `+I`. The lines keep the order of the delta, in which retractions come
+first.
 
-Keys are the same as everywhere else (NaN = NaN, 0.0 = -0.0, NULL = NULL). Source: RowKind of Flink, change columns of Spark 4.2
-and Delta.
+Keys are the same as everywhere else (NaN = NaN, 0.0 = -0.0, NULL = NULL). Source: RowKind of Flink, change columns of
+Spark 4.2 and Delta.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import SinkError
+from zset_join.errors import OptionError, SinkError
 from zset_join.kernels.nested import canonical_floats, encode_nested, is_nested
 from zset_join.kernels.nested_bytes import copy_runs
 from zset_join.zset import ZSet
@@ -58,13 +59,14 @@ def changelog_schema(schema: pa.Schema, form: ChangelogForm) -> pa.Schema:
     """Return the columns of the changelog of rows with this schema.
 
     Raises:
-        SinkError: the form is unknown, or one of its columns is among those of the rows.
+        OptionError: the form is unknown.
+        SinkError: one of its columns is among those of the rows.
 
     >>> changelog_schema(pa.schema({"k": pa.int8()}), "weight").names
     ['k', '_weight']
     """
     if form not in _ADDED:
-        raise SinkError(
+        raise OptionError(
             f"form={form!r} is unknown; use one of {', '.join(get_args(ChangelogForm))}.", code="SINK_OPTION", form=form
         )
     clashes = sorted({field.name for field in _ADDED[form]} & set(schema.names))
@@ -170,4 +172,6 @@ def _canonical_front(blobs: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     cut = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
     target = np.empty(int(cut[-1]), np.uint8)
     copy_runs(target, cut[:-1], content, starts, ends)
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(blobs), [None, pa.py_buffer(cut), pa.py_buffer(target)])
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(blobs), [None, pa.py_buffer(cut), pa.py_buffer(target)]
+    )

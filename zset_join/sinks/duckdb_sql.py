@@ -1,7 +1,8 @@
 """The SQL of a materialized view in DuckDB, made once per view.
 
-A view `t` is kept as a *base table* `_zset_join.t` and a SQL view `main.t` over it. The base table has the columns `c0`, `c1`,
-... in the order of the output, so that no column name of a user meets a name of ours, and the bookkeeping columns
+A view `t` is kept as a *base table* `_zset_join.t` and a SQL view `main.t` over it. The base table has the columns
+`c0`, `c1`, ... in the order of the output, so that no column name of a user meets a name of ours, and the bookkeeping
+columns
 
 | column     | type    | holds                                                                                |
 |------------|---------|--------------------------------------------------------------------------------------|
@@ -10,11 +11,11 @@ A view `t` is kept as a *base table* `_zset_join.t` and a SQL view `main.t` over
 | `key_hash` | UBIGINT | DuckDB's hash of the key columns; only with a key                                    |
 
 The same row may stand on several lines; the view shows each line `weight` times. Temporary tables of one epoch:
-`delta` (the net change, one line per row), `candidate` (lines of the base table with the hash of a changed row), `matched`
-(those that a retraction takes away).
+`delta` (the net change, one line per row), `candidate` (lines of the base table with the hash of a changed row),
+`matched` (those that a retraction takes away).
 
-Identity is DuckDB's `IS NOT DISTINCT FROM`, which is Spark's: NaN = NaN, 0.0 = -0.0, NULL = NULL, nested values included. A
-hash only finds candidates. Limits: a calendar interval of 1 month equals one of 30 days.
+Identity is DuckDB's `IS NOT DISTINCT FROM`, which is Spark's: NaN = NaN, 0.0 = -0.0, NULL = NULL, nested values
+included. A hash only finds candidates. Limits: a calendar interval of 1 month equals one of 30 days.
 
 Every name of a user goes through `quote`; values never become part of the text.
 """
@@ -28,11 +29,36 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
-__all__ = ["BASE_SCHEMA", "CHUNK", "EPOCHS", "ViewStatements", "quote"]
+__all__ = [
+    "CHUNK",
+    "CREATE_EPOCHS",
+    "FIND_NAME",
+    "FIND_VIEW",
+    "INSERT_VIEW",
+    "UPDATE_EPOCH",
+    "UPDATE_VERSION",
+    "ViewStatements",
+    "quote",
+]
 
-BASE_SCHEMA = '"_zset_join"'
-EPOCHS = 'main."_zset_join_epochs"'
+_BASE_SCHEMA = '"_zset_join"'
+_EPOCHS = 'main."_zset_join_epochs"'
 CHUNK = "_zset_join_chunk"
+
+CREATE_EPOCHS = (
+    f"CREATE TABLE IF NOT EXISTS {_EPOCHS} (view VARCHAR, query_id VARCHAR, epoch BIGINT, rows BIGINT, "
+    f"retractions BIGINT, layout VARCHAR, hash_version VARCHAR)"
+)
+FIND_VIEW = f"SELECT query_id, epoch, layout, hash_version FROM {_EPOCHS} WHERE lower(view) = lower($view)"
+FIND_NAME = (
+    "SELECT table_type FROM information_schema.tables WHERE table_schema = 'main' AND lower(table_name) = lower($view)"
+)
+INSERT_VIEW = f"INSERT INTO {_EPOCHS} VALUES ($view, $query_id, NULL, 0, 0, $layout, $version)"
+UPDATE_EPOCH = (
+    f"UPDATE {_EPOCHS} SET epoch = $epoch, rows = $rows, retractions = $retractions WHERE lower(view) = lower($view)"
+)
+UPDATE_VERSION = f"UPDATE {_EPOCHS} SET hash_version = $version WHERE lower(view) = lower($view)"
+
 _DELTA = 'temp."_zset_join_delta"'
 _NET = 'temp."_zset_join_net"'
 _CANDIDATE = 'temp."_zset_join_candidate"'
@@ -55,21 +81,23 @@ class ViewStatements:
         table: what the user calls the view.
         schema: columns of the output.
         key: positions of the key columns; empty when the whole row is the identity of a row.
+        hash_bits: bits of a hash that are kept.
     """
 
-    def __init__(self, table: str, schema: pa.Schema, key: Sequence[int]) -> None:
+    def __init__(self, table: str, schema: pa.Schema, key: Sequence[int], *, hash_bits: int = 64) -> None:
         self.view = f"main.{quote(table)}"
-        self.base = f"{BASE_SCHEMA}.{quote(table)}"
+        self.base = f"{_BASE_SCHEMA}.{quote(table)}"
         self.has_key = bool(key)
         count = len(schema)
         self.columns = [f"c{index}" for index in range(count)]
         self._listed = ", ".join(self.columns)
         self._key_columns = [f"c{index}" for index in key]
-        self._hashes = [f"hash({self._listed}) AS row_hash"]
+        mask = (1 << hash_bits) - 1
+        self._hashes = [f"hash({self._listed}) & {mask} AS row_hash"]
         self._hash_names = "row_hash"
         self._match_hash = "row_hash"
         if key:
-            self._hashes.append(f"hash({', '.join(self._key_columns)}) AS key_hash")
+            self._hashes.append(f"hash({', '.join(self._key_columns)}) & {mask} AS key_hash")
             self._hash_names = "row_hash, key_hash"
             self._match_hash = "key_hash"
         self._names = ", ".join(quote(name) for name in schema.names)
@@ -82,11 +110,13 @@ class ViewStatements:
     def create(self) -> list[str]:
         """Return the statements that make the base table, typed like the registered chunk, and the view."""
         once = f"SELECT {self._listed} FROM {self.base}"
-        again = f"SELECT {self._listed} FROM (SELECT {self._listed}, unnest(range(1, weight)) FROM {self.base} WHERE weight > 1)"
+        repeated = f"SELECT {self._listed}, unnest(range(1, weight)) FROM {self.base} WHERE weight > 1"
+        again = f"SELECT {self._listed} FROM ({repeated})"
+        hashes = ", ".join(self._hashes)
         shown = once if self.has_key else f"{once} UNION ALL {again}"
         return [
-            f"CREATE SCHEMA IF NOT EXISTS {BASE_SCHEMA}",
-            f"CREATE TABLE {self.base} AS SELECT {self._listed}, weight, {', '.join(self._hashes)} FROM {CHUNK} LIMIT 0",
+            f"CREATE SCHEMA IF NOT EXISTS {_BASE_SCHEMA}",
+            f"CREATE TABLE {self.base} AS SELECT {self._listed}, weight, {hashes} FROM {CHUNK} LIMIT 0",
             f"CREATE VIEW {self.view} ({self._names}) AS {shown}",
         ]
 
@@ -113,9 +143,12 @@ class ViewStatements:
     def consolidate(self) -> list[str]:
         """Return the statements that add up the lines with equal rows into a table of their own."""
         repeated = f"SELECT row_hash FROM {_DELTA} GROUP BY row_hash HAVING count(*) > 1"
+        columns = f"{self._listed}, {self._hash_names}"
+        added_up = (
+            f"SELECT sum(weight) AS weight, {columns} FROM {_DELTA} WHERE row_hash IN ({repeated}) GROUP BY {columns}"
+        )
         return [
-            f"CREATE OR REPLACE TEMP TABLE {_NET} AS SELECT {self._listed}, sum(weight) AS weight, {self._hash_names} "
-            f"FROM {_DELTA} WHERE row_hash IN ({repeated}) GROUP BY {self._listed}, {self._hash_names}",
+            f"CREATE OR REPLACE TEMP TABLE {_NET} AS {added_up}",
             f"DELETE FROM {_DELTA} WHERE row_hash IN (SELECT row_hash FROM {_NET})",
         ]
 
@@ -125,7 +158,8 @@ class ViewStatements:
 
     def take_net(self) -> str:
         """Return the statement that puts the added up lines back into the delta."""
-        return f"INSERT INTO {_DELTA} SELECT * REPLACE (CAST(weight AS BIGINT) AS weight) FROM {_NET} WHERE weight <> 0"
+        net = f"SELECT * REPLACE (CAST(weight AS BIGINT) AS weight) FROM {_NET} WHERE weight <> 0"
+        return f"INSERT INTO {_DELTA} BY NAME {net}"
 
     def count_delta(self) -> str:
         """Return the query for the lines of the delta: all of them, and the retractions."""
@@ -148,17 +182,18 @@ class ViewStatements:
     def match_retractions(self) -> str:
         """Return the statement that finds the lines each retraction takes away.
 
-        With a key the identity is compared by value and the rest of the row by its hash: that only checks the changelog.
+        With a key the identity is compared by value and the rest of the row by its hash: that only checks the
+        changelog.
         """
         also = " AND candidate.row_hash = delta.row_hash" if self.has_key else ""
         return (
             f"CREATE OR REPLACE TEMP TABLE {_MATCHED} AS SELECT candidate.base_row, delta.rowid AS delta_row, "
-            f"candidate.weight AS held, delta.weight AS change "
-            f"FROM {_CANDIDATE} AS candidate JOIN {_DELTA} AS delta ON {self._same_identity()}{also} WHERE delta.weight < 0"
+            f"candidate.weight AS held, delta.weight AS change FROM {_CANDIDATE} AS candidate "
+            f"JOIN {_DELTA} AS delta ON {self._same_identity()}{also} WHERE delta.weight < 0"
         )
 
     def count_unheld(self) -> str:
-        """Return the query for the retractions of more than the view holds, one of them, and those that leave a rest."""
+        """Return the query for how many retractions exceed what is held, one of them, and how many leave a rest."""
         return (
             f"SELECT count(*) FILTER (rest < 0), min(delta_row) FILTER (rest < 0), count(*) FILTER (rest > 0) FROM ("
             f"SELECT delta.rowid AS delta_row, coalesce(sum(matched.held), 0) + delta.weight AS rest "
@@ -168,22 +203,20 @@ class ViewStatements:
 
     def describe_retraction(self, delta_row: int) -> str:
         """Return the query for one retraction, its weight, and how much of the row the view holds."""
-        return (
-            f"SELECT {self._listed}, weight, (SELECT coalesce(sum(held), 0) FROM {_MATCHED} WHERE delta_row = delta.rowid) "
-            f"FROM {_DELTA} AS delta WHERE delta.rowid = {delta_row:d}"
-        )
+        held = f"SELECT coalesce(sum(held), 0) FROM {_MATCHED} WHERE delta_row = {delta_row:d}"
+        return f"SELECT {self._listed}, weight, ({held}) FROM {_DELTA} WHERE rowid = {delta_row:d}"
 
     def delete_matched(self) -> str:
         """Return the statement that takes the matched lines out of the base table."""
         return f"DELETE FROM {self.base} WHERE rowid IN (SELECT base_row FROM {_MATCHED})"
 
     def insert_rest(self) -> str:
-        """Return the statement that puts back what retractions left of the lines they matched."""
+        """Return the statement that puts back what retractions left of the lines they matched; only without a key."""
+        row = _prefixed("candidate", self.columns)
+        rests = f"SELECT min(base_row) AS base_row, sum(held) + min(change) AS rest FROM {_MATCHED} GROUP BY delta_row"
         return (
-            f"INSERT INTO {self.base} SELECT {_prefixed('candidate', self.columns)}, CAST(rest AS BIGINT), "
-            f"{_prefixed('candidate', self._hash_names.split(', '))} FROM {_CANDIDATE} AS candidate JOIN "
-            f"(SELECT min(base_row) AS base_row, sum(held) + min(change) AS rest FROM {_MATCHED} GROUP BY delta_row) AS left_over "
-            f"ON candidate.base_row = left_over.base_row WHERE rest > 0"
+            f"INSERT INTO {self.base} SELECT {row}, CAST(rest AS BIGINT), row_hash "
+            f"FROM {_CANDIDATE} AS candidate JOIN ({rests}) AS left_over USING (base_row) WHERE rest > 0"
         )
 
     # -- insertions ---------------------------------------------------------------------------------------------------
@@ -207,7 +240,9 @@ class ViewStatements:
 
     def insert(self) -> str:
         """Return the statement that adds the insertions of the delta to the base table."""
-        return f"INSERT INTO {self.base} SELECT {self._listed}, weight, {self._hash_names} FROM {_DELTA} WHERE weight > 0"
+        return (
+            f"INSERT INTO {self.base} SELECT {self._listed}, weight, {self._hash_names} FROM {_DELTA} WHERE weight > 0"
+        )
 
     def _same_identity(self) -> str:
         compared = self._key_columns or self.columns
@@ -220,17 +255,21 @@ def _prefixed(table: str, columns: Iterable[str]) -> str:
 
 
 def _exported(expression: str, data_type: pa.DataType) -> str:
-    """Return the expression with every duration as a BIGINT of microseconds: as an interval of nanoseconds it overflows."""
+    """Return the expression with every duration as microseconds: exported as an interval it would overflow."""
     if not _has_duration(data_type):
         return expression
     if pt.is_duration(data_type):
         return f"epoch_us({expression})"
     if pt.is_struct(data_type):
-        fields = (f"{quote(field.name)} := {_exported(f'{expression}.{quote(field.name)}', field.type)}" for field in data_type)
+        fields = (
+            f"{quote(field.name)} := {_exported(f'{expression}.{quote(field.name)}', field.type)}"
+            for field in data_type
+        )
         made = f"struct_pack({', '.join(fields)})"
     elif pt.is_map(data_type):
         key, item = _exported("entry.key", data_type.key_type), _exported("entry.value", data_type.item_type)
-        made = f"map_from_entries(list_transform(map_entries({expression}), lambda entry: {{'key': {key}, 'value': {item}}}))"
+        entry = f"{{'key': {key}, 'value': {item}}}"
+        made = f"map_from_entries(list_transform(map_entries({expression}), lambda entry: {entry}))"
     else:
         made = f"list_transform({expression}, lambda element: {_exported('element', data_type.value_type)})"
     return f"CASE WHEN {expression} IS NULL THEN NULL ELSE {made} END"

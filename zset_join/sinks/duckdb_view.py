@@ -1,23 +1,24 @@
 """A materialized view in a DuckDB file.
 
-The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight says. One
-transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per view), so a
-crash leaves the view at the end of an epoch, and an epoch that comes again changes nothing.
+The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight says.
+One transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per
+view), so a crash leaves the view at the end of an epoch, and an epoch that comes again changes nothing.
 
-A row is found by a hash and verified by value. Without a key the identity of a row is the whole row; with one it is the key,
-at most one row may hold it, and retractions are compared with the stored row by its hash. Equality is Spark's (NaN, 0.0 and
--0.0, NULL, nested values); see `duckdb_sql` for the tables.
+A row is found by a hash and verified by value. Without a key the identity of a row is the whole row; with one it is
+the key, at most one row may hold it, and retractions are compared with the stored row by its hash. Equality is
+Spark's (NaN, 0.0 and -0.0, NULL, nested values); see `duckdb_sql` for the tables.
 
-What it cannot do is refused, and the epoch is undone: retracting a row that the view does not hold, two live rows with one
-key, a weight beyond int64.
+What it cannot do is refused, and the epoch is undone: retracting a row that the view does not hold, two live rows
+with one key, a weight beyond int64.
 
-Memory: DuckDB's (80 % of the machine unless the file says otherwise; it spills to a directory beside the file); one chunk.
-Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, when retractions lie scattered, the
-blocks they lie in. No index: keeping one costs more than the scan. Measured on 2 cores, 14 columns, a view of 1 M rows of
-which each epoch replaces random ones: see docs/explanation/costs.md.
+Memory: DuckDB's (80 % of the machine unless the file says otherwise; it spills to a directory beside the file); one
+chunk. Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, when retractions lie
+scattered, the blocks they lie in. No index: keeping one costs more than the scan. Measured on 2 cores, 14 columns, a
+view of 1 M rows of which each epoch replaces random ones: see docs/explanation/costs.md.
 
-Limits: one process at a time may hold the file open (others may read it once the sink is closed; connections within the
-process are welcome). Column names that differ only by case, and empty ones, are refused: DuckDB has no such columns.
+Limits: one process at a time may hold the file open (others may read it once the sink is closed; connections within
+the process are welcome). Column names that differ only by case, and empty ones, are refused: DuckDB has no such
+columns.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -34,27 +35,34 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import SinkError, WeightOverflowError
+from zset_join.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.relation import Relation
-from zset_join.sinks.duckdb_sql import CHUNK, EPOCHS, ViewStatements
+from zset_join.sinks.duckdb_sql import (
+    CHUNK,
+    CREATE_EPOCHS,
+    FIND_NAME,
+    FIND_VIEW,
+    INSERT_VIEW,
+    UPDATE_EPOCH,
+    UPDATE_VERSION,
+    ViewStatements,
+)
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_replay
 from zset_join.zset import ZSet
 
 __all__ = ["DuckDBViewSink"]
 
-# The file is written through in bulk once the log has this size. DuckDB's default of 16 MB rewrites scattered blocks after
-# every second epoch of 100k rows and halves the throughput; a log of 128 MB is replayed in about a second after a crash.
+# The file is written through in bulk once the log has this size. DuckDB's default of 16 MB rewrites scattered blocks
+# after every second epoch of 100k rows and halves the throughput; 128 MB are replayed within seconds after a crash.
 _CHECKPOINT_THRESHOLD = "128MB"
 
 
 class DuckDBViewSink:
     """Keep the view `table` in a DuckDB file equal to the sum of all answers.
 
-    Args:
-        path: the DuckDB file; made when it is not there.
-        table: name of the view, any string.
-        key: columns that identify a row of the view; at most one live row may hold a key, NULL being a value like any other.
-            Default: the primary key of the output relation, else none (the view is a bag).
+    Args: path: the DuckDB file; made when it is not there. table: name of the view, any string. key: columns that
+        identify a row of the view; at most one live row may hold a key, NULL being a value like any other. Default:
+        the primary key of the output relation, else none (the view is a bag).
 
     >>> from zset_join.relation import Relation
     >>> from zset_join.zset import ZSet
@@ -63,22 +71,27 @@ class DuckDBViewSink:
     >>> view.open(Relation(name="answer", schema=ones.schema, mode="changelog"), "doctest")
     >>> view.write(0, [ones]).rows
     2
-    >>> view.read().column("k").to_pylist()
+    >>> sorted(view.read().column("k").to_pylist())
     [1, 1, 2]
     >>> view.close()
     """
 
-    def __init__(self, path: str | Path, table: str, key: Sequence[str] | None = None) -> None:
-        if not table or isinstance(key, str):
-            raise SinkError(
-                f"table={table!r}, key={key!r}: the name of a view may not be empty, and a key is a list of column names.",
+    def __init__(self, path: str | Path, table: str, key: Sequence[str] | None = None, *, hash_bits: int = 64) -> None:
+        if not table or isinstance(key, str) or not 1 <= hash_bits <= 64:
+            raise OptionError(
+                f"table={table!r}, key={key!r}, hash_bits={hash_bits!r}: the name of a view may not be empty, a key is "
+                f"a list of column names, and a hash has 1 to 64 bits.",
                 code="SINK_OPTION",
                 table=table,
                 key=key,
+                hash_bits=hash_bits,
             )
         self.path = str(path)
         self.table = table
         self.key = None if key is None else tuple(key)
+        self._hash_bits = hash_bits
+        # DuckDB does not promise the same hashes from one version to the next.
+        self._hash_version = f"{duckdb.__version__}/{hash_bits}"
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._last_epoch: int | None = None
 
@@ -88,9 +101,8 @@ class DuckDBViewSink:
     def open(self, output: Relation, query_id: str) -> None:
         """Open the file and make the view, or go on with the one it holds.
 
-        Raises:
-            SinkError: the file cannot be opened, another query's view or something else has that name, the columns or the
-                key are not those the view was made with, or DuckDB has no type for a column.
+        Raises: SinkError: the file cannot be opened, another query's view or something else has that name, the
+            columns or the key are not those the view was made with, or DuckDB has no type for a column.
         """
         check_output(self._described, output)
         self.close()
@@ -98,7 +110,9 @@ class DuckDBViewSink:
         self._schema = output.schema
         self._query_id = query_id
         self._check_names()
-        self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key))
+        self._statements = ViewStatements(
+            self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits
+        )
         try:
             self._connection = duckdb.connect(self.path)
             self._harden()
@@ -131,8 +145,8 @@ class DuckDBViewSink:
             with self._transaction():
                 rows, retractions = self._apply(epoch) if self._load(epoch, chunks) else (0, 0)
                 connection.execute(
-                    f"UPDATE {EPOCHS} SET epoch = ?, rows = ?, retractions = ? WHERE lower(view) = lower(?)",
-                    [epoch, rows, retractions, self.table],
+                    UPDATE_EPOCH,
+                    {"view": self.table, "epoch": epoch, "rows": rows, "retractions": retractions},
                 )
         except duckdb.Error as error:
             raise self._failed(f"written in epoch {epoch}", error) from error
@@ -173,8 +187,8 @@ class DuckDBViewSink:
         missing = [name for name in self._key if name not in names]
         if clashes or missing or "" in names or not names:
             raise SinkError(
-                f"{self._described} cannot have the columns {names} and the key {list(self._key)}: names must be there, differ "
-                f"by more than case, and contain the key"
+                f"{self._described} cannot have the columns {names} and the key {list(self._key)}: names must be "
+                f"there, differ by more than case, and contain the key"
                 + (f"; {clashes} clash" if clashes else "")
                 + (f"; {missing} are missing" if missing else "")
                 + ". Rename the columns of the output.",
@@ -187,7 +201,7 @@ class DuckDBViewSink:
 
     def _harden(self) -> None:
         connection = self._connected()
-        # Another connection of this process shares settings with this one, and may have locked them in an earlier `open`.
+        # Other connections of this process share the settings, and an earlier `open` may have locked them.
         if _scalar(connection, "SELECT current_setting('lock_configuration')"):
             return
         connection.execute(f"SET GLOBAL checkpoint_threshold = '{_CHECKPOINT_THRESHOLD}'")
@@ -196,24 +210,17 @@ class DuckDBViewSink:
 
     def _attach(self) -> None:
         connection = self._connected()
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {EPOCHS} (view VARCHAR, query_id VARCHAR, epoch BIGINT, rows BIGINT, "
-            f"retractions BIGINT, layout VARCHAR, duckdb_version VARCHAR)"
-        )
-        known = connection.execute(
-            f"SELECT query_id, epoch, layout, duckdb_version FROM {EPOCHS} WHERE lower(view) = lower(?)", [self.table]
-        ).fetchone()
+        connection.execute(CREATE_EPOCHS)
+        known = connection.execute(FIND_VIEW, {"view": self.table}).fetchone()
         if known is None:
             self._create()
             return
         query_id, epoch, layout, version = known
         self._check_owner(query_id, epoch, json.loads(layout))
         self._last_epoch = epoch
-        if version != duckdb.__version__:
+        if version != self._hash_version:
             connection.execute(self._statements.rehash())
-            connection.execute(
-                f"UPDATE {EPOCHS} SET duckdb_version = ? WHERE lower(view) = lower(?)", [duckdb.__version__, self.table]
-            )
+            connection.execute(UPDATE_VERSION, {"view": self.table, "version": self._hash_version})
 
     def _layout(self) -> dict[str, Any]:
         encoded = base64.b64encode(self._schema.remove_metadata().serialize().to_pybytes()).decode()
@@ -221,40 +228,46 @@ class DuckDBViewSink:
 
     def _create(self) -> None:
         connection = self._connected()
-        taken = connection.execute(
-            "SELECT table_type FROM information_schema.tables WHERE table_schema = 'main' AND lower(table_name) = lower(?)",
-            [self.table],
-        ).fetchone()
+        taken = connection.execute(FIND_NAME, {"view": self.table}).fetchone()
         if taken is not None:
             raise SinkError(
-                f"{self._described} cannot be made: the file has a {taken[0].lower()} of that name which this package did not "
-                f"make. Choose another name or another file.",
+                f"{self._described} cannot be made: the file has a {taken[0].lower()} of that name which this "
+                f"package did not make. Choose another name or another file.",
                 code="SINK_NAME_TAKEN",
                 table=self.table,
             )
-        self._check_types()
-        self._register(ZSet.empty(self._schema))
-        for statement in self._statements.create():
-            connection.execute(statement)
-        connection.unregister(CHUNK)
+        try:
+            self._register(ZSet.empty(self._schema))
+            for statement in [*self._statements.create(), self._statements.read()]:
+                connection.execute(statement)
+            connection.unregister(CHUNK)
+        except (duckdb.Error, pa.ArrowNotImplementedError):
+            self._refuse_type()
+            raise
         connection.execute(
-            f"INSERT INTO {EPOCHS} VALUES (?, ?, NULL, 0, 0, ?, ?)",
-            [self.table, self._query_id, json.dumps(self._layout()), duckdb.__version__],
+            INSERT_VIEW,
+            {
+                "view": self.table,
+                "query_id": self._query_id,
+                "layout": json.dumps(self._layout()),
+                "version": self._hash_version,
+            },
         )
 
-    def _check_types(self) -> None:
-        """Make a view of each column alone, apart from the file, to name the one that DuckDB cannot keep."""
+    def _refuse_type(self) -> None:
+        """Name the column that DuckDB cannot keep, by making a view of each alone and apart from the file."""
         for field in self._schema:
             statements = ViewStatements("sample", pa.schema([field]), ())
             with duckdb.connect(":memory:") as scratch:
-                scratch.register(CHUNK, pa.Table.from_arrays([pa.nulls(0, field.type), pa.nulls(0, pa.int64())], ["c0", "weight"]))
                 try:
+                    columns = [pa.nulls(0, field.type), pa.nulls(0, pa.int64())]
+                    scratch.register(CHUNK, pa.Table.from_arrays(columns, ["c0", "weight"]))
                     for statement in [*statements.create(), statements.read()]:
                         scratch.execute(statement)
-                except duckdb.Error as error:
+                except (duckdb.Error, pa.ArrowNotImplementedError) as error:
                     raise SinkError(
-                        f'{self._described} cannot keep column "{field.name}": DuckDB has no type for {field.type} ({error}). '
-                        f"Cast it in the query.",
+                        f'{self._described} cannot keep column "{field.name}": DuckDB has no type for {field.type} '
+                        f"({error}). Cast it in the query.",
                         code="SINK_TYPE",
                         table=self.table,
                         column=field.name,
@@ -264,19 +277,20 @@ class DuckDBViewSink:
     def _check_owner(self, query_id: str, epoch: int | None, layout: dict[str, Any]) -> None:
         if query_id != self._query_id:
             raise SinkError(
-                f'{self._described} belongs to query "{query_id}" (its last epoch is {epoch}), not to "{self._query_id}". '
-                f"Write to another file or table, or delete this one to start anew.",
+                f'{self._described} belongs to query "{query_id}" (its last epoch is {epoch}), not to '
+                f'"{self._query_id}". Write to another file or table, or delete this one to start anew.',
                 code="SINK_QUERY_ID",
                 table=self.table,
                 expected=query_id,
                 actual=self._query_id,
             )
         kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(layout["schema"])))
-        if layout["key"] != list(self._key) or not kept.equals(self._schema.remove_metadata()):
+        now = self._schema
+        if layout["key"] != list(self._key) or kept.names != now.names or kept.types != now.types:
             raise SinkError(
-                f"{self._described} was made with key {layout['key']} and columns [{_columns(kept)}]; the query now has key "
-                f"{list(self._key)} and columns [{_columns(self._schema)}]. Bring the query back, or start a new view and "
-                f"checkpoint.",
+                f"{self._described} was made with key {layout['key']} and columns [{_columns(kept)}]; the query now "
+                f"has key {list(self._key)} and columns [{_columns(now)}]. Bring the query back, or start a new view "
+                f"and checkpoint.",
                 code="SINK_SCHEMA",
                 table=self.table,
             )
@@ -284,7 +298,7 @@ class DuckDBViewSink:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _transaction(self) -> Any:
+    def _transaction(self) -> Iterator[None]:
         connection = self._connected()
         connection.execute("BEGIN TRANSACTION")
         try:
@@ -348,8 +362,8 @@ class DuckDBViewSink:
         found = _first_row(self._connected(), self._statements.find_overflow())
         if found is not None:
             raise WeightOverflowError(
-                f"{self._described}: the weights of row {self._named(found[:-1])} add up to {found[-1]} in epoch {epoch}, which "
-                f"does not fit an int64. Look for a source that repeats itself.",
+                f"{self._described}: the weights of row {self._named(found[:-1])} add up to {found[-1]} in epoch "
+                f"{epoch}, which does not fit an int64. Look for a source that repeats itself.",
                 table=self.table,
                 epoch=epoch,
                 row=found[:-1],
@@ -361,8 +375,9 @@ class DuckDBViewSink:
         *row, weight, held = found
         key = dict(zip(self._schema.names, row, strict=True))
         raise SinkError(
-            f"{self._described}: epoch {epoch} retracts row {self._named(row)} {-weight} times and the view holds it {held} times"
-            + (f" (key {({name: key[name] for name in self._key})})" if self._key else "")
+            f"{self._described}: epoch {epoch} retracts row {self._named(row)} {-weight} times and the view holds "
+            f"it {held} times"
+            + (f" (key { ({name: key[name] for name in self._key}) })" if self._key else "")
             + (f"; {unheld - 1} more retractions are like it" if unheld > 1 else "")
             + ". The view was changed by others or belongs to another checkpoint: delete both to start anew.",
             code="SINK_RETRACTION",
@@ -378,8 +393,8 @@ class DuckDBViewSink:
         found = _first_row(self._connected(), query)
         if found is not None:
             raise SinkError(
-                f"{self._described}: two live rows claim the key {dict(zip(self._key, found, strict=True))} in epoch {epoch}. "
-                f"Name more columns in key=, or leave it out for a view that may hold several.",
+                f"{self._described}: two live rows claim the key {dict(zip(self._key, found, strict=True))} in epoch "
+                f"{epoch}. Name more columns in key=, or leave it out for a view that may hold several.",
                 code="SINK_KEY",
                 table=self.table,
                 epoch=epoch,
@@ -391,8 +406,8 @@ class DuckDBViewSink:
 
     def _failed(self, what: str, error: duckdb.Error) -> SinkError:
         return SinkError(
-            f"{self._described} could not be {what}: {error}. The view is at the end of epoch {self._last_epoch}; check the path, "
-            f"the space on the disk, and that no other process has the file open.",
+            f"{self._described} could not be {what}: {error}. The view is at the end of epoch {self._last_epoch}; "
+            f"check the path, the space on the disk, and that no other process has the file open.",
             code="SINK_IO",
             table=self.table,
             path=self.path,

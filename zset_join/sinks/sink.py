@@ -1,14 +1,14 @@
 """The contract of every output.
 
-The law: after `write(epoch, chunks)` has returned, the output holds the answers of all epochs up to `epoch`, each exactly
-once, whatever was retried, replayed or killed on the way. An epoch is atomic: all of it is there, or nothing.
+The law: after `write(epoch, chunks)` has returned, the output holds the answers of all epochs up to `epoch`, each
+exactly once, whatever was retried, replayed or killed on the way. An epoch is atomic: all of it is there, or nothing.
 
-A sink belongs to one query. It keeps the query's id and the number of its last epoch together with the rows, so that a
-restarted driver can ask it where to go on, and another query cannot write into it by mistake.
+A sink belongs to one query. It keeps the query's id and the number of its last epoch together with the rows, so that
+a restarted driver can ask it where to go on, and another query cannot write into it by mistake.
 
-Epochs come in order and without holes, empty ones included, and the first is 0. An epoch at or below the last one is a
-replay: its answer is the one already there, so nothing is written. A hole means that somebody replaced the output or the
-checkpoint, and is refused: rows would be missing, and nobody would notice.
+Epochs come in order and without holes, empty ones included, and the first is 0. An epoch at or below the last one is
+a replay: its answer is the one already there, so nothing is written. A hole means that somebody replaced the output
+or the checkpoint, and is refused: rows would be missing, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
     if epoch > expected:
         holds = "holds no epoch yet" if last_epoch is None else f"ends with epoch {last_epoch}"
         raise SinkError(
-            f"{sink} {holds} and was given epoch {epoch}; epoch {expected} was expected. The output or the checkpoint was "
-            f"replaced: bring back the one that fits the other, or start both anew.",
+            f"{sink} {holds} and was given epoch {epoch}; epoch {expected} was expected. The output or the "
+            f"checkpoint was replaced: bring back the one that fits the other, or start both anew.",
             code="SINK_EPOCH_GAP",
             sink=sink,
             last_epoch=last_epoch,
@@ -110,8 +110,8 @@ def check_output(sink: str, output: Relation) -> None:
     """
     if output.mode == "upsert":
         raise SinkError(
-            f'{sink} was given relation "{output.name}" in upsert mode, whose deletes carry no row; a sink takes the answer '
-            f"of an operator, which is in changelog mode.",
+            f'{sink} was given relation "{output.name}" in upsert mode, whose deletes carry no row; a sink takes the '
+            f"answer of an operator, which is in changelog mode.",
             code="SINK_MODE",
             sink=sink,
             relation=output.name,
@@ -126,8 +126,8 @@ def check_chunk(sink: str, epoch: int, schema: pa.Schema, chunk: ZSet) -> None:
     """
     if chunk.schema.names != schema.names or chunk.schema.types != schema.types:
         raise SinkError(
-            f"{sink} was opened with columns [{_describe(schema)}] and got [{_describe(chunk.schema)}] in epoch {epoch}; "
-            f"cast the answer to the output relation first.",
+            f"{sink} was opened with columns [{_describe(schema)}] and got [{_describe(chunk.schema)}] in epoch "
+            f"{epoch}; cast the answer to the output relation first.",
             code="SINK_SCHEMA",
             sink=sink,
             epoch=epoch,

@@ -1,1 +1,36 @@
-"""The streaming API for PySpark."""
+"""Keep a join of two streams up to date inside Spark.
+
+    from zset_join.spark import appends, changes
+
+    orders = changes(orders_df, name="orders", keys=["order_id"], sequence_by="ts", apply_as_deletes="op = 'd'")
+    customers = changes(customers_df, name="customers", keys=["customer_id"], sequence_by="ts")
+    query = (
+        orders.join(customers, on="customer_id", how="left")
+        .writeStream.option("checkpointLocation", "/data/checkpoints/orders")
+        .toDuckDB("/data/orders.duckdb", "orders_with_customers")
+        .start()
+    )
+
+`streams` describes inputs, `joined` the join, `writer` collects options, `query` is the handle of what runs; `runner` is one
+epoch on the driver and `tasks` on the workers. `verification` compares the result with Spark's own batch join.
+"""
+
+from __future__ import annotations
+
+from zset_join.spark.joined import JoinedStream
+from zset_join.spark.query import JoinQuery
+from zset_join.spark.session import local_session
+from zset_join.spark.streams import ChangeStream, appends, changes
+from zset_join.spark.verification import VerificationReport
+from zset_join.spark.writer import JoinStreamWriter
+
+__all__ = [
+    "ChangeStream",
+    "JoinQuery",
+    "JoinStreamWriter",
+    "JoinedStream",
+    "VerificationReport",
+    "appends",
+    "changes",
+    "local_session",
+]

@@ -7,13 +7,12 @@ stored (an update must find it) but not arranged.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from zset_join.kernels import side as s
 from zset_join.state.row_arena import RowArena
+from zset_join.state.row_layout import ColumnTable
 from zset_join.state.slot_table import SlotTable
 
 __all__ = ["Arrangement"]
@@ -29,7 +28,7 @@ class Arrangement:
         name: first part of the file name.
     """
 
-    def __init__(self, arena: RowArena, key_columns: Any, *, directory: str | None, name: str) -> None:
+    def __init__(self, arena: RowArena, key_columns: ColumnTable, *, directory: str | None, name: str) -> None:
         self.arena = arena
         self.key_columns = key_columns
         self.table = SlotTable(arena.header, s.H_JOIN_COUNT, s.H_JOIN_BITS, directory=directory, name=f"{name}.join")

@@ -7,8 +7,6 @@ as Spark's `USING` puts them; where either side may be missing (FULL) they are c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -91,14 +89,13 @@ class JoinedRows:
                 self._right_positions.append(right.relation.schema.get_field_index(name))
             self._plan.append((left_at, right_at))
 
-    def gather(self, left_refs: Any, right_refs: Any, begin: int, count: int) -> pa.RecordBatch:
-        """Return the output rows of `count` pairs from `begin` on; address 0 is a padded side."""
-        left = self._left.layout.gather(left_refs, begin, count, self._left.arena.heap_address, self._left_positions)
-        right = (
-            self._right.layout.gather(right_refs, begin, count, self._right.arena.heap_address, self._right_positions)
-            if self._right_positions
-            else []
-        )
+        self._left_plan = left.layout.gather_plan(self._left_positions)
+        self._right_plan = right.layout.gather_plan(self._right_positions)
+
+    def gather(self, left_refs: int, right_refs: int, count: int) -> pa.RecordBatch:
+        """Return the output rows of `count` pairs whose record addresses stand at two addresses; 0 is a padded side."""
+        left = self._left_plan.gather(left_refs, count, self._left.arena.heap_address)
+        right = self._right_plan.gather(right_refs, count, self._right.arena.heap_address)
         columns = []
         for left_at, right_at in self._plan:
             if right_at < 0:

@@ -6,14 +6,12 @@ deleted with. In `changelog` mode the identity is the whole row. It is what turn
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from zset_join.kernels import side as s
-from zset_join.kernels.slots import find_keys
 from zset_join.state.row_arena import RowArena
+from zset_join.state.row_layout import ColumnTable
 from zset_join.state.slot_table import SlotTable
 
 __all__ = ["PrimaryKeyTable"]
@@ -29,20 +27,11 @@ class PrimaryKeyTable:
         name: first part of the file name.
     """
 
-    def __init__(self, arena: RowArena, identity_columns: Any, *, directory: str | None, name: str) -> None:
+    def __init__(self, arena: RowArena, identity_columns: ColumnTable, *, directory: str | None, name: str) -> None:
         self.arena = arena
         self.identity_columns = identity_columns
         self.table = SlotTable(
             arena.header, s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS, directory=directory, name=f"{name}.identity"
-        )
-
-    def find(
-        self, view: npt.NDArray[np.int64], count: int, keys: Any, codes: Any, found: Any
-    ) -> None:
-        """Write into `found` the row number of each of `count` records (addresses `keys`), 0 where there is none."""
-        find_keys(
-            self.table.address, self.table.bits, count, codes, keys, 0, self.identity_columns,
-            view[s.ROWS], view[s.STRIDE], view[s.HEAP], self.identity_columns, found,
         )
 
     def make_room(self, rows: int) -> None:

@@ -1,7 +1,9 @@
 """A growable piece of memory with an address: anonymous, or mapped from a file.
 
-Growing never copies: the kernel moves page tables. The address may change, so nobody keeps it across `ensure`. New bytes are
-zero. Pages that are never touched take no memory, whatever the capacity.
+Growing never copies. An anonymous region reserves address space at the start and asks for huge pages behind its first 2 MiB,
+so large tables cost few TLB misses and its address stays; beyond the reserve, or where the host refuses it, the kernel moves
+page tables and the address may change, so nobody keeps it across `ensure`. New bytes are zero. Pages that are never touched
+take no memory, whatever the capacity.
 
 The owner closes it; an anonymous region is gone then, a mapped file stays.
 """
@@ -15,9 +17,12 @@ import sys
 
 __all__ = ["Region"]
 
-_HUGE_FROM_BYTES = 1 << 22
+_HUGE_PAGE = 1 << 21
+_RESERVE_BYTES = 1 << 34
+_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux; mmap names it only from Python 3.13 on
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
-if sys.byteorder != "little":  # pragma: no cover - no such host is supported
+if sys.byteorder != "little":
     raise ImportError("zset_join keeps its state little-endian and runs on little-endian hosts only")
 
 
@@ -27,13 +32,15 @@ class Region:
     Args:
         capacity: bytes to start with, at least one page.
         path: file to map; created when it is not there, else opened as it is (and then `capacity` is its size at least).
+        grows: whether to reserve address space for growing.
     """
 
-    def __init__(self, capacity: int, path: str | None = None) -> None:
+    def __init__(self, capacity: int, path: str | None = None, *, grows: bool = True) -> None:
         capacity = max(_round_up(capacity), mmap.PAGESIZE)
         self.path = path
+        self._shift = 0
         if path is None:
-            self._map = mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._map = _map_anonymous(capacity, grows=grows)
         else:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             try:
@@ -46,18 +53,22 @@ class Region:
         self._moved()
 
     def _moved(self) -> None:
-        self.capacity = len(self._map)
         anchor = ctypes.c_char.from_buffer(self._map)
-        self.address = ctypes.addressof(anchor)
+        start = ctypes.addressof(anchor)
         del anchor
-        if self.path is None and self.capacity >= _HUGE_FROM_BYTES:
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+        size = len(self._map)
+        shift = -start % _HUGE_PAGE if self.path is None and size >= 2 * _HUGE_PAGE else 0
+        self.address = start + shift
+        self.capacity = size - shift
+        if shift or (self.path is None and size >= 2 * _HUGE_PAGE):
+            first = shift if size < _RESERVE_BYTES else shift + _HUGE_PAGE
+            self._map.madvise(mmap.MADV_HUGEPAGE, first)
 
     def ensure(self, size: int) -> bool:
         """Make room for `size` bytes, at least doubling; say whether the address may have changed."""
         if size <= self.capacity:
             return False
-        self._map.resize(_round_up(max(size, 2 * self.capacity)))
+        self._map.resize(_round_up(max(size, 2 * self.capacity) + _HUGE_PAGE))
         self._moved()
         return True
 
@@ -74,6 +85,16 @@ class Region:
         self.address = 0
         if remove and self.path is not None:
             os.unlink(self.path)
+
+
+def _map_anonymous(capacity: int, *, grows: bool) -> mmap.mmap:
+    if grows and capacity < _RESERVE_BYTES:
+        try:
+            return mmap.mmap(-1, _RESERVE_BYTES, flags=_PRIVATE | _NO_RESERVE)
+        except OSError:
+            # A host that counts reserved address space as memory: start small and let the region move.
+            return mmap.mmap(-1, capacity, flags=_PRIVATE)
+    return mmap.mmap(-1, capacity + (_HUGE_PAGE if capacity >= _HUGE_PAGE else 0), flags=_PRIVATE)
 
 
 def _round_up(size: int) -> int:

@@ -35,7 +35,7 @@ class RowArena:
 
     def __init__(self, layout: RowLayout, *, directory: str | None, name: str) -> None:
         self.layout = layout
-        self._header_region = Region(s.HEADER_WORDS * 8, _path(directory, name, "header"))
+        self._header_region = Region(s.HEADER_WORDS * 8, _path(directory, name, "header"), grows=False)
         self._rows = Region(layout.stride * _FIRST_ROWS, _path(directory, name, "rows"))
         self._heap = Region(1 << 12, _path(directory, name, "heap"))
         words = (ctypes.c_int64 * s.HEADER_WORDS).from_address(self._header_region.address)

@@ -25,10 +25,31 @@ from zset_join.kernels.encode import encode_rows, gather_fixed, gather_variable
 from zset_join.kernels.nested import decode_nested, encode_nested
 from zset_join.key_types import storage_type
 
-__all__ = ["EncodedRows", "RowLayout"]
+__all__ = ["ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
 
 _MAX_ARROW_BYTES = (1 << 31) - 1
 _SLOT_BYTES = 16
+_VARIABLE_KINDS = (c.VARIABLE, c.NESTED)
+
+
+class ColumnTable:
+    """A column table of `zset_join.kernels.columns`, with the address kernels get it by.
+
+    Args:
+        lines: one line of `TABLE_WIDTH` words per column.
+    """
+
+    __slots__ = ("address", "lines", "words")
+
+    def __init__(self, lines: npt.NDArray[np.int64]) -> None:
+        self.words = np.empty(1 + lines.size, np.int64)
+        self.words[0] = len(lines)
+        self.lines = self.words[1:].reshape(lines.shape)
+        self.lines[:] = lines
+        self.address = int(self.words.ctypes.data)
+
+    def __len__(self) -> int:
+        return len(self.lines)
 
 
 @dataclass(slots=True)
@@ -94,140 +115,154 @@ class RowLayout:
         self.sequence_words = sequence_words
         self.stride = -(-offset // 8) * 8
         self._table = table
+        self._encoding = ColumnTable(table)
         self._count = count
+        self._kinds = table[:, c.KIND].tolist()
+        sources = [field.type for field in schema] + [schema.field(name).type for name, _ in key_casts]
+        self._needs_cast = [source != kind for source, kind in zip(sources, types, strict=True)]
         self._key_position = {name: len(schema) + at for at, (name, _) in enumerate(key_casts)}
 
-    def columns(self, names: Sequence[str], *, null_safe: Sequence[bool] | None = None, as_key: bool = False) -> Any:
+    def lines_at(self, positions: Sequence[int]) -> npt.NDArray[np.int64]:
+        """Return the lines of some columns, by position in the schema."""
+        return self._table[np.array(positions, np.int64)]
+
+    def columns(
+        self, names: Sequence[str], *, null_safe: Sequence[bool] | None = None, as_key: bool = False
+    ) -> ColumnTable:
         """Return the column table of some columns; `as_key` takes the hidden cast of a column where there is one."""
         positions = []
         for name in names:
             position = self.schema.get_field_index(name)
             positions.append(self._key_position.get(name, position) if as_key else position)
-        table = self._table[positions].copy() if positions else self._table[:0].copy()
+        table = ColumnTable(self._table[np.array(positions, np.int64)])
         if null_safe is not None:
-            table[:, c.NULL_SAFE] = null_safe
+            table.lines[:, c.NULL_SAFE] = null_safe
         return table
 
-    def visible_columns(self) -> Any:
+    def visible_columns(self) -> ColumnTable:
         """Return the column table of the columns of the schema."""
-        return self._table[: self.visible].copy()
+        return ColumnTable(self._table[: self.visible])
 
-    def columns_besides(self, names: Sequence[str]) -> Any:
+    def columns_besides(self, names: Sequence[str]) -> ColumnTable:
         """Return the column table of every column, hidden keys included, that is not among `names`."""
         kept = [at for at in range(self._count) if at >= self.visible or self.schema.names[at] not in names]
-        return self._table[kept].copy()
+        return ColumnTable(self._table[np.array(kept, np.int64)])
 
-    def variable_columns(self) -> Any:
+    def variable_columns(self) -> ColumnTable:
         """Return the column table of the columns that may have bytes on the heap."""
         kinds = self._table[:, c.KIND]
-        return self._table[(kinds == c.VARIABLE) | (kinds == c.NESTED)].copy()
+        return ColumnTable(self._table[(kinds == c.VARIABLE) | (kinds == c.NESTED)])
 
-    def encode(self, rows: pa.RecordBatch, sequence: Sequence[npt.NDArray[np.int64]], target: npt.NDArray[np.uint8]) -> EncodedRows:
-        """Write row records into `target`, which has at least `stride` bytes per row.
+    def encode(
+        self, rows: pa.RecordBatch, sequence: Sequence[npt.NDArray[np.int64]], target: npt.NDArray[np.uint8], address: int
+    ) -> EncodedRows:
+        """Write row records into `target` (at `address`), which has at least `stride` bytes per row.
 
         Raises:
             pa.ArrowInvalid: a key value that its comparison type cannot hold.
         """
         owners: list[Any] = [target]
-        table = self._table.copy()
-        arrays = [rows.column(position) for position in range(self.visible)]
+        lines = self._encoding.lines
+        arrays = rows.columns
         for name, _ in self.key_casts:
             arrays.append(arrays[self.schema.get_field_index(name)])
         for position, array in enumerate(arrays):
             kind = self.storage_types[position]
-            if array.type != kind:
+            if self._needs_cast[position]:
                 if isinstance(array.type, pa.BaseExtensionType):
                     array = array.storage
                 array = array.cast(kind)
-            if table[position, c.KIND] == c.NESTED:
+            if self._kinds[position] == c.NESTED:
                 array = encode_nested(array)
-            _point_to_buffers(table[position], array, owners)
-        for word, values in enumerate(sequence):
+            lines[position, c.VALIDITY : c.TABLE_WIDTH] = _buffer_words(self._kinds[position], array, owners)
+        for place, values in enumerate(sequence):
             owners.append(values)
-            table[self._count + word, c.DATA] = values.ctypes.data
-        address = target.ctypes.data
-        encode_rows(table, rows.num_rows, address, self.stride, self.head_bytes)
+            lines[self._count + place, c.DATA] = values.ctypes.data
+        encode_rows(self._encoding.address, rows.num_rows, address, self.stride, self.head_bytes)
         return EncodedRows(address, rows.num_rows, owners)
 
-    def gather(self, refs: npt.NDArray[np.int64], begin: int, count: int, heap: int, positions: Sequence[int] | None = None) -> list[pa.Array]:
-        """Return the columns of the records `refs[begin : begin + count]`; address 0 gives NULLs.
+    def gather_plan(self, positions: Sequence[int]) -> GatherPlan:
+        """Prepare for gathering some columns, by their position in the schema."""
+        return GatherPlan(self, positions)
+
+
+class GatherPlan:
+    """How to build some columns of a layout from record addresses.
+
+    Args:
+        layout: where the columns stand.
+        positions: which columns, by position in the schema.
+    """
+
+    def __init__(self, layout: RowLayout, positions: Sequence[int]) -> None:
+        self._table = ColumnTable(layout.lines_at(positions))
+        self._counts = np.zeros((2, max(len(positions), 1)), np.int64)
+        self._count_addresses = tuple(int(part.ctypes.data) for part in self._counts)
+        self._columns = []
+        for line, position in zip(self._table.lines.tolist(), positions, strict=True):
+            storage = layout.storage_types[position]
+            narrow = pa.string() if pt.is_string(storage) or pt.is_large_string(storage) else pa.binary()
+            self._columns.append((line[c.KIND], line[c.WIDTH], storage, layout.schema.field(position).type, narrow))
+
+    def gather(self, refs: int, count: int, heap: int) -> list[pa.Array]:
+        """Return the columns of `count` records, whose addresses stand at address `refs`; address 0 gives NULLs.
 
         Raises:
             OverflowError: the strings of one column exceed 2 GiB; ask for fewer rows at a time.
         """
-        chosen = range(self.visible) if positions is None else positions
-        table = self._table[list(chosen)].copy()
-        layout, size = _output_layout(table, count)
+        if not self._columns:
+            return []
+        bitmap_bytes = (count + 511) // 512 * 64
+        size = 0
+        places = []
+        for kind, width, *_ in self._columns:
+            if kind in _VARIABLE_KINDS:
+                values_bytes = 4 * (count + 1)
+            elif kind == c.BIT:
+                values_bytes = bitmap_bytes
+            else:
+                values_bytes = width * count
+            places.append((size, size + bitmap_bytes, values_bytes))
+            size += bitmap_bytes + (values_bytes + 63) // 64 * 64
         buffer = pa.allocate_buffer(size)
         base = buffer.address
-        for line, (validity_at, _, values_at, _) in zip(table, layout, strict=True):
-            line[c.VALIDITY] = base + validity_at
-            if line[c.KIND] in (c.VARIABLE, c.NESTED):
-                line[c.OFFSETS] = base + values_at
-            else:
-                line[c.DATA] = base + values_at
-        writable = np.frombuffer(buffer, np.uint8)
-        bitmap_bytes = -(-count // 8)
-        for line, (validity_at, _, values_at, _) in zip(table, layout, strict=True):
-            writable[validity_at : validity_at + bitmap_bytes] = 0
-            if line[c.KIND] == c.BIT:
-                writable[values_at : values_at + bitmap_bytes] = 0
-        nulls = np.empty(len(table), np.int64)
-        byte_counts = np.empty(len(table), np.int64)
-        gather_fixed(refs, begin, count, table, nulls, byte_counts)
+        lines = self._table.lines
+        for at, (validity_at, values_at, _) in enumerate(places):
+            offsets, values = (base + values_at, 0) if self._columns[at][0] in _VARIABLE_KINDS else (0, base + values_at)
+            lines[at, c.VALIDITY : c.OFFSETS + 1] = (base + validity_at, values, offsets)
+        gather_fixed(refs, count, self._table.address, *self._count_addresses)
+        null_counts, byte_counts = self._counts.tolist()
         gathered = []
-        for at, position in enumerate(chosen):
-            validity_at, validity_bytes, values_at, values_bytes = layout[at]
-            validity = buffer.slice(validity_at, validity_bytes) if nulls[at] else None
-            values = buffer.slice(values_at, values_bytes)
-            gathered.append(
-                self._finish(position, table, at, refs, begin, count, heap, validity, values, int(nulls[at]), int(byte_counts[at]))
-            )
+        for at, (validity_at, values_at, values_bytes) in enumerate(places):
+            nulls = null_counts[at]
+            validity = buffer.slice(validity_at, bitmap_bytes) if nulls else None
+            values_buffer = buffer.slice(values_at, values_bytes)
+            kind, _, storage, declared, narrow = self._columns[at]
+            if kind in _VARIABLE_KINDS:
+                array = self._variable(at, refs, count, heap, validity, values_buffer, nulls, byte_counts[at], narrow)
+                if kind == c.NESTED:
+                    array = decode_nested(array, storage)
+            elif kind == c.EMPTY:
+                array = pa.nulls(count)
+            else:
+                array = pa.Array.from_buffers(storage, count, [validity, values_buffer], nulls)
+            gathered.append(array if array.type == declared else _as_declared(array, declared))
         return gathered
 
-    def _finish(
-        self, position: int, table: Any, at: int, refs: Any, begin: int, count: int, heap: int,
-        validity: pa.Buffer | None, values: pa.Buffer, nulls: int, byte_count: int,
+    def _variable(
+        self, at: int, refs: int, count: int, heap: int, validity: Any, offsets: Any, nulls: int, byte_count: int, narrow: Any
     ) -> pa.Array:
-        storage = self.storage_types[position]
-        declared = self.schema.field(position).type
-        kind = table[at, c.KIND]
-        if kind == c.EMPTY:
-            array = pa.nulls(count)
-        elif kind in (c.VARIABLE, c.NESTED):
-            if byte_count > _MAX_ARROW_BYTES:
-                raise OverflowError(byte_count)
-            content = pa.allocate_buffer(byte_count)
-            gather_variable(refs, begin, count, table, at, heap, content.address)
-            narrow = pa.string() if pt.is_string(storage) or pt.is_large_string(storage) else pa.binary()
-            array = pa.Array.from_buffers(narrow, count, [validity, values, content], nulls)
-            array = decode_nested(array, storage) if kind == c.NESTED else array
-        else:
-            array = pa.Array.from_buffers(storage, count, [validity, values], nulls)
-        if array.type == declared:
-            return array
-        if isinstance(declared, pa.BaseExtensionType):
-            return pa.ExtensionArray.from_storage(declared, array.cast(declared.storage_type))
-        return array.cast(declared)
+        if byte_count > _MAX_ARROW_BYTES:
+            raise OverflowError(byte_count)
+        content = pa.allocate_buffer(byte_count + _SLOT_BYTES)
+        gather_variable(refs, count, self._table.address, at, heap, content.address)
+        return pa.Array.from_buffers(narrow, count, [validity, offsets, content.slice(0, byte_count)], nulls)
 
 
-def _output_layout(table: Any, count: int) -> tuple[list[tuple[int, int, int, int]], int]:
-    """Return (validity offset, bytes, values offset, bytes) per column, each aligned to 64 bytes, and the total size."""
-    layout = []
-    size = 0
-    bitmap_bytes = -(-count // 8)
-    for line in table.tolist():
-        kind = line[c.KIND]
-        if kind in (c.VARIABLE, c.NESTED):
-            values_bytes = 4 * (count + 1)
-        elif kind == c.BIT:
-            values_bytes = bitmap_bytes
-        else:
-            values_bytes = line[c.WIDTH] * count
-        values_at = size + (-(-bitmap_bytes // 64) * 64)
-        layout.append((size, bitmap_bytes, values_at, values_bytes))
-        size = values_at + (-(-values_bytes // 64) * 64)
-    return layout, size
+def _as_declared(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    if isinstance(declared, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(declared, array.cast(declared.storage_type))
+    return array.cast(declared)
 
 
 def _physical(kind: pa.DataType, schema: pa.Schema, position: int) -> tuple[int, int]:
@@ -261,17 +296,15 @@ def _alignment(width: int) -> int:
     return 8 if width % 8 == 0 else width & -width
 
 
-def _point_to_buffers(line: Any, array: pa.Array, owners: list[Any]) -> None:
-    """Write the addresses of an array's buffers into its line of a column table."""
-    if len(array) == 0 or line[c.KIND] == c.EMPTY:
-        return
+def _buffer_words(kind: int, array: pa.Array, owners: list[Any]) -> tuple[int, int, int, int, int]:
+    """Return validity, values, offsets, start and offset width of an array, as a column table has them."""
+    if len(array) == 0 or kind == c.EMPTY:
+        return 0, 0, 0, 0, 0
     buffers = array.buffers()
     owners.append(array)
-    line[c.START] = array.offset
-    line[c.VALIDITY] = buffers[0].address if buffers[0] is not None and array.null_count else 0
-    if line[c.KIND] in (c.VARIABLE, c.NESTED):
-        line[c.OFFSETS] = buffers[1].address
-        line[c.OFFSET_WIDTH] = 8 if pt.is_large_string(array.type) or pt.is_large_binary(array.type) else 4
-        line[c.DATA] = buffers[2].address if buffers[2] is not None else 0
-    else:
-        line[c.DATA] = buffers[1].address
+    validity = buffers[0].address if buffers[0] is not None and array.null_count else 0
+    if kind in _VARIABLE_KINDS:
+        wide = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
+        values = buffers[2].address if buffers[2] is not None else 0
+        return validity, values, buffers[1].address, array.offset, 8 if wide else 4
+    return validity, buffers[1].address, 0, array.offset, 0

@@ -18,21 +18,27 @@ class Scratch:
 
     def __init__(self) -> None:
         self._arrays: dict[str, npt.NDArray[Any]] = {}
+        self._addresses: dict[str, int] = {}
 
     def array(self, name: str, size: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
-        """Return `size` elements with arbitrary content."""
+        """Return at least `size` elements with arbitrary content; size 0 asks for the array as it is."""
         kept = self._arrays.get(name)
         if kept is None or len(kept) < size:
             kept = np.empty(max(size, 256, 0 if kept is None else min(2 * len(kept), 2 * size)), dtype)
             self._arrays[name] = kept
+            self._addresses[name] = int(kept.ctypes.data)
         return kept
 
-    def table(self, name: str, entries: int) -> tuple[npt.NDArray[np.int64], int]:
-        """Return a zeroed open-addressing table for up to `entries` entries, and its bits."""
-        bits = max(4, (2 * entries).bit_length())
+    def address(self, name: str) -> int:
+        """Return the address of a name's array."""
+        return self._addresses[name]
+
+    def table(self, name: str, entries: int) -> tuple[int, int]:
+        """Return the address of a zeroed open-addressing table for up to `entries` entries, and its bits."""
+        bits = max(4, (entries + entries // 2).bit_length())
         array = self.array(name, 1 << bits)
         array[: 1 << bits] = 0
-        return array, bits
+        return self._addresses[name], bits
 
     def resident_bytes(self) -> int:
         """Return the bytes of all arrays kept."""

@@ -166,14 +166,15 @@ class SideState:
             )
         self.arrangement = Arrangement(self.arena, self.join_columns, directory=directory, name=self.name)
         self.primary_keys = PrimaryKeyTable(self.arena, self.identity_columns, directory=directory, name=self.name)
-        self.view = np.zeros(s.VIEW_WORDS, np.int64)
+        self._view = np.zeros(s.VIEW_WORDS, np.int64)
+        self.view = int(self._view.ctypes.data)
         self._refresh_view()
 
     def _refresh_view(self) -> None:
-        self.view[s.HASH_MASK] = self._hash_mask
-        self.arena.write_view(self.view)
-        self.arrangement.write_view(self.view)
-        self.primary_keys.write_view(self.view)
+        self._view[s.HASH_MASK] = self._hash_mask
+        self.arena.write_view(self._view)
+        self.arrangement.write_view(self._view)
+        self.primary_keys.write_view(self._view)
 
     @property
     def header(self) -> npt.NDArray[np.int64]:
@@ -199,13 +200,14 @@ class SideState:
         rows = delta.rows if delta.rows.schema is self.relation.schema else delta.rows.select(self.relation.schema.names)
         sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
         target = scratch.array("records", count * self.layout.stride, np.uint8)
-        encoded = self.layout.encode(rows, sequence_words(sequence) if words is None else words, target)
+        words = sequence_words(sequence) if words is None else words
+        encoded = self.layout.encode(rows, words, target, scratch.address("records"))
         status = scratch.array("status", count, np.int8)
         status[:count] = ch.OK
         join_codes = scratch.array("join_codes", count)
         unmatchable = scratch.array("unmatchable", count, np.uint8)
         address, stride, mask = encoded.address, self.layout.stride, self._hash_mask
-        lost = hash_rows(address, stride, count, 0, self.join_columns, mask, join_codes, unmatchable)
+        lost = hash_rows(address, stride, count, self.join_columns.address, mask, join_codes, unmatchable)
         prepared = PreparedSide(delta, encoded, status, 0, join_codes, unmatchable)
         weights = delta.weights
         mode = self.relation.mode
@@ -236,7 +238,8 @@ class SideState:
         address, stride, mask = prepared.encoded.address, self.layout.stride, self._hash_mask
         codes = scratch.array("identity_codes", count)
         nulls = scratch.array("identity_nulls", count, np.uint8)
-        if hash_rows(address, stride, count, 0, self.identity_columns, mask, codes, nulls) and self.relation.mode == "upsert":
+        identity = self.identity_columns.address
+        if hash_rows(address, stride, count, identity, mask, codes, nulls) and self.relation.mode == "upsert":
             status[:count][nulls[:count] != 0] = ch.NULL_PRIMARY_KEY
         elif self.relation.mode == "changelog" and self.relation.primary_key:
             for column in self.relation.primary_key:
@@ -247,35 +250,33 @@ class SideState:
         if null_sequence is not None:
             status[:count][null_sequence & (status[:count] == ch.OK)] = ch.NULL_SEQUENCE
         entry_of = scratch.array("entry_of", count)
-        first_of = scratch.array("first_of", count)
-        keys = scratch.array("keys", count)
-        found = scratch.array("found", count)
-        after_of = scratch.array("after_of", count)
+        prepared.identity_codes = codes
+        prepared.first_of = scratch.array("first_of", count)
+        prepared.last_of = scratch.array("last_of", count)
+        prepared.after_of = scratch.array("after_of", count)
+        prepared.keys = scratch.array("keys", count)
+        prepared.found = scratch.array("found", count)
         table, bits = scratch.table("entries", count)
-        entries = ch.group_rows(
-            address, stride, count, status, codes, self.identity_columns, table, bits, entry_of, first_of, keys
+        prepared.entries, prepared.stale = ch.group_rows(
+            self.view, address, count, status, codes, identity, table, bits, entry_of, prepared.first_of, prepared.last_of,
+            prepared.keys,
         )
-        entry_codes = scratch.array("entry_codes", count)
-        np.take(codes, first_of[:entries], out=entry_codes[:entries])
-        self.primary_keys.find(self.view, entries, keys, entry_codes, found)
-        prepared.identity_codes, prepared.keys, prepared.first_of = codes, keys, first_of
-        prepared.found, prepared.after_of, prepared.entries = found, after_of, entries
-        weights = prepared.delta.weights
         if self.relation.mode == "upsert":
-            prepared.last_of = scratch.array("last_of", count)
             prepared.same_of = scratch.array("same_of", count, np.uint8)
-            prepared.stale, prepared.unknown_deletes = ch.resolve_upserts(
-                self.view, address, stride, count, weights, prepared.unmatchable, self._drops_unmatchable,
-                entry_of, found, entries, prepared.last_of, after_of,
-            )
-        else:
-            prepared.before_of = scratch.array("before_of", count)
-            ch.resolve_weights(self.view, count, weights, status, entry_of, found, entries, prepared.before_of, after_of)
+            return
+        prepared.before_of = scratch.array("before_of", count)
+        ch.find_entries(
+            self.view, prepared.entries, prepared.first_of, codes, prepared.keys, identity, prepared.found
+        )
+        ch.resolve_weights(
+            self.view, count, prepared.delta.weights, status, entry_of, prepared.found, prepared.entries,
+            prepared.before_of, prepared.after_of,
+        )
 
     def list_changes(self, prepared: PreparedSide, base: int, arrays: Sequence[Any]) -> int:
         """Write the changes from `base` on into (refs, numbers, before, after, hashes, matchable); return where they end.
 
-        At most two changes per row of the delta.
+        Completes what `prepare` began: `absorb` needs it. At most two changes per row of the delta.
         """
         address, stride = prepared.encoded.address, self.layout.stride
         if self.relation.mode == "append":
@@ -286,12 +287,14 @@ class SideState:
                 )
             )
         if self.relation.mode == "upsert":
-            return int(
-                ch.changes_of_upserts(
-                    self.view, address, stride, self._visible_columns, prepared.join_codes, prepared.unmatchable,
-                    prepared.found, prepared.last_of, prepared.after_of, prepared.same_of, prepared.entries, base, *arrays,
-                )
+            end, stale, prepared.unknown_deletes = ch.changes_of_upserts(
+                self.view, address, self._visible_columns.address, self.identity_columns.address, prepared.identity_codes,
+                prepared.join_codes, prepared.unmatchable, self._drops_unmatchable, prepared.delta.weights, prepared.keys,
+                prepared.first_of, prepared.entries, prepared.found, prepared.last_of, prepared.after_of, prepared.same_of,
+                base, *arrays,
             )
+            prepared.stale += stale
+            return int(end)
         return int(
             ch.changes_of_weights(
                 self.view, prepared.keys, prepared.join_codes, prepared.unmatchable, prepared.first_of, prepared.found,
@@ -319,43 +322,44 @@ class SideState:
             self._store(prepared, _NO_WATERMARK if watermark is None else watermark)
         if watermark is not None and self.header[s.H_TOMBSTONES]:
             kernels_absorb.expire_tombstones(
-                self.view, self.identity_columns, self._variables, watermark - self._retention_us
+                self.view, self.identity_columns.address, self._variables.address, watermark - self._retention_us
             )
 
     def _store(self, prepared: PreparedSide, watermark: int) -> None:
         count = prepared.count
         address, stride = prepared.encoded.address, self.layout.stride
-        heap_bytes = kernels_absorb.heap_bytes_needed(address, stride, count, self._variables) if len(self._variables) else 0
+        heap_bytes = 0
+        if len(self._variables):
+            heap_bytes = kernels_absorb.heap_bytes_needed(address, stride, count, self._variables.address)
         self.arena.make_room(count, int(heap_bytes))
         self.arrangement.make_room(count)
         if self._has_identity:
             self.primary_keys.make_room(count)
         self._refresh_view()
         numbers = prepared.numbers = self._scratch.array("numbers", count)
-        if self.layout.degree_offset >= 0:
-            numbers[:count] = 0
+        shape = (self.view, address, stride)
+        tables = (self._variables.address, self.join_columns.address)
         if self.relation.mode == "append":
             kernels_absorb.absorb_appends(
-                self.view, address, stride, count, self._variables, self.join_columns, prepared.join_codes,
-                prepared.unmatchable, prepared.delta.weights, prepared.status, numbers,
+                *shape, count, *tables, prepared.join_codes, prepared.unmatchable, prepared.delta.weights, prepared.status, numbers
             )
         elif self.relation.mode == "upsert":
             kernels_absorb.absorb_upserts(
-                self.view, address, stride, self._variables, self.join_columns, self.identity_columns, self._other_columns,
-                prepared.join_codes, prepared.unmatchable, prepared.identity_codes, prepared.delta.weights, prepared.found,
-                prepared.last_of, prepared.after_of, prepared.same_of, prepared.entries, self._keeps_tombstones, watermark,
-                numbers,
+                *shape, *tables, self.identity_columns.address, self._other_columns.address, prepared.join_codes,
+                prepared.unmatchable, prepared.identity_codes, prepared.delta.weights, prepared.found, prepared.last_of,
+                prepared.after_of, prepared.same_of, prepared.entries, self._keeps_tombstones, watermark, numbers,
             )
         else:
             kernels_absorb.absorb_weights(
-                self.view, address, stride, self._variables, self.join_columns, self.identity_columns, prepared.join_codes,
-                prepared.unmatchable, prepared.identity_codes, prepared.keys, prepared.first_of, prepared.found,
-                prepared.before_of, prepared.after_of, prepared.entries, numbers,
+                *shape, *tables, self.identity_columns.address, prepared.join_codes, prepared.unmatchable,
+                prepared.identity_codes, prepared.keys, prepared.first_of, prepared.found, prepared.before_of,
+                prepared.after_of, prepared.entries, numbers,
             )
 
     def compact(self) -> None:
         """Rewrite the state without its dead rows and blocks. Cost: the live rows."""
-        old_arena, old_arrangement, old_keys, old_view = self.arena, self.arrangement, self.primary_keys, self.view
+        old_arena, old_arrangement, old_keys = self.arena, self.arrangement, self.primary_keys
+        old_view = self._view
         old_header = old_arena.header.copy()
         live = int(old_header[s.H_LIVE_ROWS]) + int(old_header[s.H_TOMBSTONES])
         side = self.directory
@@ -369,7 +373,8 @@ class SideState:
         self.primary_keys.make_room(int(old_header[s.H_IDENTITY_COUNT]))
         self._refresh_view()
         kernels_absorb.copy_live_rows(
-            old_view, self.view, self._variables, self.join_columns, self.identity_columns, self._has_identity
+            int(old_view.ctypes.data), self.view, self._variables.address, self.join_columns.address,
+            self.identity_columns.address, self._has_identity,
         )
         self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
         for owner in (old_arrangement, old_keys, old_arena):
@@ -382,7 +387,7 @@ class SideState:
         """Return the record addresses of the live rows and of the tombstones (oldest first)."""
         end = int(self.header[s.H_ROWS_END])
         flags = self._record_view("u1", c.FLAGS, end)
-        addresses = self.view[s.ROWS] + np.arange(end, dtype=np.int64) * self.layout.stride
+        addresses = self._view[s.ROWS] + np.arange(end, dtype=np.int64) * self.layout.stride
         live = addresses[(flags & c.FLAG_LIVE) != 0]
         dead = []
         number = int(self.header[s.H_TOMBSTONE_FIRST])
@@ -396,7 +401,7 @@ class SideState:
         if count == 0:
             return np.zeros(0, dtype)
         size = count * self.layout.stride
-        raw = np.frombuffer((ctypes.c_uint8 * size).from_address(int(self.view[s.ROWS])), np.uint8)
+        raw = np.frombuffer((ctypes.c_uint8 * size).from_address(int(self._view[s.ROWS])), np.uint8)
         return np.ndarray((count,), dtype, buffer=raw, offset=offset, strides=(self.layout.stride,))
 
     def snapshot(self) -> pa.Table:
@@ -405,16 +410,17 @@ class SideState:
         refs = np.concatenate([live, dead])
         count = len(refs)
         parts = []
+        plan = self.layout.gather_plan(range(len(self.relation.schema)))
         for begin in range(0, count, _SNAPSHOT_ROWS):
             size = min(_SNAPSHOT_ROWS, count - begin)
-            parts.append(self.layout.gather(refs, begin, size, self.arena.heap_address))
+            parts.append(plan.gather(int(refs.ctypes.data) + 8 * begin, size, self.arena.heap_address))
         schema = self.relation.schema
         columns = [
             pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))
         ]
         names = list(schema.names)
         end = int(self.header[s.H_ROWS_END])
-        positions = (refs - self.view[s.ROWS]) // self.layout.stride
+        positions = (refs - self._view[s.ROWS]) // self.layout.stride
         weights = self._record_view("<i8", c.WEIGHT, end)[positions]
         tombstone = np.arange(count) >= len(live)
         columns += [pa.array(np.where(tombstone, 0, weights)), pa.array(weights, mask=~tombstone)]
@@ -443,6 +449,7 @@ class SideState:
             for word in range(self.layout.sequence_words)
         ]
         prepared = self.prepare(ZSet(rows, np.where(tombstone, -1, weights)), words=words)
+        self.list_changes(prepared, 0, [np.empty(2 * len(rows), np.int64) for _ in range(6)])
         if prepared.rejected or prepared.stale:
             raise StateError(
                 f'the snapshot of "{self.relation.name}" holds {prepared.rejected + prepared.stale} rows that contradict each '
@@ -455,7 +462,7 @@ class SideState:
         end = int(self.header[s.H_ROWS_END])
         if tombstone.any():
             _, dead = self.live_refs()
-            positions = (dead[first_new:] - self.view[s.ROWS]) // self.layout.stride
+            positions = (dead[first_new:] - self._view[s.ROWS]) // self.layout.stride
             watermarks = table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone]
             self._record_view("<i8", c.WEIGHT, end)[positions] = watermarks
         if self.layout.degree_offset >= 0 and prepared.numbers is not None:
@@ -470,7 +477,7 @@ class SideState:
     @property
     def first_record(self) -> int:
         """Return the address of row number 1; moves when the arena grows."""
-        return int(self.view[s.ROWS])
+        return int(self._view[s.ROWS])
 
     def weights(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the weights of some rows, by row number."""

@@ -49,7 +49,7 @@ class SlotTable:
         path = None
         if self._directory is not None:
             path = os.path.join(self._directory, f"{self._name}.slots{bits}")
-        return Region(8 << bits, path)
+        return Region(8 << bits, path, grows=False)
 
     @property
     def address(self) -> int:

@@ -1,0 +1,62 @@
+"""Every planted bug is caught by the law named for it; a mutant that survives fails the suite."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from property_tests.laws import LAWS, Law, LawBroken
+from property_tests.mutants import SWITCHES, WRAPPERS, Mutant
+from property_tests.registry import Registered
+from property_tests.strategies import histories
+
+MUTANTS = (*SWITCHES, *WRAPPERS)
+_EXAMPLES = 600
+
+
+def hunt(entry: Registered, law: Law) -> None:
+    """Search for a history that breaks the law; return quietly when there is none."""
+
+    @settings(
+        max_examples=_EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    @given(st.data())
+    def search(data: st.DataObject) -> None:
+        subject = data.draw(entry.subjects())
+        law.check(subject, data.draw(histories(subject.spec, max_changes=16, with_bad_lines=law.with_bad_lines)))
+
+    search()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.name}-by-{mutant.caught_by}" for mutant in MUTANTS])
+def test_the_planted_bug_is_caught_by_its_law(mutant: Mutant) -> None:
+    with pytest.raises(LawBroken):
+        hunt(mutant.entry, LAWS[mutant.caught_by])
+
+
+def test_there_are_enough_mutants_and_no_two_share_a_name() -> None:
+    names = Counter(mutant.name for mutant in MUTANTS)
+
+    assert len(names) >= 40
+    assert set(names.values()) == {1}
+
+
+def test_every_law_catches_a_mutant() -> None:
+    assert {mutant.caught_by for mutant in MUTANTS} == LAWS.keys()
+
+
+def test_no_mutant_is_excused_from_its_law() -> None:
+    assert [mutant.name for mutant in MUTANTS if mutant.caught_by in mutant.entry.exemptions] == []
+
+
+def test_every_mutant_tells_its_story() -> None:
+    assert [mutant.name for mutant in MUTANTS if len(mutant.story.split()) < 4] == []

@@ -1,0 +1,30 @@
+"""Between the changes that systems write down and the deltas that the engine works with.
+
+`formats` names the ways in which a row says what it does, `decoding` turns such rows into a delta, `encoding` writes
+a delta down as such rows.
+"""
+
+from __future__ import annotations
+
+from zset_join.changelog.decoding import Decoded, decode
+from zset_join.changelog.encoding import encode
+from zset_join.changelog.formats import (
+    AppendFormat,
+    ChangeDataFeedFormat,
+    ChangelogFormat,
+    RowKindFormat,
+    UpsertFormat,
+    WeightFormat,
+)
+
+__all__ = [
+    "AppendFormat",
+    "ChangeDataFeedFormat",
+    "ChangelogFormat",
+    "Decoded",
+    "RowKindFormat",
+    "UpsertFormat",
+    "WeightFormat",
+    "decode",
+    "encode",
+]

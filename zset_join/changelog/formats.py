@@ -1,0 +1,118 @@
+"""The ways in which a row of a changelog says what it does.
+
+| format                 | column says                                          | as input                           |
+|------------------------|------------------------------------------------------|------------------------------------|
+| `AppendFormat`         | nothing                                              | every row +1                       |
+| `UpsertFormat`         | whether a row is a delete                            | +1, or -1 for a delete             |
+| `WeightFormat`         | how many copies come or go                           | the weight itself; 0 is no change  |
+| `RowKindFormat`        | +I -U +U -D, or another spelling of them             | +1 -1 +1 -1                        |
+| `ChangeDataFeedFormat` | insert update_preimage update_postimage delete       | +1 -1 +1 -1                        |
+
+A relation in upsert mode ignores -U and update_preimage: its primary key says which row an update replaces.
+
+The same formats serve for reading (`decoding`) and for writing (`encoding`).
+
+Source: RowKind of Flink, the change data feed of Delta and Spark 4.2, `apply_as_deletes` of `create_auto_cdc_flow`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from zset_join.errors import OptionError
+
+__all__ = [
+    "CHANGE_TYPES",
+    "ROW_KINDS",
+    "SPELLINGS",
+    "AppendFormat",
+    "ChangeDataFeedFormat",
+    "ChangelogFormat",
+    "RowKindFormat",
+    "UpsertFormat",
+    "WeightFormat",
+]
+
+# Row kinds are numbered as in Flink: insert, update before, update after, delete.
+ROW_KINDS = ("+I", "-U", "+U", "-D")
+CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
+SPELLINGS = {
+    **dict.fromkeys(("+I", "I", "INSERT"), 0),
+    **dict.fromkeys(("-U", "UB", "UPDATE_BEFORE", "UPDATE_PREIMAGE"), 1),
+    **dict.fromkeys(("+U", "U", "UA", "UPDATE_AFTER", "UPDATE_POSTIMAGE"), 2),
+    **dict.fromkeys(("-D", "D", "DELETE"), 3),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFormat:
+    """Rows and nothing else: each one is an insert, or an upsert of an upsert relation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpsertFormat:
+    """A column that marks deletes; every other row is an upsert.
+
+    Args:
+        column: its name. As a boolean, TRUE is a delete; written by `encode` it is a boolean.
+        deletes: values of a column of another type that are deletes.
+        upserts: values that are upserts; None means all others, NULL excepted.
+
+    >>> UpsertFormat(column="op", deletes=("d",), upserts=("c", "r", "u")).deletes
+    ('d',)
+    """
+
+    column: str = "_deleted"
+    deletes: tuple[Any, ...] = ("d", "D", "delete", "DELETE")
+    upserts: tuple[Any, ...] | None = None
+
+    def __post_init__(self) -> None:
+        both = set(self.deletes) & set(self.upserts or ())
+        if not self.deletes or both:
+            raise OptionError(
+                f"deletes={list(self.deletes)} of column {self.column!r} must name at least one value, and none that "
+                f"is among upserts={list(self.upserts or ())}.",
+                code="DELETE_VALUES",
+                column=self.column,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFormat:
+    """An integer column that says how many copies of the row come (positive) or go (negative).
+
+    Args:
+        column: its name, such as `_tp_delta`.
+    """
+
+    column: str = "_weight"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKindFormat:
+    """A column of row kinds.
+
+    Args:
+        column: its name. Read as text (`+I -U +U -D`, Flink's `I UB UA D`, `INSERT UPDATE_BEFORE UPDATE_AFTER
+            DELETE`, the names of the change data feed; case and blanks around do not matter), or as Flink's bytes,
+            0 to 3 in the same order.
+    """
+
+    column: str = "row_kind"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeDataFeedFormat:
+    """The columns of Spark's and Delta's change data feed.
+
+    Args:
+        column: name of the change type: insert, update_preimage, update_postimage or delete.
+        version_column: name of the column that `encode` fills with the epoch; not read.
+    """
+
+    column: str = "_change_type"
+    version_column: str = "_commit_version"
+
+
+ChangelogFormat: TypeAlias = AppendFormat | UpsertFormat | WeightFormat | RowKindFormat | ChangeDataFeedFormat

@@ -1,0 +1,185 @@
+"""How rows of two sides travel in one DataFrame, and how a task gets them back.
+
+Each row has a flag (0 left, 1 right; plus 2 when it was rejected before the shuffle; -1 for a task's note), a weight, the slots
+and an order. A slot is a column that both sides may use: columns of equal type share one, so a row carries about as many
+values as the wider side has. `order` grows within each partition that sent rows; the high bits name the partition.
+
+The law: the delta of a side has its rows in the order of arrival within each sending partition, and the partitions in
+order, whatever order the shuffle delivered them in. A replay therefore gives the same delta.
+
+Cost: rows of one sending partition arrive together, so they are sliced and joined, not sorted: one copy per column. When the
+pieces are many and small, they are sorted row by row instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.zset import ZSet
+
+__all__ = ["NOTE_FLAG", "REJECTED", "Arrivals", "SlotLayout", "collect_arrivals", "make_layout"]
+
+NOTE_FLAG = -1
+REJECTED = 2
+_ROWS_PER_PIECE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLayout:
+    """Say which slot each column of each side uses.
+
+    Args:
+        types: type of each slot.
+        schemas: schema of each side.
+        slots: per side, the slot of each column.
+        has_raw: rows carry the raw text of what could not be decoded.
+    """
+
+    types: tuple[pa.DataType, ...]
+    schemas: tuple[pa.Schema, pa.Schema]
+    slots: tuple[tuple[int, ...], tuple[int, ...]]
+    has_raw: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the slots."""
+        return [f"s{number}" for number in range(len(self.types))]
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """Hold what one task was given.
+
+    Args:
+        deltas: one delta per side, in order of arrival.
+        rejected: per side, rows that were rejected before the shuffle.
+        raw: per side, what could not be decoded in them.
+        notes: notes of the tasks before this one.
+    """
+
+    deltas: list[ZSet]
+    rejected: list[ZSet]
+    raw: list[list[str | None]]
+    notes: list[str]
+
+    def count(self, side: int) -> int:
+        """Return the rows of one side, rejected ones included."""
+        return len(self.deltas[side]) + len(self.rejected[side])
+
+    def __len__(self) -> int:
+        return self.count(0) + self.count(1)
+
+
+def make_layout(left: pa.Schema, right: pa.Schema, *, has_raw: bool) -> SlotLayout:
+    """Give every column a slot; columns of equal type on different sides share one.
+
+    >>> schema = pa.schema({"a": pa.int64(), "b": pa.string()})
+    >>> make_layout(schema, schema, has_raw=False).slots
+    ((0, 1), (0, 1))
+    """
+    types = list(left.types)
+    free = list(range(len(types)))
+    right_slots = []
+    for kind in right.types:
+        shared = next((slot for slot in free if types[slot] == kind), None)
+        if shared is None:
+            shared = len(types)
+            types.append(kind)
+        else:
+            free.remove(shared)
+        right_slots.append(shared)
+    return SlotLayout(tuple(types), (left, right), (tuple(range(len(left))), tuple(right_slots)), has_raw)
+
+
+def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> Arrivals:
+    """Take the rows of a task apart again.
+
+    Args:
+        batches: columns flag, weight, raw (if the layout has it), the slots, note (after a route), order.
+        layout: how the sides use the slots.
+    """
+    pieces: list[list[tuple[int, pa.RecordBatch]]] = [[], [], [], []]
+    notes: list[str] = []
+    for batch in batches:
+        if batch.num_rows:
+            _sort_into(batch, pieces, notes)
+    deltas, rejected, raw = [], [], []
+    for side in (0, 1):
+        rows = _in_order(pieces[side])
+        deltas.append(_side_rows(rows, layout, side))
+        refused = _in_order(pieces[side + REJECTED])
+        rejected.append(_side_rows(refused, layout, side))
+        raw.append(refused.column("raw").to_pylist() if refused is not None and layout.has_raw else [])
+    return Arrivals(deltas, rejected, raw, notes)
+
+
+def _sort_into(batch: pa.RecordBatch, pieces: list[list[tuple[int, pa.RecordBatch]]], notes: list[str]) -> None:
+    """Cut a batch where the sender or the side changes."""
+    flags = batch.column("flag").to_numpy()
+    if (flags == NOTE_FLAG).any():
+        notes += pc.drop_null(batch.column("note")).to_pylist()
+        batch = batch.filter(pa.array(flags != NOTE_FLAG))
+        flags = batch.column("flag").to_numpy()
+    if not batch.num_rows:
+        return
+    if (flags >= REJECTED).any():
+        for flag in (REJECTED, REJECTED + 1):
+            refused = batch.filter(pa.array(flags == flag))
+            pieces[flag] += _cut(refused, np.asarray(refused.column("order")))
+        batch = batch.filter(pa.array(flags < REJECTED))
+        flags = batch.column("flag").to_numpy()
+    order = np.asarray(batch.column("order"))
+    changes = np.flatnonzero(np.diff(flags)) + 1
+    begin = 0
+    for end in [*changes.tolist(), len(flags)]:
+        if end > begin:
+            pieces[int(flags[begin])] += _cut(batch.slice(begin, end - begin), order[begin:end])
+        begin = end
+
+
+def _cut(batch: pa.RecordBatch, order: npt.NDArray[np.int64]) -> list[tuple[int, pa.RecordBatch]]:
+    """Cut rows of one side into stretches whose order grows within one sender."""
+    if not batch.num_rows:
+        return []
+    breaks = np.flatnonzero((np.diff(order) <= 0) | (np.diff(order >> 33) != 0)) + 1
+    if len(breaks) > batch.num_rows // _ROWS_PER_PIECE + 8:
+        sorting = np.argsort(order, kind="stable")
+        return [(int(order[sorting[0]]), batch.take(pa.array(sorting)))]
+    edges = [0, *breaks.tolist(), batch.num_rows]
+    return [(int(order[begin]), batch.slice(begin, end - begin)) for begin, end in pairwise(edges)]
+
+
+def _in_order(pieces: list[tuple[int, pa.RecordBatch]]) -> pa.RecordBatch | None:
+    """Join stretches in the order of their senders; sort rows when stretches overlap."""
+    if not pieces:
+        return None
+    pieces.sort(key=lambda piece: piece[0])
+    batches = [piece for _, piece in pieces]
+    joined = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    order = np.asarray(joined.column("order"))
+    if (np.diff(order) <= 0).any():
+        joined = joined.take(pa.array(np.argsort(order, kind="stable")))
+    return joined
+
+
+def _side_rows(rows: pa.RecordBatch | None, layout: SlotLayout, side: int) -> ZSet:
+    schema = layout.schemas[side]
+    if rows is None:
+        return ZSet.empty(schema)
+    names: Sequence[str] = layout.names
+    columns = [
+        _as_type(rows.column(names[slot]), kind) for slot, kind in zip(layout.slots[side], schema.types, strict=True)
+    ]
+    weights = np.asarray(rows.column("weight"), dtype=np.int64)
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), weights)
+
+
+def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type == kind else column.cast(kind)

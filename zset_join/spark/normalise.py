@@ -1,0 +1,166 @@
+"""Two streams as one: every row with its side, its weight and its bucket.
+
+The bucket of a row is `pmod(hash(join key in its common type), N)`. Spark's hash agrees with its equality: NaN, 0.0 and -0.0,
+decimals in one scale. A row whose key can never match (NULL under `=`) goes by its primary key, or by its whole row: such
+rows spread out, and a later change of the row still finds it. An input that is routed first goes by its primary key.
+
+Limits: maps and variants have no hash in Spark; a row without a primary key that consists of nothing else goes to one
+bucket when its join key is NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.types import DataType
+
+from zset_join.key_types import common_key_type
+from zset_join.plan import JoinNode, RouteNode
+from zset_join.relation import Relation
+from zset_join.spark.layout import NOTE_FLAG, REJECTED, SlotLayout, make_layout
+from zset_join.spark.schemas import spark_type
+from zset_join.spark.streams import RAW, REJECT, WEIGHT, ChangeStream
+
+__all__ = ["TaggedStream", "tag"]
+
+_MOST_DECIMAL_DIGITS = 38
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedStream:
+    """The union of both inputs, ready for the first shuffle.
+
+    Args:
+        dataframe: columns flag, weight, raw (if the layout has it), the slots, bucket.
+        layout: how the sides use the slots.
+        second_bucket: after a route, the bucket of the join key; None when nothing is routed.
+        travelling: after a route, the Arrow schema of the rows.
+    """
+
+    dataframe: DataFrame
+    layout: SlotLayout
+    second_bucket: Column | None
+    travelling: pa.Schema
+
+
+def tag(left: ChangeStream, right: ChangeStream, node: JoinNode, buckets: int) -> TaggedStream:
+    """Build the union of both inputs.
+
+    Args:
+        left: the left stream.
+        right: the right stream.
+        node: the join.
+        buckets: N.
+    """
+    streams = (left, right)
+    has_raw = any(stream.may_reject for stream in streams)
+    layout = make_layout(left.schema, right.schema, has_raw=has_raw)
+    slot_types = _slot_types(streams, layout)
+    sides = [_tag_side(streams, layout, slot_types, node, side, buckets) for side in (0, 1)]
+    routed = [isinstance(side, RouteNode) for side in node.sides]
+    fields = [pa.field("flag", pa.int8()), pa.field("weight", pa.int64())]
+    fields += [pa.field(name, kind) for name, kind in zip(layout.names, layout.types, strict=True)]
+    fields += [pa.field("note", pa.string()), pa.field("order", pa.int64())]
+    return TaggedStream(
+        dataframe=sides[0].union(sides[1]),
+        layout=layout,
+        second_bucket=_second_bucket(layout, node, buckets) if any(routed) else None,
+        travelling=pa.schema(fields),
+    )
+
+
+def _tag_side(
+    streams: Sequence[ChangeStream],
+    layout: SlotLayout,
+    slot_types: Sequence[DataType],
+    node: JoinNode,
+    side: int,
+    buckets: int,
+) -> DataFrame:
+    stream = streams[side]
+    names = stream.schema.names
+    columns = {name: F.col(_quoted(name)) for name in names}
+    flag = F.lit(side).cast("byte")
+    if stream.may_reject:
+        flag = F.when(F.col(REJECT).isNotNull(), F.lit(side + REJECTED)).otherwise(F.lit(side)).cast("byte")
+    by_slot = {slot: columns[name] for slot, name in zip(layout.slots[side], names, strict=True)}
+    slots = [
+        by_slot.get(slot, F.lit(None).cast(kind)).alias(name)
+        for slot, (name, kind) in enumerate(zip(layout.names, slot_types, strict=True))
+    ]
+    raw = [F.col(RAW).alias("raw")] if layout.has_raw else []
+    bucket = _first_bucket(node, side, columns, buckets).alias("bucket")
+    return stream.prepared.select(flag.alias("flag"), F.col(WEIGHT).alias("weight"), *raw, *slots, bucket)
+
+
+def _first_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:
+    source = node.sides[side]
+    if isinstance(source, RouteNode):
+        return _modulo([columns[name] for name in source.relation.primary_key], buckets)
+    return _join_bucket(node, side, columns, buckets)
+
+
+def _second_bucket(layout: SlotLayout, node: JoinNode, buckets: int) -> Column:
+    found = F.when(F.col("flag") == NOTE_FLAG, F.lit(0))
+    for side in (0, 1):
+        names = layout.schemas[side].names
+        columns = {name: F.col(f"s{slot}") for slot, name in zip(layout.slots[side], names, strict=True)}
+        found = found.when(F.col("flag") == side, _join_bucket(node, side, columns, buckets))
+    return found.cast("int").alias("bucket")
+
+
+def _join_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:
+    relation = node.sides[side].relation
+    key = [columns[pair[side]].cast(kind) for pair, kind in zip(node.key_pairs, _common_types(node), strict=True)]
+    by_key = _modulo(key, buckets)
+    equal = [columns[pair[side]] for pair, safe in zip(node.key_pairs, node.null_safe, strict=True) if not safe]
+    if not equal:
+        return by_key
+    cannot_match = reduce(lambda found, column: found | column, [column.isNull() for column in equal])
+    return F.when(cannot_match, _modulo(_identity(relation, columns), buckets)).otherwise(by_key).cast("int")
+
+
+def _identity(relation: Relation, columns: Mapping[str, Column]) -> list[Column]:
+    """Return the columns that tell rows apart, as far as Spark can hash them."""
+    if relation.primary_key:
+        return [columns[name] for name in relation.primary_key]
+    hashable = [columns[field.name] for field in relation.schema if not _holds_map(field.type)]
+    return hashable or [F.lit(0)]
+
+
+def _common_types(node: JoinNode) -> list[DataType | str]:
+    """Return, per key column, the Spark type both sides are hashed in."""
+    left, right = node.left.relation, node.right.relation
+    types: list[DataType | str] = []
+    for a, b in node.key_pairs:
+        found = common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
+        too_wide = pa.types.is_decimal(found) and found.precision > _MOST_DECIMAL_DIGITS
+        types.append("double" if too_wide else spark_type(found))
+    return types
+
+
+def _modulo(columns: Sequence[Column], buckets: int) -> Column:
+    return F.pmod(F.hash(*columns), F.lit(buckets)).cast("int")
+
+
+def _slot_types(streams: Sequence[ChangeStream], layout: SlotLayout) -> list[DataType]:
+    types: dict[int, DataType] = {}
+    for stream, slots in zip(streams, layout.slots, strict=True):
+        for slot, name in zip(slots, stream.schema.names, strict=True):
+            types.setdefault(slot, stream.prepared.schema[name].dataType)
+    return [types[slot] for slot in range(len(layout.types))]
+
+
+def _holds_map(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(_holds_map(kind.field(position).type) for position in range(kind.num_fields))
+
+
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"

@@ -1,0 +1,111 @@
+"""What a task tells the driver: one JSON line per stage and bucket.
+
+The notes of the attempts that won are all the driver believes in; they travel as the output of the task, so Spark itself
+decides which attempt they come from.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import zset_join.errors as known_errors
+from zset_join.checkpoint.log import LogEntry
+from zset_join.checkpoint.record import PartEntry
+from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.errors import ZsetJoinError
+
+__all__ = ["TaskNote", "note_of_error"]
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskNote:
+    """Report one bucket of one stage.
+
+    Args:
+        stage: name of the stage.
+        bucket: the bucket.
+        rows_in: rows that came in, per side.
+        applied: those of them that were handed to the operator.
+        emitted: rows a route sent on, per side.
+        log: the log file of this epoch, or None when there were no rows.
+        snapshot: a snapshot made on the way.
+        merged: a log file merged on the way.
+        parts: the piece of the answer.
+        quarantined: files of rows put aside.
+        quarantined_rows: how many, per side.
+        statistics: the operator's own counts.
+        seconds: wall-clock seconds per step.
+        was_rebuilt: the mapped state could not be used and was made anew.
+        error: why the bucket gave no answer.
+    """
+
+    stage: str
+    bucket: int
+    rows_in: list[int] = field(default_factory=lambda: [0, 0])
+    applied: list[int] = field(default_factory=lambda: [0, 0])
+    emitted: list[int] = field(default_factory=lambda: [0, 0])
+    log: LogEntry | None = None
+    snapshot: SnapshotEntry | None = None
+    merged: LogEntry | None = None
+    parts: list[PartEntry] = field(default_factory=list)
+    quarantined: list[PartEntry] = field(default_factory=list)
+    quarantined_rows: list[int] = field(default_factory=lambda: [0, 0])
+    statistics: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    was_rebuilt: bool = False
+    error: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """Return stage and bucket as commit records name them."""
+        return f"{self.stage}/{self.bucket}"
+
+    def to_json(self) -> str:
+        """Return the line."""
+        return json.dumps(
+            {
+                "stage": self.stage,
+                "bucket": self.bucket,
+                "rows_in": self.rows_in,
+                "applied": self.applied,
+                "emitted": self.emitted,
+                "log": None if self.log is None else self.log.to_json(),
+                "snapshot": None if self.snapshot is None else self.snapshot.to_json(),
+                "merged": None if self.merged is None else self.merged.to_json(),
+                "parts": [part.to_json() for part in self.parts],
+                "quarantined": [part.to_json() for part in self.quarantined],
+                "quarantined_rows": self.quarantined_rows,
+                "statistics": self.statistics,
+                "seconds": self.seconds,
+                "was_rebuilt": self.was_rebuilt,
+                "error": self.error,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, line: str) -> TaskNote:
+        """Build from a line."""
+        found = json.loads(line)
+        found["log"] = None if found["log"] is None else LogEntry.from_json(found["log"])
+        found["snapshot"] = None if found["snapshot"] is None else SnapshotEntry.from_json(found["snapshot"])
+        found["merged"] = None if found["merged"] is None else LogEntry.from_json(found["merged"])
+        found["parts"] = [PartEntry.from_json(part) for part in found["parts"]]
+        found["quarantined"] = [PartEntry.from_json(part) for part in found["quarantined"]]
+        return cls(**found)
+
+    def refuse(self, error: ZsetJoinError) -> None:
+        """Report that the bucket gave no answer."""
+        facts = {name: value if isinstance(value, int | str) else repr(value) for name, value in error.facts.items()}
+        self.error = {"type": type(error).__name__, "message": error.message, "code": error.code, "facts": facts}
+        self.parts, self.log, self.quarantined = [], None, []
+
+
+def note_of_error(note: TaskNote) -> ZsetJoinError | None:
+    """Return the error a note reports, as it was raised in the task."""
+    if note.error is None:
+        return None
+    error_type = getattr(known_errors, note.error["type"], ZsetJoinError)
+    error: ZsetJoinError = error_type(note.error["message"], code=note.error["code"], **note.error["facts"])
+    return error

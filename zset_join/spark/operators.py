@@ -1,0 +1,104 @@
+"""The one place where a node of the plan becomes an operator.
+
+A side may carry hidden columns that only order its changes. The join keeps them and shows them like any other; what leaves
+a task is the projection on the visible ones. It follows that a change of the sequence alone is shown as a retraction and an
+insertion of the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from zset_join.checkpoint.bucket import DurableOperator
+from zset_join.config import BadInputPolicy
+from zset_join.operators.join import HashJoin
+from zset_join.plan import JoinNode, RouteNode
+from zset_join.relation import Relation
+from zset_join.zset import ZSet
+
+__all__ = ["OperatorOptions", "join_builder", "output_relation", "project", "route_builder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorOptions:
+    """Hold what operators take from the options of a query."""
+
+    on_bad_input: BadInputPolicy = "error"
+    tombstone_retention_seconds: int = 2 * 86400
+    chunk_rows: int = 65536
+
+
+def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
+    """Return what makes the join over a directory, or in memory when given None."""
+
+    def build(directory: str | None) -> DurableOperator:
+        made: Any = HashJoin(
+            node.left.relation,
+            node.right.relation,
+            node.how,
+            null_safe=node.null_safe,
+            using=node.using,
+            residual=node.residual,
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+        )
+        return cast("DurableOperator", made)
+
+    return build
+
+
+def route_builder(node: RouteNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
+    """Return what makes the route of one side over a directory, or in memory when given None."""
+
+    from zset_join.operators.route import Route
+
+    def build(directory: str | None) -> DurableOperator:
+        return Route(
+            node.source.relation,
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+        )
+
+    return build
+
+
+def output_relation(node: JoinNode) -> Relation:
+    """Return the relation of the answer, hidden columns left out.
+
+    Raises:
+        PlanError: the condition does not fit the columns.
+    """
+    operator = join_builder(node, OperatorOptions())(None)
+    try:
+        whole = operator.output
+    finally:
+        operator.close()
+    hidden = {*node.left.hidden, *node.right.hidden}
+    shown = [field for field in whole.schema if not _is_hidden(field.name, hidden)]
+    names = {field.name for field in shown}
+    return Relation(
+        name=whole.name,
+        schema=pa.schema(shown),
+        primary_key=whole.primary_key if set(whole.primary_key) <= names else (),
+        mode="changelog",
+    )
+
+
+def project(chunk: ZSet, schema: pa.Schema) -> ZSet:
+    """Return the visible columns of a piece of an answer."""
+    if chunk.schema.names == schema.names:
+        return chunk
+    columns = [chunk.rows.column(chunk.schema.get_field_index(field.name)) for field in schema]
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), chunk.weights)
+
+
+def _is_hidden(name: str, hidden: set[str]) -> bool:
+    return name in hidden or name.removesuffix("_right") in hidden

@@ -1,0 +1,227 @@
+"""Where the answer of an epoch goes, seen from the driver.
+
+An output says how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
+back as a Z-set. Three kinds: a sink on the driver (the DuckDB view), a Parquet changelog whose files the tasks write
+themselves, and a user's function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.checkpoint.files import check_file, local_path
+from zset_join.checkpoint.record import CommitRecord
+from zset_join.errors import OptionError, StateError
+from zset_join.relation import Relation
+from zset_join.sinks.changelog_form import ChangelogForm, changelog_schema
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, committed_epochs
+from zset_join.sinks.sink import Sink
+from zset_join.spark.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
+from zset_join.spark.schemas import spark_schema
+
+__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SinkOutput"]
+
+
+class Output(Protocol):
+    """What the runner asks of an output."""
+
+    parts: PartWriter
+
+    def describe(self) -> str:
+        """Return what `explain` calls it."""
+        ...
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Attach it to the query."""
+        ...
+
+    def has(self, epoch: int) -> bool:
+        """Say whether the epoch is in it already."""
+        ...
+
+    def can_publish(self, root: Path, record: CommitRecord) -> bool:
+        """Say whether the parts of a committed epoch are still there."""
+        ...
+
+    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:
+        """Take the answer of a committed epoch."""
+        ...
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Return all answers, with or without `_weight`; None when the output cannot be read back."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class SinkOutput:
+    """Hand the answer to a sink on the driver.
+
+    Args:
+        sink: the sink.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self.parts: PartWriter = ArrowParts()
+        self._sink = sink
+
+    def describe(self) -> str:
+        """Return the sink's own words."""
+        return repr(self._sink)
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Open the sink."""
+        self._sink.open(relation, query_id)
+
+    def has(self, epoch: int) -> bool:
+        """Ask the sink."""
+        last = self._sink.last_epoch()
+        return last is not None and last >= epoch
+
+    def can_publish(self, root: Path, record: CommitRecord) -> bool:
+        """Look whether all part files are whole."""
+        return _are_there(root, record)
+
+    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        """Write the epoch."""
+        self._sink.write(record.epoch, read_arrow_parts(root, record.parts))
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Read the sink, when it can be read."""
+        read: Callable[[], pa.Table] | None = getattr(self._sink, "read", None)
+        return None if read is None else session.createDataFrame(read())
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._sink.close()
+
+
+class ChangelogOutput:
+    """Let the tasks write the files of a Parquet changelog.
+
+    Args:
+        directory: the changelog.
+        form: how weights are shown.
+    """
+
+    def __init__(self, directory: str, form: ChangelogForm) -> None:
+        self._directory = str(local_path(directory, option="toParquet(path)"))
+        self._form = form
+        self._sink = ParquetChangelogSink(self._directory, form)
+        self._staged_epoch: int | None = None
+        self.parts: PartWriter = ChangelogParts(self._directory)
+
+    def describe(self) -> str:
+        """Return path and form."""
+        return f"Parquet changelog {self._directory} ({self._form})"
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Make or check the changelog; what was staged and never committed is gone afterwards."""
+        self._relation = relation
+        self._sink.open(relation, query_id)
+        self._last_epoch = self._sink.last_epoch()
+
+    def has(self, epoch: int) -> bool:
+        """Compare with the last epoch of the changelog."""
+        return self._last_epoch is not None and self._last_epoch >= epoch
+
+    def can_publish(self, root: Path, record: CommitRecord) -> bool:  # noqa: ARG002 - staged parts do not outlive `open`
+        """Say no: staged files are cleared when the changelog is opened."""
+        return not record.parts
+
+    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        """Make the epoch visible."""
+        files = [PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes) for part in record.parts]
+        commit_epoch(self._directory, record.epoch, files)
+        self._last_epoch = record.epoch
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Read the committed epochs; a line of another form than `weight` stands for one copy."""
+        schema = spark_schema(changelog_schema(self._relation.schema, self._form))
+        paths = [f"{self._directory}/epoch={epoch:08d}" for epoch in committed_epochs(self._directory)]
+        if not paths:
+            return session.createDataFrame([], schema)
+        found = session.read.schema(schema).parquet(*paths)
+        if self._form == "weight":
+            return found
+        told = F.col("_row_kind" if self._form == "row_kind" else "_change_type")
+        gone = told.isin("-U", "-D", "update_preimage", "delete")
+        return found.withColumn("_weight", F.when(gone, F.lit(-1)).otherwise(F.lit(1)).cast("long"))
+
+    def close(self) -> None:
+        """Close the changelog."""
+        self._sink.close()
+
+
+class FunctionOutput:
+    """Call a user's function with the answer as a DataFrame.
+
+    The function is called at least once per epoch, every time with the same rows.
+
+    Args:
+        function: takes the DataFrame and the epoch.
+        form: how weights are shown.
+    """
+
+    def __init__(self, function: Callable[[DataFrame, int], Any], form: ChangelogForm) -> None:
+        self._function = function
+        self._form = form
+        self.parts: PartWriter = ParquetParts(form)
+
+    def describe(self) -> str:
+        """Return the function's name."""
+        return f"function {getattr(self._function, '__qualname__', repr(self._function))} ({self._form})"
+
+    def open(self, relation: Relation, query_id: str) -> None:  # noqa: ARG002 - a function has no memory
+        """Learn the columns."""
+        self._schema = changelog_schema(relation.schema, self._form)
+        self.parts = ParquetParts(self._form, relation.primary_key)
+
+    def has(self, epoch: int) -> bool:  # noqa: ARG002 - a function has no memory
+        """Say no: only the function knows."""
+        return False
+
+    def can_publish(self, root: Path, record: CommitRecord) -> bool:
+        """Look whether all part files are whole."""
+        return _are_there(root, record)
+
+    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:
+        """Call the function."""
+        paths = [str(check_file(root, part.file)) for part in record.parts]
+        schema = spark_schema(self._schema)
+        frame = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+        self._function(frame, record.epoch)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:  # noqa: ARG002 - a function has no memory
+        """Return None: what the function did with the rows is its own affair."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def check_form(form: str, allowed: Sequence[str]) -> None:
+    """Refuse an unknown changelog form.
+
+    Raises:
+        OptionError: the form is none of those.
+    """
+    if form not in allowed:
+        raise OptionError(f"form={form!r}; expected one of {', '.join(allowed)}.", code="FORM", form=form)
+
+
+def _are_there(root: Path, record: CommitRecord) -> bool:
+    try:
+        for part in record.parts:
+            check_file(root, part.file)
+    except StateError:
+        return False  # parts are not synced to the disk; the caller answers the epoch again
+    return True

@@ -1,0 +1,168 @@
+"""Where a task leaves its piece of an epoch's answer.
+
+A task does not send its answer through Spark; it writes a part file and reports it. The driver collects the reports of
+the attempts that won, so the answer is computed once, is durable enough to be handed out again, and a twin attempt leaves
+nothing but a file that nobody lists.
+
+`ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` are the
+files of a Parquet changelog themselves. Parts of the first two are not synced: when they are lost, the epoch is answered again
+from the same state.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.checkpoint.files import FileEntry, NewFile, attempt_name, check_file
+from zset_join.checkpoint.record import PartEntry
+from zset_join.sinks.changelog_form import ChangelogForm, changelog_schema, to_changelog
+from zset_join.sinks.parquet_changelog import write_part
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["ArrowParts", "ChangelogParts", "ParquetParts", "PartWriter", "read_arrow_parts"]
+
+_WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
+
+
+class PartWriter(Protocol):
+    """What writes a task's piece of the answer; it travels to the worker."""
+
+    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:
+        """Write the chunks, retractions first, and return what to report; nothing for an empty answer."""
+        ...
+
+
+class ArrowParts:
+    """Write one Arrow IPC stream per bucket, with the weight as last column."""
+
+    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:
+        """Write the chunks as they come."""
+        counted = _Counted(chunks)
+        first = next(counted, None)
+        if first is None:
+            return []
+        whole = pa.schema([*schema, _WEIGHT_FIELD])
+        with NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.arrows')}", durable=False) as file:
+            with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), whole) as writer:
+                for chunk in _chain(first, counted):
+                    writer.write_batch(
+                        pa.RecordBatch.from_arrays([*chunk.rows.columns, pa.array(chunk.weights)], schema=whole)
+                    )
+        return [PartEntry(bucket, file.entry(counted.rows), counted.retractions, "arrow")]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetParts:
+    """Write one Parquet file per bucket, in the form a user's function asked for.
+
+    Args:
+        form: how weights are shown.
+        key: columns that identify a row of the output, to recognise updates.
+    """
+
+    form: ChangelogForm = "weight"
+    key: tuple[str, ...] = ()
+
+    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:
+        """Write the chunks; all at once where updates must be recognised."""
+        counted = _Counted(chunks)
+        first = next(counted, None)
+        if first is None:
+            return []
+        lines = 0
+        shown = changelog_schema(schema, self.form)
+        with NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.parquet')}", durable=False) as file:
+            with pq.ParquetWriter(pa.PythonFile(file, mode="w"), shown, compression="lz4") as writer:
+                pieces = _chain(first, counted)
+                whole = self.form != "weight" and bool(self.key)
+                for piece in (ZSet.concat(pieces, schema=schema),) if whole else pieces:
+                    made = to_changelog(
+                        piece, self.form, key=self.key, epoch=tick.epoch, committed_at_us=tick.watermark or 0
+                    )
+                    lines += made.num_rows
+                    writer.write_batch(made)
+        return [PartEntry(bucket, file.entry(lines), counted.retractions, "parquet")]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogParts:
+    """Write the files of a Parquet changelog.
+
+    Args:
+        directory: the changelog.
+    """
+
+    directory: str
+
+    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:  # noqa: ARG002 - the changelog knows its own place and schema
+        """Write the chunks into the staging area of the changelog."""
+        counted = _Counted(chunks)
+        first = next(counted, None)
+        if first is None:
+            return []
+        made = write_part(
+            self.directory,
+            tick.epoch,
+            uuid.uuid4().hex,
+            bucket,
+            _chain(first, counted),
+            committed_at_us=tick.watermark,
+        )
+        return [PartEntry(bucket, FileEntry(made.name, made.bytes, made.rows, 0), made.retractions, "changelog")]
+
+
+def read_arrow_parts(root: Path, parts: Iterable[PartEntry]) -> Iterator[ZSet]:
+    """Yield the whole answer of an epoch: the retractions of all buckets, then the insertions.
+
+    Raises:
+        StateError: a part is missing or damaged.
+
+    Memory: the files are mapped, not read.
+    """
+    listed = list(parts)
+    paths = [check_file(root, part.file, whole=False) for part in listed]
+    for wanted_sign in (-1, 1):
+        for path in paths:
+            with pa.memory_map(str(path)) as source:
+                for batch in pa.ipc.open_stream(source):
+                    weights = np.asarray(batch.column(batch.num_columns - 1), dtype=np.int64)
+                    retractions = int(np.count_nonzero(weights < 0))
+                    begin, end = (0, retractions) if wanted_sign < 0 else (retractions, len(weights))
+                    if end > begin:
+                        schema = pa.schema(list(batch.schema)[:-1])
+                        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+                        yield ZSet(rows.slice(begin, end - begin), weights[begin:end])
+
+
+class _Counted:
+    """Pass chunks on, counting; empty ones are left out."""
+
+    def __init__(self, chunks: Iterable[ZSet]) -> None:
+        self.rows = 0
+        self.retractions = 0
+        self._chunks = iter(chunks)
+
+    def __iter__(self) -> Iterator[ZSet]:
+        return self
+
+    def __next__(self) -> ZSet:
+        chunk = next(self._chunks)
+        while not len(chunk):
+            chunk = next(self._chunks)
+        self.rows += len(chunk)
+        self.retractions += int(np.count_nonzero(chunk.weights < 0))
+        return chunk
+
+
+def _chain(first: ZSet, rest: Iterable[ZSet]) -> Iterator[ZSet]:
+    yield first
+    yield from rest

@@ -1,0 +1,256 @@
+"""The two functions that run in Spark's Python workers: route and join, each for one bucket of one epoch.
+
+The law: a task reads committed state and writes files nobody lists yet; only its note makes them count. It may run twice,
+at the same time or later, and both attempts report the same answer.
+
+An error that a user can act on does not fail the Spark task: it travels in the note, and the driver raises it as it is. A
+failed task would be retried for nothing, and would take its worker with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.errors import StateError, ZsetJoinError
+from zset_join.plan import JoinNode, RouteNode
+from zset_join.relation import Relation
+from zset_join.spark.layout import NOTE_FLAG, Arrivals, SlotLayout, collect_arrivals
+from zset_join.spark.notes import TaskNote
+from zset_join.spark.operators import OperatorOptions, join_builder, project, route_builder
+from zset_join.spark.parts import PartWriter
+from zset_join.spark.quarantine import Rejected, refusal, undecodable_reasons, write_quarantine
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["JoinTask", "RouteTask"]
+
+_ORDER_BITS = 33
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What both tasks know.
+
+    Args:
+        tick: the epoch.
+        node: the join.
+        options: options of the operators.
+        layout: how rows travel.
+        dead_letter_path: where bad rows go.
+    """
+
+    tick: Tick
+    node: JoinNode
+    options: OperatorOptions
+    layout: SlotLayout
+    dead_letter_path: str
+
+    @property
+    def relations(self) -> tuple[Relation, Relation]:
+        """Return the relations of both sides."""
+        return self.node.left.relation, self.node.right.relation
+
+    def accept(
+        self, arrivals: Arrivals, note: TaskNote, sides: Sequence[int], operator: DurableOperator | None
+    ) -> list[ZSet]:
+        """Part the rows that can be applied from those that cannot, and put the latter aside.
+
+        Args:
+            arrivals: what the task was given.
+            note: where to count.
+            sides: the sides to look at; the operator has one input for each.
+            operator: what says which rows break the contract; None looks only at what was rejected before the shuffle.
+
+        Raises:
+            BadInputError: there are such rows and the policy is `error`.
+        """
+        rejected = (Rejected(), Rejected())
+        for side in sides:
+            rejected[side].add(arrivals.rejected[side], *undecodable_reasons(arrivals.raw[side]))
+            note.rows_in[side] = len(arrivals.deltas[side]) + len(rejected[side])
+            if len(rejected[side]) and self.options.on_bad_input == "error":
+                relation = self.relations[side]
+                raise refusal(relation.name, relation.primary_key, rejected[side], self.tick)
+        inputs = [arrivals.deltas[side] for side in sides]
+        if operator is not None and self.options.on_bad_input == "quarantine":
+            inputs = self._sift(operator, inputs, [rejected[side] for side in sides])
+        for side, delta in zip(sides, inputs, strict=True):
+            note.applied[side] = len(delta)
+            note.quarantined_rows[side] = len(rejected[side])
+        note.quarantined = write_quarantine(
+            self.dead_letter_path,
+            self.tick,
+            note.bucket,
+            [relation.name for relation in self.relations],
+            self.layout.schemas,
+            rejected,
+        )
+        return inputs
+
+    def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected]) -> list[ZSet]:
+        """Take out the rows the operator would refuse, until it refuses none."""
+        names = [relation.name for relation in operator.inputs]
+        while (found := operator.rejections(self.tick, inputs)).num_rows:
+            which = found.column("input").to_pylist()
+            positions = found.column("row").to_numpy()
+            codes, reasons = found.column("code").to_pylist(), found.column("reason").to_pylist()
+            for number, name in enumerate(names):
+                lines = [line for line, told in enumerate(which) if told == name]
+                if not lines:
+                    continue
+                bad = positions[lines]
+                kept = np.ones(len(inputs[number]), bool)
+                kept[bad] = False
+                rejected[number].add(
+                    _taken(inputs[number], bad), [codes[line] for line in lines], [reasons[line] for line in lines]
+                )
+                inputs[number] = _taken(inputs[number], np.flatnonzero(kept))
+        return inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinTask(_Task):
+    """Answer one epoch of one bucket of the join; callable, for `mapInArrow`.
+
+    Args:
+        context: the epoch and what is committed.
+        output: schema of the answer.
+        parts: where the answer goes.
+    """
+
+    context: StageContext
+    output: pa.Schema
+    parts: PartWriter
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one batch with the column `note`: this task's note behind those of the tasks before."""
+        started = time.perf_counter()
+        arrivals = collect_arrivals(batches, self.layout)
+        note = TaskNote(stage=self.context.stage, bucket=_bucket())
+        note.seconds["receive"] = time.perf_counter() - started
+        try:
+            if len(arrivals) or self.context.has_chores(note.bucket):
+                with BucketState(self.context, note.bucket, join_builder(self.node, self.options)) as state:
+                    self._answer(state, arrivals, note)
+        except StateError:
+            raise
+        except ZsetJoinError as error:
+            note.refuse(error)
+        yield pa.RecordBatch.from_pydict({"note": [*arrivals.notes, note.to_json()]})
+
+    def _answer(self, state: BucketState, arrivals: Arrivals, note: TaskNote) -> None:
+        inputs = self.accept(arrivals, note, (0, 1), state.operator)
+        started = time.perf_counter()
+        chunks = (project(chunk, self.output) for chunk in state.operator.answer(self.tick, inputs))
+        note.parts = self.parts.write(Path(self.context.root), note.bucket, self.tick, self.output, chunks)
+        note.seconds["answer"] = time.perf_counter() - started
+        _finish(state, inputs, note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteTask(_Task):
+    """Send each change on to the bucket of its join key; callable, for `mapInArrow`.
+
+    Args:
+        contexts: per side, the context of its route stage; None for a side that passes through.
+        schema: schema of the rows that travel on.
+    """
+
+    contexts: tuple[StageContext | None, StageContext | None]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows to join, and the notes of this task."""
+        bucket = _bucket()
+        arrivals = collect_arrivals(batches, self.layout)
+        lines = []
+        sent = 0
+        for side, context in enumerate(self.contexts):
+            note = TaskNote(stage=f"pass-{side}" if context is None else context.stage, bucket=bucket)
+            try:
+                for rows in self._changes(context, arrivals, note, side):
+                    yield self._travelling(rows, side, bucket, sent)
+                    sent += len(rows)
+                    note.emitted[side] += len(rows)
+            except StateError:
+                raise
+            except ZsetJoinError as error:
+                note.refuse(error)
+            lines.append(note.to_json())
+        yield self._notes(lines)
+
+    def _changes(self, context: StageContext | None, arrivals: Arrivals, note: TaskNote, side: int) -> Iterator[ZSet]:
+        if context is None:
+            yield from self.accept(arrivals, note, (side,), None)
+            return
+        if not arrivals.count(side) and not context.has_chores(note.bucket):
+            return
+        node = self.node.sides[side]
+        if not isinstance(node, RouteNode):
+            raise TypeError(f"side {side} of the join has a route stage and no route")
+        with BucketState(context, note.bucket, route_builder(node, self.options)) as state:
+            inputs = self.accept(arrivals, note, (side,), state.operator)
+            started = time.perf_counter()
+            yield from state.operator.answer(self.tick, inputs)
+            note.seconds["answer"] = time.perf_counter() - started
+            _finish(state, inputs, note)
+
+    def _travelling(self, rows: ZSet, side: int, bucket: int, sent: int) -> pa.RecordBatch:
+        """Put the rows of one side into slots."""
+        count = len(rows)
+        columns: dict[str, Any] = {
+            "flag": pa.array(np.full(count, side, np.int8)),
+            "weight": pa.array(rows.weights),
+            "order": pa.array(np.arange(sent, sent + count, dtype=np.int64) + (bucket << _ORDER_BITS)),
+        }
+        for position, slot in enumerate(self.layout.slots[side]):
+            columns[f"s{slot}"] = rows.rows.column(position)
+        return self._batch(columns, count)
+
+    def _notes(self, lines: list[str]) -> pa.RecordBatch:
+        count = len(lines)
+        columns = {
+            "flag": pa.array(np.full(count, NOTE_FLAG, np.int8)),
+            "weight": pa.array(np.zeros(count, np.int64)),
+            "order": pa.array(np.zeros(count, np.int64)),
+            "note": pa.array(lines),
+        }
+        return self._batch(columns, count)
+
+    def _batch(self, columns: dict[str, Any], count: int) -> pa.RecordBatch:
+        arrays = []
+        for field in self.schema:
+            array = columns.get(field.name)
+            array = pa.nulls(count, field.type) if array is None else array
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _bucket() -> int:
+    """Return the bucket of this task: `repartitionById` sends a row to the partition of that number."""
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this function runs inside a Spark task")
+    return context.partitionId()
+
+
+def _finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
+    """Log the input, and report what the bucket is like."""
+    started = time.perf_counter()
+    note.log = state.log(inputs)
+    note.seconds.update(state.seconds, log=time.perf_counter() - started)
+    note.snapshot, note.merged, note.was_rebuilt = state.snapshot, state.merged, state.was_rebuilt
+    note.statistics = {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
+
+
+def _taken(delta: ZSet, positions: Any) -> ZSet:
+    return ZSet(delta.rows.take(pa.array(positions)), delta.weights[positions])

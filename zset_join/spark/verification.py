@@ -1,0 +1,353 @@
+"""Compare what a query emitted with Spark's own batch join.
+
+Expected: the two tables, joined by Spark. Actual: the sum of all answers, read back from the output. Both are compared
+as Z-sets: every distinct row with its expected and its actual weight.
+
+Where the tables come from, best first:
+- given: `verify(left_df, right_df)` takes the final tables as batch DataFrames. Nothing of ours is in them.
+- log: every input change since the first epoch, as it was delivered; Spark SQL picks the newest change of each key.
+  Available until the first snapshot, or for ever with the option `retainInputLog`.
+- snapshot and log: the engine's own live rows with the changes since. This checks the join, not how changes were resolved.
+
+Rows in quarantine are in none of the last two. Epochs wait while a verification runs.
+
+Cost: a batch join of both tables, and one aggregation over its result and the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.snapshot import read_snapshot
+from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.plan import JoinNode, RouteNode
+from zset_join.relation import Relation
+from zset_join.spark.condition import to_column
+from zset_join.spark.joined import JoinedStream
+from zset_join.spark.runner import JOIN_STAGE, EpochRunner, route_stage
+from zset_join.spark.schemas import spark_schema, spark_type
+from zset_join.spark.streams import ChangeStream
+from zset_join.state.side import SNAPSHOT_WEIGHT
+
+__all__ = ["VerificationReport", "verify"]
+
+_SIDES = ("left", "right")
+_SPARK_JOINS = {"left_semi": "leftsemi", "left_anti": "leftanti"}
+_CHANGE_FIELDS = [
+    pa.field("__weight", pa.int64()),
+    pa.field("__epoch", pa.int64()),
+    pa.field("__position", pa.int64()),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerificationReport:
+    """Say whether what was emitted equals the batch join.
+
+    Args:
+        equal: every row has the weight it should have.
+        epoch: the last epoch that is in the output; None before the first.
+        basis: per stream, where its table came from: "given", "log" or "snapshot and log".
+        expected_rows: rows of the batch join, copies counted.
+        actual_rows: rows of the output, copies counted.
+        different_rows: distinct rows whose weights differ.
+        differences: the first of them, as (row, expected weight, actual weight).
+    """
+
+    equal: bool
+    epoch: int | None
+    basis: Mapping[str, str]
+    expected_rows: int
+    actual_rows: int
+    different_rows: int
+    differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
+
+    def __str__(self) -> str:
+        verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
+        basis = ", ".join(f"{name} from {source}" for name, source in self.basis.items())
+        lines = [
+            f"{verdict}: {self.expected_rows} rows expected, {self.actual_rows} emitted, after epoch {self.epoch}"
+            f" (tables: {basis})"
+        ]
+        lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
+        return "\n".join(lines)
+
+
+def verify(
+    joined: JoinedStream,
+    runner: EpochRunner,
+    *,
+    left_df: DataFrame | None = None,
+    right_df: DataFrame | None = None,
+    actual_df: DataFrame | None = None,
+    most_differences: int = 20,
+) -> VerificationReport:
+    """Compare the output of a query with Spark's batch join.
+
+    Args:
+        joined: the join.
+        runner: what runs its epochs.
+        left_df: the final left table as a batch DataFrame; by name, columns in any order, others are ignored.
+        right_df: the final right table.
+        actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
+        most_differences: differing rows to put into the report.
+
+    Raises:
+        OptionError: a DataFrame lacks columns, or the output cannot be read back and `actual_df` is missing.
+        StateError: the checkpoint cannot be read.
+    """
+    session = joined.left.dataframe.sparkSession
+    checkpoint = runner.checkpoint
+    if checkpoint is None:
+        raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+    with runner.pause():
+        tables, basis = [], {}
+        for side, (stream, given) in enumerate(((joined.left, left_df), (joined.right, right_df))):
+            table, source = (
+                (_given_table(stream, given), "given")
+                if given is not None
+                else _own_table(session, checkpoint, joined.node, stream, side)
+            )
+            tables.append(table)
+            basis[stream.name] = source
+        expected = _batch_join(joined, tables[0], tables[1])
+        actual = _actual(session, runner, joined.output, actual_df)
+        epoch = None if checkpoint.last is None else checkpoint.last.epoch
+        return _compare(joined.output, expected, actual, epoch, basis, most_differences)
+
+
+def _given_table(stream: ChangeStream, given: DataFrame) -> DataFrame:
+    missing = [name for name in stream.columns if name not in given.columns]
+    if missing or given.isStreaming:
+        what = f"lacks the columns {missing}" if missing else "streams"
+        raise OptionError(
+            f'the table given for "{stream.name}" {what}; expected a batch DataFrame with {list(stream.columns)}.',
+            code="VERIFY_TABLE",
+            name=stream.name,
+            missing=missing,
+        )
+    return given.select(*(_column(name).cast(_kind(stream, name)).alias(name) for name in stream.columns)).withColumn(
+        "__weight", F.lit(1).cast("long")
+    )
+
+
+def _kind(stream: ChangeStream, name: str) -> Any:
+    return spark_type(stream.schema.field(name).type)
+
+
+def _own_table(
+    session: SparkSession, checkpoint: Checkpoint, node: JoinNode, stream: ChangeStream, side: int
+) -> tuple[DataFrame, str]:
+    """Return the table of a side from what the checkpoint holds."""
+    source = node.sides[side]
+    stage, position = (route_stage(side), 0) if isinstance(source, RouteNode) else (JOIN_STAGE, side)
+    relation = source.source.relation if isinstance(source, RouteNode) else source.relation
+    if any(history.snapshot is not None for history in _histories(checkpoint, stage)):
+        stage, position, relation = JOIN_STAGE, side, source.relation
+    histories = _histories(checkpoint, stage)
+    has_snapshot = any(history.snapshot is not None for history in histories)
+    schemas = _input_schemas(node, stage, relation)
+    changes = _changes(session, checkpoint, histories, schemas, position)
+    columns = list(stream.columns)
+    if relation.mode == "upsert":
+        newest = [_column(name).desc() for name in relation.sequence_by]
+        newest += [F.col("__epoch").desc()]
+        newest += [] if relation.sequence_by else [F.col("__position").desc(), F.col("__weight").desc()]
+        newest += [F.col("__position").desc()] if relation.sequence_by else []
+        if isinstance(source, RouteNode) and stage == JOIN_STAGE:
+            newest = [F.col("__epoch").desc(), F.col("__weight").desc()]
+        window = Window.partitionBy(*(_column(name) for name in relation.primary_key)).orderBy(*newest)
+        found = changes.withColumn("__rank", F.row_number().over(window))
+        table = found.where("__rank = 1 and __weight > 0").select(*map(_column, columns), F.col("__weight"))
+    else:
+        table = changes.groupBy(*map(_column, columns)).agg(F.sum("__weight").alias("__weight")).where("__weight <> 0")
+    return table, "snapshot and log" if has_snapshot else "log"
+
+
+def _histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
+    found = {} if checkpoint.last is None else checkpoint.last.histories
+    return [history for key, history in sorted(found.items()) if key.partition("/")[0] == stage]
+
+
+def _input_schemas(node: JoinNode, stage: str, relation: Relation) -> list[pa.Schema]:
+    return [side.relation.schema for side in node.sides] if stage == JOIN_STAGE else [relation.schema]
+
+
+def _changes(
+    session: SparkSession,
+    checkpoint: Checkpoint,
+    histories: Sequence[BucketHistory],
+    schemas: Sequence[pa.Schema],
+    position: int,
+) -> DataFrame:
+    """Return snapshot rows and logged changes of one input as a DataFrame, read by the workers."""
+    schema = pa.schema([*schemas[position], *_CHANGE_FIELDS])
+    if not histories:
+        return session.createDataFrame([], spark_schema(schema))
+    read = _ReadChanges(checkpoint.root, checkpoint.query_id, tuple(histories), tuple(schemas), position)
+    return session.range(0, len(histories), 1, len(histories)).mapInArrow(read, spark_schema(schema))
+
+
+@dataclass(frozen=True)
+class _ReadChanges:
+    """Read one bucket's snapshot and log in a task."""
+
+    root: Path
+    query_id: str
+    histories: tuple[BucketHistory, ...]
+    schemas: tuple[pa.Schema, ...]
+    position: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        if context is None:
+            raise PlanError("this function runs inside a Spark task", code="NOT_A_TASK")
+        for number in numbers:
+            yield from self._bucket(self.histories[number])
+
+    def _bucket(self, history: BucketHistory) -> Iterator[pa.RecordBatch]:
+        if history.snapshot is not None:
+            tables = read_snapshot(self.root, history.snapshot)
+            table = tables[_SIDES[self.position]]
+            weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
+            rows = table.select(self.schemas[self.position].names).filter(pa.array(weights > 0))
+            for batch in rows.cast(self.schemas[self.position]).combine_chunks().to_batches():
+                yield self._with_order(batch, weights[weights > 0], -1)
+        for log in history.logs:
+            for logged in read_log(self.root, log, query_id=self.query_id, schemas=self.schemas):
+                delta = logged.deltas[self.position]
+                if len(delta):
+                    yield self._with_order(delta.rows, delta.weights, logged.tick.epoch)
+
+    def _with_order(self, rows: pa.RecordBatch, weights: Any, epoch: int) -> pa.RecordBatch:
+        count = rows.num_rows
+        added = [pa.array(weights), pa.array(np.full(count, epoch)), pa.array(np.arange(count))]
+        schema = pa.schema([*self.schemas[self.position], *_CHANGE_FIELDS])
+        return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=schema)
+
+
+def _batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
+    """Join two tables with weights by Spark; weights multiply."""
+    node, output = joined.node, joined.output
+    left_names, right_names = joined.left.columns, joined.right.columns
+    left = left.select(
+        *(_column(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw")
+    )
+    right = right.select(
+        *(_column(name).alias(f"r{at}") for at, name in enumerate(right_names)), F.col("__weight").alias("rw")
+    )
+    columns = {("left", name): F.col(f"l{at}") for at, name in enumerate(left_names)}
+    columns |= {("right", name): F.col(f"r{at}") for at, name in enumerate(right_names)}
+    condition = reduce(
+        lambda found, term: found & term,
+        [
+            columns["left", a].eqNullSafe(columns["right", b]) if safe else columns["left", a] == columns["right", b]
+            for (a, b), safe in zip(node.key_pairs, node.null_safe, strict=True)
+        ],
+    )
+    if node.residual is not None:
+        condition = condition & to_column(node.residual, columns)
+    rows = left.join(right, condition, _SPARK_JOINS.get(node.how, node.how))
+    one = F.lit(1).cast("long")
+    if node.how in _SPARK_JOINS:
+        shown = [columns["left", name] for name in output.schema.names]
+        weight: Column = F.col("lw")
+    else:
+        shown = _output_columns(node, left_names, right_names, columns)
+        weight = F.coalesce(F.col("lw"), one) * F.coalesce(F.col("rw"), one)
+    named = [
+        column.cast(spark_type(at.type)).alias(f"c{n}")
+        for n, (column, at) in enumerate(zip(shown, output.schema, strict=True))
+    ]
+    return rows.select(*named, weight.alias("expected"))
+
+
+def _output_columns(
+    node: JoinNode, left_names: Sequence[str], right_names: Sequence[str], columns: Mapping[tuple[str, str], Column]
+) -> list[Column]:
+    """Return the columns of a join in Spark's order: USING keys first and once."""
+    if not node.using:
+        return [columns["left", name] for name in left_names] + [columns["right", name] for name in right_names]
+    keys = [name for name, _ in node.key_pairs]
+    shown = []
+    for name in keys:
+        left, right = columns["left", name], columns["right", name]
+        shown.append(right if node.how == "right" else F.coalesce(left, right) if node.how == "full" else left)
+    shown += [columns["left", name] for name in left_names if name not in keys]
+    return shown + [columns["right", name] for name in right_names if name not in keys]
+
+
+def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> DataFrame:
+    """Return what was emitted, with the columns of the output numbered and the weight last."""
+    emitted = actual_df if actual_df is not None else runner.contents(session)
+    if emitted is None:
+        raise OptionError(
+            "what a foreachBatch function did with the rows cannot be read back; pass verify(actual_df=...) with the "
+            "emitted changes and their column _weight.",
+            code="VERIFY_OUTPUT",
+        )
+    missing = [name for name in output.schema.names if name not in emitted.columns]
+    if missing:
+        raise OptionError(f"actual_df lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)
+    weight = F.col("_weight").cast("long") if "_weight" in emitted.columns else F.lit(1).cast("long")
+    named = [_column(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(output.schema)]
+    return emitted.select(*named, weight.alias("actual"))
+
+
+def _compare(
+    output: Relation,
+    expected: DataFrame,
+    actual: DataFrame,
+    epoch: int | None,
+    basis: Mapping[str, str],
+    most_differences: int,
+) -> VerificationReport:
+    names = [f"c{number}" for number in range(len(output.schema))]
+    nothing = F.lit(0).cast("long")
+    both = expected.withColumn("actual", nothing).unionByName(actual.withColumn("expected", nothing))
+    sums = both.groupBy(*names).agg(F.sum("expected").alias("expected"), F.sum("actual").alias("actual")).cache()
+    try:
+        differing = F.col("expected") != F.col("actual")
+        totals = sums.agg(
+            F.coalesce(F.sum("expected"), nothing),
+            F.coalesce(F.sum("actual"), nothing),
+            F.count_if(differing),
+        ).collect()[0]
+        rows = sums.where(differing).limit(most_differences).collect() if totals[2] else []
+    finally:
+        sums.unpersist()
+    differences = [
+        (
+            {at.name: row[f"c{number}"] for number, at in enumerate(output.schema)},
+            int(row["expected"]),
+            int(row["actual"]),
+        )
+        for row in rows
+    ]
+    return VerificationReport(
+        equal=totals[2] == 0,
+        epoch=epoch,
+        basis=dict(basis),
+        expected_rows=int(totals[0]),
+        actual_rows=int(totals[1]),
+        different_rows=int(totals[2]),
+        differences=differences,
+    )
+
+
+def _column(name: str) -> Column:
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,248 @@
+"""The builder behind `joined.writeStream`: options, an output and a trigger, checked before anything starts.
+
+    joined.writeStream.queryName("v").option("checkpointLocation", path).trigger(availableNow=True)
+          .toDuckDB("view.duckdb", "orders").start()
+
+Every method returns the builder itself. What PySpark's own writer has and makes no sense here (`format`, `outputMode`,
+`partitionBy`) raises and says what to use instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
+
+from zset_join.checkpoint.checkpoint import stored_buckets
+from zset_join.checkpoint.files import local_path
+from zset_join.config import QueryOptions
+from zset_join.errors import OptionError
+from zset_join.sinks.changelog_form import ChangelogForm, changelog_schema
+from zset_join.sinks.sink import Sink
+from zset_join.spark.normalise import tag
+from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput, check_form
+from zset_join.spark.query import JoinQuery, start_query
+from zset_join.spark.runner import EpochRunner
+from zset_join.spark.session import check_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from zset_join.spark.joined import JoinedStream
+
+__all__ = ["JoinStreamWriter"]
+
+_FORMS: tuple[str, ...] = get_args(ChangelogForm)
+
+
+class JoinStreamWriter:
+    """Collect what a running join needs; made by `JoinedStream.writeStream`.
+
+    Args:
+        joined: the join.
+    """
+
+    def __init__(self, joined: JoinedStream) -> None:
+        self._joined = joined
+        self._options: dict[str, Any] = {}
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._output: Output | None = None
+
+    def option(self, name: str, value: Any) -> JoinStreamWriter:
+        """Set one option; see `zset_join.config` for all of them."""
+        self._options[name] = value
+        return self
+
+    def options(self, **options: Any) -> JoinStreamWriter:
+        """Set several options."""
+        self._options.update(options)
+        return self
+
+    def queryName(self, name: str) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
+        """Name the query; the name is shown in Spark's own pages and in progress."""
+        if not str(name).strip():
+            raise OptionError(f"queryName({name!r}): expected a name.", code="ARGUMENT", value=name)
+        self._name = name
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,  # noqa: N803 - the name PySpark users type
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,  # noqa: N803 - the name PySpark users type
+    ) -> JoinStreamWriter:
+        """Say when epochs run; exactly one argument.
+
+        Args:
+            processingTime: an interval such as "5 seconds".
+            once: all that is there in one epoch, then stop.
+            continuous: not possible; an epoch needs a batch.
+            availableNow: all that is there in as many epochs as the sources make of it, then stop.
+        """
+        given = {
+            name: value
+            for name, value in (
+                ("processingTime", processingTime),
+                ("once", once),
+                ("continuous", continuous),
+                ("availableNow", availableNow),
+            )
+            if value is not None
+        }
+        if len(given) != 1:
+            raise OptionError(
+                f"trigger takes exactly one of processingTime, once, availableNow; got {given or 'none'}.",
+                code="TRIGGER",
+                value=repr(given),
+            )
+        if continuous is not None:
+            raise OptionError(
+                f"trigger(continuous={continuous!r}): a join answers epoch by epoch. Use "
+                'trigger(processingTime="1 second").',
+                code="TRIGGER",
+                value=continuous,
+            )
+        if once is False or availableNow is False:
+            raise OptionError(f"trigger({given}): the value must be True.", code="TRIGGER", value=repr(given))
+        if processingTime is not None and not str(processingTime).strip():
+            raise OptionError(
+                f'trigger(processingTime={processingTime!r}): expected an interval such as "5 seconds".',
+                code="TRIGGER",
+                value=processingTime,
+            )
+        self._trigger = given
+        return self
+
+    def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
+        self, path: str | Path, table: str, *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Keep a view in a DuckDB file equal to the join.
+
+        Args:
+            path: the DuckDB file.
+            table: name of the view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+        """
+        try:
+            from zset_join.sinks.duckdb_view import DuckDBViewSink
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                "toDuckDB needs the package duckdb, which is not installed: pip install 'zset-join[duckdb]'.",
+                code="MISSING_PACKAGE",
+                package="duckdb",
+            ) from error
+        return self.toSink(DuckDBViewSink(path, table, key))
+
+    def toParquet(self, path: str | Path, form: str = "weight") -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
+        """Write every change to Parquet files, one directory per epoch.
+
+        Args:
+            path: directory of the changelog.
+            form: weight, row_kind or change_data_feed.
+        """
+        check_form(form, _FORMS)
+        return self._to(ChangelogOutput(str(path), cast("ChangelogForm", form)))
+
+    def foreachBatch(  # noqa: N802 - the name PySpark users type
+        self, function: Callable[[DataFrame, int], Any], *, form: str = "weight"
+    ) -> JoinStreamWriter:
+        """Call a function with the changes of every epoch, as a DataFrame, and the epoch's number.
+
+        The function may be called again for the same epoch, with the same rows; make it idempotent per epoch.
+
+        Args:
+            function: takes the DataFrame and the epoch.
+            form: weight, row_kind or change_data_feed.
+        """
+        if not callable(function):
+            raise OptionError(
+                f"foreachBatch({function!r}): expected a function of (DataFrame, epoch).", code="ARGUMENT"
+            )
+        check_form(form, _FORMS)
+        return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
+
+    def toSink(self, sink: Sink) -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
+        """Hand the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
+        if not isinstance(sink, Sink):
+            raise OptionError(
+                f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see "
+                "zset_join.sinks.sink.Sink.",
+                code="ARGUMENT",
+            )
+        return self._to(SinkOutput(sink))
+
+    def format(self, source: str) -> NoReturn:
+        """Refuse; an output is chosen with toDuckDB, toParquet, foreachBatch or toSink."""
+        raise _not_here("format", source, "choose an output with toDuckDB, toParquet, foreachBatch or toSink")
+
+    def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
+        """Refuse; the answer is always what changed."""
+        raise _not_here("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
+
+    def partitionBy(self, *columns: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
+        """Refuse; a changelog has one directory per epoch."""
+        raise _not_here("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
+
+    def explain(self) -> None:
+        """Print what would be started."""
+        output = None if self._output is None else self._output.describe()
+        print(self._joined.explanation(output=output))  # noqa: T201 - printing is what explain() does in PySpark
+
+    def start(self) -> JoinQuery:
+        """Check everything and start the query.
+
+        Raises:
+            PlanError: an option, the session or the output is not usable; the message says what to do.
+            StateError: the checkpoint belongs to another query.
+            SinkError: the output belongs to another query or has other columns.
+        """
+        options = QueryOptions.from_options(self._options)
+        local_path(options.checkpoint_location)
+        if self._output is None:
+            raise OptionError(
+                "no output was chosen; add .toDuckDB(path, table), .toParquet(path) or .foreachBatch(function).",
+                code="MISSING_OUTPUT",
+            )
+        changelog_schema(self._joined.arrow_schema, "weight")
+        session = self._joined.left.dataframe.sparkSession
+        check_session(session)
+        stored = stored_buckets(options.checkpoint_location)
+        buckets = options.buckets or stored or session.sparkContext.defaultParallelism
+        tagged = tag(self._joined.left, self._joined.right, self._joined.node, buckets)
+        if options.dead_letter_path is None:
+            quarantine = local_path(options.checkpoint_location) / "quarantine"
+        else:
+            quarantine = local_path(options.dead_letter_path, option="deadLetterPath")
+        runner = EpochRunner(
+            self._joined,
+            tagged,
+            options,
+            buckets=buckets,
+            output=self._output,
+            dead_letter_path=str(quarantine),
+        )
+        stream = tagged.dataframe.writeStream.option("checkpointLocation", options.checkpoint_location)
+        if self._name is not None:
+            stream = stream.queryName(self._name)
+        if self._trigger:
+            stream = stream.trigger(**self._trigger)
+        return start_query(
+            stream, runner, self._joined, self._output, buckets=buckets, checkpoint_location=options.checkpoint_location
+        )
+
+    def _to(self, output: Output) -> JoinStreamWriter:
+        if self._output is not None:
+            raise OptionError(
+                f"two outputs were chosen, {self._output.describe()} and {output.describe()}; a query has one. Start another "
+                "query with its own checkpointLocation for the second.",
+                code="TWO_OUTPUTS",
+            )
+        self._output = output
+        return self
+
+
+def _not_here(method: str, value: Any, cure: str) -> OptionError:
+    return OptionError(f"{method}({value!r}) does not apply to a join: {cure}.", code="NOT_APPLICABLE", method=method)
