@@ -58,9 +58,7 @@ class ZsetJoinError(Exception):
         return _rebuild, (type(self), self.message, self.code, dict(self.facts))
 
 
-def _rebuild(
-    error_type: type[ZsetJoinError], message: str, code: str, facts: dict[str, Any]
-) -> ZsetJoinError:
+def _rebuild(error_type: type[ZsetJoinError], message: str, code: str, facts: dict[str, Any]) -> ZsetJoinError:
     return error_type(message, code=code, **facts)
 
 

@@ -146,7 +146,11 @@ def _store_values(view: int, variables: int, row: int, source: int, source_heap:
         length = load_u32(slot)
         if length > INLINE_BYTES:
             offset = allocate_block(word(view, HEAP), word(view, HEADER), length)
-            copy_bytes(word(view, HEAP) + offset, variable_bytes(source + field(variables, column, OFFSET), source_heap), length)
+            copy_bytes(
+                word(view, HEAP) + offset,
+                variable_bytes(source + field(variables, column, OFFSET), source_heap),
+                length,
+            )
             store_u64(slot + 8, offset | HEAP_BIT)
 
 
@@ -158,7 +162,16 @@ def _link(view: int, join_columns: int, number: int, code: int) -> None:
     store_u32(row + HASH, code)
     store_u8(row + FLAGS, FLAG_LIVE | FLAG_ARRANGED)
     head = find_key(
-        word(view, JOIN_SLOTS), word(view, JOIN_BITS), code, row, word(view, HEAP), join_columns, rows, stride, word(view, HEAP), join_columns
+        word(view, JOIN_SLOTS),
+        word(view, JOIN_BITS),
+        code,
+        row,
+        word(view, HEAP),
+        join_columns,
+        rows,
+        stride,
+        word(view, HEAP),
+        join_columns,
     )
     if head == 0:
         insert_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), code, number)
@@ -326,7 +339,27 @@ def _fetch_neighbours(view: int, begin: int, end: int, found: Any, after_of: Any
 
 
 @njit(cache=True, nogil=True)
-def absorb_upserts(view: int, rows: int, stride: int, variables: int, join_columns: int, identity_columns: int, other_columns: int, join_codes: Any, unmatchable: Any, identity_codes: Any, weights: Any, found: Any, last_of: Any, after_of: Any, same_of: Any, entries: int, keep_tombstones: bool, watermark: int, numbers: Any) -> None:
+def absorb_upserts(
+    view: int,
+    rows: int,
+    stride: int,
+    variables: int,
+    join_columns: int,
+    identity_columns: int,
+    other_columns: int,
+    join_codes: Any,
+    unmatchable: Any,
+    identity_codes: Any,
+    weights: Any,
+    found: Any,
+    last_of: Any,
+    after_of: Any,
+    same_of: Any,
+    entries: int,
+    keep_tombstones: bool,
+    watermark: int,
+    numbers: Any,
+) -> None:
     """Store the outcome of `resolve_upserts`; `numbers` gets the row number of every delta row that is now live."""
     header = word(view, HEADER)
     for entry in range(entries):
@@ -401,7 +434,24 @@ def absorb_upserts(view: int, rows: int, stride: int, variables: int, join_colum
 
 
 @njit(cache=True, nogil=True)
-def absorb_weights(view: int, rows: int, stride: int, variables: int, join_columns: int, identity_columns: int, join_codes: Any, unmatchable: Any, identity_codes: Any, keys: Any, first_of: Any, found: Any, before_of: Any, after_of: Any, entries: int, numbers: Any) -> None:
+def absorb_weights(
+    view: int,
+    rows: int,
+    stride: int,
+    variables: int,
+    join_columns: int,
+    identity_columns: int,
+    join_codes: Any,
+    unmatchable: Any,
+    identity_codes: Any,
+    keys: Any,
+    first_of: Any,
+    found: Any,
+    before_of: Any,
+    after_of: Any,
+    entries: int,
+    numbers: Any,
+) -> None:
     """Store the outcome of `resolve_weights`; a row whose weight became 0 is gone."""
     header = word(view, HEADER)
     for entry in range(entries):
@@ -429,7 +479,19 @@ def absorb_weights(view: int, rows: int, stride: int, variables: int, join_colum
 
 
 @njit(cache=True, nogil=True)
-def absorb_appends(view: int, rows: int, stride: int, count: int, variables: int, join_columns: int, join_codes: Any, unmatchable: Any, weights: Any, status: Any, numbers: Any) -> None:
+def absorb_appends(
+    view: int,
+    rows: int,
+    stride: int,
+    count: int,
+    variables: int,
+    join_columns: int,
+    join_codes: Any,
+    unmatchable: Any,
+    weights: Any,
+    status: Any,
+    numbers: Any,
+) -> None:
     """Store every accepted row."""
     header = word(view, HEADER)
     for index in range(count):
@@ -445,7 +507,9 @@ def absorb_appends(view: int, rows: int, stride: int, count: int, variables: int
 
 
 @njit(cache=True, nogil=True)
-def copy_live_rows(old: int, new: int, variables: int, join_columns: int, identity_columns: int, has_identity: bool) -> None:
+def copy_live_rows(
+    old: int, new: int, variables: int, join_columns: int, identity_columns: int, has_identity: bool
+) -> None:
     """Copy what is alive (and the tombstones, in their order) into an empty state with room for it."""
     header = word(new, HEADER)
     end = load_u64(word(old, HEADER) + H_ROWS_END * 8)

@@ -64,8 +64,18 @@ def _older(left: int, right: int, offset: int, words: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def group_rows(
-    view: int, rows: int, count: int, status: Any, codes: Any, columns: int, table: int, bits: int, entry_of: Any,
-    first_of: Any, last_of: Any, keys: Any,
+    view: int,
+    rows: int,
+    count: int,
+    status: Any,
+    codes: Any,
+    columns: int,
+    table: int,
+    bits: int,
+    entry_of: Any,
+    first_of: Any,
+    last_of: Any,
+    keys: Any,
 ) -> tuple[int, int]:
     """Give every row with status OK the number of its entry; return how many entries there are, and how many rows were too old.
 
@@ -109,9 +119,7 @@ def group_rows(
 
 
 @njit(cache=True, nogil=True)
-def find_entries(
-    view: int, entries: int, first_of: Any, codes: Any, keys: Any, columns: int, found: Any
-) -> None:
+def find_entries(view: int, entries: int, first_of: Any, codes: Any, keys: Any, columns: int, found: Any) -> None:
     """Look the entries up in the identity table, fetching slots and rows ahead."""
     slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
     rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
@@ -133,9 +141,29 @@ def find_entries(
 
 @njit(cache=True, nogil=True)
 def changes_of_upserts(
-    view: int, rows: int, columns: int, identity_columns: int, identity_codes: Any, join_codes: Any, unmatchable: Any,
-    drop_unmatchable: bool, weights: Any, keys: Any, first_of: Any, entries: int, found: Any, last_of: Any, after_of: Any,
-    same_of: Any, base: int, refs: Any, numbers: Any, before: Any, after: Any, hashes: Any, matchable: Any,
+    view: int,
+    rows: int,
+    columns: int,
+    identity_columns: int,
+    identity_codes: Any,
+    join_codes: Any,
+    unmatchable: Any,
+    drop_unmatchable: bool,
+    weights: Any,
+    keys: Any,
+    first_of: Any,
+    entries: int,
+    found: Any,
+    last_of: Any,
+    after_of: Any,
+    same_of: Any,
+    base: int,
+    refs: Any,
+    numbers: Any,
+    before: Any,
+    after: Any,
+    hashes: Any,
+    matchable: Any,
 ) -> tuple[int, int, int]:
     """Look every entry up in the state and list what changes, retraction before insertion.
 
@@ -162,7 +190,16 @@ def changes_of_upserts(
         if entry < 0:
             continue
         number = find_key(
-            slots, bits, identity_codes[first_of[entry]], keys[entry], 0, identity_columns, state, stride, heap, identity_columns
+            slots,
+            bits,
+            identity_codes[first_of[entry]],
+            keys[entry],
+            0,
+            identity_columns,
+            state,
+            stride,
+            heap,
+            identity_columns,
         )
         found[entry] = number
         same_of[entry] = 0
@@ -210,7 +247,15 @@ def changes_of_upserts(
 
 @njit(cache=True, nogil=True)
 def resolve_weights(
-    view: int, count: int, weights: Any, status: Any, entry_of: Any, found: Any, entries: int, before_of: Any, after_of: Any
+    view: int,
+    count: int,
+    weights: Any,
+    status: Any,
+    entry_of: Any,
+    found: Any,
+    entries: int,
+    before_of: Any,
+    after_of: Any,
 ) -> int:
     """Net the weights of every entry; return how many rows were given a bad status.
 
@@ -245,8 +290,22 @@ def resolve_weights(
 
 @njit(cache=True, nogil=True)
 def changes_of_weights(
-    view: int, keys: Any, codes: Any, unmatchable: Any, first_of: Any, found: Any, before_of: Any, after_of: Any, entries: int,
-    base: int, refs: Any, numbers: Any, before: Any, after: Any, hashes: Any, matchable: Any,
+    view: int,
+    keys: Any,
+    codes: Any,
+    unmatchable: Any,
+    first_of: Any,
+    found: Any,
+    before_of: Any,
+    after_of: Any,
+    entries: int,
+    base: int,
+    refs: Any,
+    numbers: Any,
+    before: Any,
+    after: Any,
+    hashes: Any,
+    matchable: Any,
 ) -> int:
     """List the entries whose weight changed; return the position after the last one."""
     at = base
@@ -266,8 +325,20 @@ def changes_of_weights(
 
 @njit(cache=True, nogil=True)
 def changes_of_appends(
-    rows: int, stride: int, count: int, weights: Any, status: Any, codes: Any, unmatchable: Any, base: int, refs: Any,
-    numbers: Any, before: Any, after: Any, hashes: Any, matchable: Any,
+    rows: int,
+    stride: int,
+    count: int,
+    weights: Any,
+    status: Any,
+    codes: Any,
+    unmatchable: Any,
+    base: int,
+    refs: Any,
+    numbers: Any,
+    before: Any,
+    after: Any,
+    hashes: Any,
+    matchable: Any,
 ) -> int:
     """List every accepted row as a new one; return the position after the last one."""
     at = base

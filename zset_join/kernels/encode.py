@@ -176,8 +176,18 @@ def _mark_valid(validity: int, begin: int, end: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _gather_nullable(
-    refs: int, begin: int, end: int, kind: int, width: int, offset: int, null_byte: int, null_mask: int, validity: int,
-    values: int, offsets: int, total: int,
+    refs: int,
+    begin: int,
+    end: int,
+    kind: int,
+    width: int,
+    offset: int,
+    null_byte: int,
+    null_mask: int,
+    validity: int,
+    values: int,
+    offsets: int,
+    total: int,
 ) -> tuple[int, int]:
     """Copy values that may be NULL; return how many are, and the end of the variable bytes."""
     nulls = 0

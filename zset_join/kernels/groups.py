@@ -28,9 +28,25 @@ _ODD = -0x61C8864680B583EB
 
 @njit(cache=True, nogil=True)
 def group_changes(
-    left_count: int, right_count: int, refs: Any, hashes: Any, matchable: Any, left_heap: int, left_columns: int,
-    right_heap: int, right_columns: int, table: int, bits: int, next_change: Any, first_left: Any, first_right: Any,
-    last_left: Any, last_right: Any, group_refs: Any, group_sides: Any, group_hashes: Any,
+    left_count: int,
+    right_count: int,
+    refs: Any,
+    hashes: Any,
+    matchable: Any,
+    left_heap: int,
+    left_columns: int,
+    right_heap: int,
+    right_columns: int,
+    table: int,
+    bits: int,
+    next_change: Any,
+    first_left: Any,
+    first_right: Any,
+    last_left: Any,
+    last_right: Any,
+    group_refs: Any,
+    group_sides: Any,
+    group_hashes: Any,
 ) -> int:
     """Build the groups; return how many there are, those of unmatchable changes not counted.
 
@@ -110,8 +126,20 @@ def group_changes(
 
 @njit(cache=True, nogil=True)
 def find_group_rows(
-    left_view: int, right_view: int, groups: int, first_left: Any, first_right: Any, left_for_left: bool, right_for_right: bool,
-    group_refs: Any, group_sides: Any, group_hashes: Any, left_columns: int, right_columns: int, head_left: Any, head_right: Any,
+    left_view: int,
+    right_view: int,
+    groups: int,
+    first_left: Any,
+    first_right: Any,
+    left_for_left: bool,
+    right_for_right: bool,
+    group_refs: Any,
+    group_sides: Any,
+    group_hashes: Any,
+    left_columns: int,
+    right_columns: int,
+    head_left: Any,
+    head_right: Any,
 ) -> None:
     """Look the chains of both states up, fetching slots and rows ahead.
 
@@ -201,7 +229,15 @@ def in_changed_set(number: int, table: int, bits: int) -> bool:
 
 @njit(cache=True, nogil=True)
 def group_degrees(
-    groups: int, first: Any, head: Any, view: int, next_change: Any, after: Any, table: int, bits: int, before_degrees: Any,
+    groups: int,
+    first: Any,
+    head: Any,
+    view: int,
+    next_change: Any,
+    after: Any,
+    table: int,
+    bits: int,
+    before_degrees: Any,
     after_degrees: Any,
 ) -> None:
     """Say for every group whether its side has live rows before and after the epoch.

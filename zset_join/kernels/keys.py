@@ -123,9 +123,7 @@ def _hash_bytes(seed: int, address: int, length: int) -> int:
     code = high_multiply(seed ^ length, _ODD_1)
     position = 0
     while position + 16 <= length:
-        code = high_multiply(
-            code ^ load_u64(address + position), _ODD_2 ^ load_u64(address + position + 8)
-        )
+        code = high_multiply(code ^ load_u64(address + position), _ODD_2 ^ load_u64(address + position + 8))
         position += 16
     word = 0
     shift = 0
@@ -212,17 +210,15 @@ def _equal_values(kind: int, width: int, left: int, left_heap: int, right: int, 
 
 
 @njit(cache=True, nogil=True)
-def equal_columns(left: int, left_heap: int, left_columns: int, right: int, right_heap: int, right_columns: int) -> bool:
+def equal_columns(
+    left: int, left_heap: int, left_columns: int, right: int, right_heap: int, right_columns: int
+) -> bool:
     """Compare some columns of two records pairwise; NULL equals NULL."""
-    if (
-        column_count(left_columns) == 1
-        and field(left_columns, 0, KIND) == FIXED
-        and field(left_columns, 0, WIDTH) == 8
-    ):
+    if column_count(left_columns) == 1 and field(left_columns, 0, KIND) == FIXED and field(left_columns, 0, WIDTH) == 8:
         # The value of a NULL is zero in every record, so one NULL and one zero are told apart by their bits alone.
-        return load_u64(left + field(left_columns, 0, OFFSET)) == load_u64(right + field(right_columns, 0, OFFSET)) and (
-            is_null(left, left_columns, 0) == is_null(right, right_columns, 0)
-        )
+        return load_u64(left + field(left_columns, 0, OFFSET)) == load_u64(
+            right + field(right_columns, 0, OFFSET)
+        ) and (is_null(left, left_columns, 0) == is_null(right, right_columns, 0))
     for column in range(column_count(left_columns)):
         left_null = is_null(left, left_columns, column)
         if left_null != is_null(right, right_columns, column):

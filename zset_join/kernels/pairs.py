@@ -63,7 +63,17 @@ BLOCK_ROWS = 2048
 CURSOR_WORDS = 5
 
 # The epoch view: what both sides share, then SIDE_WORDS words per side.
-E_GROUPS, E_NEXT_CHANGE, E_REFS, E_BEFORE, E_AFTER, E_OUT_WEIGHTS, E_CAPACITY, E_BLOCK, E_SIDES = 0, 1, 2, 3, 4, 5, 6, 7, 8
+E_GROUPS, E_NEXT_CHANGE, E_REFS, E_BEFORE, E_AFTER, E_OUT_WEIGHTS, E_CAPACITY, E_BLOCK, E_SIDES = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+)
 S_VIEW, S_FIRST, S_HEAD, S_CHANGED, S_CHANGED_BITS, S_CHANGED_COUNT = 0, 1, 2, 3, 4, 5
 S_DEGREES_BEFORE, S_DEGREES_AFTER, S_OUT, S_OUT_CHANGE = 6, 7, 8, 9
 SIDE_WORDS = 10
@@ -261,7 +271,9 @@ def _pair_one_row(epoch: int, group: int, own: int, sign: int, cursor: int, at: 
 
 
 @njit(cache=True, nogil=True)
-def partition_by_sign(left: int, right: int, weights: int, count: int, spare_left: int, spare_right: int, spare_weights: int) -> int:
+def partition_by_sign(
+    left: int, right: int, weights: int, count: int, spare_left: int, spare_right: int, spare_weights: int
+) -> int:
     """Bring the retractions of `count` output rows to the front, each part in its order; return how many there are.
 
     The spare arrays have room for `count` words each. Cost: 48 bytes moved per insertion, 24 per retraction.

@@ -30,7 +30,15 @@ _LOW = 0xFFFFFFFF
 
 @njit(cache=True, nogil=True)
 def find_key(
-    slots: int, bits: int, code: int, key: int, key_heap: int, key_columns: int, rows: int, stride: int, heap: int,
+    slots: int,
+    bits: int,
+    code: int,
+    key: int,
+    key_heap: int,
+    key_columns: int,
+    rows: int,
+    stride: int,
+    heap: int,
     columns: int,
 ) -> int:
     """Return the number of the row (in `rows`) whose `columns` equal the `key_columns` of record `key`; 0 if there is none.

@@ -130,9 +130,7 @@ class HashJoin:
     ) -> None:
         null_safe = _checked_arguments(left, right, how, null_safe, using, on_bad_input, chunk_rows, hash_bits)
         key_types = [
-            common_key_type(
-                left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b
-            )
+            common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
             for a, b in zip(left.join_key, right.join_key, strict=True)
         ]
         if residual is not None:
@@ -223,8 +221,8 @@ class HashJoin:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
             found = prepared.sides[number]
+            side.absorb(found, tick.watermark)
             if found is not None:
-                side.absorb(found, tick.watermark)
                 self._totals["stale_rows"] += found.stale
                 self._totals["unknown_deletes"] += found.unknown_deletes
                 self._totals["rejected_rows"] += found.rejected
@@ -323,9 +321,24 @@ class HashJoin:
         next_change = scratch.array("next_change", size)
         table, bits = scratch.table("groups", end)
         groups = prepared.groups = group_changes(
-            counts[0], counts[1], refs, hashes, matchable, left.arena.heap_address, left.join_columns.address,
-            right.arena.heap_address, right.join_columns.address, table, bits, next_change, *first,
-            scratch.array("last_left", size), scratch.array("last_right", size), group_refs, group_sides, group_hashes,
+            counts[0],
+            counts[1],
+            refs,
+            hashes,
+            matchable,
+            left.arena.heap_address,
+            left.join_columns.address,
+            right.arena.heap_address,
+            right.join_columns.address,
+            table,
+            bits,
+            next_change,
+            *first,
+            scratch.array("last_left", size),
+            scratch.array("last_right", size),
+            group_refs,
+            group_sides,
+            group_hashes,
         )
         prepared.changed = []
         for number in (_LEFT, _RIGHT):
@@ -335,16 +348,34 @@ class HashJoin:
             prepared.changed.append((changed, changed_bits, count))
         heads = [scratch.array(name, size) for name in _HEAD]
         find_group_rows(
-            left.view, right.view, groups, *first, self._lone[_RIGHT] != 0, self._lone[_LEFT] != 0, group_refs, group_sides,
-            group_hashes, left.join_columns.address, right.join_columns.address, *heads,
+            left.view,
+            right.view,
+            groups,
+            *first,
+            self._lone[_RIGHT] != 0,
+            self._lone[_LEFT] != 0,
+            group_refs,
+            group_sides,
+            group_hashes,
+            left.join_columns.address,
+            right.join_columns.address,
+            *heads,
         )
         if self._residual is None and any(self._lone):
             for number, side in enumerate(self._sides):
                 if self._lone[1 - number]:
                     changed, changed_bits, _ = prepared.changed[number]
                     group_degrees(
-                        groups, first[number], heads[number], side.view, next_change, after, changed, changed_bits,
-                        scratch.array(f"degree_before{number}", size), scratch.array(f"degree_after{number}", size),
+                        groups,
+                        first[number],
+                        heads[number],
+                        side.view,
+                        next_change,
+                        after,
+                        changed,
+                        changed_bits,
+                        scratch.array(f"degree_before{number}", size),
+                        scratch.array(f"degree_after{number}", size),
                     )
 
     def _emit(self, prepared: _Prepared) -> Iterator[ZSet]:
@@ -432,15 +463,26 @@ class HashJoin:
         block = self._scratch.array("block", 2 * p.BLOCK_ROWS)
         capacity = self._chunk_rows if changes else self._output_rows
         words = [
-            prepared.groups, address("next_change"), address("refs"), address("before"), address("after"), address(names[2]),
-            capacity, int(block.ctypes.data),
+            prepared.groups,
+            address("next_change"),
+            address("refs"),
+            address("before"),
+            address("after"),
+            address(names[2]),
+            capacity,
+            int(block.ctypes.data),
         ]
         for number, side in enumerate(self._sides):
             lone = self._residual is None and self._lone[1 - number] != 0
             words += [
-                side.view, address(_FIRST[number]), address(_HEAD[number]), *prepared.changed[number],
-                address(f"degree_before{number}") if lone else 0, address(f"degree_after{number}") if lone else 0,
-                address(names[number]), address(changes[number]) if changes else 0,
+                side.view,
+                address(_FIRST[number]),
+                address(_HEAD[number]),
+                *prepared.changed[number],
+                address(f"degree_before{number}") if lone else 0,
+                address(f"degree_after{number}") if lone else 0,
+                address(names[number]),
+                address(changes[number]) if changes else 0,
             ]
         return np.array(words, np.int64)
 
@@ -502,7 +544,13 @@ class HashJoin:
         bounds = ((0, prepared.counts[0]), (prepared.counts[0], sum(prepared.counts)))
         degrees = {
             side: ResidualDegrees(
-                self._sides[side], self._lone[side], begin, refs[begin:end], numbers[begin:end], before[begin:end], after[begin:end]
+                self._sides[side],
+                self._lone[side],
+                begin,
+                refs[begin:end],
+                numbers[begin:end],
+                before[begin:end],
+                after[begin:end],
             )
             for side, (begin, end) in enumerate(bounds)
             if self._lone[side]
@@ -569,15 +617,25 @@ class HashJoin:
 
 
 def _checked_arguments(
-    left: Relation, right: Relation, how: str, null_safe: Sequence[bool] | None, using: bool, on_bad_input: str,
-    chunk_rows: int, hash_bits: int,
+    left: Relation,
+    right: Relation,
+    how: str,
+    null_safe: Sequence[bool] | None,
+    using: bool,
+    on_bad_input: str,
+    chunk_rows: int,
+    hash_bits: int,
 ) -> tuple[bool, ...]:
     """Refuse arguments that make no join; return one null-safe flag per key column."""
     if how not in JOIN_TYPES:
-        raise OptionError(f"how={how!r} is unknown; use one of {', '.join(JOIN_TYPES)}.", code="UNKNOWN_JOIN_TYPE", how=how)
+        raise OptionError(
+            f"how={how!r} is unknown; use one of {', '.join(JOIN_TYPES)}.", code="UNKNOWN_JOIN_TYPE", how=how
+        )
     if on_bad_input not in ("error", "quarantine"):
         raise OptionError(
-            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".', code="UNKNOWN_POLICY", value=on_bad_input
+            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
+            code="UNKNOWN_POLICY",
+            value=on_bad_input,
         )
     if chunk_rows < 1 or not 1 <= hash_bits <= 32:
         raise OptionError(
@@ -625,7 +683,12 @@ def _output_key(
         elif left_is_unique and how in ("inner", "right"):
             sides = {"right"}
         needed = [relation for name, relation in (("left", left), ("right", right)) if name in sides]
-        wanted = {(name, key) for name, relation in (("left", left), ("right", right)) if name in sides for key in relation.primary_key}
+        wanted = {
+            (name, key)
+            for name, relation in (("left", left), ("right", right))
+            if name in sides
+            for key in relation.primary_key
+        }
     if not all(relation.primary_key for relation in needed):
         return ()
     found = []
@@ -633,10 +696,16 @@ def _output_key(
         hits = [(one, source) in wanted for one in (("left", "right") if side == "both" else (side,))]
         if any(hits):
             found.append(name)
-    shown = {("left", s) for side, s in sources if side in ("left", "both")} | {("right", s) for side, s in sources if side in ("right", "both")}
+    shown = {("left", s) for side, s in sources if side in ("left", "both")} | {
+        ("right", s) for side, s in sources if side in ("right", "both")
+    }
     if using_hides := {key for key in wanted if key not in shown}:
         equal = {("right", r) for r in right.join_key} | {("left", l) for l in left.join_key}
         if not using_hides <= equal:
             return ()
-        found += [name for (side, source), name in zip(sources, schema.names, strict=True) if source in {k for _, k in using_hides} and name not in found]
+        found += [
+            name
+            for (side, source), name in zip(sources, schema.names, strict=True)
+            if source in {k for _, k in using_hides} and name not in found
+        ]
     return tuple(found)

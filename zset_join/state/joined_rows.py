@@ -40,9 +40,7 @@ def joined_schema(
         sources = [("left", name) for name in left.schema.names] + [("right", name) for name in right.schema.names]
     if output_names is None:
         taken = {name for side, name in sources if side != "right"}
-        names = [
-            f"{name}_right" if side == "right" and name in taken else name for side, name in sources
-        ]
+        names = [f"{name}_right" if side == "right" and name in taken else name for side, name in sources]
     else:
         names = list(output_names)
     if len(names) != len(sources) or len(set(names)) != len(names):
@@ -52,7 +50,9 @@ def joined_schema(
             code="OUTPUT_NAMES",
             names=names,
         )
-    fields = [_output_field(side, source, name, left, right, how) for (side, source), name in zip(sources, names, strict=True)]
+    fields = [
+        _output_field(side, source, name, left, right, how) for (side, source), name in zip(sources, names, strict=True)
+    ]
     return pa.schema(fields), sources
 
 
@@ -74,7 +74,9 @@ class JoinedRows:
         sources: per output column, (side, source column), from `joined_schema`.
     """
 
-    def __init__(self, left: SideState, right: SideState, schema: pa.Schema, sources: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, left: SideState, right: SideState, schema: pa.Schema, sources: Sequence[tuple[str, str]]
+    ) -> None:
         self._left, self._right, self._schema = left, right, schema
         self._plan: list[tuple[int, int]] = []
         self._left_positions: list[int] = []

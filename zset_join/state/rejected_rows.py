@@ -23,9 +23,18 @@ REJECTION_SCHEMA = pa.schema(
 )
 
 _CODES = {
-    ch.NULL_PRIMARY_KEY: ("NULL_PRIMARY_KEY", "has NULL in its primary key {primary_key}; a primary key identifies a row"),
-    ch.NULL_SEQUENCE: ("NULL_SEQUENCE", "has NULL in its sequence {sequence_by}; every change needs its place in the order"),
-    ch.ABSENT_ROW: ("ABSENT_ROW", "retracts a row that is not there; a changelog may not retract what it has not inserted"),
+    ch.NULL_PRIMARY_KEY: (
+        "NULL_PRIMARY_KEY",
+        "has NULL in its primary key {primary_key}; a primary key identifies a row",
+    ),
+    ch.NULL_SEQUENCE: (
+        "NULL_SEQUENCE",
+        "has NULL in its sequence {sequence_by}; every change needs its place in the order",
+    ),
+    ch.ABSENT_ROW: (
+        "ABSENT_ROW",
+        "retracts a row that is not there; a changelog may not retract what it has not inserted",
+    ),
     ch.WEIGHT_OVERFLOW: ("WEIGHT_OVERFLOW", "raises the weight of a row past 2^63 - 1"),
     ch.RETRACTION_IN_APPEND: (
         "RETRACTION_IN_APPEND",
@@ -61,9 +70,7 @@ def rejection_table(inputs: Sequence[Relation], sides: Sequence[PreparedSide | N
     return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
 
 
-def describe_rejection(
-    inputs: Sequence[Relation], sides: Sequence[PreparedSide | None], tick: Tick
-) -> BadInputError:
+def describe_rejection(inputs: Sequence[Relation], sides: Sequence[PreparedSide | None], tick: Tick) -> BadInputError:
     """Return the error for the first bad row, naming stream, key, weight, epoch and cure."""
     for relation, prepared in zip(inputs, sides, strict=True):
         if prepared is None or not prepared.rejected:

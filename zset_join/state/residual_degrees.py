@@ -56,7 +56,9 @@ class ResidualDegrees:
         self._touched: list[_Words] = []
         self._touched_gain: list[_Words] = []
 
-    def add(self, own_change: _Words, own_refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]) -> None:
+    def add(
+        self, own_change: _Words, own_refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]
+    ) -> None:
         """Count passing candidate pairs.
 
         Args:
@@ -121,11 +123,7 @@ class ResidualDegrees:
         self._side.store_degrees(numbers[there], self.degrees_after[there])
 
 
-def live_flags(
-    changes: _Words, before: _Words, after: _Words
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def live_flags(changes: _Words, before: _Words, after: _Words) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return whether partners were and are there; change -1 is an unchanged row, there both times."""
     unchanged = changes < 0
     return unchanged | (before[changes] > 0), unchanged | (after[changes] > 0)
-
-

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zset_join.kernels import side as s
 from zset_join.state.region import Region
-from zset_join.state.row_layout import RowLayout
+from zset_join.row_layout import RowLayout
 
 __all__ = ["RowArena"]
 
@@ -87,7 +87,8 @@ class RowArena:
         header = self.header
         used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
         return bool(
-            int(header[s.H_ROWS_END]) > 2 * used + 65536 or int(header[s.H_HEAP_END]) > 2 * int(header[s.H_HEAP_USED]) + (8 << 20)
+            int(header[s.H_ROWS_END]) > 2 * used + 65536
+            or int(header[s.H_HEAP_END]) > 2 * int(header[s.H_HEAP_USED]) + (8 << 20)
         )
 
     def relocate(self, directory: str) -> None:

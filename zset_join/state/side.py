@@ -30,7 +30,7 @@ from zset_join.relation import Relation
 from zset_join.state.arrangement import Arrangement
 from zset_join.state.primary_key_table import PrimaryKeyTable
 from zset_join.state.row_arena import RowArena
-from zset_join.state.row_layout import EncodedRows, RowLayout
+from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.state.scratch import Scratch
 from zset_join.state.sequence import count_sequence_words, sequence_nulls, sequence_words
 from zset_join.zset import ZSet, single_batch
@@ -92,6 +92,7 @@ class SideState:
         hash_bits: 32, or fewer to force collisions.
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
+        compared: columns in which an upsert must differ from the live row to be a change; default all.
 
     Raises:
         StateError: the directory holds state of another layout, or state that was being written when its process died.
@@ -109,6 +110,7 @@ class SideState:
         hash_bits: int,
         directory: str | None,
         name: str,
+        compared: Sequence[str] | None = None,
     ) -> None:
         self.relation = relation
         self.directory = directory
@@ -134,8 +136,7 @@ class SideState:
         identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
         self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
         self.identity_columns = self.layout.columns(identity)
-        self._primary_columns = self.layout.columns(relation.primary_key)
-        self._visible_columns = self.layout.visible_columns()
+        self._compared_columns = self.layout.columns(relation.schema.names if compared is None else compared)
         self._variables = self.layout.variable_columns()
         self._other_columns = self.layout.columns_besides(identity)
         self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, hash_bits)
@@ -197,7 +198,9 @@ class SideState:
         """
         count = len(delta)
         scratch = self._scratch
-        rows = delta.rows if delta.rows.schema is self.relation.schema else delta.rows.select(self.relation.schema.names)
+        rows = (
+            delta.rows if delta.rows.schema is self.relation.schema else delta.rows.select(self.relation.schema.names)
+        )
         sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
         target = scratch.array("records", count * self.layout.stride, np.uint8)
         words = sequence_words(sequence) if words is None else words
@@ -258,19 +261,34 @@ class SideState:
         prepared.found = scratch.array("found", count)
         table, bits = scratch.table("entries", count)
         prepared.entries, prepared.stale = ch.group_rows(
-            self.view, address, count, status, codes, identity, table, bits, entry_of, prepared.first_of, prepared.last_of,
+            self.view,
+            address,
+            count,
+            status,
+            codes,
+            identity,
+            table,
+            bits,
+            entry_of,
+            prepared.first_of,
+            prepared.last_of,
             prepared.keys,
         )
         if self.relation.mode == "upsert":
             prepared.same_of = scratch.array("same_of", count, np.uint8)
             return
         prepared.before_of = scratch.array("before_of", count)
-        ch.find_entries(
-            self.view, prepared.entries, prepared.first_of, codes, prepared.keys, identity, prepared.found
-        )
+        ch.find_entries(self.view, prepared.entries, prepared.first_of, codes, prepared.keys, identity, prepared.found)
         ch.resolve_weights(
-            self.view, count, prepared.delta.weights, status, entry_of, prepared.found, prepared.entries,
-            prepared.before_of, prepared.after_of,
+            self.view,
+            count,
+            prepared.delta.weights,
+            status,
+            entry_of,
+            prepared.found,
+            prepared.entries,
+            prepared.before_of,
+            prepared.after_of,
         )
 
     def list_changes(self, prepared: PreparedSide, base: int, arrays: Sequence[Any]) -> int:
@@ -282,23 +300,53 @@ class SideState:
         if self.relation.mode == "append":
             return int(
                 ch.changes_of_appends(
-                    address, stride, prepared.count, prepared.delta.weights, prepared.status, prepared.join_codes,
-                    prepared.unmatchable, base, *arrays,
+                    address,
+                    stride,
+                    prepared.count,
+                    prepared.delta.weights,
+                    prepared.status,
+                    prepared.join_codes,
+                    prepared.unmatchable,
+                    base,
+                    *arrays,
                 )
             )
         if self.relation.mode == "upsert":
             end, stale, prepared.unknown_deletes = ch.changes_of_upserts(
-                self.view, address, self._visible_columns.address, self.identity_columns.address, prepared.identity_codes,
-                prepared.join_codes, prepared.unmatchable, self._drops_unmatchable, prepared.delta.weights, prepared.keys,
-                prepared.first_of, prepared.entries, prepared.found, prepared.last_of, prepared.after_of, prepared.same_of,
-                base, *arrays,
+                self.view,
+                address,
+                self._compared_columns.address,
+                self.identity_columns.address,
+                prepared.identity_codes,
+                prepared.join_codes,
+                prepared.unmatchable,
+                self._drops_unmatchable,
+                prepared.delta.weights,
+                prepared.keys,
+                prepared.first_of,
+                prepared.entries,
+                prepared.found,
+                prepared.last_of,
+                prepared.after_of,
+                prepared.same_of,
+                base,
+                *arrays,
             )
             prepared.stale += stale
             return int(end)
         return int(
             ch.changes_of_weights(
-                self.view, prepared.keys, prepared.join_codes, prepared.unmatchable, prepared.first_of, prepared.found,
-                prepared.before_of, prepared.after_of, prepared.entries, base, *arrays,
+                self.view,
+                prepared.keys,
+                prepared.join_codes,
+                prepared.unmatchable,
+                prepared.first_of,
+                prepared.found,
+                prepared.before_of,
+                prepared.after_of,
+                prepared.entries,
+                base,
+                *arrays,
             )
         )
 
@@ -315,10 +363,9 @@ class SideState:
         self.header[s.H_ABSORBED_EPOCH] = epoch
         self.header[s.H_DIRTY] = 0
 
-    def absorb(self, prepared: PreparedSide, watermark: int | None) -> None:
-        """Store what `prepare` found. Cost: the changes, amortised."""
-        count = prepared.count
-        if count:
+    def absorb(self, prepared: PreparedSide | None, watermark: int | None) -> None:
+        """Store what `prepare` found (None: nothing) and drop tombstones past their retention. Cost: the changes, amortised."""
+        if prepared is not None and prepared.count:
             self._store(prepared, _NO_WATERMARK if watermark is None else watermark)
         if watermark is not None and self.header[s.H_TOMBSTONES]:
             kernels_absorb.expire_tombstones(
@@ -341,19 +388,49 @@ class SideState:
         tables = (self._variables.address, self.join_columns.address)
         if self.relation.mode == "append":
             kernels_absorb.absorb_appends(
-                *shape, count, *tables, prepared.join_codes, prepared.unmatchable, prepared.delta.weights, prepared.status, numbers
+                *shape,
+                count,
+                *tables,
+                prepared.join_codes,
+                prepared.unmatchable,
+                prepared.delta.weights,
+                prepared.status,
+                numbers,
             )
         elif self.relation.mode == "upsert":
             kernels_absorb.absorb_upserts(
-                *shape, *tables, self.identity_columns.address, self._other_columns.address, prepared.join_codes,
-                prepared.unmatchable, prepared.identity_codes, prepared.delta.weights, prepared.found, prepared.last_of,
-                prepared.after_of, prepared.same_of, prepared.entries, self._keeps_tombstones, watermark, numbers,
+                *shape,
+                *tables,
+                self.identity_columns.address,
+                self._other_columns.address,
+                prepared.join_codes,
+                prepared.unmatchable,
+                prepared.identity_codes,
+                prepared.delta.weights,
+                prepared.found,
+                prepared.last_of,
+                prepared.after_of,
+                prepared.same_of,
+                prepared.entries,
+                self._keeps_tombstones,
+                watermark,
+                numbers,
             )
         else:
             kernels_absorb.absorb_weights(
-                *shape, *tables, self.identity_columns.address, prepared.join_codes, prepared.unmatchable,
-                prepared.identity_codes, prepared.keys, prepared.first_of, prepared.found, prepared.before_of,
-                prepared.after_of, prepared.entries, numbers,
+                *shape,
+                *tables,
+                self.identity_columns.address,
+                prepared.join_codes,
+                prepared.unmatchable,
+                prepared.identity_codes,
+                prepared.keys,
+                prepared.first_of,
+                prepared.found,
+                prepared.before_of,
+                prepared.after_of,
+                prepared.entries,
+                numbers,
             )
 
     def compact(self) -> None:
@@ -373,8 +450,12 @@ class SideState:
         self.primary_keys.make_room(int(old_header[s.H_IDENTITY_COUNT]))
         self._refresh_view()
         kernels_absorb.copy_live_rows(
-            int(old_view.ctypes.data), self.view, self._variables.address, self.join_columns.address,
-            self.identity_columns.address, self._has_identity,
+            int(old_view.ctypes.data),
+            self.view,
+            self._variables.address,
+            self.join_columns.address,
+            self.identity_columns.address,
+            self._has_identity,
         )
         self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
         for owner in (old_arrangement, old_keys, old_arena):
@@ -415,9 +496,7 @@ class SideState:
             size = min(_SNAPSHOT_ROWS, count - begin)
             parts.append(plan.gather(int(refs.ctypes.data) + 8 * begin, size, self.arena.heap_address))
         schema = self.relation.schema
-        columns = [
-            pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))
-        ]
+        columns = [pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))]
         names = list(schema.names)
         end = int(self.header[s.H_ROWS_END])
         positions = (refs - self._view[s.ROWS]) // self.layout.stride

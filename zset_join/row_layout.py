@@ -154,7 +154,11 @@ class RowLayout:
         return ColumnTable(self._table[(kinds == c.VARIABLE) | (kinds == c.NESTED)])
 
     def encode(
-        self, rows: pa.RecordBatch, sequence: Sequence[npt.NDArray[np.int64]], target: npt.NDArray[np.uint8], address: int
+        self,
+        rows: pa.RecordBatch,
+        sequence: Sequence[npt.NDArray[np.int64]],
+        target: npt.NDArray[np.uint8],
+        address: int,
     ) -> EncodedRows:
         """Write row records into `target` (at `address`), which has at least `stride` bytes per row.
 
@@ -228,7 +232,9 @@ class GatherPlan:
         base = buffer.address
         lines = self._table.lines
         for at, (validity_at, values_at, _) in enumerate(places):
-            offsets, values = (base + values_at, 0) if self._columns[at][0] in _VARIABLE_KINDS else (0, base + values_at)
+            offsets, values = (
+                (base + values_at, 0) if self._columns[at][0] in _VARIABLE_KINDS else (0, base + values_at)
+            )
             lines[at, c.VALIDITY : c.OFFSETS + 1] = (base + validity_at, values, offsets)
         gather_fixed(refs, count, self._table.address, *self._count_addresses)
         null_counts, byte_counts = self._counts.tolist()
@@ -250,7 +256,16 @@ class GatherPlan:
         return gathered
 
     def _variable(
-        self, at: int, refs: int, count: int, heap: int, validity: Any, offsets: Any, nulls: int, byte_count: int, narrow: Any
+        self,
+        at: int,
+        refs: int,
+        count: int,
+        heap: int,
+        validity: Any,
+        offsets: Any,
+        nulls: int,
+        byte_count: int,
+        narrow: Any,
     ) -> pa.Array:
         if byte_count > _MAX_ARROW_BYTES:
             raise OverflowError(byte_count)

@@ -1,0 +1,219 @@
+"""From primary keys to join keys: where an upsert has to go, and where its old row has to leave.
+
+Upserts are keyed by primary key, a join is partitioned by join key. When pk=1 moves from key A to key B, the two live in
+different partitions and only a table by primary key knows A. `Route` keeps that table and turns a changelog in upsert mode into
+one whose rows each carry the join key of the partition they belong to.
+
+The law: applied in order, what comes out leaves the same rows behind as what came in; every delete carries the join key its row
+had. Per primary key and epoch at most one delete and one upsert come out, the delete first; sequences are settled here, so
+the join behind needs none.
+
+Remembers per primary key: the key columns, the join key columns, the sequence, and for deleted keys a tombstone.
+
+Source: the shuffle of a stream-stream join in Flink (upsert normalisation before the exchange).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.key_types import check_key_type
+from zset_join.relation import Relation
+from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.side import PreparedSide, SideState
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["Route"]
+
+_EPOCH_METADATA = b"zset_join.absorbed_epoch"
+
+
+class Route:
+    """Send every change to the partition of its join key.
+
+    Args:
+        relation: the input, in upsert mode, with a join key.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        tombstone_retention_seconds: how long a deleted key remembers its sequence (in watermark time).
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+
+    Raises:
+        PlanError: a relation that needs no routing.
+        StateError: the directory holds something else.
+
+    >>> schema = pa.schema({"id": pa.int64(), "k": pa.string()})
+    >>> route = Route(Relation(name="r", schema=schema, join_key=("k",), primary_key=("id",), mode="upsert"))
+    >>> route.absorb(Tick(0), [ZSet.of({"id": [1], "k": ["A"]}, schema=schema)])
+    >>> [row for chunk in route.answer(Tick(1), [ZSet.of({"id": [1], "k": ["B"]}, schema=schema)]) for row in chunk.to_pylist()]
+    [((1, 'A'), -1), ((1, 'B'), 1)]
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        on_bad_input: str = "error",
+        tombstone_retention_seconds: int = 172_800,
+        chunk_rows: int = 65_536,
+        hash_bits: int = 32,
+        directory: str | None = None,
+    ) -> None:
+        if relation.mode != "upsert" or not relation.join_key:
+            raise PlanError(
+                f'relation "{relation.name}" is in {relation.mode} mode with join key {list(relation.join_key)}; only upserts by '
+                "primary key with a join key need a route.",
+                code="ROUTE_NOT_NEEDED",
+                relation=relation.name,
+            )
+        if on_bad_input not in ("error", "quarantine"):
+            raise OptionError(
+                f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
+                code="UNKNOWN_POLICY",
+                value=on_bad_input,
+            )
+        for column in (*relation.join_key, *relation.primary_key):
+            check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
+        self.inputs = (relation,)
+        nullable = pa.schema([field.with_nullable(True) for field in relation.schema])
+        self.output = replace(relation, schema=nullable, sequence_by=())
+        self.on_bad_input = on_bad_input
+        self._chunk_rows = chunk_rows
+        self._keys = tuple(dict.fromkeys((*relation.primary_key, *relation.join_key)))
+        kept = tuple(dict.fromkeys((*self._keys, *relation.sequence_by)))
+        stored = pa.schema([relation.schema.field(name) for name in kept])
+        self._side = SideState(
+            replace(relation, schema=stored),
+            key_types=[relation.schema.field(name).type for name in relation.join_key],
+            null_safe=[True] * len(relation.join_key),
+            keeps_unmatchable=True,
+            has_degree=False,
+            tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
+            hash_bits=hash_bits,
+            directory=directory,
+            name="route",
+            compared=self._keys,
+        )
+        self._key_plan = self._side.layout.gather_plan(self._side.relation.field_indices(self._keys))
+        self._prepared: tuple[Tick, ZSet, PreparedSide, Any] | None = None
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._side.absorbed_epoch
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the routed changes: deletes with the join key they leave, then upserts.
+
+        Raises:
+            BadInputError: rows that break the relation's contract, with policy `error`.
+        """
+        (delta,) = deltas
+        if len(delta) == 0:
+            return
+        prepared, old_refs = self._prepare(tick, delta)
+        self._refuse_bad_input(prepared, tick)
+        for begin in range(0, len(old_refs), self._chunk_rows):
+            refs = old_refs[begin : begin + self._chunk_rows]
+            keys = self._key_plan.gather(int(refs.ctypes.data), len(refs), self._side.arena.heap_address)
+            by_name = dict(zip(self._keys, keys, strict=True))
+            columns = [
+                by_name[field.name] if field.name in by_name else pa.nulls(len(refs), field.type)
+                for field in self.output.schema
+            ]
+            yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), np.full(len(refs), -1, np.int64))
+        upserts = np.sort(prepared.after_of[: prepared.entries])
+        upserts = upserts[upserts >= 0]
+        rows = delta.rows.select(self.output.schema.names)
+        for begin in range(0, len(upserts), self._chunk_rows):
+            taken = rows.take(pa.array(upserts[begin : begin + self._chunk_rows]))
+            yield ZSet(
+                pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64)
+            )
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the delta of one epoch into the state.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        if tick.epoch <= self.absorbed_epoch:
+            raise StateError(
+                f"epoch {tick.epoch} was absorbed before (the state stands at {self.absorbed_epoch}); every epoch is absorbed "
+                "once, in order.",
+                code="EPOCH_ABSORBED",
+                epoch=tick.epoch,
+                absorbed_epoch=self.absorbed_epoch,
+            )
+        (delta,) = deltas
+        prepared = None
+        if len(delta):
+            prepared, _ = self._prepare(tick, delta)
+            self._refuse_bad_input(prepared, tick)
+        self._side.begin_absorb()
+        self._side.absorb(prepared, tick.watermark)
+        self._prepared = None
+        self._side.end_absorb(tick.epoch)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        (delta,) = deltas
+        if len(delta) == 0:
+            return no_rejections()
+        return rejection_table(self.inputs, [self._prepare(tick, delta)[0]])
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of the table and of the working arrays."""
+        return self._side.resident_bytes()
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the keys as table `route`."""
+        metadata = {_EPOCH_METADATA: str(self.absorbed_epoch).encode()}
+        return {"route": self._side.snapshot().replace_schema_metadata(metadata)}
+
+    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        self._side.restore(tables["route"])
+        metadata = tables["route"].schema.metadata or {}
+        self._side.end_absorb(int(metadata.get(_EPOCH_METADATA, b"-1")))
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: keys, tombstones and state bytes."""
+        return self._side.statistics()
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = None
+        self._side.close()
+
+    def _prepare(self, tick: Tick, delta: ZSet) -> tuple[PreparedSide, Any]:
+        """Resolve a delta; return what was found, and the records of the rows that leave their join key."""
+        kept = self._prepared
+        if kept is not None and kept[0] == tick and kept[1] is delta:
+            return kept[2], kept[3]
+        self._prepared = None
+        keys = ZSet(delta.rows.select(self._side.relation.schema.names), delta.weights)
+        prepared = self._side.prepare(keys)
+        arrays = [np.empty(2 * len(delta), np.int64) for _ in range(6)]
+        end = self._side.list_changes(prepared, 0, arrays)
+        refs, before = arrays[0][:end], arrays[2][:end]
+        # An unchanged key still passes its payload on, so the row that won is the row that is live afterwards.
+        same = prepared.same_of[: prepared.entries] != 0
+        prepared.after_of[: prepared.entries][same] = prepared.last_of[: prepared.entries][same]
+        old_refs = np.ascontiguousarray(refs[before == 1])
+        self._prepared = (tick, delta, prepared, old_refs)
+        return prepared, old_refs
+
+    def _refuse_bad_input(self, prepared: PreparedSide, tick: Tick) -> None:
+        if prepared.rejected and self.on_bad_input == "error":
+            raise describe_rejection(self.inputs, [prepared], tick)
