@@ -6,7 +6,7 @@ What the data do not say is *when* a row became known, so that is derived, and h
 
 | change of a flight        | when                                                    | what is known then         |
 |---------------------------|---------------------------------------------------------|----------------------------|
-| scheduled (insert)        | 1 day before the scheduled departure                    | the schedule, no aircraft  |
+| scheduled (insert)        | 28 days before the scheduled departure                  | the schedule, no aircraft  |
 | departed (update)         | scheduled departure + `dep_delay`                       | + `tailnum`, `dep_*`       |
 | landed (update)           | departure + `air_time` (taxiing is not in the data);    | + `arr_*`, `air_time`      |
 |                           | diverted: departure + difference of the local clocks    |                            |
@@ -99,6 +99,7 @@ _KNOWN_AT_DEPARTURE = ["tailnum", "dep_time", "dep_delay"]
 _KNOWN_AT_LANDING = ["arr_time", "arr_delay", "air_time"]
 _TECHNICAL_RECORD = ["engines", "seats", "speed", "engine"]
 
+_SCHEDULED_BEFORE_US = 28 * _DAY_US
 _REGISTERED_BEFORE_US = 1 * _DAY_US
 _REGISTERED_LATE_US = 7 * _DAY_US
 _TECHNICAL_RECORD_US = 30 * _DAY_US
@@ -158,7 +159,7 @@ def flight_changes(flights: pa.Table) -> pa.Table:
     payload = [name for name in flights.column_names if name != "flight_id"]
     return _in_time_order(
         [
-            _changes(flights, "i", everything, scheduled_us - _DAY_US, _KNOWN_AT_DEPARTURE + _KNOWN_AT_LANDING),
+            _changes(flights, "i", everything, scheduled_us - _SCHEDULED_BEFORE_US, _KNOWN_AT_DEPARTURE + _KNOWN_AT_LANDING),
             _changes(flights, "u", departed, departed_us, _KNOWN_AT_LANDING),
             _changes(flights, "u", landed, landed_us, []),
             _changes(flights, "d", ~departed, scheduled_us, payload),
@@ -212,9 +213,7 @@ def write_streams(directory: str | Path, epochs: int, rows: int | None = None) -
         flights = first_flights(flights, rows)
     of_flights, of_planes = flight_changes(flights), plane_changes(planes, flights)
     if not 1 <= epochs <= of_flights.num_rows:
-        raise ValueError(
-            f"epochs={epochs} must lie between 1 and {of_flights.num_rows}, the number of changes of flights"
-        )
+        raise ValueError(f"epochs={epochs} must lie between 1 and {of_flights.num_rows}, the number of changes of flights")
     cuts = np.linspace(0, of_flights.num_rows, epochs + 1).astype(np.int64)
     moments = of_flights["sequence"].to_numpy()[cuts[1:-1]]
     plane_cuts = np.searchsorted(of_planes["sequence"].to_numpy(), moments)

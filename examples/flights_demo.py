@@ -66,9 +66,7 @@ class Maintained:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="flights_demo", description="flights LEFT JOIN planes, kept up to date in Spark"
-    )
+    parser = argparse.ArgumentParser(prog="flights_demo", description="flights LEFT JOIN planes, kept up to date in Spark")
     parser.add_argument("--epochs", type=int, default=40, help="how many epochs the year is cut into (default: 40)")
     parser.add_argument("--rows", type=int, help="how many flights, the first of the year (default: all 336,776)")
     parser.add_argument("--keep", metavar="DIR", help="keep streams, checkpoint and view in this new directory")

@@ -196,8 +196,7 @@ def decode(spec: Spec, genes: Sequence[Gene]) -> tuple[Change, ...]:
 
 def histories(spec: Spec, *, max_changes: int = 10, with_bad_lines: bool = False) -> st.SearchStrategy[History]:
     """Draw legal histories of a spec."""
-    long_ones = st.lists(_GENES, min_size=2 * max_changes // 3, max_size=max_changes)
-    genes = st.one_of(st.lists(_GENES, max_size=max_changes), long_ones, long_ones)  # the first branch is there to shrink into
+    genes = st.integers(0, max_changes).flatmap(lambda size: st.lists(_GENES, min_size=size, max_size=size))
     bad = st.lists(_GENES, min_size=1, max_size=3) if with_bad_lines else st.just([])
     return st.builds(
         lambda genes, cuts, other, moment, bad: History(decode(spec, genes), cuts, other, moment, tuple(bad)),

@@ -32,7 +32,7 @@ def hunt(entry: Registered, law: Law) -> None:
     @given(st.data())
     def search(data: st.DataObject) -> None:
         subject = data.draw(entry.subjects())
-        law.check(subject, data.draw(histories(subject.spec, max_changes=16, with_bad_lines=law.with_bad_lines)))
+        law.check(subject, data.draw(histories(subject.spec, max_changes=18, with_bad_lines=law.with_bad_lines)))
 
     search()
 

@@ -3,6 +3,8 @@
 `import zset_join` brings the in-process engine and needs neither Spark nor Java; the streaming API is `zset_join.spark`.
 """
 
+from __future__ import annotations
+
 from zset_join.errors import (
     BadInputError,
     KeyTypeError,

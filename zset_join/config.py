@@ -98,14 +98,10 @@ class QueryOptions:
             on_bad_input="quarantine" if policy == "quarantine" else "error",
             dead_letter_path=_optional_text("deadLetterPath", given.get("deadletterpath")),
             local_state_dir=_optional_text("localStateDir", given.get("localstatedir")),
-            tombstone_retention_seconds=parse_seconds(
-                given.get("tombstoneretention", "2 days"), option="tombstoneRetention"
-            ),
+            tombstone_retention_seconds=parse_seconds(given.get("tombstoneretention", "2 days"), option="tombstoneRetention"),
             chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),
             max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
-            snapshot_after_bytes=_whole(
-                "snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62
-            ),
+            snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
         )
 

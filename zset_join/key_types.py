@@ -129,11 +129,7 @@ def _common_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None
         integer_digits.append(precision - scale)
     scale = max(scales)
     precision = max(integer_digits) + scale
-    return (
-        pa.decimal128(precision, scale)
-        if precision <= _MAX_DECIMAL_DIGITS
-        else pa.decimal256(min(precision, 76), scale)
-    )
+    return pa.decimal128(precision, scale) if precision <= _MAX_DECIMAL_DIGITS else pa.decimal256(min(precision, 76), scale)
 
 
 def _common_nested(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:

@@ -196,11 +196,7 @@ def join_type(how: str) -> str:
     """
     plain = str(how).replace("_", "").lower()
     if plain not in _JOIN_TYPES:
-        cure = (
-            "a cross join has no bounded change; join on a key"
-            if plain == "cross"
-            else "use one of inner, left, right, "
-        )
+        cure = "a cross join has no bounded change; join on a key" if plain == "cross" else "use one of inner, left, right, "
         raise OptionError(
             f"how={how!r} is not a join type this engine has; {cure if plain == 'cross' else cure + 'full, semi, anti'}.",
             code="UNKNOWN_JOIN_TYPE",
@@ -218,8 +214,7 @@ def explain(node: JoinNode, *, buckets: int | None = None, output: str | None = 
         output: where the answer goes, in the sink's words.
     """
     condition = " and ".join(
-        f"{left} {'<=>' if safe else '='} {right}"
-        for (left, right), safe in zip(node.key_pairs, node.null_safe, strict=True)
+        f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(node.key_pairs, node.null_safe, strict=True)
     )
     if node.residual is not None:
         condition += f" and {node.residual!r}"

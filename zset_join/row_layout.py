@@ -126,9 +126,7 @@ class RowLayout:
         """Return the lines of some columns, by position in the schema."""
         return self._table[np.array(positions, np.int64)]
 
-    def columns(
-        self, names: Sequence[str], *, null_safe: Sequence[bool] | None = None, as_key: bool = False
-    ) -> ColumnTable:
+    def columns(self, names: Sequence[str], *, null_safe: Sequence[bool] | None = None, as_key: bool = False) -> ColumnTable:
         """Return the column table of some columns; `as_key` takes the hidden cast of a column where there is one."""
         positions = []
         for name in names:
@@ -232,9 +230,7 @@ class GatherPlan:
         base = buffer.address
         lines = self._table.lines
         for at, (validity_at, values_at, _) in enumerate(places):
-            offsets, values = (
-                (base + values_at, 0) if self._columns[at][0] in _VARIABLE_KINDS else (0, base + values_at)
-            )
+            offsets, values = (base + values_at, 0) if self._columns[at][0] in _VARIABLE_KINDS else (0, base + values_at)
             lines[at, c.VALIDITY : c.OFFSETS + 1] = (base + validity_at, values, offsets)
         gather_fixed(refs, count, self._table.address, *self._count_addresses)
         null_counts, byte_counts = self._counts.tolist()

@@ -129,9 +129,7 @@ class ZSet:
         return list(zip((tuple(row) for row in values), self.weights.tolist(), strict=True))
 
 
-def _summed(
-    rows: pa.RecordBatch, weights: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
+def _summed(rows: pa.RecordBatch, weights: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:
     """Return the position of the first line of each distinct row, the sum of its weights, and whether a sum left int64."""
     layout = RowLayout(rows.schema)
     count = rows.num_rows
@@ -141,9 +139,7 @@ def _summed(
     bits = max(4, (2 * count).bit_length())
     table = np.zeros(1 << bits, np.int64)
     first, sums = np.empty(count, np.int64), np.empty(count, np.int64)
-    entries, overflow = sum_weights(
-        encoded.address, layout.stride, count, columns.address, weights, table, bits, first, sums
-    )
+    entries, overflow = sum_weights(encoded.address, layout.stride, count, columns.address, weights, table, bits, first, sums)
     return first[:entries], sums[:entries], bool(overflow)
 
 

@@ -507,9 +507,7 @@ def absorb_appends(
 
 
 @njit(cache=True, nogil=True)
-def copy_live_rows(
-    old: int, new: int, variables: int, join_columns: int, identity_columns: int, has_identity: bool
-) -> None:
+def copy_live_rows(old: int, new: int, variables: int, join_columns: int, identity_columns: int, has_identity: bool) -> None:
     """Copy what is alive (and the tombstones, in their order) into an empty state with room for it."""
     header = word(new, HEADER)
     end = load_u64(word(old, HEADER) + H_ROWS_END * 8)

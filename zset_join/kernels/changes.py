@@ -134,9 +134,7 @@ def find_entries(view: int, entries: int, first_of: Any, codes: Any, keys: Any, 
                 prefetch(rows + (likely - 1) * stride + 63)
         entry = index - _AHEAD_SLOT
         if entry >= 0:
-            found[entry] = find_key(
-                slots, bits, codes[first_of[entry]], keys[entry], 0, columns, rows, stride, heap, columns
-            )
+            found[entry] = find_key(slots, bits, codes[first_of[entry]], keys[entry], 0, columns, rows, stride, heap, columns)
 
 
 @njit(cache=True, nogil=True)

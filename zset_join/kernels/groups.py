@@ -50,8 +50,8 @@ def group_changes(
 ) -> int:
     """Build the groups; return how many there are, those of unmatchable changes not counted.
 
-    `table` (address of 2**bits zeroed words) is an open-addressing table of groups. The two groups of unmatchable changes follow the
-    others: left at the returned number, right behind it.
+    `table` (address of 2**bits zeroed words) is an open-addressing table of groups. The two groups of unmatchable changes
+    follow the others: left at the returned number, right behind it.
     """
     mask = (1 << bits) - 1
     total = left_count + right_count
@@ -152,9 +152,7 @@ def find_group_rows(
         slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
         rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
         for ahead in range(groups + _AHEAD_SLOT):
-            if ahead < groups and _is_asked(
-                side, first_left[ahead], first_right[ahead], left_for_left, right_for_right
-            ):
+            if ahead < groups and _is_asked(side, first_left[ahead], first_right[ahead], left_for_left, right_for_right):
                 prefetch_slot(slots, bits, group_hashes[ahead])
             middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
             if 0 <= middle < groups and _is_asked(

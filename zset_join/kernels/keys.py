@@ -210,15 +210,13 @@ def _equal_values(kind: int, width: int, left: int, left_heap: int, right: int, 
 
 
 @njit(cache=True, nogil=True)
-def equal_columns(
-    left: int, left_heap: int, left_columns: int, right: int, right_heap: int, right_columns: int
-) -> bool:
+def equal_columns(left: int, left_heap: int, left_columns: int, right: int, right_heap: int, right_columns: int) -> bool:
     """Compare some columns of two records pairwise; NULL equals NULL."""
     if column_count(left_columns) == 1 and field(left_columns, 0, KIND) == FIXED and field(left_columns, 0, WIDTH) == 8:
         # The value of a NULL is zero in every record, so one NULL and one zero are told apart by their bits alone.
-        return load_u64(left + field(left_columns, 0, OFFSET)) == load_u64(
-            right + field(right_columns, 0, OFFSET)
-        ) and (is_null(left, left_columns, 0) == is_null(right, right_columns, 0))
+        return load_u64(left + field(left_columns, 0, OFFSET)) == load_u64(right + field(right_columns, 0, OFFSET)) and (
+            is_null(left, left_columns, 0) == is_null(right, right_columns, 0)
+        )
     for column in range(column_count(left_columns)):
         left_null = is_null(left, left_columns, column)
         if left_null != is_null(right, right_columns, column):

@@ -43,7 +43,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import KeyTypeError, ResourceError, StateError
+from zset_join.errors import ResourceError, StateError
 from zset_join.kernels.nested_bytes import (
     copy_runs,
     get_bits,
@@ -59,6 +59,17 @@ from zset_join.kernels.nested_bytes import (
     put_list_fixed,
     put_list_variable,
     put_variable,
+)
+from zset_join.kernels.nested_types import (
+    fixed_width,
+    flag_bytes,
+    has_float,
+    has_large_offsets,
+    is_bytes,
+    is_list,
+    is_nested,
+    refuse_unsupported,
+    stored_type,
 )
 
 __all__ = ["canonical_floats", "canonical_nested", "decode_nested", "encode_nested", "has_float", "is_nested"]
@@ -95,32 +106,6 @@ class _FloatRule:
     def __init__(self, *, canonical: bool) -> None:
         self.canonical = canonical
         self.changed = False
-
-
-def is_nested(data_type: pa.DataType) -> bool:
-    """Say whether values of this type are stored as blobs.
-
-    >>> is_nested(pa.list_(pa.int8())), is_nested(pa.string())
-    (True, False)
-    """
-    stored = _stored_type(data_type)
-    return bool(_is_list(stored) or pa.types.is_struct(stored) or pa.types.is_fixed_size_list(stored))
-
-
-def has_float(data_type: pa.DataType) -> bool:
-    """Say whether a float hides anywhere inside the type; without one the blob is never stored twice.
-
-    >>> has_float(pa.struct({"a": pa.list_(pa.float32())}))
-    True
-    """
-    stored = _stored_type(data_type)
-    if pa.types.is_struct(stored):
-        return any(has_float(field.type) for field in stored)
-    if pa.types.is_map(stored):
-        return has_float(stored.key_type) or has_float(stored.item_type)
-    if is_nested(stored):
-        return has_float(stored.value_type)
-    return bool(pa.types.is_floating(stored))
 
 
 def canonical_floats(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -242,47 +227,12 @@ def decode_nested(blobs: pa.Array, data_type: pa.DataType) -> pa.Array:
             code="DAMAGED_BLOB",
             row=damaged,
         )
-    width = _fixed_width(data_type)
+    width = fixed_width(data_type)
     if width is not None:
         dense = np.zeros(len(blobs) * width, np.uint8)
         get_fixed(dense, width, content, starts, ends, 0)
         content, starts, ends = _fixed_slots(dense, width, len(blobs))
     return _unpack(data_type, _Slots(content, starts, ends, width), valid)
-
-
-def refuse_unsupported(data_type: pa.DataType) -> None:
-    """Raise a `KeyTypeError` naming the first type inside `data_type` that has no encoding."""
-    stored = _stored_type(data_type)
-    if pa.types.is_struct(stored):
-        parts = [field.type for field in stored]
-    elif pa.types.is_map(stored):
-        parts = [stored.key_type, stored.item_type]
-    elif is_nested(stored):
-        parts = [stored.value_type]
-    elif pa.types.is_nested(stored) or pa.types.is_run_end_encoded(stored):
-        raise KeyTypeError(
-            f"a column holds values of type {stored}, which cannot be stored; cast it to a struct, a list or a plain "
-            "type first.",
-            code="UNSUPPORTED_TYPE",
-            type=str(stored),
-        )
-    else:
-        parts = []
-    for part in parts:
-        refuse_unsupported(part)
-
-
-def _stored_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type that stands for `data_type` in a blob: no extension, no dictionary, no view."""
-    if isinstance(data_type, pa.BaseExtensionType):
-        return _stored_type(data_type.storage_type)
-    if pa.types.is_dictionary(data_type):
-        return _stored_type(data_type.value_type)
-    if pa.types.is_string_view(data_type):
-        return pa.large_string()
-    if pa.types.is_binary_view(data_type):
-        return pa.large_binary()
-    return data_type
 
 
 def _stored(array: pa.Array) -> pa.Array:
@@ -294,47 +244,8 @@ def _stored(array: pa.Array) -> pa.Array:
         indices = array.indices
         inside = pc.less(indices.cast(pa.uint64(), safe=False), pa.scalar(len(array.dictionary), pa.uint64()))
         return _stored(array.dictionary.take(pc.if_else(inside, indices, pa.scalar(None, indices.type))))
-    stored_type = _stored_type(array.type)
-    return array if stored_type == array.type else array.cast(stored_type)
-
-
-def _is_list(stored: pa.DataType) -> bool:
-    return bool(pa.types.is_list(stored) or pa.types.is_large_list(stored) or pa.types.is_map(stored))
-
-
-def _is_bytes(stored: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(stored)
-        or pa.types.is_large_string(stored)
-        or pa.types.is_binary(stored)
-        or pa.types.is_large_binary(stored)
-    )
-
-
-def _has_large_offsets(stored: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(stored) or pa.types.is_large_binary(stored) or pa.types.is_large_list(stored))
-
-
-def _fixed_width(data_type: pa.DataType) -> int | None:
-    """Return the bytes every value of the type takes, or None when they vary."""
-    stored = _stored_type(data_type)
-    if pa.types.is_null(stored):
-        return 0
-    if pa.types.is_boolean(stored):
-        return 1
-    if pa.types.is_struct(stored):
-        widths = [_fixed_width(field.type) for field in stored]
-        return None if None in widths else _flag_bytes(len(widths)) + sum(width or 0 for width in widths)
-    if pa.types.is_fixed_size_list(stored):
-        width = _fixed_width(stored.value_type)
-        return None if width is None else _flag_bytes(stored.list_size) + stored.list_size * width
-    if _is_list(stored) or _is_bytes(stored):
-        return None
-    return int(stored.bit_width) // 8
-
-
-def _flag_bytes(count: int) -> int:
-    return (count + 7) // 8
+    target = stored_type(array.type)
+    return array if target == array.type else array.cast(target)
 
 
 def _read_only(content: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -352,7 +263,7 @@ def _buffer(buffer: pa.Buffer | None, dtype: Any, start: int, count: int) -> npt
 
 def _bits(buffer: pa.Buffer, start: int, count: int) -> _Bools:
     first_byte, shift = divmod(start, 8)
-    packed = _buffer(buffer, np.uint8, first_byte, _flag_bytes(shift + count))
+    packed = _buffer(buffer, np.uint8, first_byte, flag_bytes(shift + count))
     return np.unpackbits(packed, count=shift + count, bitorder="little")[shift:].view(np.bool_)
 
 
@@ -377,7 +288,7 @@ def _fixed_slots(content: _Bytes, width: int, count: int) -> tuple[_Bytes, _Int6
 
 def _binary_ranges(array: pa.Array, valid: _Bools) -> tuple[_Bytes, _Int64s, _Int64s]:
     """Return the bytes of a string or binary array and the range of each value; a NULL has an empty range."""
-    offset_dtype = np.int64 if _has_large_offsets(array.type) else np.int32
+    offset_dtype = np.int64 if has_large_offsets(array.type) else np.int32
     buffers = array.buffers()
     offsets = _buffer(buffers[1], offset_dtype, array.offset, len(array) + 1).astype(np.int64)
     content = np.zeros(0, np.uint8) if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
@@ -398,16 +309,16 @@ def _pack(array: pa.Array, floats: _FloatRule) -> _Slots:
     """Encode every value of an array of a stored type; NULL slots are zeros or empty."""
     if pa.types.is_struct(array.type):
         return _pack_struct(array, floats)
-    if pa.types.is_fixed_size_list(array.type) or _is_list(array.type):
+    if pa.types.is_fixed_size_list(array.type) or is_list(array.type):
         return _pack_list(array, floats)
     valid = _validity(array)
-    if _is_bytes(array.type):
+    if is_bytes(array.type):
         return _Slots(*_binary_ranges(array, valid), None)
     return _pack_fixed(array, valid, floats)
 
 
 def _pack_fixed(array: pa.Array, valid: _Bools, floats: _FloatRule) -> _Slots:
-    width, count = _fixed_width(array.type) or 0, len(array)
+    width, count = fixed_width(array.type) or 0, len(array)
     if width == 0:
         return _Slots(*_fixed_slots(np.zeros(0, np.uint8), 0, count), 0)
     data = array.buffers()[1]
@@ -431,8 +342,8 @@ def _pack_struct(array: pa.StructArray, floats: _FloatRule) -> _Slots:
     count, valid = len(array), _validity(array)
     children = [_stored(array.field(index)) for index in range(array.type.num_fields)]
     parts = [_pack(child, floats) for child in children]
-    flag_bytes = _flag_bytes(len(parts))
-    fixed_bytes = flag_bytes + sum(part.width for part in parts if part.width is not None)
+    flags = flag_bytes(len(parts))
+    fixed_bytes = flags + sum(part.width for part in parts if part.width is not None)
     variable = [part for part in parts if part.width is None]
     head_bytes = fixed_bytes + _END_BYTES * len(variable)
 
@@ -445,7 +356,7 @@ def _pack_struct(array: pa.StructArray, floats: _FloatRule) -> _Slots:
     starts = ends - lengths
     content = np.zeros(int(ends[-1]) if count else 0, np.uint8)
 
-    position, end_position = flag_bytes, fixed_bytes
+    position, end_position = flags, fixed_bytes
     filled = np.full(count, head_bytes, np.int64)
     for index, (child, part) in enumerate(zip(children, parts, strict=True)):
         put_bits(content, starts, valid, index // 8, index % 8, _validity(child))
@@ -468,7 +379,7 @@ def _pack_list(array: pa.Array, floats: _FloatRule) -> _Slots:
         counts = np.where(valid, size, 0)
         head_bytes = 0
     else:
-        offset_dtype = np.int64 if _has_large_offsets(array.type) else np.int32
+        offset_dtype = np.int64 if has_large_offsets(array.type) else np.int32
         offsets = _buffer(array.buffers()[1], offset_dtype, array.offset, count + 1).astype(np.int64)
         values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         firsts = offsets[:-1] - offsets[0]
@@ -485,7 +396,7 @@ def _pack_list(array: pa.Array, floats: _FloatRule) -> _Slots:
         sizes = np.zeros(len(values) + 1, np.int64)
         np.cumsum(part.ends - part.starts, out=sizes[1:])
         lengths += counts * _END_BYTES + sizes[firsts + counts] - sizes[firsts]
-    width = _fixed_width(array.type)
+    width = fixed_width(array.type)
     if width is None:
         lengths[~valid] = 0
     else:
@@ -511,15 +422,15 @@ def _unpack(data_type: pa.DataType, slots: _Slots, valid: _Bools, *, nullable: b
         return pa.DictionaryArray.from_arrays(
             made.indices.cast(data_type.index_type), made.dictionary, ordered=data_type.ordered
         )
-    stored = _stored_type(data_type)
+    stored = stored_type(data_type)
     validity = _validity_buffer(valid) if nullable else None
     if pa.types.is_struct(stored):
         return _unpack_struct(stored, slots, valid, validity)
-    if pa.types.is_fixed_size_list(stored) or _is_list(stored):
+    if pa.types.is_fixed_size_list(stored) or is_list(stored):
         return _unpack_list(stored, slots, valid, validity)
     if pa.types.is_null(stored):
         return pa.nulls(len(valid))
-    if _is_bytes(stored):
+    if is_bytes(stored):
         offsets = _offsets(slots.ends - slots.starts)
         content = np.empty(int(offsets[-1]), np.uint8)
         copy_runs(content, offsets, slots.content, slots.starts, slots.ends)
@@ -533,8 +444,8 @@ def _unpack(data_type: pa.DataType, slots: _Slots, valid: _Bools, *, nullable: b
 def _unpack_struct(data_type: pa.StructType, slots: _Slots, valid: _Bools, validity: pa.Buffer | None) -> pa.Array:
     count = len(valid)
     fields = list(data_type)
-    widths = [_fixed_width(field.type) for field in fields]
-    position = _flag_bytes(len(fields))
+    widths = [fixed_width(field.type) for field in fields]
+    position = flag_bytes(len(fields))
     end_position = fixed_bytes = position + sum(width for width in widths if width is not None)
     head_bytes = fixed_bytes + _END_BYTES * widths.count(None)
     children = []
@@ -560,7 +471,7 @@ def _unpack_list(data_type: pa.DataType, slots: _Slots, valid: _Bools, validity:
     count = len(valid)
     is_map = pa.types.is_map(data_type)
     element_type = pa.struct([data_type.key_field, data_type.item_field]) if is_map else data_type.value_type
-    element_width = _fixed_width(element_type)
+    element_width = fixed_width(element_type)
     if pa.types.is_fixed_size_list(data_type):
         head_bytes, counts = 0, np.full(count, data_type.list_size, np.int64)
     else:
@@ -593,7 +504,7 @@ def _offsets(lengths: _Int64s) -> _Int64s:
 
 
 def _offset_buffer(data_type: pa.DataType, offsets: _Int64s) -> pa.Buffer:
-    if _has_large_offsets(data_type):
+    if has_large_offsets(data_type):
         return pa.py_buffer(offsets)
     if int(offsets[-1]) > np.iinfo(np.int32).max:
         raise ResourceError(

@@ -4,7 +4,8 @@ A slot is 8 bytes: the 32-bit hash above, the row number (row id + 1) below; 0 i
 `bits` bits, so a table of twice the size keeps the order and is filled in one forward pass. Probing is linear; removing
 shifts the followers back, so deleted keys leave no trace. Candidates are verified by value.
 
-Cost: a probe is one cache miss for the slot and one for the row. Bytes: 8 per slot, 12.8 to 25.6 per key (load 0.3125 to 0.625).
+Cost: a probe is one cache miss for the slot and one for the row. Bytes: 8 per slot, 12.8 to 25.6 per key (the load is
+0.3125 to 0.625).
 """
 
 from __future__ import annotations

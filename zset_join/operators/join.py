@@ -27,23 +27,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import BadInputError, OptionError, PlanError, StateError, WeightOverflowError
+from zset_join.errors import StateError, WeightOverflowError
 from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.kernels import pairs as p
-from zset_join.kernels.groups import find_group_rows, group_changes, group_degrees, make_changed_set
-from zset_join.key_types import check_key_type, common_key_type
+from zset_join.key_types import common_key_type
 from zset_join.relation import Relation
-from zset_join.state.joined_rows import JoinedRows, joined_schema
+from zset_join.state.changed_groups import CANDIDATE_NAMES, CHANGE_NAMES, OUTPUT_NAMES, ChangedGroups, Step
+from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
+from zset_join.state.joined_rows import JoinedRows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.scratch import Scratch
 from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.side_snapshot import restore_side, snapshot_side
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["JOIN_TYPES", "HashJoin"]
-
-JOIN_TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
 
 _LEFT, _RIGHT = 0, 1
 _LONE = {
@@ -54,13 +54,8 @@ _LONE = {
     "left_semi": (p.LONE_MATCHED, 0),
     "left_anti": (p.LONE_MISSING, 0),
 }
-_OUTPUT_NAMES = ("out_left", "out_right", "out_weights")
-_SPARE_NAMES = ("spare_left", "spare_right", "spare_weights")
-_CANDIDATE_NAMES = ("candidate_left", "candidate_right", "candidate_weights")
-_CHANGE_NAMES = ("candidate_left_change", "candidate_right_change")
-_FIRST = ("first_left", "first_right")
-_HEAD = ("head_left", "head_right")
 _CHUNKS_AT_ONCE = 4
+_SPARE_NAMES = ("spare_left", "spare_right", "spare_weights")
 _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 
@@ -71,9 +66,7 @@ class _Prepared:
     tick: Tick
     deltas: tuple[ZSet, ZSet]
     sides: tuple[PreparedSide | None, PreparedSide | None]
-    counts: tuple[int, int] = (0, 0)
-    groups: int = 0
-    changed: list[Any] = field(default_factory=list)
+    groups: ChangedGroups | None
     masks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     degrees: dict[int, ResidualDegrees] | None = None
 
@@ -128,7 +121,7 @@ class HashJoin:
         hash_bits: int = 32,
         directory: str | None = None,
     ) -> None:
-        null_safe = _checked_arguments(left, right, how, null_safe, using, on_bad_input, chunk_rows, hash_bits)
+        null_safe = check_join(left, right, how, null_safe, using, on_bad_input, chunk_rows, hash_bits)
         key_types = [
             common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
             for a, b in zip(left.join_key, right.join_key, strict=True)
@@ -145,7 +138,7 @@ class HashJoin:
         self.output = Relation(
             name=f"{left.name}_{how}_{right.name}",
             schema=schema,
-            primary_key=_output_key(left, right, how, schema, sources),
+            primary_key=output_key(left, right, how, schema, sources),
             mode="changelog",
         )
         self._chunk_rows = chunk_rows
@@ -194,10 +187,9 @@ class HashJoin:
         if all(len(delta) == 0 for delta in deltas):
             return
         prepared = self._prepare(tick, deltas)
-        self._refuse_bad_input(prepared)
-        if not any(prepared.counts):
-            return
-        yield from self._emit(prepared)
+        groups = self._accepted(prepared)
+        if any(groups.counts):
+            yield from self._emit(prepared, groups)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Fold the deltas of one epoch into the state.
@@ -215,8 +207,8 @@ class HashJoin:
                 absorbed_epoch=self.absorbed_epoch,
             )
         prepared = self._prepare(tick, deltas)
-        self._refuse_bad_input(prepared)
-        degrees = self._degrees(prepared) if self._residual is not None else {}
+        groups = self._accepted(prepared)
+        degrees = self._degrees(prepared, groups) if self._residual is not None else {}
         for side in self._sides:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
@@ -246,7 +238,7 @@ class HashJoin:
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""
         metadata = {_EPOCH_METADATA: str(self.absorbed_epoch).encode()}
-        return {side.name: side.snapshot().replace_schema_metadata(metadata) for side in self._sides}
+        return {side.name: snapshot_side(side).replace_schema_metadata(metadata) for side in self._sides}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot. Cost: its rows.
@@ -256,7 +248,7 @@ class HashJoin:
         """
         self._prepared = None
         for side in self._sides:
-            side.restore(tables[side.name])
+            restore_side(side, tables[side.name])
         for side in self._sides:
             metadata = tables[side.name].schema.metadata or {}
             side.end_absorb(int(metadata.get(_EPOCH_METADATA, b"-1")))
@@ -283,114 +275,32 @@ class HashJoin:
         if kept is not None and kept.tick == tick and kept.deltas[0] is left and kept.deltas[1] is right:
             return kept
         self._prepared = None
-        sides = tuple(
-            side.prepare(delta) if len(delta) else None for side, delta in zip(self._sides, (left, right), strict=True)
-        )
-        prepared = _Prepared(tick, (left, right), (sides[0], sides[1]))
+        found = [side.prepare(delta) if len(delta) else None for side, delta in zip(self._sides, (left, right), strict=True)]
+        prepared = _Prepared(tick, (left, right), (found[0], found[1]), None)
         if not (prepared.rejected and self.on_bad_input == "error"):
-            self._group(prepared)
+            prepared.groups = ChangedGroups(self._sides, found, self._scratch, self._lone, residual=self._residual is not None)
         self._prepared = prepared
         return prepared
 
-    def _refuse_bad_input(self, prepared: _Prepared) -> None:
-        if prepared.rejected and self.on_bad_input == "error":
+    def _accepted(self, prepared: _Prepared) -> ChangedGroups:
+        """Return the changes of an epoch whose input is good, or is allowed to be partly bad."""
+        if prepared.groups is None:
             raise describe_rejection(self.inputs, prepared.sides, prepared.tick)
+        return prepared.groups
 
-    def _group(self, prepared: _Prepared) -> None:
-        """List the changes of both sides, group them by join key and look the keys up in both states."""
-        scratch = self._scratch
-        size = 2 * sum(side.count for side in prepared.sides if side is not None) + 2
-        arrays = [scratch.array(name, size) for name in ("refs", "numbers", "before", "after", "hashes", "matchable")]
-        end = 0
-        counts = []
-        for number, side in enumerate(self._sides):
-            found = prepared.sides[number]
-            begin = end
-            if found is not None:
-                end = side.list_changes(found, begin, arrays)
-            counts.append(end - begin)
-        prepared.counts = (counts[0], counts[1])
-        if end == 0:
-            return
-        refs, numbers, _, after, hashes, matchable = arrays
-        left, right = self._sides
-        size = end + 2
-        first = [scratch.array(name, size) for name in _FIRST]
-        group_refs, group_sides = scratch.array("group_refs", size), scratch.array("group_sides", size)
-        group_hashes = scratch.array("group_hashes", size)
-        next_change = scratch.array("next_change", size)
-        table, bits = scratch.table("groups", end)
-        groups = prepared.groups = group_changes(
-            counts[0],
-            counts[1],
-            refs,
-            hashes,
-            matchable,
-            left.arena.heap_address,
-            left.join_columns.address,
-            right.arena.heap_address,
-            right.join_columns.address,
-            table,
-            bits,
-            next_change,
-            *first,
-            scratch.array("last_left", size),
-            scratch.array("last_right", size),
-            group_refs,
-            group_sides,
-            group_hashes,
-        )
-        prepared.changed = []
-        for number in (_LEFT, _RIGHT):
-            begin = 0 if number == _LEFT else counts[0]
-            changed, changed_bits = scratch.table(f"changed{number}", counts[number])
-            count = make_changed_set(begin, begin + counts[number], numbers, changed, changed_bits)
-            prepared.changed.append((changed, changed_bits, count))
-        heads = [scratch.array(name, size) for name in _HEAD]
-        find_group_rows(
-            left.view,
-            right.view,
-            groups,
-            *first,
-            self._lone[_RIGHT] != 0,
-            self._lone[_LEFT] != 0,
-            group_refs,
-            group_sides,
-            group_hashes,
-            left.join_columns.address,
-            right.join_columns.address,
-            *heads,
-        )
-        if self._residual is None and any(self._lone):
-            for number, side in enumerate(self._sides):
-                if self._lone[1 - number]:
-                    changed, changed_bits, _ = prepared.changed[number]
-                    group_degrees(
-                        groups,
-                        first[number],
-                        heads[number],
-                        side.view,
-                        next_change,
-                        after,
-                        changed,
-                        changed_bits,
-                        scratch.array(f"degree_before{number}", size),
-                        scratch.array(f"degree_after{number}", size),
-                    )
-
-    def _emit(self, prepared: _Prepared) -> Iterator[ZSet]:
+    def _emit(self, prepared: _Prepared, groups: ChangedGroups) -> Iterator[ZSet]:
         """Yield all retractions, then all insertions.
 
         Both are made in one pass as long as they fit the output arrays; a larger answer takes one pass for each.
         """
         scratch = self._scratch
-        for name in _OUTPUT_NAMES:
+        for name in OUTPUT_NAMES:
             scratch.array(name, self._output_rows)
         if self._residual is None and not self._overflowed:
-            filled = self._fill(self._steps(prepared, 0))
+            filled = self._fill(self._steps(prepared, groups, 0))
             self._overflowed = filled < 0
             if filled >= 0:
-                places = [scratch.address(name) for name in _OUTPUT_NAMES]
+                places = [scratch.address(name) for name in OUTPUT_NAMES]
                 for name in _SPARE_NAMES:
                     scratch.array(name, self._output_rows)
                 p.partition_by_sign(*places, filled, *(scratch.address(name) for name in _SPARE_NAMES))
@@ -398,13 +308,14 @@ class HashJoin:
                 return
         total = 0
         for sign in (-1, 1):
-            steps = self._residual_steps(prepared, sign) if self._residual is not None else self._steps(prepared, sign)
+            make_steps = self._steps if self._residual is None else self._residual_steps
+            steps = make_steps(prepared, groups, sign)
             for filled in self._fill_often(steps):
                 total += filled
                 yield from self._chunks(prepared, filled)
         self._overflowed = self._residual is None and total > self._output_rows
 
-    def _fill(self, steps: Sequence[Any]) -> int:
+    def _fill(self, steps: Sequence[Step]) -> int:
         """Run steps that all fit the output arrays; return how far they are filled, -1 when they do not fit."""
         filled = 0
         for step in steps:
@@ -413,7 +324,7 @@ class HashJoin:
                 return -1
         return filled
 
-    def _fill_often(self, steps: Sequence[Any]) -> Iterator[int]:
+    def _fill_often(self, steps: Sequence[Step]) -> Iterator[int]:
         """Run steps, stopping whenever the output arrays are full and at the end."""
         filled = 0
         for step in steps:
@@ -434,13 +345,14 @@ class HashJoin:
     def _check_current(self, prepared: _Prepared) -> None:
         if self._prepared is not prepared:
             raise StateError(
-                f"the answer of epoch {prepared.tick.epoch} was read on after another epoch had begun; finish reading an answer first.",
+                f"the answer of epoch {prepared.tick.epoch} was read on after another epoch had begun; finish reading an answer "
+                "before the next one.",
                 code="ANSWER_OUTDATED",
                 epoch=prepared.tick.epoch,
             )
 
     def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
-        left, right, weights = _OUTPUT_NAMES
+        left, right, weights = OUTPUT_NAMES
         scratch = self._scratch
         try:
             rows = self._joined.gather(scratch.address(left) + 8 * begin, scratch.address(right) + 8 * begin, count)
@@ -453,70 +365,27 @@ class HashJoin:
             return
         yield ZSet(rows, scratch.array(weights, 0)[begin : begin + count].copy())
 
-    def _steps(self, prepared: _Prepared, sign: int) -> list[Any]:
-        steps = [self._pair_step(prepared, sign, _OUTPUT_NAMES)] if self._pairs else []
-        return steps + [self._lone_step(prepared, side, sign) for side in (_LEFT, _RIGHT) if self._lone[side]]
+    def _steps(self, prepared: _Prepared, groups: ChangedGroups, sign: int) -> list[Step]:
+        steps = [self._checked_step(groups.pair_step(sign, OUTPUT_NAMES, self._output_rows), prepared)] if self._pairs else []
+        return steps + [groups.lone_step(side, kind, sign, self._output_rows) for side, kind in enumerate(self._lone) if kind]
 
-    def _epoch_view(self, prepared: _Prepared, names: tuple[str, str, str], changes: tuple[str, str] | None) -> Any:
-        """Write down where the arrays of the epoch are, for the kernels that emit rows."""
-        address = self._scratch.address
-        block = self._scratch.array("block", 2 * p.BLOCK_ROWS)
-        capacity = self._chunk_rows if changes else self._output_rows
-        words = [
-            prepared.groups,
-            address("next_change"),
-            address("refs"),
-            address("before"),
-            address("after"),
-            address(names[2]),
-            capacity,
-            int(block.ctypes.data),
-        ]
-        for number, side in enumerate(self._sides):
-            lone = self._residual is None and self._lone[1 - number] != 0
-            words += [
-                side.view,
-                address(_FIRST[number]),
-                address(_HEAD[number]),
-                *prepared.changed[number],
-                address(f"degree_before{number}") if lone else 0,
-                address(f"degree_after{number}") if lone else 0,
-                address(names[number]),
-                address(changes[number]) if changes else 0,
-            ]
-        return np.array(words, np.int64)
+    def _checked_step(self, step: Step, prepared: _Prepared) -> Step:
+        """Turn the overflow of a step into the error that names join and epoch."""
 
-    def _pair_step(self, prepared: _Prepared, sign: int, names: Any, changes: Any = None) -> Any:
-        view = self._epoch_view(prepared, names, changes)
-        cursor = np.array([0, 0, -1, -1, 0], np.int64)
-        epoch, place = int(view.ctypes.data), int(cursor.ctypes.data)
+        def checked(filled: int) -> tuple[int, bool]:
+            try:
+                return step(filled)
+            except OverflowError:
+                raise self._weight_overflow(prepared.tick) from None
 
-        def step(filled: int) -> tuple[int, bool]:
-            filled = p.emit_pairs(epoch, sign, place, filled)
-            if cursor[0] == p.OVERFLOW:
-                raise self._weight_overflow(prepared.tick)
-            return filled, bool(cursor[0] == view[p.E_GROUPS])
-
-        return step
-
-    def _lone_step(self, prepared: _Prepared, side: int, sign: int) -> Any:
-        view = self._epoch_view(prepared, _OUTPUT_NAMES, None)
-        cursor = np.array([0, 0, -1, -1, 0], np.int64)
-        epoch, place = int(view.ctypes.data), int(cursor.ctypes.data)
-
-        def step(filled: int) -> tuple[int, bool]:
-            filled = p.emit_lone_rows(epoch, side, self._lone[side], sign, place, filled)
-            return filled, bool(cursor[0] == view[p.E_GROUPS] + 2)
-
-        return step
+        return checked
 
     # ---------------------------------------------------------------- residual predicate
 
-    def _candidates(self, prepared: _Prepared) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
+    def _candidates(self, prepared: _Prepared, groups: ChangedGroups) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
         """Yield chunks of pairs with equal keys that changed: refs, weights, and the positions of either change."""
-        scratch = self._scratch
-        arrays = [scratch.array(name, self._chunk_rows) for name in (*_CANDIDATE_NAMES, *_CHANGE_NAMES)]
-        step = self._pair_step(prepared, 0, _CANDIDATE_NAMES, _CHANGE_NAMES)
+        arrays = [self._scratch.array(name, self._chunk_rows) for name in (*CANDIDATE_NAMES, *CHANGE_NAMES)]
+        step = self._checked_step(groups.pair_step(0, CANDIDATE_NAMES, self._chunk_rows, CHANGE_NAMES), prepared)
         done = False
         while not done:
             count, done = step(0)
@@ -526,7 +395,8 @@ class HashJoin:
 
     def _passes(self, left_refs: Any, right_refs: Any) -> npt.NDArray[np.bool_]:
         """Evaluate the predicate on candidate pairs; NULL does not pass."""
-        assert self._residual is not None
+        if self._residual is None:
+            return np.ones(len(left_refs), np.bool_)
         columns = []
         for side, names, refs in zip(self._sides, references(self._residual), (left_refs, right_refs), strict=True):
             ordered = sorted(names)
@@ -535,13 +405,13 @@ class HashJoin:
             columns.append(dict(zip(ordered, gathered, strict=True)))
         return evaluate(self._residual, columns[0], columns[1], len(left_refs))
 
-    def _degrees(self, prepared: _Prepared) -> dict[int, ResidualDegrees]:
+    def _degrees(self, prepared: _Prepared, groups: ChangedGroups) -> dict[int, ResidualDegrees]:
         """Evaluate every candidate pair once; keep the outcome as bits and the degrees of the preserved sides."""
         if prepared.degrees is not None:
             return prepared.degrees
         names = ("refs", "numbers", "before", "after")
         refs, numbers, before, after = (self._scratch.array(name, 0) for name in names)
-        bounds = ((0, prepared.counts[0]), (prepared.counts[0], sum(prepared.counts)))
+        bounds = ((0, groups.counts[0]), (groups.counts[0], sum(groups.counts)))
         degrees = {
             side: ResidualDegrees(
                 self._sides[side],
@@ -556,8 +426,8 @@ class HashJoin:
             if self._lone[side]
         }
         prepared.masks = []
-        if any(prepared.counts):
-            for left_refs, right_refs, _, left_change, right_change in self._candidates(prepared):
+        if any(groups.counts):
+            for left_refs, right_refs, _, left_change, right_change in self._candidates(prepared, groups):
                 passing = self._passes(left_refs, right_refs)
                 prepared.masks.append(np.packbits(passing))
                 own = ((left_change[passing], left_refs[passing]), (right_change[passing], right_refs[passing]))
@@ -569,9 +439,9 @@ class HashJoin:
         prepared.degrees = degrees
         return degrees
 
-    def _residual_steps(self, prepared: _Prepared, sign: int) -> list[Any]:
-        degrees = self._degrees(prepared)
-        steps = [self._copy_step(self._passing_pairs(prepared, sign))] if self._pairs else []
+    def _residual_steps(self, prepared: _Prepared, groups: ChangedGroups, sign: int) -> list[Step]:
+        degrees = self._degrees(prepared, groups)
+        steps = [self._copy_step(self._passing_pairs(prepared, groups, sign))] if self._pairs else []
         for side, found in degrees.items():
             refs, weights = found.lone_rows()
             kept = weights * sign > 0
@@ -580,13 +450,13 @@ class HashJoin:
             steps.append(self._copy_step(iter([(*parts, weights[kept])])))
         return steps
 
-    def _passing_pairs(self, prepared: _Prepared, sign: int) -> Iterator[tuple[Any, Any, Any]]:
-        for number, (left_refs, right_refs, weights, _, _) in enumerate(self._candidates(prepared)):
+    def _passing_pairs(self, prepared: _Prepared, groups: ChangedGroups, sign: int) -> Iterator[tuple[Any, Any, Any]]:
+        for number, (left_refs, right_refs, weights, _, _) in enumerate(self._candidates(prepared, groups)):
             passing = np.unpackbits(prepared.masks[number], count=len(weights)).view(np.bool_)
             kept = passing & ((weights > 0) == (sign > 0))
             yield left_refs[kept], right_refs[kept], weights[kept]
 
-    def _copy_step(self, parts: Iterator[tuple[Any, Any, Any]]) -> Any:
+    def _copy_step(self, parts: Iterator[tuple[Any, Any, Any]]) -> Step:
         """Return a step that copies arrays of pairs into the output, as far as there is room."""
         pending: list[Any] = []
 
@@ -598,7 +468,7 @@ class HashJoin:
                 pending.append(following)
             arrays = pending.pop()
             count = min(len(arrays[2]), self._output_rows - filled)
-            for name, array in zip(_OUTPUT_NAMES, arrays, strict=True):
+            for name, array in zip(OUTPUT_NAMES, arrays, strict=True):
                 self._scratch.array(name, 0)[filled : filled + count] = array[:count]
             if count < len(arrays[2]):
                 pending.append(tuple(array[count:] for array in arrays))
@@ -609,103 +479,8 @@ class HashJoin:
     def _weight_overflow(self, tick: Tick) -> WeightOverflowError:
         left, right = (relation.name for relation in self.inputs)
         return WeightOverflowError(
-            f'the join of "{left}" and "{right}", epoch {tick.epoch}: the product of two weights does not fit an int64; nothing was '
-            "applied. Retract duplicate rows on one side; a weight is the number of copies of a row.",
+            f'the join of "{left}" and "{right}", epoch {tick.epoch}: the product of two weights does not fit an int64; nothing '
+            "was applied. Retract duplicate rows on one side; a weight is the number of copies of a row.",
             code="WEIGHT_OVERFLOW",
             epoch=tick.epoch,
         )
-
-
-def _checked_arguments(
-    left: Relation,
-    right: Relation,
-    how: str,
-    null_safe: Sequence[bool] | None,
-    using: bool,
-    on_bad_input: str,
-    chunk_rows: int,
-    hash_bits: int,
-) -> tuple[bool, ...]:
-    """Refuse arguments that make no join; return one null-safe flag per key column."""
-    if how not in JOIN_TYPES:
-        raise OptionError(
-            f"how={how!r} is unknown; use one of {', '.join(JOIN_TYPES)}.", code="UNKNOWN_JOIN_TYPE", how=how
-        )
-    if on_bad_input not in ("error", "quarantine"):
-        raise OptionError(
-            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
-            code="UNKNOWN_POLICY",
-            value=on_bad_input,
-        )
-    if chunk_rows < 1 or not 1 <= hash_bits <= 32:
-        raise OptionError(
-            f"chunk_rows={chunk_rows} must be positive and hash_bits={hash_bits} between 1 and 32.", code="OPTION_RANGE"
-        )
-    if not left.join_key or len(left.join_key) != len(right.join_key):
-        raise PlanError(
-            f'"{left.name}" is joined on {list(left.join_key)} and "{right.name}" on {list(right.join_key)}; both need the same '
-            "number of key columns, at least one.",
-            code="JOIN_KEY_LENGTH",
-            left=left.join_key,
-            right=right.join_key,
-        )
-    if using and left.join_key != right.join_key:
-        raise PlanError(
-            f"using=True needs key columns of the same names; got {list(left.join_key)} and {list(right.join_key)}.",
-            code="USING_NAMES",
-        )
-    for relation in (left, right):
-        for column in relation.join_key:
-            check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
-        for column in relation.primary_key:
-            check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
-    flags = tuple(null_safe) if null_safe is not None else (False,) * len(left.join_key)
-    if len(flags) != len(left.join_key):
-        raise PlanError(
-            f"null_safe={list(flags)} needs one flag per key column of {list(left.join_key)}.", code="NULL_SAFE_LENGTH"
-        )
-    return flags
-
-
-def _output_key(
-    left: Relation, right: Relation, how: str, schema: pa.Schema, sources: Sequence[tuple[str, str]]
-) -> tuple[str, ...]:
-    """Return the columns that identify an output row, empty where the inputs do not tell."""
-    if how in ("left_semi", "left_anti"):
-        wanted = {("left", name) for name in left.primary_key}
-        needed = [left]
-    else:
-        right_is_unique = right.primary_key and set(right.primary_key) <= set(right.join_key)
-        left_is_unique = left.primary_key and set(left.primary_key) <= set(left.join_key)
-        sides = {"left", "right"}
-        if right_is_unique and how in ("inner", "left"):
-            sides = {"left"}
-        elif left_is_unique and how in ("inner", "right"):
-            sides = {"right"}
-        needed = [relation for name, relation in (("left", left), ("right", right)) if name in sides]
-        wanted = {
-            (name, key)
-            for name, relation in (("left", left), ("right", right))
-            if name in sides
-            for key in relation.primary_key
-        }
-    if not all(relation.primary_key for relation in needed):
-        return ()
-    found = []
-    for (side, source), name in zip(sources, schema.names, strict=True):
-        hits = [(one, source) in wanted for one in (("left", "right") if side == "both" else (side,))]
-        if any(hits):
-            found.append(name)
-    shown = {("left", s) for side, s in sources if side in ("left", "both")} | {
-        ("right", s) for side, s in sources if side in ("right", "both")
-    }
-    if using_hides := {key for key in wanted if key not in shown}:
-        equal = {("right", r) for r in right.join_key} | {("left", l) for l in left.join_key}
-        if not using_hides <= equal:
-            return ()
-        found += [
-            name
-            for (side, source), name in zip(sources, schema.names, strict=True)
-            if source in {k for _, k in using_hides} and name not in found
-        ]
-    return tuple(found)

@@ -27,6 +27,7 @@ from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.side_snapshot import restore_side
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -53,7 +54,7 @@ class Route:
     >>> schema = pa.schema({"id": pa.int64(), "k": pa.string()})
     >>> route = Route(Relation(name="r", schema=schema, join_key=("k",), primary_key=("id",), mode="upsert"))
     >>> route.absorb(Tick(0), [ZSet.of({"id": [1], "k": ["A"]}, schema=schema)])
-    >>> [row for chunk in route.answer(Tick(1), [ZSet.of({"id": [1], "k": ["B"]}, schema=schema)]) for row in chunk.to_pylist()]
+    >>> [row for part in route.answer(Tick(1), [ZSet.of({"id": [1], "k": ["B"]}, schema=schema)]) for row in part.to_pylist()]
     [((1, 'A'), -1), ((1, 'B'), 1)]
     """
 
@@ -135,9 +136,7 @@ class Route:
         rows = delta.rows.select(self.output.schema.names)
         for begin in range(0, len(upserts), self._chunk_rows):
             taken = rows.take(pa.array(upserts[begin : begin + self._chunk_rows]))
-            yield ZSet(
-                pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64)
-            )
+            yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64))
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Fold the delta of one epoch into the state.
@@ -178,12 +177,12 @@ class Route:
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the keys as table `route`."""
         metadata = {_EPOCH_METADATA: str(self.absorbed_epoch).encode()}
-        return {"route": self._side.snapshot().replace_schema_metadata(metadata)}
+        return {"route": snapshot_side(self._side).replace_schema_metadata(metadata)}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
-        self._side.restore(tables["route"])
+        restore_side(self._side, tables["route"])
         metadata = tables["route"].schema.metadata or {}
         self._side.end_absorb(int(metadata.get(_EPOCH_METADATA, b"-1")))
 

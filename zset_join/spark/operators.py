@@ -16,6 +16,7 @@ import pyarrow as pa
 from zset_join.checkpoint.bucket import DurableOperator
 from zset_join.config import BadInputPolicy
 from zset_join.operators.join import HashJoin
+from zset_join.operators.route import Route
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
@@ -55,8 +56,6 @@ def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | No
 
 def route_builder(node: RouteNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
     """Return what makes the route of one side over a directory, or in memory when given None."""
-
-    from zset_join.operators.route import Route
 
     def build(directory: str | None) -> DurableOperator:
         return Route(

@@ -40,7 +40,7 @@ from zset_join.spark.joined import JoinedStream
 from zset_join.spark.runner import JOIN_STAGE, EpochRunner, route_stage
 from zset_join.spark.schemas import spark_schema, spark_type
 from zset_join.spark.streams import ChangeStream
-from zset_join.state.side import SNAPSHOT_WEIGHT
+from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 
 __all__ = ["VerificationReport", "verify"]
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zset_join.kernels import side as s
-from zset_join.state.row_arena import RowArena
 from zset_join.row_layout import ColumnTable
+from zset_join.state.row_arena import RowArena
 from zset_join.state.slot_table import SlotTable
 
 __all__ = ["Arrangement"]

@@ -14,6 +14,7 @@ import ctypes
 import mmap
 import os
 import sys
+from pathlib import Path
 
 __all__ = ["Region"]
 
@@ -75,16 +76,15 @@ class Region:
     def relocate(self, directory: str) -> None:
         """Move the file to another directory of the same file system; the mapping stays."""
         if self.path is not None:
-            target = os.path.join(directory, os.path.basename(self.path))
-            os.rename(self.path, target)
-            self.path = target
+            source = Path(self.path)
+            self.path = str(source.rename(Path(directory) / source.name))
 
     def close(self, *, remove: bool = False) -> None:
         """Unmap; with `remove`, delete the file too."""
         self._map.close()
         self.address = 0
         if remove and self.path is not None:
-            os.unlink(self.path)
+            Path(self.path).unlink()
 
 
 def _map_anonymous(capacity: int, *, grows: bool) -> mmap.mmap:

@@ -14,9 +14,6 @@ Bytes during an epoch: 16 per (unchanged row, passing pair) of the touched keys;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 

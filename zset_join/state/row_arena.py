@@ -9,14 +9,14 @@ Bytes: `layout.stride` per record ever in use at once, plus the heap.
 from __future__ import annotations
 
 import ctypes
-import os
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from zset_join.kernels import side as s
-from zset_join.state.region import Region
 from zset_join.row_layout import RowLayout
+from zset_join.state.region import Region
 
 __all__ = ["RowArena"]
 
@@ -104,4 +104,4 @@ class RowArena:
 
 
 def _path(directory: str | None, name: str, kind: str) -> str | None:
-    return None if directory is None else os.path.join(directory, f"{name}.{kind}")
+    return None if directory is None else str(Path(directory) / f"{name}.{kind}")

@@ -34,18 +34,10 @@ def count_sequence_words(types: Sequence[pa.DataType], *, relation: str, columns
 
 def _words_of(kind: pa.DataType, relation: str, column: str) -> int:
     if pt.is_struct(kind):
-        return sum(
-            _words_of(kind.field(at).type, relation, f"{column}.{kind.field(at).name}") for at in range(kind.num_fields)
-        )
+        return sum(_words_of(kind.field(at).type, relation, f"{column}.{kind.field(at).name}") for at in range(kind.num_fields))
     if pt.is_decimal(kind) and kind.precision > _NARROW_DECIMAL_DIGITS:
         return 2
-    if (
-        pt.is_integer(kind)
-        or pt.is_floating(kind)
-        or pt.is_temporal(kind)
-        or pt.is_decimal(kind)
-        or pt.is_boolean(kind)
-    ):
+    if pt.is_integer(kind) or pt.is_floating(kind) or pt.is_temporal(kind) or pt.is_decimal(kind) or pt.is_boolean(kind):
         return 1
     raise KeyTypeError(
         f'relation "{relation}": sequence column "{column}" has type {kind}; a sequence is a number, a date, a timestamp or '

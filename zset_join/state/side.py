@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,23 +27,17 @@ from zset_join.kernels import columns as c
 from zset_join.kernels import side as s
 from zset_join.kernels.keys import hash_rows
 from zset_join.relation import Relation
+from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.state.arrangement import Arrangement
 from zset_join.state.primary_key_table import PrimaryKeyTable
 from zset_join.state.row_arena import RowArena
-from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.state.scratch import Scratch
 from zset_join.state.sequence import count_sequence_words, sequence_nulls, sequence_words
-from zset_join.zset import ZSet, single_batch
+from zset_join.zset import ZSet
 
 __all__ = ["PreparedSide", "SideState"]
 
-SNAPSHOT_WEIGHT = "_zset_weight"
-SNAPSHOT_WATERMARK = "_zset_watermark"
-SNAPSHOT_SEQUENCE = "_zset_sequence_"
-SNAPSHOT_DEGREE = "_zset_degree"
-
 _LAYOUT_VERSION = 1
-_SNAPSHOT_ROWS = 1 << 16
 _NO_WATERMARK = -(1 << 62)
 
 
@@ -198,9 +192,7 @@ class SideState:
         """
         count = len(delta)
         scratch = self._scratch
-        rows = (
-            delta.rows if delta.rows.schema is self.relation.schema else delta.rows.select(self.relation.schema.names)
-        )
+        rows = delta.rows if delta.rows.schema is self.relation.schema else delta.rows.select(self.relation.schema.names)
         sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
         target = scratch.array("records", count * self.layout.stride, np.uint8)
         words = sequence_words(sequence) if words is None else words
@@ -214,10 +206,10 @@ class SideState:
         prepared = PreparedSide(delta, encoded, status, 0, join_codes, unmatchable)
         weights = delta.weights
         mode = self.relation.mode
-        if mode == "append" or weights.size and not weights.all():
+        if mode == "append" or (weights.size and not weights.all()):
             self._mark_weights(weights, status, count)
         if lost and self._drops_unmatchable and mode != "upsert":
-            status[:count][unmatchable[:count] != 0] = ch.NOTHING
+            status[:count][(unmatchable[:count] != 0) & (status[:count] == ch.OK)] = ch.NOTHING
         if self._has_identity:
             self._resolve_identity(prepared, sequence)
         prepared.rejected = self._count_rejected(prepared)
@@ -440,9 +432,9 @@ class SideState:
         old_header = old_arena.header.copy()
         live = int(old_header[s.H_LIVE_ROWS]) + int(old_header[s.H_TOMBSTONES])
         side = self.directory
-        spare = None if side is None else os.path.join(side, f"{self.name}.compacting")
+        spare = None if side is None else str(Path(side) / f"{self.name}.compacting")
         if spare is not None:
-            os.makedirs(spare, exist_ok=True)
+            Path(spare).mkdir(exist_ok=True)
         self._open(spare)
         self.header[s.H_DIRTY] = 1
         self.arena.make_room(live, int(old_header[s.H_HEAP_USED]))
@@ -467,91 +459,28 @@ class SideState:
     def live_refs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the record addresses of the live rows and of the tombstones (oldest first)."""
         end = int(self.header[s.H_ROWS_END])
-        flags = self._record_view("u1", c.FLAGS, end)
+        flags = self.record_words("u1", c.FLAGS, end)
         addresses = self._view[s.ROWS] + np.arange(end, dtype=np.int64) * self.layout.stride
         live = addresses[(flags & c.FLAG_LIVE) != 0]
         dead = []
         number = int(self.header[s.H_TOMBSTONE_FIRST])
-        following = self._record_view("<u4", c.NEXT, end)
+        following = self.record_words("<u4", c.NEXT, end)
         while number:
             dead.append(number - 1)
             number = int(following[number - 1])
         return live, addresses[dead]
 
-    def _record_view(self, dtype: str, offset: int, count: int) -> npt.NDArray[Any]:
+    def record_words(self, dtype: str, offset: int, count: int) -> npt.NDArray[Any]:
+        """Return one field of the first `count` records as an array over the state itself."""
         if count == 0:
             return np.zeros(0, dtype)
         size = count * self.layout.stride
         raw = np.frombuffer((ctypes.c_uint8 * size).from_address(int(self._view[s.ROWS])), np.uint8)
         return np.ndarray((count,), dtype, buffer=raw, offset=offset, strides=(self.layout.stride,))
 
-    def snapshot(self) -> pa.Table:
-        """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`."""
-        live, dead = self.live_refs()
-        refs = np.concatenate([live, dead])
-        count = len(refs)
-        parts = []
-        plan = self.layout.gather_plan(range(len(self.relation.schema)))
-        for begin in range(0, count, _SNAPSHOT_ROWS):
-            size = min(_SNAPSHOT_ROWS, count - begin)
-            parts.append(plan.gather(int(refs.ctypes.data) + 8 * begin, size, self.arena.heap_address))
-        schema = self.relation.schema
-        columns = [pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))]
-        names = list(schema.names)
-        end = int(self.header[s.H_ROWS_END])
-        positions = (refs - self._view[s.ROWS]) // self.layout.stride
-        weights = self._record_view("<i8", c.WEIGHT, end)[positions]
-        tombstone = np.arange(count) >= len(live)
-        columns += [pa.array(np.where(tombstone, 0, weights)), pa.array(weights, mask=~tombstone)]
-        names += [SNAPSHOT_WEIGHT, SNAPSHOT_WATERMARK]
-        for word in range(self.layout.sequence_words):
-            columns.append(pa.array(self._record_view("<i8", self.layout.sequence_offset + 8 * word, end)[positions]))
-            names.append(f"{SNAPSHOT_SEQUENCE}{word}")
-        if self.layout.degree_offset >= 0:
-            columns.append(pa.array(self._record_view("<i8", self.layout.degree_offset, end)[positions]))
-            names.append(SNAPSHOT_DEGREE)
-        return pa.table(columns, names=names)
-
-    def restore(self, table: pa.Table) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
-        self.clear()
-        self.begin_absorb()
-        for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
-            self._restore_part(table.slice(begin, _SNAPSHOT_ROWS))
-
-    def _restore_part(self, table: pa.Table) -> None:
-        rows = single_batch(table.select(self.relation.schema.names).cast(self.relation.schema))
-        weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
-        tombstone = weights == 0
-        words = [
-            np.ascontiguousarray(table.column(f"{SNAPSHOT_SEQUENCE}{word}").to_numpy())
-            for word in range(self.layout.sequence_words)
-        ]
-        prepared = self.prepare(ZSet(rows, np.where(tombstone, -1, weights)), words=words)
-        self.list_changes(prepared, 0, [np.empty(2 * len(rows), np.int64) for _ in range(6)])
-        if prepared.rejected or prepared.stale:
-            raise StateError(
-                f'the snapshot of "{self.relation.name}" holds {prepared.rejected + prepared.stale} rows that contradict each '
-                "other; it is damaged. Restore from an older one.",
-                code="SNAPSHOT_CONTRADICTION",
-                relation=self.relation.name,
-            )
-        first_new = int(self.header[s.H_TOMBSTONES])
-        self.absorb(prepared, None)
-        end = int(self.header[s.H_ROWS_END])
-        if tombstone.any():
-            _, dead = self.live_refs()
-            positions = (dead[first_new:] - self._view[s.ROWS]) // self.layout.stride
-            watermarks = table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone]
-            self._record_view("<i8", c.WEIGHT, end)[positions] = watermarks
-        if self.layout.degree_offset >= 0 and prepared.numbers is not None:
-            live = prepared.numbers[: prepared.count][~tombstone] - 1
-            degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]
-            self._record_view("<i8", self.layout.degree_offset, end)[live] = degrees
-
     def degrees(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the stored degrees of some rows, by row number."""
-        return self._record_view("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1]
+        return self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1]
 
     @property
     def first_record(self) -> int:
@@ -560,7 +489,7 @@ class SideState:
 
     def weights(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the weights of some rows, by row number."""
-        return self._record_view("<i8", c.WEIGHT, int(self.header[s.H_ROWS_END]))[numbers - 1]
+        return self.record_words("<i8", c.WEIGHT, int(self.header[s.H_ROWS_END]))[numbers - 1]
 
     def statistics(self) -> dict[str, int]:
         """Return counts by name, prefixed with the name of the side."""
@@ -573,7 +502,7 @@ class SideState:
 
     def store_degrees(self, numbers: npt.NDArray[np.int64], degrees: npt.NDArray[np.int64]) -> None:
         """Write the degrees of some rows, by row number."""
-        self._record_view("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
+        self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
 
     def clear(self) -> None:
         """Forget everything."""
@@ -602,8 +531,7 @@ class SideState:
 def _fingerprint(relation: Relation, layout: RowLayout, key_types: Any, null_safe: Any, hash_bits: int) -> int:
     """Return a number that changes with everything the bytes of the state depend on, the boot of the host included."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
         boot = ""
     description = repr(

@@ -8,7 +8,7 @@ Bytes: 12.8 to 25.6 per key, and half as much again while it doubles.
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ class SlotTable:
     def _region(self, bits: int) -> Region:
         path = None
         if self._directory is not None:
-            path = os.path.join(self._directory, f"{self._name}.slots{bits}")
+            path = str(Path(self._directory) / f"{self._name}.slots{bits}")
         return Region(8 << bits, path, grows=False)
 
     @property

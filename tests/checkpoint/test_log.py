@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
+from zset_join.errors import StateError
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+ORDERS = pa.schema({"id": pa.int64(), "note": pa.string()})
+CUSTOMERS = pa.schema({"id": pa.int64()})
+SCHEMAS = [ORDERS, CUSTOMERS]
+
+
+def log_epoch(root: Path, epoch: int, orders: ZSet, customers: ZSet) -> LogEntry:
+    entry = write_log(root, "log/join-0", query_id="q", tick=Tick(epoch, 1000 + epoch), deltas=[orders, customers])
+    assert entry is not None
+    return entry
+
+
+def test_what_is_logged_comes_back_with_its_weights_and_tick(tmp_path: Path) -> None:
+    orders = ZSet.of({"id": [1, 2], "note": ["a", None]}, [1, -3], schema=ORDERS)
+    entry = log_epoch(tmp_path, 7, orders, ZSet.empty(CUSTOMERS))
+
+    (logged,) = read_log(tmp_path, entry, query_id="q", schemas=SCHEMAS)
+
+    assert logged.tick == Tick(7, 1007)
+    assert logged.deltas[0].to_pylist() == [((1, "a"), 1), ((2, None), -3)]
+    assert logged.deltas[1].to_pylist() == []
+    assert entry.file.rows == 2
+
+
+def test_an_epoch_without_rows_leaves_no_file(tmp_path: Path) -> None:
+    empty = [ZSet.empty(schema) for schema in SCHEMAS]
+
+    assert write_log(tmp_path, "log/join-0", query_id="q", tick=Tick(0), deltas=empty) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nested_columns_and_exact_types_survive_the_log(tmp_path: Path) -> None:
+    schema = pa.schema(
+        {
+            "amount": pa.decimal128(20, 4),
+            "at": pa.timestamp("us", tz="UTC"),
+            "tags": pa.list_(pa.struct({"k": pa.string(), "v": pa.float32()})),
+            "map": pa.map_(pa.string(), pa.int32()),
+        }
+    )
+    at = datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)
+    row = {"amount": Decimal("1.5000"), "at": at, "tags": [{"k": "x", "v": 0.5}], "map": [("a", 1)]}
+    delta = ZSet.of(pa.Table.from_pylist([row], schema=schema))
+    entry = write_log(tmp_path, "log/join-0", query_id="q", tick=Tick(0), deltas=[delta])
+    assert entry is not None
+
+    (logged,) = read_log(tmp_path, entry, query_id="q", schemas=[schema])
+
+    assert logged.deltas[0].rows.equals(delta.rows)
+
+
+def test_merged_logs_give_the_same_epochs_in_order(tmp_path: Path) -> None:
+    first = log_epoch(tmp_path, 0, ZSet.of({"id": [1], "note": ["a"]}), ZSet.of({"id": [5]}))
+    second = log_epoch(tmp_path, 3, ZSet.of({"id": [2], "note": ["b"]}), ZSet.empty(CUSTOMERS))
+
+    merged = merge_logs(tmp_path, "log/join-0", [first, second])
+
+    found = list(read_log(tmp_path, merged, query_id="q", schemas=SCHEMAS))
+    assert [logged.tick.epoch for logged in found] == [0, 3]
+    assert [logged.identity for logged in found] == [first.identity, second.identity]
+    assert found[0].deltas[1].to_pylist() == [((5,), 1)]
+    assert (merged.first_epoch, merged.last_epoch, merged.identity) == (0, 3, second.identity)
+
+
+def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
+    entry = log_epoch(tmp_path, 0, ZSet.of({"id": [1], "note": ["a"]}), ZSet.empty(CUSTOMERS))
+
+    with pytest.raises(StateError, match="belongs to query q"):
+        list(read_log(tmp_path, entry, query_id="another", schemas=SCHEMAS))
+
+
+def test_a_damaged_log_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
+    entry = log_epoch(tmp_path, 0, ZSet.of({"id": [1], "note": ["a"]}), ZSet.empty(CUSTOMERS))
+    path = tmp_path / entry.file.name
+    path.write_bytes(path.read_bytes()[:-4] + b"\1\2\3\4")
+
+    with pytest.raises(StateError, match="checksum"):
+        list(read_log(tmp_path, entry, query_id="q", schemas=SCHEMAS))

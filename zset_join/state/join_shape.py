@@ -1,0 +1,161 @@
+"""What a join looks like from outside: its arguments, its output columns and their key.
+
+Order of the output: left columns, then right columns (semi and anti joins: left only). With `using`, the key columns stand
+first and once, as Spark's `USING` puts them; where either side may be missing (FULL) they are coalesced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.key_types import check_key_type
+from zset_join.relation import Relation
+
+__all__ = ["JOIN_TYPES", "check_join", "joined_schema", "output_key"]
+
+JOIN_TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
+
+_PADS_RIGHT = ("left", "full")
+_PADS_LEFT = ("right", "full")
+
+
+def check_join(
+    left: Relation,
+    right: Relation,
+    how: str,
+    null_safe: Sequence[bool] | None,
+    using: bool,
+    on_bad_input: str,
+    chunk_rows: int,
+    hash_bits: int,
+) -> tuple[bool, ...]:
+    """Refuse arguments that make no join; return one null-safe flag per key column."""
+    if how not in JOIN_TYPES:
+        raise OptionError(f"how={how!r} is unknown; use one of {', '.join(JOIN_TYPES)}.", code="UNKNOWN_JOIN_TYPE", how=how)
+    if on_bad_input not in ("error", "quarantine"):
+        raise OptionError(
+            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
+            code="UNKNOWN_POLICY",
+            value=on_bad_input,
+        )
+    if chunk_rows < 1 or not 1 <= hash_bits <= 32:
+        raise OptionError(
+            f"chunk_rows={chunk_rows} must be positive and hash_bits={hash_bits} between 1 and 32.", code="OPTION_RANGE"
+        )
+    if not left.join_key or len(left.join_key) != len(right.join_key):
+        raise PlanError(
+            f'"{left.name}" is joined on {list(left.join_key)} and "{right.name}" on {list(right.join_key)}; both need the '
+            "same number of key columns, at least one.",
+            code="JOIN_KEY_LENGTH",
+            left=left.join_key,
+            right=right.join_key,
+        )
+    if using and left.join_key != right.join_key:
+        raise PlanError(
+            f"using=True needs key columns of the same names; got {list(left.join_key)} and {list(right.join_key)}.",
+            code="USING_NAMES",
+        )
+    for relation in (left, right):
+        for column in relation.join_key:
+            check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
+        for column in relation.primary_key:
+            check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
+    flags = tuple(null_safe) if null_safe is not None else (False,) * len(left.join_key)
+    if len(flags) != len(left.join_key):
+        raise PlanError(
+            f"null_safe={list(flags)} needs one flag per key column of {list(left.join_key)}.", code="NULL_SAFE_LENGTH"
+        )
+    return flags
+
+
+def output_key(
+    left: Relation, right: Relation, how: str, schema: pa.Schema, sources: Sequence[tuple[str, str]]
+) -> tuple[str, ...]:
+    """Return the columns that identify an output row, empty where the inputs do not tell.
+
+    One side's primary key is enough where every row of it meets at most one row of the other.
+    """
+    sides = {"left": left, "right": right}
+    if how in ("left_semi", "left_anti") or (how in ("inner", "left") and _is_unique(right)):
+        del sides["right"]
+    elif how in ("inner", "right") and _is_unique(left):
+        del sides["left"]
+    if not all(relation.primary_key for relation in sides.values()):
+        return ()
+    found: dict[str, None] = {}
+    for side, relation in sides.items():
+        for column in relation.primary_key:
+            name = _shown_as(side, column, left, right, schema, sources)
+            if name is None:
+                return ()
+            found[name] = None
+    return tuple(found)
+
+
+def _is_unique(relation: Relation) -> bool:
+    """Say whether at most one row has a given join key."""
+    return bool(relation.primary_key) and set(relation.primary_key) <= set(relation.join_key)
+
+
+def _shown_as(
+    side: str, column: str, left: Relation, right: Relation, schema: pa.Schema, sources: Sequence[tuple[str, str]]
+) -> str | None:
+    """Return the output column that shows a column of a side, or, with USING, the key column it is merged into."""
+    own = left if side == "left" else right
+    wanted = {(side, column), ("both", column)}
+    if column in own.join_key:
+        partner = (right if side == "left" else left).join_key[own.join_key.index(column)]
+        merged = ("right" if side == "left" else "left", partner)
+        wanted_merged = {merged}
+    else:
+        wanted_merged = set()
+    for candidates in (wanted, wanted_merged):
+        for source, name in zip(sources, schema.names, strict=True):
+            if source in candidates:
+                return name
+    return None
+
+
+def joined_schema(
+    left: Relation, right: Relation, how: str, *, using: bool, output_names: Sequence[str] | None
+) -> tuple[pa.Schema, list[tuple[str, str]]]:
+    """Return the output's schema and, per column, (side, source column); side `both` is a coalesced key.
+
+    Raises:
+        PlanError: two output columns of one name, or a wrong number of `output_names`.
+    """
+    sources: list[tuple[str, str]] = []
+    if how in ("left_semi", "left_anti"):
+        sources = [("left", name) for name in left.schema.names]
+    elif using:
+        key_side = {"right": "right", "full": "both"}.get(how, "left")
+        sources = [(key_side, name) for name in left.join_key]
+        sources += [("left", name) for name in left.schema.names if name not in left.join_key]
+        sources += [("right", name) for name in right.schema.names if name not in right.join_key]
+    else:
+        sources = [("left", name) for name in left.schema.names] + [("right", name) for name in right.schema.names]
+    if output_names is None:
+        taken = {name for side, name in sources if side != "right"}
+        names = [f"{name}_right" if side == "right" and name in taken else name for side, name in sources]
+    else:
+        names = list(output_names)
+    if len(names) != len(sources) or len(set(names)) != len(names):
+        raise PlanError(
+            f'the join of "{left.name}" and "{right.name}" would have the columns {names}; it needs {len(sources)} different '
+            "names. Rename columns before the join, or pass output_names.",
+            code="OUTPUT_NAMES",
+            names=names,
+        )
+    fields = [_output_field(side, source, name, left, right, how) for (side, source), name in zip(sources, names, strict=True)]
+    return pa.schema(fields), sources
+
+
+def _output_field(side: str, source: str, name: str, left: Relation, right: Relation, how: str) -> pa.Field:
+    relation = right if side == "right" else left
+    field = relation.schema.field(source)
+    padded = side != "both" and how in (_PADS_LEFT if side == "left" else _PADS_RIGHT)
+    nullable = field.nullable or padded or (side == "both" and right.schema.field(source).nullable)
+    return pa.field(name, field.type, nullable)
