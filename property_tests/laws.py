@@ -293,7 +293,8 @@ def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
         seen = list(run.seen)
         for again in (_late(subject, seen), _upserts(subject, seen)):
             answer = run.step(again)
-            _require(not _lines(answer), f"a second delivery of {again} answers {_lines(answer)}", subject, history)
+            quiet = not _lines(answer) or _is_route(subject)  # a route does not know payloads and passes equal ones on
+            _require(quiet, f"a second delivery of {again} answers {_lines(answer)}", subject, history)
         run.seen = seen
         run.check(history)
 

@@ -21,6 +21,7 @@ from property_tests.shapes import HOWS, JoinSpec, Mode, RouteSpec, Spec
 from property_tests.strategies import join_specs, route_specs
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
+from zset_join.operators.route import Route
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
@@ -62,6 +63,7 @@ MODE_PAIRS: tuple[tuple[Mode, Mode], ...] = (
     ("append", "sequenced"),
     ("upsert", "changelog"),
 )
+ROUTE_MODES: tuple[Mode, ...] = ("upsert", "sequenced")
 
 
 class IllegalAnswerError(AssertionError):
@@ -227,6 +229,17 @@ def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: s
     )
 
 
+def build_route(spec: RouteSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Route:
+    """Build the product's route of a spec."""
+    return Route(
+        spec.relation,
+        on_bad_input=on_bad_input,
+        chunk_rows=spec.knobs.chunk_rows,
+        hash_bits=spec.knobs.hash_bits,
+        directory=directory,
+    )
+
+
 def hash_join_live_rows(operator: Operator) -> int:
     """Count the rows of the snapshot whose weight is not 0; a tombstone has weight 0."""
     tables = operator.snapshot().values()
@@ -257,6 +270,10 @@ REGISTRY: tuple[Registered, ...] = (
         registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows)
         for how in HOWS
         for modes in MODE_PAIRS
+    ),
+    *(
+        Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows)
+        for mode in ROUTE_MODES
     ),
     *(
         registered_join("reference", how, ("sequenced", "changelog"), build=build_reference_join, live_rows=reference_live_rows)

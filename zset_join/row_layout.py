@@ -201,7 +201,8 @@ class GatherPlan:
         self._counts = np.zeros((2, max(len(positions), 1)), np.int64)
         self._count_addresses = tuple(int(part.ctypes.data) for part in self._counts)
         self._columns = []
-        for line, position in zip(self._table.lines.tolist(), positions, strict=True):
+        lines: Any = self._table.lines.tolist()
+        for line, position in zip(lines, positions, strict=True):
             storage = layout.storage_types[position]
             narrow = pa.string() if pt.is_string(storage) or pt.is_large_string(storage) else pa.binary()
             self._columns.append((line[c.KIND], line[c.WIDTH], storage, layout.schema.field(position).type, narrow))

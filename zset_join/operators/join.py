@@ -128,7 +128,7 @@ class HashJoin:
         ]
         if residual is not None:
             check(residual, left.schema, right.schema)
-        self.inputs = (left, right)
+        self.inputs: tuple[Relation, ...] = (left, right)
         self.how = how
         self.on_bad_input = on_bad_input
         self._residual = residual
@@ -345,8 +345,8 @@ class HashJoin:
     def _check_current(self, prepared: _Prepared) -> None:
         if self._prepared is not prepared:
             raise StateError(
-                f"the answer of epoch {prepared.tick.epoch} was read on after another epoch had begun; finish reading an answer "
-                "before the next one.",
+                f"the answer of epoch {prepared.tick.epoch} was read on after another epoch had begun; finish reading an "
+                "answer before the next one.",
                 code="ANSWER_OUTDATED",
                 epoch=prepared.tick.epoch,
             )
@@ -479,8 +479,8 @@ class HashJoin:
     def _weight_overflow(self, tick: Tick) -> WeightOverflowError:
         left, right = (relation.name for relation in self.inputs)
         return WeightOverflowError(
-            f'the join of "{left}" and "{right}", epoch {tick.epoch}: the product of two weights does not fit an int64; nothing '
-            "was applied. Retract duplicate rows on one side; a weight is the number of copies of a row.",
+            f'the join of "{left}" and "{right}", epoch {tick.epoch}: the product of two weights does not fit an int64; '
+            "nothing was applied. Retract duplicate rows on one side; a weight is the number of copies of a row.",
             code="WEIGHT_OVERFLOW",
             epoch=tick.epoch,
         )

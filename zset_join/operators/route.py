@@ -27,7 +27,7 @@ from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_snapshot import restore_side
+from zset_join.state.side_snapshot import restore_side, snapshot_side
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -54,7 +54,8 @@ class Route:
     >>> schema = pa.schema({"id": pa.int64(), "k": pa.string()})
     >>> route = Route(Relation(name="r", schema=schema, join_key=("k",), primary_key=("id",), mode="upsert"))
     >>> route.absorb(Tick(0), [ZSet.of({"id": [1], "k": ["A"]}, schema=schema)])
-    >>> [row for part in route.answer(Tick(1), [ZSet.of({"id": [1], "k": ["B"]}, schema=schema)]) for row in part.to_pylist()]
+    >>> moved = [ZSet.of({"id": [1], "k": ["B"]}, schema=schema)]
+    >>> [row for chunk in route.answer(Tick(1), moved) for row in chunk.to_pylist()]
     [((1, 'A'), -1), ((1, 'B'), 1)]
     """
 
@@ -83,7 +84,7 @@ class Route:
             )
         for column in (*relation.join_key, *relation.primary_key):
             check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
-        self.inputs = (relation,)
+        self.inputs: tuple[Relation, ...] = (relation,)
         nullable = pa.schema([field.with_nullable(True) for field in relation.schema])
         self.output = replace(relation, schema=nullable, sequence_by=())
         self.on_bad_input = on_bad_input

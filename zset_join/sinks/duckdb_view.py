@@ -12,9 +12,13 @@ What it cannot do is refused, and the epoch is undone: retracting a row that the
 with one key, a weight beyond int64.
 
 Memory: DuckDB's (80 % of the machine unless the file says otherwise; it spills to a directory beside the file); one
-chunk. Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, when retractions lie
-scattered, the blocks they lie in. No index: keeping one costs more than the scan. Measured on 2 cores, 14 columns, a
-view of 1 M rows of which each epoch replaces random ones: see docs/explanation/costs.md.
+chunk.
+
+Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, where retractions lie
+scattered, the blocks they lie in. No index: keeping one costs more than the scan. Measured with DuckDB 2.0 on 2 busy
+cores, 14 columns, a view of 1 M rows of which every epoch replaces random ones, checkpoints included: 100k changes in
+230 ms (with a key 180 ms), 1k changes in 55 ms (48 ms), 1k changes in a view of 10 M rows in 310 ms. Scattered
+deletes leave the file up to twice the size of its rows until DuckDB's next checkpoint merges blocks.
 
 Limits: one process at a time may hold the file open (others may read it once the sink is closed; connections within
 the process are welcome). Column names that differ only by case, and empty ones, are refused: DuckDB has no such

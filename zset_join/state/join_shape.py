@@ -115,7 +115,7 @@ def _shown_as(
     for candidates in (wanted, wanted_merged):
         for source, name in zip(sources, schema.names, strict=True):
             if source in candidates:
-                return name
+                return str(name)
     return None
 
 

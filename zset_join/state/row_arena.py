@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class RowArena:
         self._header_region = Region(s.HEADER_WORDS * 8, _path(directory, name, "header"), grows=False)
         self._rows = Region(layout.stride * _FIRST_ROWS, _path(directory, name, "rows"))
         self._heap = Region(1 << 12, _path(directory, name, "heap"))
-        words = (ctypes.c_int64 * s.HEADER_WORDS).from_address(self._header_region.address)
+        words: Any = (ctypes.c_int64 * s.HEADER_WORDS).from_address(self._header_region.address)
         self.header: npt.NDArray[np.int64] = np.frombuffer(words, np.int64)
 
     @property

@@ -453,8 +453,9 @@ class SideState:
         for owner in (old_arrangement, old_keys, old_arena):
             owner.close(remove=side is not None)
         if side is not None:
-            for owner in (self.arena, self.arrangement.table, self.primary_keys.table):
-                owner.relocate(side)
+            self.arena.relocate(side)
+            self.arrangement.table.relocate(side)
+            self.primary_keys.table.relocate(side)
 
     def live_refs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the record addresses of the live rows and of the tombstones (oldest first)."""
@@ -475,8 +476,8 @@ class SideState:
         if count == 0:
             return np.zeros(0, dtype)
         size = count * self.layout.stride
-        raw = np.frombuffer((ctypes.c_uint8 * size).from_address(int(self._view[s.ROWS])), np.uint8)
-        return np.ndarray((count,), dtype, buffer=raw, offset=offset, strides=(self.layout.stride,))
+        records: Any = (ctypes.c_uint8 * size).from_address(int(self._view[s.ROWS]))
+        return np.ndarray((count,), dtype, buffer=records, offset=offset, strides=(self.layout.stride,))
 
     def degrees(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the stored degrees of some rows, by row number."""
