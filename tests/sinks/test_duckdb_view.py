@@ -465,9 +465,7 @@ def test_another_version_of_duckdb_computes_the_hashes_anew(tmp_path: Path) -> N
     sink.write(0, [keyed([1, 2], ["a", "b"])])
     sink.close()
     with duckdb.connect(str(tmp_path / "views.duckdb")) as connection:
-        connection.execute(
-            'UPDATE _zset_join.view SET row_hash = 0; UPDATE _zset_join_epochs SET hash_version = "view"'
-        )
+        connection.execute('UPDATE _zset_join.view SET row_hash = 0; UPDATE _zset_join_epochs SET hash_version = "view"')
     sink = opened(tmp_path / "views.duckdb", KEYED)
 
     sink.write(1, [keyed([1], ["a"], [-1])])

@@ -172,6 +172,4 @@ def _canonical_front(blobs: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     cut = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
     target = np.empty(int(cut[-1]), np.uint8)
     copy_runs(target, cut[:-1], content, starts, ends)
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(blobs), [None, pa.py_buffer(cut), pa.py_buffer(target)]
-    )
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(blobs), [None, pa.py_buffer(cut), pa.py_buffer(target)])

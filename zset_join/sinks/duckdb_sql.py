@@ -50,13 +50,9 @@ CREATE_EPOCHS = (
     f"retractions BIGINT, layout VARCHAR, hash_version VARCHAR)"
 )
 FIND_VIEW = f"SELECT query_id, epoch, layout, hash_version FROM {_EPOCHS} WHERE lower(view) = lower($view)"
-FIND_NAME = (
-    "SELECT table_type FROM information_schema.tables WHERE table_schema = 'main' AND lower(table_name) = lower($view)"
-)
+FIND_NAME = "SELECT table_type FROM information_schema.tables WHERE table_schema = 'main' AND lower(table_name) = lower($view)"
 INSERT_VIEW = f"INSERT INTO {_EPOCHS} VALUES ($view, $query_id, NULL, 0, 0, $layout, $version)"
-UPDATE_EPOCH = (
-    f"UPDATE {_EPOCHS} SET epoch = $epoch, rows = $rows, retractions = $retractions WHERE lower(view) = lower($view)"
-)
+UPDATE_EPOCH = f"UPDATE {_EPOCHS} SET epoch = $epoch, rows = $rows, retractions = $retractions WHERE lower(view) = lower($view)"
 UPDATE_VERSION = f"UPDATE {_EPOCHS} SET hash_version = $version WHERE lower(view) = lower($view)"
 
 _DELTA = 'temp."_zset_join_delta"'
@@ -101,9 +97,7 @@ class ViewStatements:
             self._hash_names = "row_hash, key_hash"
             self._match_hash = "key_hash"
         self._names = ", ".join(quote(name) for name in schema.names)
-        self._exported = ", ".join(
-            _exported(f"c{index}", field.type) + f" AS c{index}" for index, field in enumerate(schema)
-        )
+        self._exported = ", ".join(_exported(f"c{index}", field.type) + f" AS c{index}" for index, field in enumerate(schema))
 
     # -- making and removing ------------------------------------------------------------------------------------------
 
@@ -144,9 +138,7 @@ class ViewStatements:
         """Return the statements that add up the lines with equal rows into a table of their own."""
         repeated = f"SELECT row_hash FROM {_DELTA} GROUP BY row_hash HAVING count(*) > 1"
         columns = f"{self._listed}, {self._hash_names}"
-        added_up = (
-            f"SELECT sum(weight) AS weight, {columns} FROM {_DELTA} WHERE row_hash IN ({repeated}) GROUP BY {columns}"
-        )
+        added_up = f"SELECT sum(weight) AS weight, {columns} FROM {_DELTA} WHERE row_hash IN ({repeated}) GROUP BY {columns}"
         return [
             f"CREATE OR REPLACE TEMP TABLE {_NET} AS {added_up}",
             f"DELETE FROM {_DELTA} WHERE row_hash IN (SELECT row_hash FROM {_NET})",
@@ -240,9 +232,7 @@ class ViewStatements:
 
     def insert(self) -> str:
         """Return the statement that adds the insertions of the delta to the base table."""
-        return (
-            f"INSERT INTO {self.base} SELECT {self._listed}, weight, {self._hash_names} FROM {_DELTA} WHERE weight > 0"
-        )
+        return f"INSERT INTO {self.base} SELECT {self._listed}, weight, {self._hash_names} FROM {_DELTA} WHERE weight > 0"
 
     def _same_identity(self) -> str:
         compared = self._key_columns or self.columns
@@ -261,10 +251,7 @@ def _exported(expression: str, data_type: pa.DataType) -> str:
     if pt.is_duration(data_type):
         return f"epoch_us({expression})"
     if pt.is_struct(data_type):
-        fields = (
-            f"{quote(field.name)} := {_exported(f'{expression}.{quote(field.name)}', field.type)}"
-            for field in data_type
-        )
+        fields = (f"{quote(field.name)} := {_exported(f'{expression}.{quote(field.name)}', field.type)}" for field in data_type)
         made = f"struct_pack({', '.join(fields)})"
     elif pt.is_map(data_type):
         key, item = _exported("entry.key", data_type.key_type), _exported("entry.value", data_type.item_type)

@@ -16,9 +16,10 @@ chunk.
 
 Cost per epoch: follows the delta, plus one scan of 8 bytes per row of the view, plus, where retractions lie
 scattered, the blocks they lie in. No index: keeping one costs more than the scan. Measured with DuckDB 2.0 on 2 busy
-cores, 14 columns, a view of 1 M rows of which every epoch replaces random ones, checkpoints included: 100k changes in
-230 ms (with a key 180 ms), 1k changes in 55 ms (48 ms), 1k changes in a view of 10 M rows in 310 ms. Scattered
-deletes leave the file up to twice the size of its rows until DuckDB's next checkpoint merges blocks.
+cores, 14 columns, a view of 1 M rows of which every epoch replaces random ones: median 230 ms for 100k changes (with a
+key 180 ms), 55 ms for 1k (48 ms), and 310 ms for 1k in a view of 10 M rows; CPU time of 100k changes, checkpoints
+included, 340 ms (300 ms). Scattered deletes leave the file up to twice the size of its rows until a checkpoint of
+DuckDB merges blocks.
 
 Limits: one process at a time may hold the file open (others may read it once the sink is closed; connections within
 the process are welcome). Column names that differ only by case, and empty ones, are refused: DuckDB has no such
@@ -114,9 +115,7 @@ class DuckDBViewSink:
         self._schema = output.schema
         self._query_id = query_id
         self._check_names()
-        self._statements = ViewStatements(
-            self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits
-        )
+        self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits)
         try:
             self._connection = duckdb.connect(self.path)
             self._harden()

@@ -121,16 +121,13 @@ class ParquetChangelogSink:
                 _check_header(self.directory, wanted)
             elif any(self.directory.iterdir()):
                 raise SinkError(
-                    f"{_described(self.directory)}: the directory has files in it and is no changelog; choose an "
-                    f"empty one.",
+                    f"{_described(self.directory)}: the directory has files in it and is no changelog; choose an empty one.",
                     code="SINK_NAME_TAKEN",
                     directory=str(self.directory),
                 )
             else:
                 _write_json(self.directory / _HEADER, _encoded(wanted))
-            shutil.rmtree(
-                self.directory / _STAGING, ignore_errors=True
-            )  # what a dying task still holds is cleared later
+            shutil.rmtree(self.directory / _STAGING, ignore_errors=True)  # what a dying task still holds is cleared later
             self._last_epoch = max(committed_epochs(self.directory), default=None)
         self._opened = wanted
 

@@ -129,7 +129,8 @@ def joined_schema(
     """
     sources: list[tuple[str, str]] = []
     if how in ("left_semi", "left_anti"):
-        sources = [("left", name) for name in left.schema.names]
+        first = left.join_key if using else ()
+        sources = [("left", name) for name in (*first, *(name for name in left.schema.names if name not in first))]
     elif using:
         key_side = {"right": "right", "full": "both"}.get(how, "left")
         sources = [(key_side, name) for name in left.join_key]

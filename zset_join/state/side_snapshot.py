@@ -55,7 +55,8 @@ def snapshot_side(side: SideState) -> pa.Table:
         columns.append(pa.array(side.record_words("<i8", side.layout.sequence_offset + 8 * word, end)[positions]))
         names.append(f"{SNAPSHOT_SEQUENCE}{word}")
     if side.layout.degree_offset >= 0:
-        columns.append(pa.array(side.record_words("<i8", side.layout.degree_offset, end)[positions]))
+        degrees = side.record_words("<i8", side.layout.degree_offset, end)[positions]
+        columns.append(pa.array(np.where(tombstone, 0, degrees)))
         names.append(SNAPSHOT_DEGREE)
     return pa.table(columns, names=names)
 
