@@ -5,6 +5,7 @@
 | `push` (default) | | 8 | no: the same examples on every run, so that a red push means a changed engine |
 | `nightly` | `HYPOTHESIS_PROFILE=nightly` | 1000 | yes |
 | `hunt` | `HYPOTHESIS_PROFILE=hunt` | 100 | yes |
+| `scout` | `HYPOTHESIS_PROFILE=scout` | 20 | yes, and failures are not made smaller: a quick look at what is broken |
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
     "print_blob": True,
 }
-MAX_CHANGES = {"push": 18, "hunt": 18, "nightly": 24}
+MAX_CHANGES = {"push": 18, "hunt": 18, "scout": 18, "nightly": 24}
 
 
 def profile_name() -> str:
@@ -34,5 +35,6 @@ def load_profile() -> None:
         "push", max_examples=8, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate, Phase.shrink], **_COMMON
     )
     settings.register_profile("hunt", max_examples=100, database=None, **_COMMON)
+    settings.register_profile("scout", max_examples=20, database=None, phases=[Phase.generate], **_COMMON)
     settings.register_profile("nightly", max_examples=1000, **_COMMON)
     settings.load_profile(profile_name())

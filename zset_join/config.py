@@ -14,7 +14,7 @@ the name, the value and the cure, before anything runs.
 | `tombstoneRetention` | `2 days` | how long a deleted key remembers its sequence |
 | `chunkRows` | 65536 | most rows in one piece of an answer |
 | `maxRecordsPerBatch` | 100000 | rows that Spark hands to a worker at once |
-| `snapshotAfterBytes` | 64 MiB | size the input log of a bucket must pass, beside that of its last snapshot, before a new snapshot |
+| `snapshotAfterBytes` | 64 MiB | a bucket gets a new snapshot once its input log outgrows this and its last snapshot |
 | `retainInputLog` | false | keep every input change for ever, so that `verify()` can start from the very first |
 """
 

@@ -36,7 +36,9 @@ class Query:
             stage="join", tick=Tick(epoch), root=str(self.root / "zset"), local_state_dir=str(self.root / "local"), **arguments
         )
 
-    def answer(self, left: ZSet, right: ZSet, **changed: object) -> tuple[list[tuple[tuple[object, ...], int]], LogEntry | None]:
+    def answer(
+        self, left: ZSet, right: ZSet, **changed: object
+    ) -> tuple[list[tuple[tuple[object, ...], int]], LogEntry | None]:
         """Answer the current epoch without committing it."""
         with BucketState(self.context(self.epoch, **changed), 0, build) as state:
             rows = [row for chunk in state.operator.answer(Tick(self.epoch), [left, right]) for row in chunk.to_pylist()]

@@ -29,9 +29,7 @@ def written(checkpoint: Checkpoint, epoch: int, *, size: int = 10) -> LogEntry:
 
 
 def record(epoch: int, *logs: LogEntry, snapshot: SnapshotEntry | None = None) -> CommitRecord:
-    return CommitRecord(
-        query_id="q", epoch=epoch, watermark=None, histories={"join/0": BucketHistory(snapshot, tuple(logs))}
-    )
+    return CommitRecord(query_id="q", epoch=epoch, watermark=None, histories={"join/0": BucketHistory(snapshot, tuple(logs))})
 
 
 def test_a_fresh_checkpoint_expects_epoch_0(tmp_path: Path) -> None:

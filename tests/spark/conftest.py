@@ -69,6 +69,7 @@ class Collected:
         self.epochs: list[list[tuple[tuple[Any, ...], int]]] = []
 
     def open(self, output: Any, query_id: str) -> None:
+        self.query_id = query_id
         self.names = output.schema.names
 
     def last_epoch(self) -> int | None:

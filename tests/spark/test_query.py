@@ -82,9 +82,7 @@ def test_a_condition_over_both_rows_is_part_of_on(orders: Source, customers: Sou
     orders.add(("i", 1, 10, "a", 1), ("i", 2, 10, "c", 1))
     customers.add((10, "b", 1))
     sink = Collected()
-    joined = upserts(orders).join(
-        names(customers), on="customer_id", how="full", condition=left("item") < right("name")
-    )
+    joined = upserts(orders).join(names(customers), on="customer_id", how="full", condition=left("item") < right("name"))
 
     query = run(joined, sink)
 
@@ -183,9 +181,7 @@ def test_a_snapshot_takes_the_place_of_the_log(orders: Source, customers: Source
     run(join_of(orders, customers), sink, buckets=1, snapshotAfterBytes=1)
 
     orders.add(("u", 1, 10, "box", 5))
-    query = run(
-        join_of(orders, customers), sink, snapshotAfterBytes=1, localStateDir=str(tmp_path / "another host")
-    )
+    query = run(join_of(orders, customers), sink, snapshotAfterBytes=1, localStateDir=str(tmp_path / "another host"))
 
     assert list((tmp_path / "checkpoint" / "zset" / "snapshot").glob("join-0/*.parquet"))
     assert sink.total() == {(10, 1, "box", "Ann"): 1}
@@ -236,9 +232,7 @@ def name_of_worker(batches: Any) -> Any:
         yield pa.RecordBatch.from_pydict({"pid": [os.getpid()]})
 
 
-def test_bad_input_stops_the_query_and_names_stream_key_epoch_and_cure(
-    orders: Source, customers: Source, run: Run
-) -> None:
+def test_bad_input_stops_the_query_and_names_stream_key_epoch_and_cure(orders: Source, customers: Source, run: Run) -> None:
     orders.add(("i", 1, 10, "pen", 1)).add(("i", None, 10, "ink", 1))
     customers.add((10, "Ann", 1))
     sink = Collected()
@@ -309,13 +303,14 @@ def test_a_checkpoint_of_another_join_is_refused_at_start(orders: Source, custom
         run(join_of(orders, customers, "inner"), Collected())
 
 
-def test_a_checkpoint_whose_spark_files_were_removed_is_refused(
+def test_a_checkpoint_whose_spark_files_were_replaced_is_refused(
     orders: Source, customers: Source, run: Run, tmp_path: Path
 ) -> None:
     orders.add(("i", 1, 10, "pen", 1))
     customers.add((10, "Ann", 1))
     run(join_of(orders, customers), Collected())
-    (tmp_path / "checkpoint" / "metadata").unlink()
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"11111111-2222-3333-4444-555555555555"}')
+    (tmp_path / "checkpoint" / ".metadata.crc").unlink(missing_ok=True)
 
     with pytest.raises(StateError, match="Spark's own files there were removed"):
         run(join_of(orders, customers), Collected())

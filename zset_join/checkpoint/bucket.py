@@ -228,9 +228,7 @@ class BucketState:
         starts = self._starts()
         if self._folded in starts:
             return self._history.logs[starts.index(self._folded) :], False
-        at = next(
-            position for position, log in enumerate(self._history.logs) if _epoch_of(self._folded) < log.last_epoch
-        )
+        at = next(position for position, log in enumerate(self._history.logs) if _epoch_of(self._folded) < log.last_epoch)
         return self._history.logs[at:], True
 
     def _maintain(self) -> None:

@@ -224,8 +224,8 @@ class Checkpoint:
             raise _foreign(self.root / "format.json", found["query_id"], self.query_id)
         if found["buckets"] != self.buckets:
             raise StateError(
-                f"buckets={self.buckets} was given, and the checkpoint {self.root} was made with {found['buckets']}; the number "
-                "is fixed for the life of a checkpoint. Remove the option, or start with a new checkpointLocation.",
+                f"buckets={self.buckets} was given, and the checkpoint {self.root} was made with {found['buckets']}; the "
+                "number is fixed for the life of a checkpoint. Remove the option, or start with a new checkpointLocation.",
                 code="BUCKETS_CHANGED",
                 buckets=self.buckets,
                 stored=found["buckets"],
@@ -245,17 +245,13 @@ def _read_format(root: Path) -> dict[str, Any] | None:
     data = read_bytes(path)
     if data is None:
         if any((root / "commits").glob("[0-9]*.json")):
-            raise StateError(
-                f"{path} is missing beside its commit records. {_START_ANEW}", code="DAMAGED_FILE", file=str(path)
-            )
+            raise StateError(f"{path} is missing beside its commit records. {_START_ANEW}", code="DAMAGED_FILE", file=str(path))
         return None
     try:
         found: dict[str, Any] = json.loads(data)
         known = found["format"] == _FORMAT
     except (ValueError, KeyError, TypeError) as error:
-        raise StateError(
-            f"{path} cannot be read ({error}). {_START_ANEW}", code="DAMAGED_FILE", file=str(path)
-        ) from error
+        raise StateError(f"{path} cannot be read ({error}). {_START_ANEW}", code="DAMAGED_FILE", file=str(path)) from error
     if not known:
         raise StateError(
             f"{path} is of format {found['format']}, this version reads format {_FORMAT}. Use the version that made it, or "
@@ -268,8 +264,8 @@ def _read_format(root: Path) -> dict[str, Any] | None:
 
 def _foreign(path: Path, found: str, expected: str) -> StateError:
     return StateError(
-        f"{path} belongs to query {found}, not to {expected}: Spark's own files in the checkpoint were removed or replaced, and "
-        f"the state stayed. {_START_ANEW}",
+        f"{path} belongs to query {found}, not to {expected}: Spark's own files in the checkpoint were removed or replaced, "
+        f"and the state stayed. {_START_ANEW}",
         code="FOREIGN_STATE",
         found=found,
         expected=expected,

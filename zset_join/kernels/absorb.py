@@ -68,13 +68,14 @@ from zset_join.kernels.side import (
     word,
 )
 from zset_join.kernels.slots import (
-    find_key,
+    find_key_slot,
     find_row_slot,
     insert_slot,
     likely_row,
     prefetch_slot,
     remove_slot,
     replace_slot,
+    slot_number,
 )
 
 __all__ = [
@@ -156,36 +157,23 @@ def _store_values(view: int, variables: int, row: int, source: int, source_heap:
 
 @njit(cache=True, nogil=True)
 def _link(view: int, join_columns: int, number: int, code: int) -> None:
-    """Put a stored row into the chain of its join key, as the second one, so that the slot stays as it is."""
+    """Put a stored row at the head of the chain of its join key."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
     store_u32(row + HASH, code)
     store_u8(row + FLAGS, FLAG_LIVE | FLAG_ARRANGED)
-    head = find_key(
-        word(view, JOIN_SLOTS),
-        word(view, JOIN_BITS),
-        code,
-        row,
-        word(view, HEAP),
-        join_columns,
-        rows,
-        stride,
-        word(view, HEAP),
-        join_columns,
-    )
-    if head == 0:
-        insert_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), code, number)
+    store_u32(row + PREVIOUS, 0)
+    slots, bits, heap = word(view, JOIN_SLOTS), word(view, JOIN_BITS), word(view, HEAP)
+    position = find_key_slot(slots, bits, code, row, heap, join_columns, rows, stride, heap, join_columns)
+    if position < 0:
+        insert_slot(slots, bits, code, number)
         _add(word(view, HEADER), H_JOIN_COUNT, 1)
         store_u32(row + NEXT, 0)
-        store_u32(row + PREVIOUS, 0)
         return
-    first = rows + (head - 1) * stride
-    second = load_u32(first + NEXT)
-    store_u32(row + NEXT, second)
-    store_u32(row + PREVIOUS, head)
-    store_u32(first + NEXT, number)
-    if second != 0:
-        store_u32(rows + (second - 1) * stride + PREVIOUS, number)
+    head = slot_number(slots, position)
+    store_u32(row + NEXT, head)
+    store_u32(rows + (head - 1) * stride + PREVIOUS, number)
+    replace_slot(slots, position, number)
 
 
 @njit(cache=True, nogil=True)
@@ -329,13 +317,6 @@ def _fetch_neighbours(view: int, begin: int, end: int, found: Any, after_of: Any
             if likely != 0:
                 prefetch(rows + (likely - 1) * stride)
                 prefetch(rows + (likely - 1) * stride + 63)
-    for entry in range(begin, end):
-        if after_of[entry] >= 0:
-            likely = likely_row(slots, bits, join_codes[after_of[entry]])
-            if likely != 0:
-                second = load_u32(rows + (likely - 1) * stride + NEXT)
-                if second != 0:
-                    prefetch(rows + (second - 1) * stride)
 
 
 @njit(cache=True, nogil=True)

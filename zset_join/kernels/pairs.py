@@ -237,37 +237,35 @@ def _pair_changes(epoch: int, group: int, sign: int, cursor: int, at: int) -> in
 
 
 @njit(cache=True, nogil=True)
-def _pair_one_row(epoch: int, group: int, own: int, sign: int, cursor: int, at: int) -> int:
-    """Do what `_pair_chain` does where the chain is one row of weight 1, the commonest case; -1 when it is not."""
-    other = 1 - own
-    view = _side_word(epoch, other, S_VIEW)
-    head = word(_side_word(epoch, other, S_HEAD), group)
-    row = word(view, ROWS) + (head - 1) * word(view, STRIDE)
-    if load_u32(row + NEXT) != 0 or load_u64(row + WEIGHT) != 1 or _side_word(epoch, own, S_OUT_CHANGE) != 0:
-        return -1
-    if _side_word(epoch, other, S_CHANGED_COUNT) != 0 and in_changed_set(
-        head, _side_word(epoch, other, S_CHANGED), _side_word(epoch, other, S_CHANGED_BITS)
-    ):
-        return at
-    change = word(_side_word(epoch, own, S_FIRST), group)
-    next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
-    before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
-    out_own, out_other = _side_word(epoch, own, S_OUT), _side_word(epoch, other, S_OUT)
-    out_weights, capacity = word(epoch, E_OUT_WEIGHTS), word(epoch, E_CAPACITY)
+def _pair_one_row(
+    change: int,
+    row: int,
+    next_change: int,
+    refs: int,
+    before: int,
+    after: int,
+    sign: int,
+    at: int,
+    capacity: int,
+    out_own: int,
+    out_other: int,
+    out_weights: int,
+) -> tuple[int, int]:
+    """Pair changes with a chain that is one row of weight 1, the commonest case; return the output's end and the change left.
+
+    The change is -1 when all are done.
+    """
     while change >= 0:
         delta = word(after, change) - word(before, change)
         if _wanted(delta, sign):
             if at == capacity:
-                _keep(cursor, 2, change)
-                _keep(cursor, 3, head)
-                _keep(cursor, 4, 0)
-                return at
+                return at, change
             store_u64(out_own + at * 8, word(refs, change))
             store_u64(out_other + at * 8, row)
             store_u64(out_weights + at * 8, delta)
             at += 1
         change = word(next_change, change)
-    return at
+    return at, -1
 
 
 @njit(cache=True, nogil=True)
@@ -312,6 +310,13 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     left_view, right_view = _side_word(epoch, 0, S_VIEW), _side_word(epoch, 1, S_VIEW)
     left_rows, left_stride = word(left_view, ROWS), word(left_view, STRIDE)
     right_rows, right_stride = word(right_view, ROWS), word(right_view, STRIDE)
+    next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
+    before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
+    out_left, out_right = _side_word(epoch, 0, S_OUT), _side_word(epoch, 1, S_OUT)
+    out_weights, capacity = word(epoch, E_OUT_WEIGHTS), word(epoch, E_CAPACITY)
+    changed_right, changed_bits = _side_word(epoch, 1, S_CHANGED), _side_word(epoch, 1, S_CHANGED_BITS)
+    check_right = _side_word(epoch, 1, S_CHANGED_COUNT) != 0
+    plain = _side_word(epoch, 0, S_OUT_CHANGE) == 0
     at = filled
     resumed = word(cursor, 2) != -1
     while group < groups:
@@ -327,11 +332,39 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
                 prefetch(left_rows + (following - 1) * left_stride)
         left_changes, right_changes = word(first_left, group) >= 0, word(first_right, group) >= 0
         if step == 0:
-            if left_changes and word(head_right, group) != 0:
-                end = -1 if resumed else _pair_one_row(epoch, group, 0, sign, cursor, at)
-                at = end if end >= 0 else _pair_chain(epoch, group, 0, sign, cursor, at)
-                if word(cursor, 2) != -1 or word(cursor, 0) == OVERFLOW:
-                    break
+            head = word(head_right, group)
+            if left_changes and head != 0:
+                row = right_rows + (head - 1) * right_stride
+                if (
+                    plain
+                    and not resumed
+                    and load_u32(row + NEXT) == 0
+                    and load_u64(row + WEIGHT) == 1
+                    and not (check_right and in_changed_set(head, changed_right, changed_bits))
+                ):
+                    at, change = _pair_one_row(
+                        word(first_left, group),
+                        row,
+                        next_change,
+                        refs,
+                        before,
+                        after,
+                        sign,
+                        at,
+                        capacity,
+                        out_left,
+                        out_right,
+                        out_weights,
+                    )
+                    if change >= 0:
+                        _keep(cursor, 2, change)
+                        _keep(cursor, 3, head)
+                        _keep(cursor, 4, 0)
+                        break
+                else:
+                    at = _pair_chain(epoch, group, 0, sign, cursor, at)
+                    if word(cursor, 2) != -1 or word(cursor, 0) == OVERFLOW:
+                        break
             step = 1
         if step == 1:
             if left_changes and right_changes:

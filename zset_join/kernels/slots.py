@@ -17,6 +17,7 @@ from zset_join.kernels.memory import load_u64, prefetch, shift_right, store_u64
 
 __all__ = [
     "find_key",
+    "find_key_slot",
     "find_row_slot",
     "insert_slot",
     "likely_row",
@@ -24,9 +25,46 @@ __all__ = [
     "rehash",
     "remove_slot",
     "replace_slot",
+    "slot_number",
 ]
 
 _LOW = 0xFFFFFFFF
+
+
+@njit(cache=True, nogil=True)
+def find_key_slot(
+    slots: int,
+    bits: int,
+    code: int,
+    key: int,
+    key_heap: int,
+    key_columns: int,
+    rows: int,
+    stride: int,
+    heap: int,
+    columns: int,
+) -> int:
+    """Return the position of the slot whose row (in `rows`) equals record `key` in these columns; -1 if there is none.
+
+    The table always has an empty slot, so the search ends.
+    """
+    mask = (1 << bits) - 1
+    position = shift_right(code, 32 - bits)
+    while True:
+        slot = load_u64(slots + position * 8)
+        if slot == 0:
+            return -1
+        if shift_right(slot, 32) == code:
+            row = rows + ((slot & _LOW) - 1) * stride
+            if equal_columns(key, key_heap, key_columns, row, heap, columns):
+                return position
+        position = (position + 1) & mask
+
+
+@njit(cache=True, nogil=True)
+def slot_number(slots: int, position: int) -> int:
+    """Return the row number of a slot."""
+    return load_u64(slots + position * 8) & _LOW
 
 
 @njit(cache=True, nogil=True)
@@ -42,21 +80,9 @@ def find_key(
     heap: int,
     columns: int,
 ) -> int:
-    """Return the number of the row (in `rows`) whose `columns` equal the `key_columns` of record `key`; 0 if there is none.
-
-    The table always has an empty slot, so the search ends.
-    """
-    mask = (1 << bits) - 1
-    position = shift_right(code, 32 - bits)
-    while True:
-        slot = load_u64(slots + position * 8)
-        if slot == 0:
-            return 0
-        if shift_right(slot, 32) == code:
-            number = slot & _LOW
-            if equal_columns(key, key_heap, key_columns, rows + (number - 1) * stride, heap, columns):
-                return number
-        position = (position + 1) & mask
+    """Return the number of the row (in `rows`) that equals record `key` in these columns; 0 if there is none."""
+    position = find_key_slot(slots, bits, code, key, key_heap, key_columns, rows, stride, heap, columns)
+    return 0 if position < 0 else slot_number(slots, position)
 
 
 @njit(cache=True, nogil=True)

@@ -142,7 +142,7 @@ def _key_pairs(left: ChangeStream, right: ChangeStream, on: Any) -> tuple[list[t
     wanted = [on] if isinstance(on, str) else on
     if not isinstance(wanted, list | tuple) or not all(_is_key(entry) for entry in wanted):
         raise OptionError(
-            f"on={on!r} is not understood; expected a column name, a list of names, or a list of pairs (left name, right name).",
+            f"on={on!r} is not understood; expected a column name, a list of names, or a list of pairs of names.",
             code="ON",
         )
     using = all(isinstance(entry, str) for entry in wanted)

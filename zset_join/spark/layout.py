@@ -174,9 +174,7 @@ def _side_rows(rows: pa.RecordBatch | None, layout: SlotLayout, side: int) -> ZS
     if rows is None:
         return ZSet.empty(schema)
     names: Sequence[str] = layout.names
-    columns = [
-        _as_type(rows.column(names[slot]), kind) for slot, kind in zip(layout.slots[side], schema.types, strict=True)
-    ]
+    columns = [_as_type(rows.column(names[slot]), kind) for slot, kind in zip(layout.slots[side], schema.types, strict=True)]
     weights = np.asarray(rows.column("weight"), dtype=np.int64)
     return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), weights)
 

@@ -51,12 +51,12 @@ class ArrowParts:
         if first is None:
             return []
         whole = pa.schema([*schema, _WEIGHT_FIELD])
-        with NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.arrows')}", durable=False) as file:
-            with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), whole) as writer:
-                for chunk in _chain(first, counted):
-                    writer.write_batch(
-                        pa.RecordBatch.from_arrays([*chunk.rows.columns, pa.array(chunk.weights)], schema=whole)
-                    )
+        with (
+            NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.arrows')}", durable=False) as file,
+            pa.ipc.new_stream(pa.PythonFile(file, mode="w"), whole) as writer,
+        ):
+            for chunk in _chain(first, counted):
+                writer.write_batch(pa.RecordBatch.from_arrays([*chunk.rows.columns, pa.array(chunk.weights)], schema=whole))
         return [PartEntry(bucket, file.entry(counted.rows), counted.retractions, "arrow")]
 
 
@@ -80,16 +80,16 @@ class ParquetParts:
             return []
         lines = 0
         shown = changelog_schema(schema, self.form)
-        with NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.parquet')}", durable=False) as file:
-            with pq.ParquetWriter(pa.PythonFile(file, mode="w"), shown, compression="lz4") as writer:
-                pieces = _chain(first, counted)
-                whole = self.form != "weight" and bool(self.key)
-                for piece in (ZSet.concat(pieces, schema=schema),) if whole else pieces:
-                    made = to_changelog(
-                        piece, self.form, key=self.key, epoch=tick.epoch, committed_at_us=tick.watermark or 0
-                    )
-                    lines += made.num_rows
-                    writer.write_batch(made)
+        with (
+            NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.parquet')}", durable=False) as file,
+            pq.ParquetWriter(pa.PythonFile(file, mode="w"), shown, compression="lz4") as writer,
+        ):
+            pieces = _chain(first, counted)
+            whole = self.form != "weight" and bool(self.key)
+            for piece in (ZSet.concat(pieces, schema=schema),) if whole else pieces:
+                made = to_changelog(piece, self.form, key=self.key, epoch=tick.epoch, committed_at_us=tick.watermark or 0)
+                lines += made.num_rows
+                writer.write_batch(made)
         return [PartEntry(bucket, file.entry(lines), counted.retractions, "parquet")]
 
 

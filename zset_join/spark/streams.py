@@ -173,9 +173,7 @@ def changes(
     return _make(df, name, "upsert", columns, key_names, sequence, weight)
 
 
-def _weighted(
-    df: DataFrame, name: str, columns: tuple[str, ...], keys: tuple[str, ...], weight_column: str
-) -> ChangeStream:
+def _weighted(df: DataFrame, name: str, columns: tuple[str, ...], keys: tuple[str, ...], weight_column: str) -> ChangeStream:
     kind = df.schema[weight_column].dataType
     if not isinstance(kind, IntegralType):
         raise PlanError(
@@ -244,8 +242,7 @@ def _make(
         schema = table.schema
     except (AnalysisException, ParseException) as error:
         raise PlanError(
-            f'changes "{name}": Spark cannot make sense of an expression: {str(error).splitlines()[0]} '
-            f"Columns: {df.columns}.",
+            f'changes "{name}": Spark cannot make sense of an expression: {str(error).splitlines()[0]} Columns: {df.columns}.',
             code="EXPRESSION",
             name=name,
         ) from error
@@ -276,13 +273,10 @@ def _check_dataframe(df: Any, name: Any) -> None:
             f"name={name!r}: a stream needs a name of its own; messages and the dead-letter table use it.", code="NAME"
         )
     if name.lower() in _RESERVED:
-        raise OptionError(
-            f"name={name!r} is a column of the dead-letter table; choose another name.", code="NAME", name=name
-        )
+        raise OptionError(f"name={name!r} is a column of the dead-letter table; choose another name.", code="NAME", name=name)
     if not isinstance(df, DataFrame):
         raise OptionError(
-            f'"{name}": expected a streaming DataFrame, got {type(df).__name__}. Pass what spark.readStream...load() '
-            "returns.",
+            f'"{name}": expected a streaming DataFrame, got {type(df).__name__}. Pass what spark.readStream...load() returns.',
             code="NOT_A_DATAFRAME",
             name=name,
         )
@@ -343,9 +337,7 @@ def _check_combination(
         )
 
 
-def _table_columns(
-    df: DataFrame, name: str, column_list: Any, except_column_list: Any, own: Sequence[str]
-) -> tuple[str, ...]:
+def _table_columns(df: DataFrame, name: str, column_list: Any, except_column_list: Any, own: Sequence[str]) -> tuple[str, ...]:
     if column_list is not None and except_column_list is not None:
         raise OptionError(
             f'changes "{name}": column_list and except_column_list were both given; keep one of them.',
@@ -359,9 +351,7 @@ def _table_columns(
     return tuple(column for column in df.columns if column not in left_out)
 
 
-def _sequence(
-    df: DataFrame, sequence_by: Any, columns: tuple[str, ...], name: str
-) -> tuple[tuple[str, Column | None], ...]:
+def _sequence(df: DataFrame, sequence_by: Any, columns: tuple[str, ...], name: str) -> tuple[tuple[str, Column | None], ...]:
     """Return the sequence columns; those that are not part of the table come with their expression."""
     if sequence_by is None:
         return ()

@@ -59,9 +59,7 @@ class _Task:
         """Return the relations of both sides."""
         return self.node.left.relation, self.node.right.relation
 
-    def accept(
-        self, arrivals: Arrivals, note: TaskNote, sides: Sequence[int], operator: DurableOperator | None
-    ) -> list[ZSet]:
+    def accept(self, arrivals: Arrivals, note: TaskNote, sides: Sequence[int], operator: DurableOperator | None) -> list[ZSet]:
         """Part the rows that can be applied from those that cannot, and put the latter aside.
 
         Args:

@@ -78,10 +78,8 @@ class VerificationReport:
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
         basis = ", ".join(f"{name} from {source}" for name, source in self.basis.items())
-        lines = [
-            f"{verdict}: {self.expected_rows} rows expected, {self.actual_rows} emitted, after epoch {self.epoch}"
-            f" (tables: {basis})"
-        ]
+        counts = f"{self.expected_rows} rows expected, {self.actual_rows} emitted, after epoch {self.epoch}"
+        lines = [f"{verdict}: {counts} (tables: {basis})"]
         lines += [f"  expected {expected}, got {actual}: {row}" for row, expected, actual in self.differences]
         return "\n".join(lines)
 
@@ -244,12 +242,8 @@ def _batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> Data
     """Join two tables with weights by Spark; weights multiply."""
     node, output = joined.node, joined.output
     left_names, right_names = joined.left.columns, joined.right.columns
-    left = left.select(
-        *(_column(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw")
-    )
-    right = right.select(
-        *(_column(name).alias(f"r{at}") for at, name in enumerate(right_names)), F.col("__weight").alias("rw")
-    )
+    left = left.select(*(_column(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw"))
+    right = right.select(*(_column(name).alias(f"r{at}") for at, name in enumerate(right_names)), F.col("__weight").alias("rw"))
     columns = {("left", name): F.col(f"l{at}") for at, name in enumerate(left_names)}
     columns |= {("right", name): F.col(f"r{at}") for at, name in enumerate(right_names)}
     condition = reduce(
@@ -270,8 +264,7 @@ def _batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> Data
         shown = _output_columns(node, left_names, right_names, columns)
         weight = F.coalesce(F.col("lw"), one) * F.coalesce(F.col("rw"), one)
     named = [
-        column.cast(spark_type(at.type)).alias(f"c{n}")
-        for n, (column, at) in enumerate(zip(shown, output.schema, strict=True))
+        column.cast(spark_type(at.type)).alias(f"c{n}") for n, (column, at) in enumerate(zip(shown, output.schema, strict=True))
     ]
     return rows.select(*named, weight.alias("expected"))
 

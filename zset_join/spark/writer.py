@@ -100,8 +100,7 @@ class JoinStreamWriter:
             )
         if continuous is not None:
             raise OptionError(
-                f"trigger(continuous={continuous!r}): a join answers epoch by epoch. Use "
-                'trigger(processingTime="1 second").',
+                f'trigger(continuous={continuous!r}): a join answers epoch by epoch. Use trigger(processingTime="1 second").',
                 code="TRIGGER",
                 value=continuous,
             )
@@ -158,9 +157,7 @@ class JoinStreamWriter:
             form: weight, row_kind or change_data_feed.
         """
         if not callable(function):
-            raise OptionError(
-                f"foreachBatch({function!r}): expected a function of (DataFrame, epoch).", code="ARGUMENT"
-            )
+            raise OptionError(f"foreachBatch({function!r}): expected a function of (DataFrame, epoch).", code="ARGUMENT")
         check_form(form, _FORMS)
         return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
 
@@ -168,8 +165,7 @@ class JoinStreamWriter:
         """Hand the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
         if not isinstance(sink, Sink):
             raise OptionError(
-                f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see "
-                "zset_join.sinks.sink.Sink.",
+                f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see zset_join.sinks.sink.Sink.",
                 code="ARGUMENT",
             )
         return self._to(SinkOutput(sink))
