@@ -28,7 +28,7 @@ from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["LAWS", "Law", "LawBroken", "make_delta"]
+__all__ = ["LAWS", "Law", "LawBroken", "exact", "make_delta"]
 
 _FAR_SEQUENCE = 10**6
 
@@ -129,26 +129,26 @@ def _require(holds: bool, sentence: str, subject: Subject, history: History) -> 
         raise LawBroken(f"{sentence}\n{subject!r}\n{history!r}")
 
 
-def _exact(value: Any) -> Any:
+def exact(value: Any) -> Any:
     """Return what is equal only to the same bits."""
     if isinstance(value, float):
         return struct.pack("<d", value)
     if isinstance(value, dict):
-        return tuple((name, _exact(part)) for name, part in value.items())
+        return tuple((name, exact(part)) for name, part in value.items())
     if isinstance(value, list | tuple):
-        return tuple(_exact(part) for part in value)
+        return tuple(exact(part) for part in value)
     return value
 
 
 def _exact_answer(answer: Sequence[ZSet]) -> list[Any]:
     """Return the answer bit by bit: chunks, order of lines, values, weights."""
-    return [[(_exact(row), weight) for row, weight in chunk.to_pylist()] for chunk in answer]
+    return [[(exact(row), weight) for row, weight in chunk.to_pylist()] for chunk in answer]
 
 
 def _exact_snapshot(operator: Operator) -> dict[str, list[Any]]:
     """Return the snapshot bit by bit, rows in a fixed order."""
     return {
-        name: sorted((_exact(list(row.values())) for row in table.to_pylist()), key=repr)
+        name: sorted((exact(list(row.values())) for row in table.to_pylist()), key=repr)
         for name, table in operator.snapshot().items()
     }
 

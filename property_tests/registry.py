@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from property_tests.oracle import Counts, row_identity
 from property_tests.reference_join import ReferenceJoin
+from property_tests.routed_join import RoutedJoin
 from property_tests.shapes import HOWS, JoinSpec, Mode, RouteSpec, Spec
 from property_tests.strategies import join_specs, route_specs
 from zset_join.expressions import Expression, left, right
@@ -54,6 +55,7 @@ RESIDUAL_EXPRESSIONS: Mapping[str, Expression] = {
 }
 _NO_UNDO = "an append relation takes no retraction, so what came in cannot be taken back"
 _NO_DUPLICATES = "without an upsert side nothing names a row: a redelivered insert is, rightly, a second copy"
+_NO_BOOKS = "each stage numbers the rows of its own delta, so a row number of the input means nothing behind a route"
 MODE_PAIRS: tuple[tuple[Mode, Mode], ...] = (
     ("append", "append"),
     ("upsert", "upsert"),
@@ -240,6 +242,12 @@ def build_route(spec: RouteSpec, *, on_bad_input: str = "error", directory: str 
     )
 
 
+def build_routed_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> RoutedJoin:
+    """Build routes, buckets and joins of a spec."""
+    residual = None if spec.residual is None else RESIDUAL_EXPRESSIONS[spec.residual.name]
+    return RoutedJoin(spec, residual=residual, on_bad_input=on_bad_input, directory=directory)
+
+
 def hash_join_live_rows(operator: Operator) -> int:
     """Count the rows of the snapshot whose weight is not 0; a tombstone has weight 0."""
     tables = operator.snapshot().values()
@@ -253,10 +261,17 @@ def reference_live_rows(operator: Operator) -> int:
 
 
 def registered_join(
-    kind: str, how: str, modes: tuple[Mode, Mode], *, build: Build, live_rows: Callable[[Operator], int], **drawn: Any
+    kind: str,
+    how: str,
+    modes: tuple[Mode, Mode],
+    *,
+    build: Build,
+    live_rows: Callable[[Operator], int],
+    excused: Mapping[str, str] | None = None,
+    **drawn: Any,
 ) -> Registered:
     """Return the entry of one join type and pair of modes; `drawn` narrows what `join_specs` draws."""
-    exemptions: dict[str, str] = {}
+    exemptions = dict(excused or {})
     if "append" in modes:
         exemptions["undo_is_complete"] = _NO_UNDO
     if not {"upsert", "sequenced"} & set(modes):
@@ -272,8 +287,18 @@ REGISTRY: tuple[Registered, ...] = (
         for modes in MODE_PAIRS
     ),
     *(
-        Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows)
-        for mode in ROUTE_MODES
+        Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES
+    ),
+    *(
+        registered_join(
+            "routed",
+            how,
+            ("upsert", "sequenced"),
+            build=build_routed_join,
+            live_rows=hash_join_live_rows,
+            excused={"quarantine_keeps_the_books": _NO_BOOKS},
+        )
+        for how in HOWS
     ),
     *(
         registered_join("reference", how, ("sequenced", "changelog"), build=build_reference_join, live_rows=reference_live_rows)

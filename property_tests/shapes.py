@@ -29,6 +29,8 @@ __all__ = [
     "MARKER",
     "PAYLOADS",
     "RESIDUALS",
+    "WIDE_IDS",
+    "WIDE_KEY_SHAPES",
     "Change",
     "JoinSpec",
     "KeyShape",
@@ -38,6 +40,8 @@ __all__ = [
     "Residual",
     "RouteSpec",
     "Spec",
+    "key_shape_named",
+    "live_rows",
     "oracle_side",
     "relation_of",
     "watermark_of",
@@ -79,6 +83,11 @@ class KeyShape:
     right_types: tuple[pa.DataType, ...]
     pools: tuple[Values, ...]
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Say whether both sides have the same types; USING is drawn only then."""
+        return self.left_types == self.right_types
+
 
 def _one(name: str, data_type: pa.DataType, pool: Values, right_type: pa.DataType | None = None) -> KeyShape:
     return KeyShape(name, (data_type,), (right_type or data_type,), (pool,))
@@ -100,13 +109,34 @@ KEY_SHAPES: dict[str, KeyShape] = {
         _one("struct", _POINT, ({"a": 1, "b": ""}, None, {"a": None, "b": ""}, {"a": 1, "b": None}, {"a": None, "b": None})),
         _one("list", pa.list_(pa.float64()), ([], None, [0.0], [-0.0], [_NAN], [NEGATIVE_NAN], [None], [0.0, None])),
         _one("decimal", pa.decimal128(10, 2), (Decimal("1.00"), Decimal("-2.50"), None, Decimal("0.00"))),
+        _one("decimal_scales", pa.decimal128(10, 2), (Decimal("1.00"), Decimal("-2.50"), None), pa.decimal128(12, 4)),
+        _one("int32=int64", pa.int32(), (1, -1, None, 2**31 - 1), pa.int64()),
+        _one("float32=float64", pa.float32(), (0.5, -0.0, 0.0, _NAN, None), pa.float64()),
+        _one("string=large_string", pa.string(), _STRING_POOL, pa.large_string()),
         _one("date", pa.date32(), (dt.date(1970, 1, 1), dt.date(1969, 12, 31), None)),
         _one("timestamp", pa.timestamp("us"), (_NOON, dt.datetime(1969, 12, 31, 23, 59), None)),
-        _one("timestamp_utc", pa.timestamp("us", tz="UTC"), (_NOON.replace(tzinfo=_UTC), None)),
+        _one("timestamp_zones", pa.timestamp("us", tz="UTC"), (_NOON.replace(tzinfo=_UTC), None), pa.timestamp("us", tz="Asia/Tokyo")),
+        _one("timestamp_units", pa.timestamp("ms"), (_NOON.replace(microsecond=1000), None), pa.timestamp("us")),
         _one("binary", pa.binary(), (b"\x00", b"", b"\x00\x00", None, b"z" * 20, b"z" * 19 + b"y")),
         _one("float32", pa.float32(), (0.0, -0.0, _NAN, None, 0.5)),
         _one("int32", pa.int32(), (1, -1, None)),
         _one("bool", pa.bool_(), (True, False, None)),
+    )
+}
+
+WIDE_KEY_SHAPES: dict[str, KeyShape] = {  # many keys: what forced collisions and the soak are after
+    shape.name: shape
+    for shape in (
+        _one("wide_int64", pa.int64(), (*range(199), None)),
+        _one("wide_string", pa.string(), ("", None, *(f"key {n}" if n % 2 else f"a much longer key number {n}" for n in range(98)))),
+        _one("wide_struct", _POINT, (*({"a": n % 7, "b": str(n)} for n in range(60)), None)),
+        _one("wide_list", pa.list_(pa.float64()), (*([0.0] * (n % 4) + [float(n)] for n in range(60)), None)),
+        KeyShape(
+            "wide_composite",
+            (pa.int64(), pa.string(), pa.float64()),
+            (pa.int64(), pa.string(), pa.float64()),
+            ((1, None, 2, 3), ("", "b", None, "c"), (0.0, -0.0, _NAN, 2.5)),
+        ),
     )
 }
 
@@ -123,6 +153,8 @@ ID_POOLS: dict[str, tuple[pa.DataType, Values]] = {
     "string": (pa.string(), ("", "p", _LONG_A, _LONG_B)),
     "float64": (pa.float64(), (0.0, -0.0, _NAN, NEGATIVE_NAN, 1.5)),
 }
+WIDE_IDS = "wide"
+ID_POOLS[WIDE_IDS] = (pa.int64(), tuple(range(100_000)))
 
 
 @dataclass(frozen=True)
@@ -267,6 +299,11 @@ def oracle_side(relation: Relation) -> oracle.Side:
     )
 
 
+def key_shape_named(name: str) -> KeyShape:
+    """Return a key shape, narrow or wide."""
+    return KEY_SHAPES[name] if name in KEY_SHAPES else WIDE_KEY_SHAPES[name]
+
+
 @lru_cache(maxsize=4096)
 def relation_of(
     side: int,
@@ -279,7 +316,7 @@ def relation_of(
     key_prefix: str = "k",
 ) -> Relation:
     """Return the relation `left` (side 0) or `right` (side 1) with columns id, id2, key..., x, f, v and, when sequenced, s, s2."""
-    shape = KEY_SHAPES[key_shape_name]
+    shape = key_shape_named(key_shape_name)
     types = shape.right_types if side else shape.left_types
     keys = tuple(f"{key_prefix}{number}" for number in range(len(types)))
     fields: list[tuple[str, pa.DataType]] = [("id", ID_POOLS[id_type][0]), ("id2", pa.int32())]

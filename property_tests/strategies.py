@@ -10,9 +10,10 @@ A split is an integer read as bits: bit i set means that an epoch ends after cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from random import Random
+from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
@@ -35,15 +36,40 @@ from property_tests.shapes import (
     RouteSpec,
     Spec,
     Values,
+    key_shape_named,
     relation_of,
 )
 from zset_join.relation import Relation
 
-__all__ = ["Epoch", "Gene", "History", "decode", "histories", "join_specs", "plant_bad_lines", "route_specs", "split"]
+__all__ = [
+    "Epoch",
+    "Gene",
+    "History",
+    "Pick",
+    "decode",
+    "histories",
+    "join_specs",
+    "make_join_spec",
+    "make_route_spec",
+    "plant_bad_lines",
+    "random_history",
+    "route_specs",
+    "split",
+]
 
 Gene = tuple[int, int, int, int, int, int]
 Epoch = tuple[Change, ...]
 Line = tuple[int, int]  # (epoch, position of the change within the epoch)
+_T = TypeVar("_T")
+
+
+class Pick(Protocol):
+    """Choose one of some values: a Hypothesis draw, or a random generator's choice."""
+
+    def __call__(self, choices: Sequence[_T], /) -> _T:
+        """Return one of them."""
+        ...
+
 
 _GENES: st.SearchStrategy[Gene] = st.tuples(
     st.integers(0, 1), st.integers(0, 15), st.integers(0, 8), st.integers(0, 39), st.integers(0, 149), st.integers(0, 5)
@@ -208,64 +234,88 @@ def histories(spec: Spec, *, max_changes: int = 10, with_bad_lines: bool = False
     )
 
 
-def _knobs(hash_bits: int | None) -> st.SearchStrategy[Knobs]:
-    return st.builds(
-        Knobs,
-        hash_bits=st.sampled_from((32, 4)) if hash_bits is None else st.just(hash_bits),
-        chunk_rows=st.sampled_from((65536, 1, 3)),
-        ticking=st.booleans(),
-    )
+def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identifiers: int) -> list[Epoch]:
+    """Make a legal history from a random generator, cut at random into so many epochs.
+
+    Args:
+        spec: what the history is for.
+        rng: the source of randomness.
+        changes: about how many changes.
+        epochs: how many epochs.
+        identifiers: how many values the column `id` takes.
+    """
+    genes: list[Gene] = [
+        (rng.randrange(2), rng.randrange(16), rng.randrange(identifiers), rng.randrange(1 << 20), rng.randrange(150), rng.randrange(6))
+        for _ in range(changes)
+    ]
+    made = decode(spec, genes)
+    ends = sorted(rng.randrange(len(made) + 1) for _ in range(epochs - 1))
+    return [made[begin:end] for begin, end in zip([0, *ends], [*ends, len(made)], strict=True)]
 
 
-@st.composite
-def join_specs(
-    draw: st.DrawFn,
-    how: str,
-    left_mode: Mode,
-    right_mode: Mode,
-    *,
-    hash_bits: int | None = None,
-    key_shapes: Sequence[str] = tuple(KEY_SHAPES),
+def make_join_spec(
+    pick: Pick, how: str, left_mode: Mode, right_mode: Mode, *, hash_bits: Sequence[int] = (32, 4), key_shapes: Sequence[str] = tuple(KEY_SHAPES),
+    id_types: Sequence[str] = ("float64", "int64", "string"),
 ) -> JoinSpec:
-    """Draw a join of the given type and modes: key shape, primary keys, null safety, residual, USING and knobs."""
+    """Return a join of the given type and modes; everything else is picked."""
     if how not in HOWS:
         raise ValueError(f"how={how!r}; use one of {HOWS}")
-    shape = KEY_SHAPES[draw(st.sampled_from(key_shapes))]
-    payload = draw(st.sampled_from(sorted(PAYLOADS)))
-    id_type = draw(st.sampled_from(sorted(ID_POOLS)))
-    using = draw(st.booleans())
-    left_primary_key, right_primary_key = draw(st.sampled_from(_PRIMARY_KEYS)), draw(st.sampled_from(_PRIMARY_KEYS))
-    return JoinSpec(
-        how=how,
-        left=relation_of(0, left_mode, shape.name, primary_key=left_primary_key, payload=payload, id_type=id_type),
-        right=relation_of(
-            1,
-            right_mode,
+    shape = key_shape_named(pick(key_shapes))
+    payload = pick(sorted(PAYLOADS))
+    id_type = pick(id_types)
+    using = shape.is_symmetric and pick((False, True))
+    left, right = (
+        relation_of(
+            side,
+            mode,
             shape.name,
-            primary_key=right_primary_key,
+            primary_key=pick(_PRIMARY_KEYS),
             payload=payload,
             id_type=id_type,
-            key_prefix="k" if using else "r",
-        ),
-        null_safe=tuple(draw(st.booleans()) for _ in shape.pools),
+            key_prefix="r" if side and not using else "k",
+        )
+        for side, mode in enumerate((left_mode, right_mode))
+    )
+    return JoinSpec(
+        how=how,
+        left=left,
+        right=right,
+        null_safe=tuple(pick((False, True)) for _ in shape.pools),
         key_shape=shape,
         payload=payload,
         id_type=id_type,
         using=using,
-        residual=RESIDUALS.get(draw(st.sampled_from(("", "x_less", "", "f_at_most", "")))),
-        knobs=draw(_knobs(hash_bits)),
+        residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
+        knobs=_make_knobs(pick, hash_bits),
     )
 
 
+def make_route_spec(pick: Pick, mode: Mode, *, hash_bits: Sequence[int] = (32, 4)) -> RouteSpec:
+    """Return a route of a relation in upsert mode whose join key lies outside its primary key."""
+    shape = KEY_SHAPES[pick(tuple(KEY_SHAPES))]
+    payload, id_type = pick(sorted(PAYLOADS)), pick(("float64", "int64", "string"))
+    primary_keys: tuple[PrimaryKeyShape, ...] = ("id", "two_ids")
+    relation = relation_of(0, mode, shape.name, primary_key=pick(primary_keys), payload=payload, id_type=id_type)
+    return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=_make_knobs(pick, hash_bits))
+
+
+def _make_knobs(pick: Pick, hash_bits: Sequence[int]) -> Knobs:
+    return Knobs(hash_bits=pick(hash_bits), chunk_rows=pick((65536, 1, 3)), ticking=pick((False, True)))
+
+
+def join_specs(how: str, left_mode: Mode, right_mode: Mode, **narrowed: Any) -> st.SearchStrategy[JoinSpec]:
+    """Draw joins of the given type and modes; `narrowed` goes to `make_join_spec`."""
+    return _specs(lambda pick: make_join_spec(pick, how, left_mode, right_mode, **narrowed))
+
+
+def route_specs(mode: Mode, **narrowed: Any) -> st.SearchStrategy[RouteSpec]:
+    """Draw routes; `narrowed` goes to `make_route_spec`."""
+    return _specs(lambda pick: make_route_spec(pick, mode, **narrowed))
+
+
 @st.composite
-def route_specs(draw: st.DrawFn, mode: Mode, *, hash_bits: int | None = None) -> RouteSpec:
-    """Draw a route of a relation in upsert mode whose join key need not lie inside its primary key."""
-    shape = KEY_SHAPES[draw(st.sampled_from(tuple(KEY_SHAPES)))]
-    payload = draw(st.sampled_from(sorted(PAYLOADS)))
-    id_type = draw(st.sampled_from(sorted(ID_POOLS)))
-    primary_key: PrimaryKeyShape = draw(st.sampled_from(("id", "two_ids")))
-    relation = relation_of(0, mode, shape.name, primary_key=primary_key, payload=payload, id_type=id_type)
-    return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=draw(_knobs(hash_bits)))
+def _specs(draw: st.DrawFn, make: Callable[[Pick], Any]) -> Any:
+    return make(lambda choices: draw(st.sampled_from(choices)))
 
 
 def plant_bad_lines(spec: Spec, epochs: Sequence[Epoch], genes: Sequence[Gene]) -> tuple[list[Epoch], set[Line]]:

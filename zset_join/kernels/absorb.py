@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from zset_join.kernels.columns import (
     FLAG_ARRANGED,
     FLAG_LIVE,
@@ -32,6 +30,7 @@ from zset_join.kernels.columns import (
     column_count,
     field,
 )
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.heap import allocate_block, block_bytes, free_block
 from zset_join.kernels.keys import equal_columns, hash_row, variable_bytes
 from zset_join.kernels.memory import (
@@ -90,7 +89,7 @@ __all__ = [
 _BLOCK = 32
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def heap_bytes_needed(rows: int, stride: int, count: int, variables: int) -> int:
     """Return the heap bytes that storing `count` records can take at most."""
     total = 0
@@ -103,12 +102,12 @@ def heap_bytes_needed(rows: int, stride: int, count: int, variables: int) -> int
     return total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add(header: int, position: int, amount: int) -> None:
     store_u64(header + position * 8, load_u64(header + position * 8) + amount)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _take_row(view: int) -> int:
     header = word(view, HEADER)
     number = load_u64(header + H_FREE_ROW * 8)
@@ -120,7 +119,7 @@ def _take_row(view: int) -> int:
     return end + 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _give_row(view: int, number: int) -> None:
     header = word(view, HEADER)
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
@@ -129,7 +128,7 @@ def _give_row(view: int, number: int) -> None:
     store_u64(header + H_FREE_ROW * 8, number)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _free_values(view: int, variables: int, row: int) -> None:
     for column in range(column_count(variables)):
         slot = row + field(variables, column, OFFSET)
@@ -138,7 +137,7 @@ def _free_values(view: int, variables: int, row: int) -> None:
             free_block(word(view, HEAP), word(view, HEADER), load_u64(slot + 8) ^ HEAP_BIT, length)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _store_values(view: int, variables: int, row: int, source: int, source_heap: int) -> None:
     """Copy NULL bits and values of a record; long strings go to the heap."""
     copy_bytes(row + NULLS, source + NULLS, word(view, STRIDE) - NULLS)
@@ -155,7 +154,7 @@ def _store_values(view: int, variables: int, row: int, source: int, source_heap:
             store_u64(slot + 8, offset | HEAP_BIT)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _link(view: int, join_columns: int, number: int, code: int) -> None:
     """Put a stored row at the head of the chain of its join key."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
@@ -176,7 +175,7 @@ def _link(view: int, join_columns: int, number: int, code: int) -> None:
     replace_slot(slots, position, number)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _unlink(view: int, number: int) -> None:
     """Take a row out of its chain; the last one takes the key out of the table."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
@@ -200,7 +199,7 @@ def _unlink(view: int, number: int) -> None:
         _add(word(view, HEADER), H_JOIN_COUNT, -1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _arrange(view: int, join_columns: int, number: int, code: int, unmatchable: bool) -> None:
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     if unmatchable:
@@ -210,7 +209,7 @@ def _arrange(view: int, join_columns: int, number: int, code: int, unmatchable: 
         _link(view, join_columns, number, code)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _forget_identity(view: int, identity_columns: int, number: int) -> None:
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     code = hash_row(row, word(view, HEAP), identity_columns, word(view, HASH_MASK))
@@ -219,7 +218,7 @@ def _forget_identity(view: int, identity_columns: int, number: int) -> None:
     _add(word(view, HEADER), H_IDENTITY_COUNT, -1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _leave_tombstone_queue(view: int, number: int) -> None:
     header = word(view, HEADER)
     rows, stride = word(view, ROWS), word(view, STRIDE)
@@ -237,7 +236,7 @@ def _leave_tombstone_queue(view: int, number: int) -> None:
     _add(header, H_TOMBSTONES, -1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _join_tombstone_queue(view: int, number: int, watermark: int) -> None:
     header = word(view, HEADER)
     rows, stride = word(view, ROWS), word(view, STRIDE)
@@ -255,7 +254,7 @@ def _join_tombstone_queue(view: int, number: int, watermark: int) -> None:
     _add(header, H_TOMBSTONES, 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def expire_tombstones(view: int, identity_columns: int, variables: int, horizon: int) -> int:
     """Drop the tombstones left at or before `horizon`; return how many. Cost: what is dropped."""
     header = word(view, HEADER)
@@ -274,7 +273,7 @@ def expire_tombstones(view: int, identity_columns: int, variables: int, horizon:
         dropped += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _blank(row: int, columns: int) -> None:
     for column in range(column_count(columns)):
         address = row + field(columns, column, NULL_BYTE)
@@ -282,13 +281,13 @@ def _blank(row: int, columns: int) -> None:
         zero_bytes(row + field(columns, column, OFFSET), field(columns, column, WIDTH))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _insert_identity(view: int, number: int, code: int) -> None:
     insert_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
     _add(word(view, HEADER), H_IDENTITY_COUNT, 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _fetch_neighbours(view: int, begin: int, end: int, found: Any, after_of: Any, join_codes: Any) -> None:
     """Ask for the memory that storing these entries will touch: slots, chain heads, chain neighbours."""
     rows, stride = word(view, ROWS), word(view, STRIDE)
@@ -319,7 +318,7 @@ def _fetch_neighbours(view: int, begin: int, end: int, found: Any, after_of: Any
                 prefetch(rows + (likely - 1) * stride + 63)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def absorb_upserts(
     view: int,
     rows: int,
@@ -414,7 +413,7 @@ def absorb_upserts(
         _join_tombstone_queue(view, number, watermark)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def absorb_weights(
     view: int,
     rows: int,
@@ -459,7 +458,7 @@ def absorb_weights(
         numbers[index] = number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def absorb_appends(
     view: int,
     rows: int,
@@ -487,7 +486,7 @@ def absorb_appends(
         numbers[index] = number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_live_rows(old: int, new: int, variables: int, join_columns: int, identity_columns: int, has_identity: bool) -> None:
     """Copy what is alive (and the tombstones, in their order) into an empty state with room for it."""
     header = word(new, HEADER)

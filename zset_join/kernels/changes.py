@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from zset_join.kernels.columns import FLAG_ARRANGED, FLAG_TOMBSTONE, FLAGS, HASH, WEIGHT
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import equal_columns
 from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, shift_right, store_u64
 from zset_join.kernels.side import (
@@ -51,7 +50,7 @@ _AHEAD_SLOT = 24
 _AHEAD_ROW = 12
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _older(left: int, right: int, offset: int, words: int) -> bool:
     """Say whether the sequence of record `left` is smaller than that of record `right`."""
     for place in range(words):
@@ -62,7 +61,7 @@ def _older(left: int, right: int, offset: int, words: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def group_rows(
     view: int,
     rows: int,
@@ -118,7 +117,7 @@ def group_rows(
     return entries, stale
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_entries(view: int, entries: int, first_of: Any, codes: Any, keys: Any, columns: int, found: Any) -> None:
     """Look the entries up in the identity table, fetching slots and rows ahead."""
     slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
@@ -137,7 +136,7 @@ def find_entries(view: int, entries: int, first_of: Any, codes: Any, keys: Any, 
             found[entry] = find_key(slots, bits, codes[first_of[entry]], keys[entry], 0, columns, rows, stride, heap, columns)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def changes_of_upserts(
     view: int,
     rows: int,
@@ -243,7 +242,7 @@ def changes_of_upserts(
     return at, stale, unknown_deletes
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def resolve_weights(
     view: int,
     count: int,
@@ -286,7 +285,7 @@ def resolve_weights(
     return bad
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def changes_of_weights(
     view: int,
     keys: Any,
@@ -321,7 +320,7 @@ def changes_of_weights(
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def changes_of_appends(
     rows: int,
     stride: int,

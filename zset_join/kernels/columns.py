@@ -23,8 +23,7 @@ Source of the slot: the string layout of Umbra (Neumann and Freitag, CIDR 2020).
 
 from __future__ import annotations
 
-from numba import njit
-
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.memory import load_u64
 
 __all__ = [
@@ -80,13 +79,13 @@ INLINE_BYTES = 12
 HEAP_BIT = -(1 << 63)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def column_count(columns: int) -> int:
     """Return the number of columns of a column table."""
     return load_u64(columns)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def field(columns: int, column: int, what: int) -> int:
     """Return one word of one column of a column table."""
     return load_u64(columns + 8 + (column * TABLE_WIDTH + what) * 8)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import equal_columns, hash_row
 from zset_join.kernels.memory import shift_right
 
@@ -15,14 +14,14 @@ _ALL_BITS = 0xFFFFFFFF
 _MAX_WEIGHT = 0x7FFFFFFFFFFFFFFF
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _sum_overflows(left: int, right: int) -> bool:
     if right > 0:
         return left > _MAX_WEIGHT - right
     return left < -_MAX_WEIGHT - 1 - right
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def sum_weights(
     rows: int, stride: int, count: int, columns: int, weights: Any, table: Any, bits: int, first: Any, sums: Any
 ) -> tuple[int, bool]:

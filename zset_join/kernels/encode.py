@@ -11,8 +11,6 @@ Cost: encoding about 2 ns per value, gathering about 3 ns per value plus one cac
 
 from __future__ import annotations
 
-from numba import njit
-
 from zset_join.kernels.columns import (
     BIT,
     DATA,
@@ -32,6 +30,7 @@ from zset_join.kernels.columns import (
     column_count,
     field,
 )
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import variable_bytes
 from zset_join.kernels.memory import (
     copy_bytes,
@@ -54,12 +53,12 @@ _BLOCK = 256
 _AHEAD = 12
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _bit(bitmap: int, position: int) -> int:
     return (load_u8(bitmap + shift_right(position, 3)) >> (position & 7)) & 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _copy_value(target: int, source: int, width: int) -> None:
     if width == 8:
         store_u64(target, load_u64(source))
@@ -76,7 +75,7 @@ def _copy_value(target: int, source: int, width: int) -> None:
         copy_bytes(target, source, width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _encode_variable(target: int, offsets: int, offset_width: int, values: int, position: int) -> None:
     if offset_width == 4:
         begin = load_u32(offsets + position * 4)
@@ -93,7 +92,7 @@ def _encode_variable(target: int, offsets: int, offset_width: int, values: int, 
         store_u64(target + 8, values + begin)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _encode_plain(values: int, width: int, target: int, stride: int, begin: int, end: int) -> None:
     """Copy fixed-width values that have no NULL among them."""
     if width == 8:
@@ -107,7 +106,7 @@ def _encode_plain(values: int, width: int, target: int, stride: int, begin: int,
             _copy_value(target + index * stride, values + index * width, width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def encode_rows(columns: int, count: int, rows: int, stride: int, head_bytes: int) -> None:
     """Write `count` records at `rows`; their first `head_bytes` bytes (links, weight, flags, NULL bits) start as zero."""
     block = 0
@@ -144,7 +143,7 @@ def encode_rows(columns: int, count: int, rows: int, stride: int, head_bytes: in
         block = end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _gather_plain(refs: int, begin: int, end: int, offset: int, kind: int, width: int, values: int) -> None:
     """Copy fixed-width values that have no NULL among them."""
     if width == 8:
@@ -163,7 +162,7 @@ def _gather_plain(refs: int, begin: int, end: int, offset: int, kind: int, width
             _copy_value(values + index * width, load_u64(refs + index * 8) + offset, width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mark_valid(validity: int, begin: int, end: int) -> None:
     """Set the bits begin .. end of a zeroed bitmap; begin is a multiple of 8."""
     position = begin
@@ -174,7 +173,7 @@ def _mark_valid(validity: int, begin: int, end: int) -> None:
         store_u8(validity + shift_right(position, 3), (1 << (end - position)) - 1)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _gather_nullable(
     refs: int,
     begin: int,
@@ -215,7 +214,7 @@ def _gather_nullable(
     return nulls, total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_fixed(refs: int, count: int, columns: int, null_counts: int, byte_counts: int) -> None:
     """Write the fixed-width values, NULL bits and lengths of `count` records.
 
@@ -271,7 +270,7 @@ def gather_fixed(refs: int, count: int, columns: int, null_counts: int, byte_cou
         block = end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def gather_variable(refs: int, count: int, columns: int, column: int, heap: int, values: int) -> None:
     """Write the bytes of one variable column behind each other at `values`, which has 16 bytes to spare at its end."""
     offset = field(columns, column, OFFSET)

@@ -1,217 +1,232 @@
-"""The changes of both sides, grouped by join key.
+"""The changes of both sides, grouped by join key and looked up in both states.
 
-A *group* is one join key that this epoch touches: the changes of the left, the changes of the right (as lists through
-`next_change`), and the first row of the key's chain in either state. Changes whose key can never match are put in one group
-per side at the end, with nothing on the other side.
-
-Changes of both sides share one set of arrays: the left ones stand at 0 .. left_count, the right ones behind them.
+What comes in and what comes out stands in the epoch view (`zset_join.kernels.epoch`). Cost: the changes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from zset_join.kernels.columns import NEXT
+from zset_join.kernels.compiled import kernel
+from zset_join.kernels.epoch import (
+    E_AFTER,
+    E_GROUP_BITS,
+    E_GROUP_HASHES,
+    E_GROUP_REFS,
+    E_GROUP_SIDES,
+    E_GROUP_TABLE,
+    E_GROUPS,
+    E_HASHES,
+    E_MATCHABLE,
+    E_NEXT_CHANGE,
+    E_NUMBERS,
+    E_PART_BITS,
+    E_REFS,
+    S_ASKED_BY_OWN,
+    S_CHANGED,
+    S_CHANGED_BITS,
+    S_CHANGED_COUNT,
+    S_COUNT,
+    S_DEGREES_AFTER,
+    S_DEGREES_BEFORE,
+    S_FIRST,
+    S_HEAD,
+    S_KEY_COLUMNS,
+    S_LAST,
+    S_READS_DEGREES,
+    S_VIEW,
+    set_side_word,
+    side_word,
+)
 from zset_join.kernels.keys import equal_columns
-from zset_join.kernels.memory import load_u32, load_u64, prefetch, shift_right, store_u64
+from zset_join.kernels.memory import load_u32, load_u64, prefetch, shift_right, store_u64, zero_bytes
 from zset_join.kernels.side import HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
 from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
 
-__all__ = ["find_group_rows", "group_changes", "group_degrees", "in_changed_set", "make_changed_set"]
+__all__ = ["in_changed_set", "match_changes", "partition_changes"]
 
 _AHEAD_SLOT = 24
 _AHEAD_ROW = 12
 _ODD = -0x61C8864680B583EB
 
 
-@njit(cache=True, nogil=True)
-def group_changes(
-    left_count: int,
-    right_count: int,
-    refs: Any,
-    hashes: Any,
-    matchable: Any,
-    left_heap: int,
-    left_columns: int,
-    right_heap: int,
-    right_columns: int,
-    table: int,
-    bits: int,
-    next_change: Any,
-    first_left: Any,
-    first_right: Any,
-    last_left: Any,
-    last_right: Any,
-    group_refs: Any,
-    group_sides: Any,
-    group_hashes: Any,
-) -> int:
-    """Build the groups; return how many there are, those of unmatchable changes not counted.
+@kernel
+def match_changes(epoch: int) -> int:
+    """Group the changes, remember which state rows change, and look every group up; return how many groups there are."""
+    groups = _group(epoch)
+    store_u64(epoch + E_GROUPS * 8, groups)
+    _remember_changed(epoch, 0, 0)
+    _remember_changed(epoch, 1, side_word(epoch, 0, S_COUNT))
+    _find_heads(epoch, 0, groups)
+    _find_heads(epoch, 1, groups)
+    for side in range(2):
+        if side_word(epoch, side, S_READS_DEGREES) != 0:
+            _read_degrees(epoch, side, groups)
+    return groups
 
-    `table` (address of 2**bits zeroed words) is an open-addressing table of groups. The two groups of unmatchable changes
-    follow the others: left at the returned number, right behind it.
-    """
+
+@kernel
+def _group(epoch: int) -> int:
+    left_count = side_word(epoch, 0, S_COUNT)
+    total = left_count + side_word(epoch, 1, S_COUNT)
+    refs, hashes, matchable = word(epoch, E_REFS), word(epoch, E_HASHES), word(epoch, E_MATCHABLE)
+    next_change = word(epoch, E_NEXT_CHANGE)
+    table, bits = word(epoch, E_GROUP_TABLE), word(epoch, E_GROUP_BITS)
+    group_refs, group_sides = word(epoch, E_GROUP_REFS), word(epoch, E_GROUP_SIDES)
+    group_hashes = word(epoch, E_GROUP_HASHES)
+    left_first, right_first = side_word(epoch, 0, S_FIRST), side_word(epoch, 1, S_FIRST)
+    left_last, right_last = side_word(epoch, 0, S_LAST), side_word(epoch, 1, S_LAST)
+    left_heap, right_heap = word(side_word(epoch, 0, S_VIEW), HEAP), word(side_word(epoch, 1, S_VIEW), HEAP)
+    left_columns, right_columns = side_word(epoch, 0, S_KEY_COLUMNS), side_word(epoch, 1, S_KEY_COLUMNS)
+    # The changes of a part agree in the top bits of their hash, so a home is taken from the bits below.
+    low = (1 << (32 - word(epoch, E_PART_BITS))) - 1
+    down = 32 - word(epoch, E_PART_BITS) - bits
+    zero_bytes(table, 8 << bits)
     mask = (1 << bits) - 1
-    total = left_count + right_count
     groups = 0
     for change in range(total):
         if change + _AHEAD_ROW < total:
-            prefetch(refs[change + _AHEAD_ROW] + 24)
-            prefetch(table + shift_right(hashes[change + _AHEAD_ROW], 32 - bits) * 8)
-        next_change[change] = -1
-        if matchable[change] == 0:
+            prefetch(word(refs, change + _AHEAD_ROW) + 24)
+            prefetch(table + shift_right(word(hashes, change + _AHEAD_ROW) & low, down) * 8)
+        store_u64(next_change + change * 8, -1)
+        if word(matchable, change) == 0:
             continue
         right = change >= left_count
-        code = hashes[change]
-        position = shift_right(code, 32 - bits)
+        ref = word(refs, change)
+        code = word(hashes, change)
+        position = shift_right(code & low, down)
         group = -1
         while True:
             slot = load_u64(table + position * 8)
             if slot == 0:
-                store_u64(table + position * 8, (code << 32) | (groups + 1))
                 group = groups
                 groups += 1
-                first_left[group] = -1
-                first_right[group] = -1
-                group_refs[group] = refs[change]
-                group_sides[group] = 1 if right else 0
-                group_hashes[group] = code
+                store_u64(table + position * 8, (code << 32) | groups)
+                store_u64(left_first + group * 8, -1)
+                store_u64(right_first + group * 8, -1)
+                store_u64(group_refs + group * 8, ref)
+                store_u64(group_sides + group * 8, 1 if right else 0)
+                store_u64(group_hashes + group * 8, code)
                 break
             if shift_right(slot, 32) == code:
                 group = (slot & 0xFFFFFFFF) - 1
+                from_right = word(group_sides, group) != 0
                 same = equal_columns(
-                    refs[change],
+                    ref,
                     right_heap if right else left_heap,
                     right_columns if right else left_columns,
-                    group_refs[group],
-                    right_heap if group_sides[group] else left_heap,
-                    right_columns if group_sides[group] else left_columns,
+                    word(group_refs, group),
+                    right_heap if from_right else left_heap,
+                    right_columns if from_right else left_columns,
                 )
                 if same:
                     break
             position = (position + 1) & mask
-        if right:
-            if first_right[group] < 0:
-                first_right[group] = change
-            else:
-                next_change[last_right[group]] = change
-            last_right[group] = change
+        first = right_first if right else left_first
+        last = right_last if right else left_last
+        if word(first, group) < 0:
+            store_u64(first + group * 8, change)
         else:
-            if first_left[group] < 0:
-                first_left[group] = change
-            else:
-                next_change[last_left[group]] = change
-            last_left[group] = change
-    for side in range(2):
-        group = groups + side
-        first_left[group] = -1
-        first_right[group] = -1
-        begin = 0 if side == 0 else left_count
-        end = left_count if side == 0 else total
-        last = -1
-        for change in range(begin, end):
-            if matchable[change] == 0:
-                if last < 0:
-                    if side == 0:
-                        first_left[group] = change
-                    else:
-                        first_right[group] = change
-                else:
-                    next_change[last] = change
-                last = change
+            store_u64(next_change + word(last, group) * 8, change)
+        store_u64(last + group * 8, change)
+    _group_unmatchable(epoch, groups, 0, 0, left_count)
+    _group_unmatchable(epoch, groups + 1, 1, left_count, total)
     return groups
 
 
-@njit(cache=True, nogil=True)
-def find_group_rows(
-    left_view: int,
-    right_view: int,
-    groups: int,
-    first_left: Any,
-    first_right: Any,
-    left_for_left: bool,
-    right_for_right: bool,
-    group_refs: Any,
-    group_sides: Any,
-    group_hashes: Any,
-    left_columns: int,
-    right_columns: int,
-    head_left: Any,
-    head_right: Any,
-) -> None:
-    """Look the chains of both states up, fetching slots and rows ahead.
-
-    A head is the number of the first row of a group's key, 0 where there is none or where it is not asked for. The left state
-    is asked where the right changes (and where the left does, if `left_for_left`), the right state the other way round.
-    """
-    for side in range(2):
-        view = left_view if side == 0 else right_view
-        columns = left_columns if side == 0 else right_columns
-        slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
-        rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
-        for ahead in range(groups + _AHEAD_SLOT):
-            if ahead < groups and _is_asked(side, first_left[ahead], first_right[ahead], left_for_left, right_for_right):
-                prefetch_slot(slots, bits, group_hashes[ahead])
-            middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
-            if 0 <= middle < groups and _is_asked(
-                side, first_left[middle], first_right[middle], left_for_left, right_for_right
-            ):
-                likely = likely_row(slots, bits, group_hashes[middle])
-                if likely != 0:
-                    prefetch(rows + (likely - 1) * stride)
-                    prefetch(rows + (likely - 1) * stride + 63)
-            group = ahead - _AHEAD_SLOT
-            if group < 0:
-                continue
-            head = 0
-            if _is_asked(side, first_left[group], first_right[group], left_for_left, right_for_right):
-                head = find_key(
-                    slots,
-                    bits,
-                    group_hashes[group],
-                    group_refs[group],
-                    word(right_view, HEAP) if group_sides[group] else word(left_view, HEAP),
-                    right_columns if group_sides[group] else left_columns,
-                    rows,
-                    stride,
-                    heap,
-                    columns,
-                )
-            if side == 0:
-                head_left[group] = head
-            else:
-                head_right[group] = head
-    for group in range(groups, groups + 2):
-        head_left[group] = 0
-        head_right[group] = 0
-
-
-@njit(cache=True, nogil=True)
-def _is_asked(side: int, first_left: int, first_right: int, left_for_left: bool, right_for_right: bool) -> bool:
-    if side == 0:
-        return first_right >= 0 or (left_for_left and first_left >= 0)
-    return first_left >= 0 or (right_for_right and first_right >= 0)
-
-
-@njit(cache=True, nogil=True)
-def make_changed_set(begin: int, end: int, numbers: Any, table: int, bits: int) -> int:
-    """Put the row numbers of the changed state rows into `table` (address of 2**bits zeroed words); return how many."""
-    mask = (1 << bits) - 1
-    count = 0
+@kernel
+def _group_unmatchable(epoch: int, group: int, side: int, begin: int, end: int) -> None:
+    matchable, next_change = word(epoch, E_MATCHABLE), word(epoch, E_NEXT_CHANGE)
+    store_u64(side_word(epoch, 0, S_FIRST) + group * 8, -1)
+    store_u64(side_word(epoch, 1, S_FIRST) + group * 8, -1)
+    store_u64(side_word(epoch, 0, S_HEAD) + group * 8, 0)
+    store_u64(side_word(epoch, 1, S_HEAD) + group * 8, 0)
+    last = -1
     for change in range(begin, end):
-        number = numbers[change]
+        if word(matchable, change) == 0:
+            if last < 0:
+                store_u64(side_word(epoch, side, S_FIRST) + group * 8, change)
+            else:
+                store_u64(next_change + last * 8, change)
+            last = change
+
+
+@kernel
+def _is_asked(own: int, other: int, group: int, by_own: bool) -> bool:
+    return word(other, group) >= 0 or (by_own and word(own, group) >= 0)
+
+
+@kernel
+def _find_heads(epoch: int, side: int, groups: int) -> None:
+    """Look the chains of one side's state up, fetching slots and rows ahead.
+
+    A head is the number of the first row of a group's key, 0 where there is none or where it is not asked for. A state is asked
+    where the other side changes, and where its own side does if S_ASKED_BY_OWN.
+    """
+    own, other = side_word(epoch, side, S_FIRST), side_word(epoch, 1 - side, S_FIRST)
+    by_own = side_word(epoch, side, S_ASKED_BY_OWN) != 0
+    view, columns, heads = (
+        side_word(epoch, side, S_VIEW),
+        side_word(epoch, side, S_KEY_COLUMNS),
+        side_word(epoch, side, S_HEAD),
+    )
+    group_refs, group_sides = word(epoch, E_GROUP_REFS), word(epoch, E_GROUP_SIDES)
+    group_hashes = word(epoch, E_GROUP_HASHES)
+    slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
+    rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
+    for ahead in range(groups + _AHEAD_SLOT):
+        if ahead < groups and _is_asked(own, other, ahead, by_own):
+            prefetch_slot(slots, bits, word(group_hashes, ahead))
+        middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < groups and _is_asked(own, other, middle, by_own):
+            likely = likely_row(slots, bits, word(group_hashes, middle))
+            if likely != 0:
+                prefetch(rows + (likely - 1) * stride)
+                prefetch(rows + (likely - 1) * stride + 63)
+        group = ahead - _AHEAD_SLOT
+        if group < 0:
+            continue
+        head = 0
+        if _is_asked(own, other, group, by_own):
+            from_side = word(group_sides, group)
+            head = find_key(
+                slots,
+                bits,
+                word(group_hashes, group),
+                word(group_refs, group),
+                word(side_word(epoch, from_side, S_VIEW), HEAP),
+                side_word(epoch, from_side, S_KEY_COLUMNS),
+                rows,
+                stride,
+                heap,
+                columns,
+            )
+        store_u64(heads + group * 8, head)
+
+
+@kernel
+def _remember_changed(epoch: int, side: int, begin: int) -> None:
+    """Put the row numbers of a side's changed state rows into its set."""
+    table, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
+    numbers = word(epoch, E_NUMBERS)
+    count = side_word(epoch, side, S_COUNT)
+    mask = (1 << bits) - 1
+    kept = 0
+    if count:
+        zero_bytes(table, 8 << bits)
+    for change in range(begin, begin + count):
+        number = word(numbers, change)
         if number != 0:
             position = shift_right(number * _ODD, 32) & mask
             while load_u64(table + position * 8) != 0:
                 position = (position + 1) & mask
             store_u64(table + position * 8, number)
-            count += 1
-    return count
+            kept += 1
+    set_side_word(epoch, side, S_CHANGED_COUNT, kept)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def in_changed_set(number: int, table: int, bits: int) -> bool:
     """Say whether a state row is among the changed ones."""
     mask = (1 << bits) - 1
@@ -225,36 +240,54 @@ def in_changed_set(number: int, table: int, bits: int) -> bool:
         position = (position + 1) & mask
 
 
-@njit(cache=True, nogil=True)
-def group_degrees(
-    groups: int,
-    first: Any,
-    head: Any,
-    view: int,
-    next_change: Any,
-    after: Any,
-    table: int,
-    bits: int,
-    before_degrees: Any,
-    after_degrees: Any,
-) -> None:
+@kernel
+def _read_degrees(epoch: int, side: int, groups: int) -> None:
     """Say for every group whether its side has live rows before and after the epoch.
 
     Cost: at most one more row of the chain than the group has changes.
     """
+    view, first, heads = side_word(epoch, side, S_VIEW), side_word(epoch, side, S_FIRST), side_word(epoch, side, S_HEAD)
+    table, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
+    has_changed = side_word(epoch, side, S_CHANGED_COUNT) != 0
+    next_change, after = word(epoch, E_NEXT_CHANGE), word(epoch, E_AFTER)
     rows, stride = word(view, ROWS), word(view, STRIDE)
     for group in range(groups):
-        number = head[group]
-        before_degrees[group] = 1 if number != 0 else 0
+        number = word(heads, group)
+        store_u64(side_word(epoch, side, S_DEGREES_BEFORE) + group * 8, 1 if number != 0 else 0)
         alive = 0
-        change = first[group]
+        change = word(first, group)
         while change >= 0 and alive == 0:
-            if after[change] > 0:
+            if word(after, change) > 0:
                 alive = 1
-            change = next_change[change]
+            change = word(next_change, change)
         while alive == 0 and number != 0:
-            if in_changed_set(number, table, bits):
+            if has_changed and in_changed_set(number, table, bits):
                 number = load_u32(rows + (number - 1) * stride + NEXT)
             else:
                 alive = 1
-        after_degrees[group] = alive
+        store_u64(side_word(epoch, side, S_DEGREES_AFTER) + group * 8, alive)
+
+
+@kernel
+def partition_changes(left_count: int, total: int, part_bits: int, source: Any, target: Any, bounds: Any) -> None:
+    """Sort changes by the top `part_bits` bits of their hash, so that a part's groups fit the processor's cache.
+
+    `source` and `target` hold REFS, NUMBERS, BEFORE, AFTER, HASHES and MATCHABLE, one line each. `bounds` has 2 * parts + 1
+    zeroed words: a part's left changes begin at bounds[2 * part], its right ones at bounds[2 * part + 1].
+    """
+    parts = 1 << part_bits
+    for change in range(total):
+        side = 1 if change >= left_count else 0
+        bounds[2 * shift_right(source[4, change], 32 - part_bits) + side + 1] += 1
+    for line in range(2 * parts):
+        bounds[line + 1] += bounds[line]
+    for change in range(total):
+        side = 1 if change >= left_count else 0
+        line = 2 * shift_right(source[4, change], 32 - part_bits) + side
+        place = bounds[line]
+        bounds[line] = place + 1
+        for what in range(6):
+            target[what, place] = source[what, change]
+    for line in range(2 * parts, 0, -1):
+        bounds[line] = bounds[line - 1]
+    bounds[0] = 0

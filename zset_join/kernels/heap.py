@@ -6,15 +6,14 @@ A freed block goes to the list of its class and is the first to be used again; t
 
 from __future__ import annotations
 
-from numba import njit
-
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.memory import load_u64, store_u64
 from zset_join.kernels.side import H_FREE_BLOCKS, H_HEAP_END, H_HEAP_USED
 
 __all__ = ["allocate_block", "block_bytes", "free_block"]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def block_bytes(length: int) -> int:
     """Return the size of the block that holds `length` bytes."""
     if length <= 256:
@@ -25,7 +24,7 @@ def block_bytes(length: int) -> int:
     return (length + step - 1) & -step
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _size_class(size: int) -> int:
     if size <= 256:
         return size >> 4
@@ -37,7 +36,7 @@ def _size_class(size: int) -> int:
     return 17 + octave * 4 + size // step - 5
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def allocate_block(heap: int, header: int, length: int) -> int:
     """Return the heap offset of a block for `length` bytes; the caller has made room."""
     size = block_bytes(length)
@@ -52,7 +51,7 @@ def allocate_block(heap: int, header: int, length: int) -> int:
     return end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def free_block(heap: int, header: int, offset: int, length: int) -> None:
     """Give a block back."""
     size = block_bytes(length)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
 from zset_join.kernels.columns import (
     EMPTY,
     FIXED,
@@ -34,6 +32,7 @@ from zset_join.kernels.columns import (
     column_count,
     field,
 )
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.memory import (
     equal_bytes,
     high_multiply,
@@ -62,7 +61,7 @@ _F32_SIGN, _F32_REST, _F32_INFINITY, _F32_NAN = 1 << 31, (1 << 31) - 1, 0x7F8000
 _F16_SIGN, _F16_REST, _F16_INFINITY, _F16_NAN = 1 << 15, (1 << 15) - 1, 0x7C00, 0x7E00
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _short_word(address: int, kind: int, width: int) -> int:
     """Return a value of at most 8 bytes as one word, floats normalised."""
     if width == 8:
@@ -92,13 +91,13 @@ def _short_word(address: int, kind: int, width: int) -> int:
     return value
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def is_null(row: int, columns: int, column: int) -> bool:
     """Say whether a column of a row record is NULL."""
     return (load_u8(row + field(columns, column, NULL_BYTE)) & field(columns, column, NULL_MASK)) != 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def has_null(row: int, columns: int) -> bool:
     """Say whether a key can never match: NULL in a column compared with `=`."""
     for column in range(column_count(columns)):
@@ -107,7 +106,7 @@ def has_null(row: int, columns: int) -> bool:
     return False
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def variable_bytes(slot: int, heap: int) -> int:
     """Return the address of the bytes of a variable slot."""
     if load_u32(slot) <= INLINE_BYTES:
@@ -118,7 +117,7 @@ def variable_bytes(slot: int, heap: int) -> int:
     return location
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_bytes(seed: int, address: int, length: int) -> int:
     code = high_multiply(seed ^ length, _ODD_1)
     position = 0
@@ -138,7 +137,7 @@ def _hash_bytes(seed: int, address: int, length: int) -> int:
     return high_multiply(code ^ word, _ODD_2)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_row(row: int, heap: int, columns: int, hash_mask: int) -> int:
     """Return the 32-bit hash of some columns of one row record."""
     code = _SEED
@@ -170,7 +169,7 @@ def hash_row(row: int, heap: int, columns: int, hash_mask: int) -> int:
     return shift_right(high_multiply(code ^ _ODD_2, _ODD_1), 32) & hash_mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def hash_rows(rows: int, stride: int, count: int, columns: int, hash_mask: int, hashes: Any, nulls: Any) -> int:
     """Hash `count` records into `hashes`; mark in `nulls` those whose key can never match, and return how many."""
     marked = 0
@@ -185,7 +184,7 @@ def hash_rows(rows: int, stride: int, count: int, columns: int, hash_mask: int, 
     return marked
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _equal_values(kind: int, width: int, left: int, left_heap: int, right: int, right_heap: int) -> bool:
     if kind == VARIABLE:
         word = load_u64(left)
@@ -209,7 +208,7 @@ def _equal_values(kind: int, width: int, left: int, left_heap: int, right: int, 
     return equal_bytes(left, right, width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def equal_columns(left: int, left_heap: int, left_columns: int, right: int, right_heap: int, right_columns: int) -> bool:
     """Compare some columns of two records pairwise; NULL equals NULL."""
     if column_count(left_columns) == 1 and field(left_columns, 0, KIND) == FIXED and field(left_columns, 0, WIDTH) == 8:

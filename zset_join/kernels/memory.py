@@ -15,8 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from zset_join.kernels.compiled import kernel
 
 __all__ = [
     "copy_bytes",
@@ -110,7 +112,7 @@ def high_multiply(typing_context: Any, left: Any, right: Any) -> tuple[Any, Call
     return types.int64(types.int64, types.int64), generate
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_bytes(target: int, source: int, length: int) -> None:
     """Copy `length` bytes between regions that do not overlap."""
     position = 0
@@ -122,7 +124,7 @@ def copy_bytes(target: int, source: int, length: int) -> None:
         position += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def zero_bytes(target: int, length: int) -> None:
     """Set `length` bytes to zero."""
     position = 0
@@ -134,7 +136,7 @@ def zero_bytes(target: int, length: int) -> None:
         position += 1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def equal_bytes(left: int, right: int, length: int) -> bool:
     """Compare `length` bytes."""
     position = 0

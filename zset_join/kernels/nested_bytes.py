@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from zset_join.kernels.compiled import kernel
 
 __all__ = [
     "copy_runs",
@@ -38,13 +39,13 @@ _Int64s: TypeAlias = npt.NDArray[np.int64]
 _Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _load_u32(content: _Bytes, at: int) -> np.int64:
     low = np.int64(content[at]) | np.int64(content[at + 1]) << 8
     return low | np.int64(content[at + 2]) << 16 | np.int64(content[at + 3]) << 24
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _store_u32(content: _Bytes, at: int, number: int) -> None:
     content[at] = number & 0xFF
     content[at + 1] = (number >> 8) & 0xFF
@@ -52,20 +53,20 @@ def _store_u32(content: _Bytes, at: int, number: int) -> None:
     content[at + 3] = (number >> 24) & 0xFF
 
 
-@njit(cache=True, nogil=True, inline="always")
+@kernel
 def _copy(target: _Bytes, to: int, source: _Bytes, begin: int, length: int) -> None:
     for step in range(length):
         target[to + step] = source[begin + step]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def copy_runs(target: _Bytes, offsets: _Int64s, source: _Bytes, starts: _Int64s, ends: _Int64s) -> None:
     """Copy range i of `source` to `target[offsets[i]:]`."""
     for row in range(len(starts)):
         _copy(target, offsets[row], source, starts[row], ends[row] - starts[row])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_bits(target: _Bytes, starts: _Int64s, valid: _Bools, byte: int, bit: int, flags: _Bools) -> None:
     """Set one flag of every valid slot."""
     for row in range(len(starts)):
@@ -73,7 +74,7 @@ def put_bits(target: _Bytes, starts: _Int64s, valid: _Bools, byte: int, bit: int
             target[starts[row] + byte] |= np.uint8(1 << bit)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_fixed(target: _Bytes, starts: _Int64s, valid: _Bools, position: int, width: int, source: _Bytes) -> None:
     """Write one part of `width` bytes at `position` of every valid slot; `source` holds the parts back to back."""
     if width == 8:
@@ -86,7 +87,7 @@ def put_fixed(target: _Bytes, starts: _Int64s, valid: _Bools, position: int, wid
             _copy(target, starts[row] + position, source, row * width, width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_variable(
     target: _Bytes,
     starts: _Int64s,
@@ -119,7 +120,7 @@ def put_variable(
             _store_u32(target, starts[row] + end_position, filled[row] - head_bytes)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_list_fixed(
     target: _Bytes,
     starts: _Int64s,
@@ -147,7 +148,7 @@ def put_list_fixed(
             _copy(target, at + (count + 7) // 8, source, first * width, count * width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_list_variable(
     target: _Bytes,
     starts: _Int64s,
@@ -180,7 +181,7 @@ def put_list_variable(
                 _store_u32(target, end_at + 4 * step, filled)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def put_blobs(
     target: _Bytes,
     offsets: _Int64s,
@@ -202,7 +203,7 @@ def put_blobs(
                 _copy(target, at + 4 + length, raw, raw_starts[row], length)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def open_blobs(content: _Bytes, starts: _Int64s, ends: _Int64s, valid: _Bools) -> int:
     """Narrow every range from a blob to its raw encoding, in place; return the first damaged row, or -1.
 
@@ -225,7 +226,7 @@ def open_blobs(content: _Bytes, starts: _Int64s, ends: _Int64s, valid: _Bools) -
     return -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def get_bits(content: _Bytes, starts: _Int64s, ends: _Int64s, byte: int, bit: int) -> _Bools:
     """Read one flag of every slot; False where the slot is empty."""
     made = np.zeros(len(starts), np.bool_)
@@ -235,7 +236,7 @@ def get_bits(content: _Bytes, starts: _Int64s, ends: _Int64s, byte: int, bit: in
     return made
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def get_fixed(dense: _Bytes, width: int, content: _Bytes, starts: _Int64s, ends: _Int64s, position: int) -> None:
     """Collect the part of `width` bytes at `position` of every slot that is not empty into `dense` (zeroed)."""
     if width == 8:
@@ -248,7 +249,7 @@ def get_fixed(dense: _Bytes, width: int, content: _Bytes, starts: _Int64s, ends:
             _copy(dense, row * width, content, starts[row] + position, width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def get_variable(
     content: _Bytes, starts: _Int64s, ends: _Int64s, end_position: int, head_bytes: int, is_first: bool
 ) -> tuple[_Int64s, _Int64s]:
@@ -263,7 +264,7 @@ def get_variable(
     return part_starts, part_ends
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def get_counts(content: _Bytes, starts: _Int64s, ends: _Int64s) -> _Int64s:
     """Return the number of elements of every list; 0 where the slot is empty."""
     counts = np.zeros(len(starts), np.int64)
@@ -273,7 +274,7 @@ def get_counts(content: _Bytes, starts: _Int64s, ends: _Int64s) -> _Int64s:
     return counts
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def get_list_fixed(
     dense: _Bytes,
     present: _Bools,
@@ -294,7 +295,7 @@ def get_list_fixed(
             _copy(dense, first * width, content, at + (count + 7) // 8, count * width)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def get_list_variable(
     element_starts: _Int64s,
     element_ends: _Int64s,

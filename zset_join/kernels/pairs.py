@@ -11,90 +11,58 @@ changes, three products cover every pair once: C_left x U_right, C_left x C_righ
 
 Every kernel here writes until the output is full, keeps its place in `cursor` (the address of five words), and is called
 again; `sign` chooses the retractions (-1), the insertions (+1) or both (0). A weight past int64 ends it with OVERFLOW in the
-first word of the cursor. Everything else stands in the *epoch view*: a run of words with the addresses of the epoch's arrays.
+first word of the cursor. Everything else stands in the epoch view (`zset_join.kernels.epoch`).
 
 Cost: the changes, plus the pairs and rows that come out.
 """
 
 from __future__ import annotations
 
-from numba import njit
-
 from zset_join.kernels.columns import NEXT, WEIGHT
+from zset_join.kernels.compiled import kernel
+from zset_join.kernels.epoch import (
+    BLOCK_ROWS,
+    E_AFTER,
+    E_BEFORE,
+    E_BLOCK,
+    E_CAPACITY,
+    E_GROUPS,
+    E_NEXT_CHANGE,
+    E_OUT_WEIGHTS,
+    E_REFS,
+    S_CHANGED,
+    S_CHANGED_BITS,
+    S_CHANGED_COUNT,
+    S_DEGREES_AFTER,
+    S_DEGREES_BEFORE,
+    S_FIRST,
+    S_HEAD,
+    S_OUT,
+    S_OUT_CHANGE,
+    S_VIEW,
+    side_word,
+)
 from zset_join.kernels.groups import in_changed_set
 from zset_join.kernels.memory import copy_bytes, load_u32, load_u64, prefetch, store_u64
 from zset_join.kernels.side import ROWS, STRIDE, word
 
-__all__ = [
-    "BLOCK_ROWS",
-    "CURSOR_WORDS",
-    "EPOCH_WORDS",
-    "E_AFTER",
-    "E_BEFORE",
-    "E_BLOCK",
-    "E_CAPACITY",
-    "E_GROUPS",
-    "E_NEXT_CHANGE",
-    "E_OUT_WEIGHTS",
-    "E_REFS",
-    "E_SIDES",
-    "LONE_MATCHED",
-    "LONE_MISSING",
-    "OVERFLOW",
-    "SIDE_WORDS",
-    "S_CHANGED",
-    "S_CHANGED_BITS",
-    "S_CHANGED_COUNT",
-    "S_DEGREES_AFTER",
-    "S_DEGREES_BEFORE",
-    "S_FIRST",
-    "S_HEAD",
-    "S_OUT",
-    "S_OUT_CHANGE",
-    "S_VIEW",
-    "emit_lone_rows",
-    "emit_pairs",
-    "partition_by_sign",
-]
+__all__ = ["CURSOR_WORDS", "LONE_MATCHED", "LONE_MISSING", "OVERFLOW", "emit_lone_rows", "emit_pairs", "partition_by_sign"]
 
 OVERFLOW = -7
 LONE_MISSING, LONE_MATCHED = 1, 2
-BLOCK_ROWS = 2048
 CURSOR_WORDS = 5
-
-# The epoch view: what both sides share, then SIDE_WORDS words per side.
-E_GROUPS, E_NEXT_CHANGE, E_REFS, E_BEFORE, E_AFTER, E_OUT_WEIGHTS, E_CAPACITY, E_BLOCK, E_SIDES = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-)
-S_VIEW, S_FIRST, S_HEAD, S_CHANGED, S_CHANGED_BITS, S_CHANGED_COUNT = 0, 1, 2, 3, 4, 5
-S_DEGREES_BEFORE, S_DEGREES_AFTER, S_OUT, S_OUT_CHANGE = 6, 7, 8, 9
-SIDE_WORDS = 10
-EPOCH_WORDS = E_SIDES + 2 * SIDE_WORDS
 
 _AHEAD = 12
 _SMALL = 1 << 31
 _MAX_WEIGHT = 0x7FFFFFFFFFFFFFFF
 
 
-@njit(cache=True, nogil=True)
-def _side_word(epoch: int, side: int, position: int) -> int:
-    return word(epoch, E_SIDES + side * SIDE_WORDS + position)
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def _keep(cursor: int, position: int, value: int) -> None:
     store_u64(cursor + position * 8, value)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _overflows(left: int, right: int) -> bool:
     """Say whether the product of two weights leaves int64."""
     if -_SMALL < left < _SMALL and -_SMALL < right < _SMALL:
@@ -105,7 +73,7 @@ def _overflows(left: int, right: int) -> bool:
     return left > limit or left < -limit
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _wanted(weight: int, sign: int) -> bool:
     """Say whether a weight belongs to the retractions (-1), the insertions (+1) or either (0)."""
     if sign > 0:
@@ -115,16 +83,16 @@ def _wanted(weight: int, sign: int) -> bool:
     return weight != 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
     """Copy addresses and weights of up to BLOCK_ROWS unchanged rows of a side's chain, from row number `position` on.
 
     Returns how many, where the chain goes on (0: it ends), and the largest weight.
     """
-    view = _side_word(epoch, side, S_VIEW)
+    view = side_word(epoch, side, S_VIEW)
     rows, stride = word(view, ROWS), word(view, STRIDE)
-    changed, bits = _side_word(epoch, side, S_CHANGED), _side_word(epoch, side, S_CHANGED_BITS)
-    check = _side_word(epoch, side, S_CHANGED_COUNT) != 0
+    changed, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
+    check = side_word(epoch, side, S_CHANGED_COUNT) != 0
     block = word(epoch, E_BLOCK)
     count = 0
     largest = 0
@@ -143,7 +111,7 @@ def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
     return count, position, largest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: int) -> int:
     """Pair the changes of side `own` of a group with the unchanged rows of the other side's chain.
 
@@ -154,15 +122,15 @@ def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: in
     next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
     before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
     capacity, block, out_weights = word(epoch, E_CAPACITY), word(epoch, E_BLOCK), word(epoch, E_OUT_WEIGHTS)
-    out_own, out_other = _side_word(epoch, own, S_OUT), _side_word(epoch, other, S_OUT)
-    own_change, other_change = _side_word(epoch, own, S_OUT_CHANGE), _side_word(epoch, other, S_OUT_CHANGE)
+    out_own, out_other = side_word(epoch, own, S_OUT), side_word(epoch, other, S_OUT)
+    own_change, other_change = side_word(epoch, own, S_OUT_CHANGE), side_word(epoch, other, S_OUT_CHANGE)
     change, begin, inside = word(cursor, 2), word(cursor, 3), word(cursor, 4)
     if begin == -1:
-        begin = word(_side_word(epoch, other, S_HEAD), group)
+        begin = word(side_word(epoch, other, S_HEAD), group)
     while begin != 0:
         count, following, largest = _load_block(epoch, other, begin)
         if change == -1:
-            change = word(_side_word(epoch, own, S_FIRST), group)
+            change = word(side_word(epoch, own, S_FIRST), group)
         while change >= 0:
             delta = word(after, change) - word(before, change)
             if _wanted(delta, sign):
@@ -196,22 +164,22 @@ def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: in
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pair_changes(epoch: int, group: int, sign: int, cursor: int, at: int) -> int:
     """Pair the changes of both sides of a group; words 2 and 3 of the cursor are the left and the right change (-1: first)."""
     next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
     before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
-    out_left_change = _side_word(epoch, 0, S_OUT_CHANGE)
+    out_left_change = side_word(epoch, 0, S_OUT_CHANGE)
     change, partner = word(cursor, 2), word(cursor, 3)
     if change == -1:
-        change = word(_side_word(epoch, 0, S_FIRST), group)
+        change = word(side_word(epoch, 0, S_FIRST), group)
     while change >= 0:
         own_before, own_after = word(before, change), word(after, change)
         if (sign < 0 and own_before == 0) or (sign > 0 and own_after == 0):
             change = word(next_change, change)
             continue
         if partner == -1:
-            partner = word(_side_word(epoch, 1, S_FIRST), group)
+            partner = word(side_word(epoch, 1, S_FIRST), group)
         while partner >= 0:
             if _overflows(own_after, word(after, partner)) or _overflows(own_before, word(before, partner)):
                 _keep(cursor, 0, OVERFLOW)
@@ -222,12 +190,12 @@ def _pair_changes(epoch: int, group: int, sign: int, cursor: int, at: int) -> in
                     _keep(cursor, 2, change)
                     _keep(cursor, 3, partner)
                     return at
-                store_u64(_side_word(epoch, 0, S_OUT) + at * 8, word(refs, change))
-                store_u64(_side_word(epoch, 1, S_OUT) + at * 8, word(refs, partner))
+                store_u64(side_word(epoch, 0, S_OUT) + at * 8, word(refs, change))
+                store_u64(side_word(epoch, 1, S_OUT) + at * 8, word(refs, partner))
                 store_u64(word(epoch, E_OUT_WEIGHTS) + at * 8, weight)
                 if out_left_change != 0:
                     store_u64(out_left_change + at * 8, change)
-                    store_u64(_side_word(epoch, 1, S_OUT_CHANGE) + at * 8, partner)
+                    store_u64(side_word(epoch, 1, S_OUT_CHANGE) + at * 8, partner)
                 at += 1
             partner = word(next_change, partner)
         change = word(next_change, change)
@@ -236,7 +204,7 @@ def _pair_changes(epoch: int, group: int, sign: int, cursor: int, at: int) -> in
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _pair_one_row(
     change: int,
     row: int,
@@ -268,7 +236,7 @@ def _pair_one_row(
     return at, -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def partition_by_sign(
     left: int, right: int, weights: int, count: int, spare_left: int, spare_right: int, spare_weights: int
 ) -> int:
@@ -296,7 +264,7 @@ def partition_by_sign(
     return kept
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     """Append changed pairs at `filled`; return how far the output is filled. Done when the cursor's group is E_GROUPS.
 
@@ -305,18 +273,18 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     """
     groups = word(epoch, E_GROUPS)
     group, step = word(cursor, 0), word(cursor, 1)
-    first_left, first_right = _side_word(epoch, 0, S_FIRST), _side_word(epoch, 1, S_FIRST)
-    head_left, head_right = _side_word(epoch, 0, S_HEAD), _side_word(epoch, 1, S_HEAD)
-    left_view, right_view = _side_word(epoch, 0, S_VIEW), _side_word(epoch, 1, S_VIEW)
+    first_left, first_right = side_word(epoch, 0, S_FIRST), side_word(epoch, 1, S_FIRST)
+    head_left, head_right = side_word(epoch, 0, S_HEAD), side_word(epoch, 1, S_HEAD)
+    left_view, right_view = side_word(epoch, 0, S_VIEW), side_word(epoch, 1, S_VIEW)
     left_rows, left_stride = word(left_view, ROWS), word(left_view, STRIDE)
     right_rows, right_stride = word(right_view, ROWS), word(right_view, STRIDE)
     next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
     before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
-    out_left, out_right = _side_word(epoch, 0, S_OUT), _side_word(epoch, 1, S_OUT)
+    out_left, out_right = side_word(epoch, 0, S_OUT), side_word(epoch, 1, S_OUT)
     out_weights, capacity = word(epoch, E_OUT_WEIGHTS), word(epoch, E_CAPACITY)
-    changed_right, changed_bits = _side_word(epoch, 1, S_CHANGED), _side_word(epoch, 1, S_CHANGED_BITS)
-    check_right = _side_word(epoch, 1, S_CHANGED_COUNT) != 0
-    plain = _side_word(epoch, 0, S_OUT_CHANGE) == 0
+    changed_right, changed_bits = side_word(epoch, 1, S_CHANGED), side_word(epoch, 1, S_CHANGED_BITS)
+    check_right = side_word(epoch, 1, S_CHANGED_COUNT) != 0
+    plain = side_word(epoch, 0, S_OUT_CHANGE) == 0
     at = filled
     resumed = word(cursor, 2) != -1
     while group < groups:
@@ -385,18 +353,18 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _unchanged_from(epoch: int, side: int, number: int) -> int:
     """Return the first unchanged row at or behind `number` in its chain; 0 at the end."""
-    view = _side_word(epoch, side, S_VIEW)
-    if _side_word(epoch, side, S_CHANGED_COUNT) != 0:
-        changed, bits = _side_word(epoch, side, S_CHANGED), _side_word(epoch, side, S_CHANGED_BITS)
+    view = side_word(epoch, side, S_VIEW)
+    if side_word(epoch, side, S_CHANGED_COUNT) != 0:
+        changed, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
         while number != 0 and in_changed_set(number, changed, bits):
             number = load_u32(word(view, ROWS) + (number - 1) * word(view, STRIDE) + NEXT)
     return number
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def emit_lone_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, filled: int) -> int:
     """Append the lone rows of one side at `filled`; return how far the output is filled.
 
@@ -404,15 +372,15 @@ def emit_lone_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, fil
     The cursor is: group, step (0: changes, 1: unchanged rows), change (-1: first), row of the chain (-1: head).
     """
     groups = word(epoch, E_GROUPS)
-    view = _side_word(epoch, side, S_VIEW)
+    view = side_word(epoch, side, S_VIEW)
     rows, stride = word(view, ROWS), word(view, STRIDE)
-    first, head = _side_word(epoch, side, S_FIRST), _side_word(epoch, side, S_HEAD)
-    degrees_before = _side_word(epoch, 1 - side, S_DEGREES_BEFORE)
-    degrees_after = _side_word(epoch, 1 - side, S_DEGREES_AFTER)
+    first, head = side_word(epoch, side, S_FIRST), side_word(epoch, side, S_HEAD)
+    degrees_before = side_word(epoch, 1 - side, S_DEGREES_BEFORE)
+    degrees_after = side_word(epoch, 1 - side, S_DEGREES_AFTER)
     next_change, refs = word(epoch, E_NEXT_CHANGE), word(epoch, E_REFS)
     before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
     capacity, out_weights = word(epoch, E_CAPACITY), word(epoch, E_OUT_WEIGHTS)
-    out_own, out_other = _side_word(epoch, side, S_OUT), _side_word(epoch, 1 - side, S_OUT)
+    out_own, out_other = side_word(epoch, side, S_OUT), side_word(epoch, 1 - side, S_OUT)
     group, step, change, position = word(cursor, 0), word(cursor, 1), word(cursor, 2), word(cursor, 3)
     at = filled
     full = False

@@ -6,8 +6,7 @@ itself: the first page of it, so that a mapped file can be reopened without read
 
 from __future__ import annotations
 
-from numba import njit
-
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.memory import load_u64
 
 __all__ = [
@@ -63,7 +62,7 @@ H_FREE_BLOCKS = 64  # one list per size class, to the end of the header
 HEADER_WORDS = 512
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def word(view: int, position: int) -> int:
     """Return one word of a side view (or of a header), by its address."""
     return load_u64(view + position * 8)

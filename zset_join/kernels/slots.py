@@ -10,8 +10,7 @@ Cost: a probe is one cache miss for the slot and one for the row. Bytes: 8 per s
 
 from __future__ import annotations
 
-from numba import njit
-
+from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import equal_columns
 from zset_join.kernels.memory import load_u64, prefetch, shift_right, store_u64
 
@@ -31,7 +30,7 @@ __all__ = [
 _LOW = 0xFFFFFFFF
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_key_slot(
     slots: int,
     bits: int,
@@ -61,13 +60,13 @@ def find_key_slot(
         position = (position + 1) & mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def slot_number(slots: int, position: int) -> int:
     """Return the row number of a slot."""
     return load_u64(slots + position * 8) & _LOW
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_key(
     slots: int,
     bits: int,
@@ -85,13 +84,13 @@ def find_key(
     return 0 if position < 0 else slot_number(slots, position)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def prefetch_slot(slots: int, bits: int, code: int) -> None:
     """Ask for the slot of a hash."""
     prefetch(slots + shift_right(code, 32 - bits) * 8)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def likely_row(slots: int, bits: int, code: int) -> int:
     """Return the number of the first row with this hash near its home, unverified; 0 if none. Used to fetch rows ahead."""
     mask = (1 << bits) - 1
@@ -106,7 +105,7 @@ def likely_row(slots: int, bits: int, code: int) -> int:
     return 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_row_slot(slots: int, bits: int, code: int, number: int) -> int:
     """Return the position of the slot that holds row `number`, or -1."""
     mask = (1 << bits) - 1
@@ -120,7 +119,7 @@ def find_row_slot(slots: int, bits: int, code: int, number: int) -> int:
         position = (position + 1) & mask
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def insert_slot(slots: int, bits: int, code: int, number: int) -> None:
     """Add a row number under a hash; the caller has made room."""
     mask = (1 << bits) - 1
@@ -130,14 +129,14 @@ def insert_slot(slots: int, bits: int, code: int, number: int) -> None:
     store_u64(slots + position * 8, (code << 32) | number)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def replace_slot(slots: int, position: int, number: int) -> None:
     """Let a slot point to another row of the same key."""
     slot = load_u64(slots + position * 8)
     store_u64(slots + position * 8, (slot ^ (slot & _LOW)) | number)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def remove_slot(slots: int, bits: int, position: int) -> None:
     """Empty a slot and shift its followers back."""
     mask = (1 << bits) - 1
@@ -155,7 +154,7 @@ def remove_slot(slots: int, bits: int, position: int) -> None:
     store_u64(slots + hole * 8, 0)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rehash(old_slots: int, old_bits: int, new_slots: int, new_bits: int) -> None:
     """Fill an empty table from another one, in one forward pass over both."""
     for position in range(1 << old_bits):

@@ -32,12 +32,11 @@ from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
 from zset_join.relation import Relation
-from zset_join.state.changed_groups import CANDIDATE_NAMES, CHANGE_NAMES, OUTPUT_NAMES, ChangedGroups, Step
+from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Step
 from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
 from zset_join.state.joined_rows import JoinedRows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.residual_degrees import ResidualDegrees, live_flags
-from zset_join.state.scratch import Scratch
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_side
 from zset_join.tick import Tick
@@ -45,7 +44,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["JOIN_TYPES", "HashJoin"]
 
-_LEFT, _RIGHT = 0, 1
+_LEFT = 0
 _LONE = {
     "inner": (0, 0),
     "left": (p.LONE_MISSING, 0),
@@ -55,7 +54,6 @@ _LONE = {
     "left_anti": (p.LONE_MISSING, 0),
 }
 _CHUNKS_AT_ONCE = 4
-_SPARE_NAMES = ("spare_left", "spare_right", "spare_weights")
 _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 
@@ -66,7 +64,6 @@ class _Prepared:
     tick: Tick
     deltas: tuple[ZSet, ZSet]
     sides: tuple[PreparedSide | None, PreparedSide | None]
-    groups: ChangedGroups | None
     masks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     degrees: dict[int, ResidualDegrees] | None = None
 
@@ -142,9 +139,11 @@ class HashJoin:
             mode="changelog",
         )
         self._chunk_rows = chunk_rows
-        self._output_rows = _CHUNKS_AT_ONCE * chunk_rows
+        self._output = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
+        self._spare = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
+        self._candidate_output: OutputArrays | None = None
         self._overflowed = False
-        self._scratch = Scratch()
+        self._reader = object()
         self._prepared: _Prepared | None = None
         self._totals = {"stale_rows": 0, "unknown_deletes": 0, "rejected_rows": 0}
         self._sides = [
@@ -168,6 +167,7 @@ class HashJoin:
                 code="STATE_HALF_WRITTEN",
                 directory=directory,
             )
+        self._groups = ChangedGroups(self._sides, self._lone, residual=residual is not None)
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
 
     # ---------------------------------------------------------------- the operator protocol
@@ -187,9 +187,8 @@ class HashJoin:
         if all(len(delta) == 0 for delta in deltas):
             return
         prepared = self._prepare(tick, deltas)
-        groups = self._accepted(prepared)
-        if any(groups.counts):
-            yield from self._emit(prepared, groups)
+        self._refuse_bad_input(prepared)
+        yield from self._emit(prepared)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Fold the deltas of one epoch into the state.
@@ -207,8 +206,8 @@ class HashJoin:
                 absorbed_epoch=self.absorbed_epoch,
             )
         prepared = self._prepare(tick, deltas)
-        groups = self._accepted(prepared)
-        degrees = self._degrees(prepared, groups) if self._residual is not None else {}
+        self._refuse_bad_input(prepared)
+        degrees = self._degrees(prepared) if self._residual is not None else {}
         for side in self._sides:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
@@ -233,7 +232,7 @@ class HashJoin:
 
     def resident_bytes(self) -> int:
         """Return the bytes of both sides and of the working arrays."""
-        return sum(side.resident_bytes() for side in self._sides) + self._scratch.resident_bytes()
+        return sum(side.resident_bytes() for side in self._sides) + self._groups.resident_bytes()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""
@@ -276,44 +275,72 @@ class HashJoin:
             return kept
         self._prepared = None
         found = [side.prepare(delta) if len(delta) else None for side, delta in zip(self._sides, (left, right), strict=True)]
-        prepared = _Prepared(tick, (left, right), (found[0], found[1]), None)
+        prepared = _Prepared(tick, (left, right), (found[0], found[1]))
         if not (prepared.rejected and self.on_bad_input == "error"):
-            prepared.groups = ChangedGroups(self._sides, found, self._scratch, self._lone, residual=self._residual is not None)
+            self._groups.list(found)
         self._prepared = prepared
         return prepared
 
-    def _accepted(self, prepared: _Prepared) -> ChangedGroups:
-        """Return the changes of an epoch whose input is good, or is allowed to be partly bad."""
-        if prepared.groups is None:
+    def _refuse_bad_input(self, prepared: _Prepared) -> None:
+        if prepared.rejected and self.on_bad_input == "error":
             raise describe_rejection(self.inputs, prepared.sides, prepared.tick)
-        return prepared.groups
 
-    def _emit(self, prepared: _Prepared, groups: ChangedGroups) -> Iterator[ZSet]:
+    def _emit(self, prepared: _Prepared) -> Iterator[ZSet]:
         """Yield all retractions, then all insertions.
 
-        Both are made in one pass as long as they fit the output arrays; a larger answer takes one pass for each.
+        Part by part, both are made in one pass; the insertions are held back, as long as they fit, until all retractions are
+        out. A part whose rows do not fit the output arrays is passed over once for each sign.
         """
-        scratch = self._scratch
-        for name in OUTPUT_NAMES:
-            scratch.array(name, self._output_rows)
-        if self._residual is None and not self._overflowed:
-            filled = self._fill(self._steps(prepared, groups, 0))
-            self._overflowed = filled < 0
-            if filled >= 0:
-                places = [scratch.address(name) for name in OUTPUT_NAMES]
-                for name in _SPARE_NAMES:
-                    scratch.array(name, self._output_rows)
-                p.partition_by_sign(*places, filled, *(scratch.address(name) for name in _SPARE_NAMES))
-                yield from self._chunks(prepared, filled)
+        groups = self._groups
+        held: list[ZSet] = []
+        held_rows = 0
+        postponed: list[int] = []
+        self._reader = reader = object()
+        for part in range(groups.parts):
+            groups.enter(part)
+            filled = -1
+            if self._residual is None and held_rows < self._output.rows and not self._overflowed:
+                filled = self._fill(self._steps(prepared, 0))
+                self._overflowed = filled < 0
+            if filled < 0:
+                postponed.append(part)
+                yield from self._fill_often(prepared, reader, -1)
+                continue
+            retractions = p.partition_by_sign(*self._output.addresses, filled, *self._spare.addresses)
+            if groups.parts == 1:
+                yield from self._chunks(reader, 0, filled)
                 return
-        total = 0
-        for sign in (-1, 1):
-            make_steps = self._steps if self._residual is None else self._residual_steps
-            steps = make_steps(prepared, groups, sign)
-            for filled in self._fill_often(steps):
-                total += filled
-                yield from self._chunks(prepared, filled)
-        self._overflowed = self._residual is None and total > self._output_rows
+            yield from self._chunks(reader, 0, retractions)
+            held.extend(self._chunks(reader, retractions, filled))
+            held_rows += filled - retractions
+        yield from held
+        rows = 0
+        for part in postponed:
+            self._check_current(reader)
+            groups.enter(part)
+            for chunk in self._fill_often(prepared, reader, 1):
+                rows += len(chunk)
+                yield chunk
+        self._overflowed = self._residual is None and bool(postponed) and rows > self._output.rows // 2
+
+    def _steps(self, prepared: _Prepared, sign: int) -> list[Step]:
+        if self._residual is not None:
+            return self._residual_steps(prepared, sign)
+        output = self._output
+        steps = [self._pair_step(prepared, sign, output)] if self._pairs else []
+        return steps + [self._groups.lone_step(side, kind, sign, output) for side, kind in enumerate(self._lone) if kind]
+
+    def _pair_step(self, prepared: _Prepared, sign: int, output: OutputArrays) -> Step:
+        """Return a step whose overflow is the error that names join and epoch."""
+        step = self._groups.pair_step(sign, output)
+
+        def checked(filled: int) -> tuple[int, bool]:
+            try:
+                return step(filled)
+            except OverflowError:
+                raise self._weight_overflow(prepared.tick) from None
+
+        return checked
 
     def _fill(self, steps: Sequence[Step]) -> int:
         """Run steps that all fit the output arrays; return how far they are filled, -1 when they do not fit."""
@@ -324,38 +351,37 @@ class HashJoin:
                 return -1
         return filled
 
-    def _fill_often(self, steps: Sequence[Step]) -> Iterator[int]:
-        """Run steps, stopping whenever the output arrays are full and at the end."""
+    def _fill_often(self, prepared: _Prepared, reader: object, sign: int) -> Iterator[ZSet]:
+        """Run the steps of one sign, yielding chunks whenever the output arrays are full and at the end."""
         filled = 0
-        for step in steps:
+        for step in self._steps(prepared, sign):
             done = False
             while not done:
+                self._check_current(reader)
                 filled, done = step(filled)
-                if filled == self._output_rows:
-                    yield filled
+                if filled == self._output.rows:
+                    yield from self._chunks(reader, 0, filled)
                     filled = 0
-        if filled:
-            yield filled
+        yield from self._chunks(reader, 0, filled)
 
-    def _chunks(self, prepared: _Prepared, filled: int) -> Iterator[ZSet]:
-        for begin in range(0, filled, self._chunk_rows):
-            self._check_current(prepared)
-            yield from self._gather(begin, min(self._chunk_rows, filled - begin))
+    def _chunks(self, reader: object, begin: int, end: int) -> Iterator[ZSet]:
+        while begin < end:
+            self._check_current(reader)
+            count = min(self._chunk_rows, end - begin)
+            yield from self._gather(begin, count)
+            begin += count
 
-    def _check_current(self, prepared: _Prepared) -> None:
-        if self._prepared is not prepared:
+    def _check_current(self, reader: object) -> None:
+        if self._reader is not reader or self._prepared is None:
             raise StateError(
-                f"the answer of epoch {prepared.tick.epoch} was read on after another epoch had begun; finish reading an "
-                "answer before the next one.",
+                "an answer was read on after the next one had begun; finish reading an answer before asking for another.",
                 code="ANSWER_OUTDATED",
-                epoch=prepared.tick.epoch,
             )
 
     def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
-        left, right, weights = OUTPUT_NAMES
-        scratch = self._scratch
+        left, right, _ = self._output.addresses
         try:
-            rows = self._joined.gather(scratch.address(left) + 8 * begin, scratch.address(right) + 8 * begin, count)
+            rows = self._joined.gather(left + 8 * begin, right + 8 * begin, count)
         except OverflowError:
             if count == 1:
                 raise
@@ -363,34 +389,21 @@ class HashJoin:
             yield from self._gather(begin, half)
             yield from self._gather(begin + half, count - half)
             return
-        yield ZSet(rows, scratch.array(weights, 0)[begin : begin + count].copy())
-
-    def _steps(self, prepared: _Prepared, groups: ChangedGroups, sign: int) -> list[Step]:
-        steps = [self._checked_step(groups.pair_step(sign, OUTPUT_NAMES, self._output_rows), prepared)] if self._pairs else []
-        return steps + [groups.lone_step(side, kind, sign, self._output_rows) for side, kind in enumerate(self._lone) if kind]
-
-    def _checked_step(self, step: Step, prepared: _Prepared) -> Step:
-        """Turn the overflow of a step into the error that names join and epoch."""
-
-        def checked(filled: int) -> tuple[int, bool]:
-            try:
-                return step(filled)
-            except OverflowError:
-                raise self._weight_overflow(prepared.tick) from None
-
-        return checked
+        yield ZSet(rows, self._output.weights[begin : begin + count].copy())
 
     # ---------------------------------------------------------------- residual predicate
 
-    def _candidates(self, prepared: _Prepared, groups: ChangedGroups) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
+    def _candidates(self, prepared: _Prepared) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
         """Yield chunks of pairs with equal keys that changed: refs, weights, and the positions of either change."""
-        arrays = [self._scratch.array(name, self._chunk_rows) for name in (*CANDIDATE_NAMES, *CHANGE_NAMES)]
-        step = self._checked_step(groups.pair_step(0, CANDIDATE_NAMES, self._chunk_rows, CHANGE_NAMES), prepared)
+        if self._candidate_output is None:
+            self._candidate_output = OutputArrays(self._chunk_rows, with_changes=True)
+        output = self._candidate_output
+        step = self._pair_step(prepared, 0, output)
         done = False
         while not done:
             count, done = step(0)
             if count:
-                left_refs, right_refs, weights, left_change, right_change = (array[:count] for array in arrays)
+                left_refs, right_refs, weights, left_change, right_change = (line[:count] for line in output.words)
                 yield left_refs, right_refs, weights, left_change, right_change
 
     def _passes(self, left_refs: Any, right_refs: Any) -> npt.NDArray[np.bool_]:
@@ -405,29 +418,20 @@ class HashJoin:
             columns.append(dict(zip(ordered, gathered, strict=True)))
         return evaluate(self._residual, columns[0], columns[1], len(left_refs))
 
-    def _degrees(self, prepared: _Prepared, groups: ChangedGroups) -> dict[int, ResidualDegrees]:
+    def _degrees(self, prepared: _Prepared) -> dict[int, ResidualDegrees]:
         """Evaluate every candidate pair once; keep the outcome as bits and the degrees of the preserved sides."""
         if prepared.degrees is not None:
             return prepared.degrees
-        names = ("refs", "numbers", "before", "after")
-        refs, numbers, before, after = (self._scratch.array(name, 0) for name in names)
-        bounds = ((0, groups.counts[0]), (groups.counts[0], sum(groups.counts)))
-        degrees = {
-            side: ResidualDegrees(
-                self._sides[side],
-                self._lone[side],
-                begin,
-                refs[begin:end],
-                numbers[begin:end],
-                before[begin:end],
-                after[begin:end],
-            )
-            for side, (begin, end) in enumerate(bounds)
-            if self._lone[side]
-        }
-        prepared.masks = []
-        if any(groups.counts):
-            for left_refs, right_refs, _, left_change, right_change in self._candidates(prepared, groups):
+        groups = self._groups
+        degrees = {}
+        for side, kind in enumerate(self._lone):
+            if kind:
+                begin, arrays = groups.changes_of(side)
+                degrees[side] = ResidualDegrees(self._sides[side], kind, begin, *arrays)
+        if groups.parts:
+            groups.enter(0)
+            before, after = groups.weights_of_changes()
+            for left_refs, right_refs, _, left_change, right_change in self._candidates(prepared):
                 passing = self._passes(left_refs, right_refs)
                 prepared.masks.append(np.packbits(passing))
                 own = ((left_change[passing], left_refs[passing]), (right_change[passing], right_refs[passing]))
@@ -439,9 +443,9 @@ class HashJoin:
         prepared.degrees = degrees
         return degrees
 
-    def _residual_steps(self, prepared: _Prepared, groups: ChangedGroups, sign: int) -> list[Step]:
-        degrees = self._degrees(prepared, groups)
-        steps = [self._copy_step(self._passing_pairs(prepared, groups, sign))] if self._pairs else []
+    def _residual_steps(self, prepared: _Prepared, sign: int) -> list[Step]:
+        degrees = self._degrees(prepared)
+        steps = [self._copy_step(self._passing_pairs(prepared, sign))] if self._pairs else []
         for side, found in degrees.items():
             refs, weights = found.lone_rows()
             kept = weights * sign > 0
@@ -450,8 +454,8 @@ class HashJoin:
             steps.append(self._copy_step(iter([(*parts, weights[kept])])))
         return steps
 
-    def _passing_pairs(self, prepared: _Prepared, groups: ChangedGroups, sign: int) -> Iterator[tuple[Any, Any, Any]]:
-        for number, (left_refs, right_refs, weights, _, _) in enumerate(self._candidates(prepared, groups)):
+    def _passing_pairs(self, prepared: _Prepared, sign: int) -> Iterator[tuple[Any, Any, Any]]:
+        for number, (left_refs, right_refs, weights, _, _) in enumerate(self._candidates(prepared)):
             passing = np.unpackbits(prepared.masks[number], count=len(weights)).view(np.bool_)
             kept = passing & ((weights > 0) == (sign > 0))
             yield left_refs[kept], right_refs[kept], weights[kept]
@@ -467,9 +471,9 @@ class HashJoin:
                     return filled, True
                 pending.append(following)
             arrays = pending.pop()
-            count = min(len(arrays[2]), self._output_rows - filled)
-            for name, array in zip(OUTPUT_NAMES, arrays, strict=True):
-                self._scratch.array(name, 0)[filled : filled + count] = array[:count]
+            count = min(len(arrays[2]), self._output.rows - filled)
+            for line, array in zip(self._output.words, arrays, strict=True):
+                line[filled : filled + count] = array[:count]
             if count < len(arrays[2]):
                 pending.append(tuple(array[count:] for array in arrays))
             return filled + count, False

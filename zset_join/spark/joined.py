@@ -122,8 +122,20 @@ def join(
         sides.append(RouteNode(source=source) if needs_route(source.relation) else source)
     node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
     joined = JoinedStream(left=left, right=right, node=node)
-    _ = joined.output  # checks the condition against both schemas
+    _check_names(joined.columns)  # making the output checks the condition as well
     return joined
+
+
+def _check_names(columns: list[str]) -> None:
+    lowered = [name.lower() for name in columns]
+    clashing = sorted(name for name in columns if lowered.count(name.lower()) > 1)
+    if clashing:
+        raise PlanError(
+            f"the join would have the columns {clashing}, which differ only by case; Spark takes them for one. Rename one "
+            "before the join.",
+            code="OUTPUT_NAMES",
+            columns=clashing,
+        )
 
 
 def _key_pairs(left: ChangeStream, right: ChangeStream, on: Any) -> tuple[list[tuple[str, str]], bool]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import __version__ as pyspark_version
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -95,8 +96,8 @@ def _check_workers(session: SparkSession) -> None:
     worker_python = session.sparkContext.pythonExec
     try:
         answer = session.range(1).coalesce(1).mapInArrow(_introduce_worker, "note string").collect()[0][0]
-    except PySparkException as error:
-        found = re.findall(r"(\w*Error: .*)", str(error))
+    except (PySparkException, Py4JJavaError) as error:
+        found = re.findall(r"(\w*(?:Error|IOException): .*)", str(error))
         raise PlanError(
             f"a worker with the Python {worker_python!r} could not answer: {found[-1] if found else error}. {cure}",
             code="WORKER_PYTHON",

@@ -167,7 +167,7 @@ def changes(
     deleted = F.lit(False)
     if apply_as_deletes is not None:
         told = apply_as_deletes
-        told = _parsed(told, "apply_as_deletes", name) if isinstance(told, str) else told
+        told = _parsed(df, told, "apply_as_deletes", name) if isinstance(told, str) else told
         deleted = F.coalesce(told, F.lit(False))
     weight = F.when(deleted, F.lit(-1)).otherwise(F.lit(1)).cast("long")
     return _make(df, name, "upsert", columns, key_names, sequence, weight)
@@ -359,7 +359,7 @@ def _sequence(df: DataFrame, sequence_by: Any, columns: tuple[str, ...], name: s
         return ((f"{_SEQUENCE}0", sequence_by),)
     wanted = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
     if isinstance(sequence_by, str) and sequence_by not in df.columns:
-        return ((f"{_SEQUENCE}0", _parsed(sequence_by, "sequence_by", name)),)
+        return ((f"{_SEQUENCE}0", _parsed(df, sequence_by, "sequence_by", name)),)
     _check_known(df, wanted, "sequence_by", name)
     return tuple(
         (column, None) if column in columns else (f"{_SEQUENCE}{position}", F.col(_quoted(column)))
@@ -400,16 +400,21 @@ def _check_known(df: DataFrame, columns: Sequence[str], argument: str, name: str
         )
 
 
-def _parsed(text: str, argument: str, name: str) -> Column:
+def _parsed(df: DataFrame, text: str, argument: str, name: str) -> Column:
     try:
-        return F.expr(text)
-    except ParseException as error:
+        df.selectExpr(text)
+    except (AnalysisException, ParseException) as error:
         raise PlanError(
-            f'changes "{name}": {argument}={text!r} is not an SQL expression: {str(error).strip().splitlines()[0]}',
+            f'changes "{name}": Spark cannot make sense of {argument}={text!r}: {_first_line(error)} Columns: {df.columns}.',
             code="EXPRESSION",
             name=name,
             argument=argument,
         ) from error
+    return F.expr(text)
+
+
+def _first_line(error: Exception) -> str:
+    return next(line for line in (*str(error).splitlines(), "no reason given.") if line.strip())
 
 
 def _quoted(column: str) -> str:

@@ -1,164 +1,212 @@
 """The changes of one epoch on both sides of a join, grouped by join key and looked up in both states.
 
-What it holds is scratch memory shared with the operator: it is valid until the next epoch is prepared. It makes *steps*:
-functions that append output rows to the output arrays, say how far those are filled and whether they are done, and go on where
-they stopped when they are called again.
+A large epoch is worked off in *parts*: its changes are sorted by the top bits of their join key's hash, so that the groups of
+one part, with everything said about them, stay in the processor's cache. What it holds is scratch memory shared with the
+operator: it is valid until the next epoch is prepared, and one part at a time.
+
+It makes *steps*: functions that append output rows to the output arrays, say how far those are filled and whether they are
+done, and go on where they stopped when they are called again.
+
+Bytes: 6 words per change, twice where there are parts, and 20 words per change of the largest part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from zset_join.kernels import epoch as e
 from zset_join.kernels import pairs as p
-from zset_join.kernels.groups import find_group_rows, group_changes, group_degrees, make_changed_set
-from zset_join.state.scratch import Scratch
+from zset_join.kernels.groups import match_changes, partition_changes
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["CANDIDATE_NAMES", "CHANGE_NAMES", "OUTPUT_NAMES", "ChangedGroups", "Step"]
+__all__ = ["ChangedGroups", "OutputArrays", "Step"]
 
 Step = Callable[[int], tuple[int, bool]]
 
-OUTPUT_NAMES = ("out_left", "out_right", "out_weights")
-CANDIDATE_NAMES = ("candidate_left", "candidate_right", "candidate_weights")
-CHANGE_NAMES = ("candidate_left_change", "candidate_right_change")
+_LISTED = 6  # REFS, NUMBERS, BEFORE, AFTER, HASHES, MATCHABLE
+_LISTED_WORDS = (e.E_REFS, e.E_NUMBERS, e.E_BEFORE, e.E_AFTER, e.E_HASHES, e.E_MATCHABLE)
+_GROUPED_WORDS = (e.E_NEXT_CHANGE, e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
+_GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
+_GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
+_PART_CHANGES = 8192
 
-_CHANGES = ("refs", "numbers", "before", "after", "hashes", "matchable")
-_FIRST = ("first_left", "first_right")
-_HEAD = ("head_left", "head_right")
+
+class OutputArrays:
+    """Record addresses of either side and weights of output rows, filled by steps.
+
+    Args:
+        rows: how many rows they take.
+        with_changes: whether to note the position of either change too.
+    """
+
+    def __init__(self, rows: int, *, with_changes: bool = False) -> None:
+        self.rows = rows
+        self.words = np.empty((5 if with_changes else 3, rows), np.int64)
+        self.addresses = tuple(int(line.ctypes.data) for line in self.words)
+
+    @property
+    def left(self) -> npt.NDArray[np.int64]:
+        """Return the record addresses of the left side."""
+        return self.words[0]
+
+    @property
+    def right(self) -> npt.NDArray[np.int64]:
+        """Return the record addresses of the right side."""
+        return self.words[1]
+
+    @property
+    def weights(self) -> npt.NDArray[np.int64]:
+        """Return the weights."""
+        return self.words[2]
+
+    @property
+    def changes(self) -> npt.NDArray[np.int64]:
+        """Return the positions of the left and of the right change, -1 for an unchanged row."""
+        return self.words[3:]
 
 
 class ChangedGroups:
-    """Group the changes of an epoch. Cost: the changes.
+    """Group the changes of an epoch.
 
     Args:
         sides: state of the left and of the right side.
-        prepared: what the epoch's delta does to each side, None for an empty delta.
-        scratch: arrays of the operator.
         lone: per side, what the join says about its lone rows (`LONE_MISSING`, `LONE_MATCHED` or 0 for nothing).
         residual: whether matching means more than an equal key, so that degrees cannot be read off the other side.
     """
 
-    def __init__(
-        self,
-        sides: Sequence[SideState],
-        prepared: Sequence[PreparedSide | None],
-        scratch: Scratch,
-        lone: tuple[int, int],
-        *,
-        residual: bool,
-    ) -> None:
+    def __init__(self, sides: Sequence[SideState], lone: tuple[int, int], *, residual: bool) -> None:
         self._sides = sides
-        self._scratch = scratch
-        self._reads_degrees = tuple(not residual and lone[1 - side] != 0 for side in (0, 1))
-        self._changed: list[tuple[int, int, int]] = []
-        self.groups = 0
-        size = 2 * sum(side.count for side in prepared if side is not None) + 2
-        arrays = [scratch.array(name, size) for name in _CHANGES]
-        end = 0
-        counts = []
-        for side, found in zip(sides, prepared, strict=True):
-            begin = end
-            if found is not None:
-                end = side.list_changes(found, begin, arrays)
-            counts.append(end - begin)
-        self.counts = (counts[0], counts[1])
-        if end:
-            self._group(lone)
-        if end and any(self._reads_degrees):
-            self._read_degrees()
+        self._residual = residual
+        self._view = np.zeros(e.EPOCH_WORDS, np.int64)
+        self._side_view = self._view[-2 * e.SIDE_WORDS :].reshape(2, e.SIDE_WORDS)
+        self._epoch = int(self._view.ctypes.data)
+        for side in (0, 1):
+            self._side_view[side, e.S_READS_DEGREES] = not residual and lone[1 - side] != 0
+            self._side_view[side, e.S_ASKED_BY_OWN] = lone[1 - side] != 0
+        self._block = np.empty(2 * e.BLOCK_ROWS, np.int64)
+        self._view[e.E_BLOCK] = self._block.ctypes.data
+        self._listed = np.empty((_LISTED, 0), np.int64)
+        self._parted = np.empty((_LISTED, 0), np.int64)
+        self._grouped = np.empty((_GROUPED, 0), np.int64)
+        self._tables = [np.empty(0, np.int64)] * 3
+        self._bounds = np.zeros(3, np.int64)
+        self.parts = 0
+        self.counts = (0, 0)
 
-    def _group(self, lone: tuple[int, int]) -> None:
-        scratch = self._scratch
-        left, right = self._sides
-        total = sum(self.counts)
-        size = total + 2
-        refs, numbers, _, _, hashes, matchable = (scratch.array(name, 0) for name in _CHANGES)
-        first = [scratch.array(name, size) for name in _FIRST]
-        heads = [scratch.array(name, size) for name in _HEAD]
-        last = [scratch.array("last_left", size), scratch.array("last_right", size)]
-        of_group = [scratch.array(name, size) for name in ("group_refs", "group_sides", "group_hashes")]
-        next_change = scratch.array("next_change", size)
-        table, bits = scratch.table("groups", total)
-        keys = (left.join_columns.address, right.join_columns.address)
-        self.groups = group_changes(
-            *self.counts,
-            refs,
-            hashes,
-            matchable,
-            left.arena.heap_address,
-            keys[0],
-            right.arena.heap_address,
-            keys[1],
-            table,
-            bits,
-            next_change,
-            *first,
-            *last,
-            *of_group,
-        )
-        for side, begin in ((0, 0), (1, self.counts[0])):
-            changed, changed_bits = scratch.table(f"changed{side}", self.counts[side])
-            count = make_changed_set(begin, begin + self.counts[side], numbers, changed, changed_bits)
-            self._changed.append((changed, changed_bits, count))
-        find_group_rows(left.view, right.view, self.groups, *first, lone[1] != 0, lone[0] != 0, *of_group, *keys, *heads)
-
-    def _read_degrees(self) -> None:
-        scratch = self._scratch
-        for side, state in enumerate(self._sides):
-            if self._reads_degrees[side]:
-                changed, bits, _ = self._changed[side]
-                degrees = [scratch.array(f"degree_{when}{side}", self.groups + 2) for when in ("before", "after")]
-                chains = [scratch.array(name, 0) for name in (_FIRST[side], _HEAD[side])]
-                lists = [scratch.array(name, 0) for name in ("next_change", "after")]
-                group_degrees(self.groups, *chains, state.view, *lists, changed, bits, *degrees)
-
-    def pair_step(self, sign: int, names: tuple[str, str, str], capacity: int, changes: tuple[str, str] | None = None) -> Step:
-        """Return the step that appends changed pairs: retractions (-1), insertions (+1) or both (0).
+    def list(self, prepared: Sequence[PreparedSide | None]) -> None:
+        """List the changes of an epoch and sort them into parts. Cost: the changes.
 
         Args:
-            sign: which pairs.
-            names: scratch arrays for left refs, right refs and weights.
-            capacity: how many rows these arrays take.
-            changes: scratch arrays for the position of either change, where they are wanted.
+            prepared: what the epoch's delta does to each side, None for an empty delta.
+        """
+        size = 2 * sum(side.count for side in prepared if side is not None)
+        if self._listed.shape[1] < size:
+            self._listed = np.empty((_LISTED, size + size // 2), np.int64)
+        end = 0
+        counts = []
+        for side, found in zip(self._sides, prepared, strict=True):
+            begin = end
+            if found is not None:
+                end = side.list_changes(found, begin, self._listed)
+            counts.append(end - begin)
+        self.counts = (counts[0], counts[1])
+        part_bits = 0 if self._residual else max(0, (end // _PART_CHANGES).bit_length())
+        self.parts = min(end, 1 << part_bits)
+        self._bounds = np.zeros(2 * self.parts + 1, np.int64)
+        self._view[e.E_PART_BITS] = part_bits
+        if part_bits:
+            if self._parted.shape[1] < end:
+                self._parted = np.empty((_LISTED, self._listed.shape[1]), np.int64)
+            partition_changes(counts[0], end, part_bits, self._listed, self._parted, self._bounds)
+        elif end:
+            self._bounds[1:] = (counts[0], end)
+
+    def _keep_room(self, size: int) -> None:
+        """Make room for grouping a part of `size` changes."""
+        if self._grouped.shape[1] < size + 2:
+            self._grouped = np.empty((_GROUPED, size + size // 2 + 2), np.int64)
+            lines = iter(int(line.ctypes.data) for line in self._grouped)
+            for what in _GROUPED_WORDS:
+                self._view[what] = next(lines)
+            for side in (0, 1):
+                for what in _GROUPED_SIDE_WORDS:
+                    self._side_view[side, what] = next(lines)
+        bits = _table_bits(size)
+        if len(self._tables[0]) < 1 << bits:
+            self._tables = [np.empty(1 << bits, np.int64) for _ in range(3)]
+            self._view[e.E_GROUP_TABLE] = self._tables[0].ctypes.data
+            for side in (0, 1):
+                self._side_view[side, e.S_CHANGED] = self._tables[1 + side].ctypes.data
+
+    def enter(self, part: int) -> None:
+        """Group the changes of one part and look its join keys up. Cost: the changes of the part."""
+        begin, middle, end = self._bounds[2 * part : 2 * part + 3].tolist()
+        self._keep_room(end - begin)
+        arrays = self._listed if self.parts == 1 else self._parted
+        address = int(arrays.ctypes.data) + 8 * begin
+        for line, what in enumerate(_LISTED_WORDS):
+            self._view[what] = address + line * arrays.strides[0]
+        self._view[e.E_GROUP_BITS] = _table_bits(end - begin)
+        for side, (state, count) in enumerate(zip(self._sides, (middle - begin, end - middle), strict=True)):
+            view = self._side_view[side]
+            view[e.S_VIEW] = state.view
+            view[e.S_KEY_COLUMNS] = state.join_columns.address
+            view[e.S_COUNT] = count
+            view[e.S_CHANGED_BITS] = _table_bits(count)
+        match_changes(self._epoch)
+
+    def changes_of(self, side: int) -> tuple[int, list[npt.NDArray[np.int64]]]:
+        """Return the position of a side's first change, and its REFS, NUMBERS, BEFORE and AFTER."""
+        begin = 0 if side == 0 else self.counts[0]
+        return begin, [line[begin : begin + self.counts[side]] for line in self._listed[:4]]
+
+    def weights_of_changes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the weights before and after of all changes."""
+        return self._listed[2], self._listed[3]
+
+    def pair_step(self, sign: int, output: OutputArrays) -> Step:
+        """Return the step that appends the part's changed pairs: retractions (-1), insertions (+1) or both (0).
 
         The step raises OverflowError when a weight leaves int64.
         """
-        view = self._epoch_view(names, capacity, changes)
-        cursor = np.array([0, 0, -1, -1, 0], np.int64)
-        epoch, place = int(view.ctypes.data), int(cursor.ctypes.data)
+        cursor = self._cursor(output)
+        place = int(cursor.ctypes.data)
 
         def step(filled: int) -> tuple[int, bool]:
-            filled = p.emit_pairs(epoch, sign, place, filled)
+            filled = p.emit_pairs(self._epoch, sign, place, filled)
             if cursor[0] == p.OVERFLOW:
                 raise OverflowError("product of two weights")
-            return filled, bool(cursor[0] == view[p.E_GROUPS])
+            return filled, bool(cursor[0] == self._view[e.E_GROUPS])
 
         return step
 
-    def lone_step(self, side: int, kind: int, sign: int, capacity: int) -> Step:
-        """Return the step that appends the lone rows of one side to the output arrays."""
-        view = self._epoch_view(OUTPUT_NAMES, capacity, None)
-        cursor = np.array([0, 0, -1, -1, 0], np.int64)
-        epoch, place = int(view.ctypes.data), int(cursor.ctypes.data)
+    def lone_step(self, side: int, kind: int, sign: int, output: OutputArrays) -> Step:
+        """Return the step that appends the part's lone rows of one side."""
+        cursor = self._cursor(output)
+        place = int(cursor.ctypes.data)
 
         def step(filled: int) -> tuple[int, bool]:
-            filled = p.emit_lone_rows(epoch, side, kind, sign, place, filled)
-            return filled, bool(cursor[0] == view[p.E_GROUPS] + 2)
+            filled = p.emit_lone_rows(self._epoch, side, kind, sign, place, filled)
+            return filled, bool(cursor[0] == self._view[e.E_GROUPS] + 2)
 
         return step
 
-    def _epoch_view(self, names: tuple[str, str, str], capacity: int, changes: tuple[str, str] | None) -> Any:
-        """Write down where the arrays of the epoch are, for the kernels."""
-        address = self._scratch.address
-        block = self._scratch.array("block", 2 * p.BLOCK_ROWS)
-        words = [self.groups, *(address(name) for name in ("next_change", "refs", "before", "after")), address(names[2])]
-        words += [capacity, int(block.ctypes.data)]
-        for side, state in enumerate(self._sides):
-            words += [state.view, address(_FIRST[side]), address(_HEAD[side]), *self._changed[side]]
-            reads = self._reads_degrees[side]
-            words += [address(f"degree_{when}{side}") if reads else 0 for when in ("before", "after")]
-            words += [address(names[side]), address(changes[side]) if changes else 0]
-        return np.array(words, np.int64)
+    def _cursor(self, output: OutputArrays) -> npt.NDArray[np.int64]:
+        self._view[e.E_CAPACITY] = output.rows
+        self._view[e.E_OUT_WEIGHTS] = output.addresses[2]
+        for side in (0, 1):
+            self._side_view[side, e.S_OUT] = output.addresses[side]
+            self._side_view[side, e.S_OUT_CHANGE] = output.addresses[3 + side] if len(output.addresses) == 5 else 0
+        return np.array([0, 0, -1, -1, 0], np.int64)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of all working arrays."""
+        arrays = (self._listed, self._parted, self._grouped, *self._tables, self._block)
+        return sum(array.nbytes for array in arrays)
+
+
+def _table_bits(entries: int) -> int:
+    return max(4, (entries + entries // 2).bit_length())

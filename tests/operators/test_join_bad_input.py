@@ -1,0 +1,327 @@
+"""Rows that break the contract of their relation: the epoch fails whole, or they are kept aside and the rest proceeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Change, Epochs, delete, insert, upsert
+from zset_join.errors import BadInputError, OptionError, WeightOverflowError
+from zset_join.expressions import left, right
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.state.rejected_rows import REJECTION_SCHEMA
+from zset_join.tick import Tick
+
+COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "seq": pa.int64()})
+MOST = 2**63 - 1
+
+APPENDED = Relation(name="clicks", schema=COLUMNS, join_key=("k",))
+UPSERTED = Relation(name="orders", schema=COLUMNS, join_key=("k",), primary_key=("id",), sequence_by=("seq",), mode="upsert")
+BAG = Relation(name="counts", schema=COLUMNS, join_key=("k",), mode="changelog")
+KEYED_BAG = Relation(name="rates", schema=COLUMNS, join_key=("k",), primary_key=("id",), mode="changelog")
+OTHER = Relation(name="other", schema=pa.schema({"k": pa.string(), "x": pa.int64()}), join_key=("k",), mode="changelog")
+
+# Relation, code, the bad change, what the message says about it.
+BAD = [
+    pytest.param(
+        APPENDED, "RETRACTION_IN_APPEND", delete((1, "a", 1)), r"weight -1 has a negative weight, but .* append-only", id="append"
+    ),
+    pytest.param(
+        APPENDED, "RETRACTION_IN_APPEND", delete((1, None, 1)), r"weight -1 has a negative weight", id="append, NULL join key"
+    ),
+    pytest.param(
+        UPSERTED, "NULL_PRIMARY_KEY", upsert((None, "a", 1)), r"key \(None,\) and weight 1 has NULL in its primary key \['id'\]", id="upsert"
+    ),
+    pytest.param(UPSERTED, "NULL_PRIMARY_KEY", delete((None, "a", 1)), r"key \(None,\) and weight -1", id="delete"),
+    pytest.param(
+        UPSERTED, "NULL_SEQUENCE", upsert((1, "a", None)), r"key \(1,\) and weight 1 has NULL in its sequence \['seq'\]", id="sequence"
+    ),
+    pytest.param(UPSERTED, "NULL_SEQUENCE", delete((1, "a", None)), r"NULL in its sequence", id="sequence of a delete"),
+    pytest.param(
+        BAG, "ABSENT_ROW", delete((1, "a", 1)), r"key \(1, 'a', 1\) and weight -1 retracts a row that is not there", id="absent"
+    ),
+    pytest.param(KEYED_BAG, "NULL_PRIMARY_KEY", insert((None, "a", 1)), r"NULL in its primary key \['id'\]", id="keyed changelog"),
+    pytest.param(KEYED_BAG, "ABSENT_ROW", delete((1, "a", 2)), r"key \(1,\) and weight -1 retracts", id="keyed changelog, absent"),
+]  # fmt: skip
+
+GOOD = (7, "a", 1)
+
+
+def joined(relation: Relation, how: str = "inner", **options: Any) -> Epochs:
+    """Return the join of a relation with `other`, which has one row of key a."""
+    join = Epochs(HashJoin(relation, OTHER, how, **options))
+    join.feed([], insert(("a", 0)))
+    return join
+
+
+# ---------------------------------------------------------------- policy error
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "left_anti"])
+@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
+def test_the_message_names_stream_key_weight_epoch_and_cure(
+    relation: Relation, code: str, bad: list[Change], says: str, how: str
+) -> None:
+    join = joined(relation, how)
+
+    with pytest.raises(BadInputError, match=says) as caught:
+        join.feed(insert(GOOD) + bad, [])
+
+    error = caught.value
+    assert (error.code, error.facts["relation"], error.facts["epoch"]) == (code, relation.name, 1)
+    assert (error.facts["weight"], error.facts["rejected_rows"]) == (bad[0][1], 1)
+    assert f'relation "{relation.name}", epoch 1' in str(error)
+    assert 'set on_bad_input="quarantine"' in str(error)
+
+
+@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
+def test_nothing_of_a_bad_epoch_is_applied(relation: Relation, code: str, bad: list[Change], says: str) -> None:
+    join = joined(relation)
+    before = join.operator.snapshot()
+    deltas = join.deltas(insert(GOOD) + bad, insert(("a", 1)))
+
+    with pytest.raises(BadInputError):
+        list(join.operator.answer(Tick(1), deltas))
+    with pytest.raises(BadInputError):
+        join.operator.absorb(Tick(1), deltas)
+
+    assert join.operator.snapshot() == before
+    assert join.feed(insert(GOOD), []) == [((*GOOD, "a", 0), +1)]
+
+
+def test_the_error_counts_all_bad_rows_and_shows_the_first() -> None:
+    join = joined(BAG)
+
+    with pytest.raises(BadInputError, match=r"key \(2, 'a', 2\).*\(3 such rows in this epoch; nothing of it was applied\)"):
+        join.feed(insert((1, "a", 1)) + delete((2, "a", 2), (3, "a", 3), (4, "a", 4)), [])
+
+
+def test_a_bad_row_of_the_right_side_names_the_right_stream() -> None:
+    join = joined(BAG)
+
+    with pytest.raises(BadInputError, match='relation "other"'):
+        join.feed(insert(GOOD), delete(("zzz", 1)))
+
+
+def test_retracting_more_copies_than_there_are_is_absent_too() -> None:
+    join = joined(BAG)
+    join.feed(insert(GOOD, copies=2), [])
+
+    with pytest.raises(BadInputError, match="weight -3 retracts a row that is not there"):
+        join.feed(delete(GOOD, copies=3), [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_over"),
+    [
+        pytest.param(delete(GOOD) + insert(GOOD), 0, id="the retraction first"),
+        pytest.param(insert(GOOD) + delete(GOOD), 0, id="the insertion first"),
+        pytest.param(delete(GOOD) + insert(GOOD, copies=3) + delete(GOOD), 1, id="around the insertion"),
+    ],
+)
+def test_an_epoch_is_one_moment_a_row_may_go_before_it_comes(changes: list[Change], left_over: int) -> None:
+    join = joined(BAG)
+
+    assert join.feed(changes, []) == [((*GOOD, "a", 0), left_over)] * left_over
+
+
+def test_a_row_of_weight_zero_says_nothing_and_breaks_nothing() -> None:
+    join = joined(UPSERTED)
+
+    assert join.feed([((None, None, None), 0)], [(("a", 5), 0)]) == []
+
+
+# ---------------------------------------------------------------- policy quarantine
+
+
+@pytest.mark.parametrize(("relation", "code", "bad", "says"), BAD)
+def test_in_quarantine_the_rest_proceeds_and_the_bad_row_is_told(
+    relation: Relation, code: str, bad: list[Change], says: str
+) -> None:
+    join = joined(relation, on_bad_input="quarantine")
+    deltas = join.deltas(insert(GOOD) + bad, [])
+
+    rejected = join.operator.rejections(Tick(1), deltas)
+    answer = join.feed(insert(GOOD) + bad, [])
+
+    assert rejected.schema == REJECTION_SCHEMA
+    assert rejected.select(["input", "row", "weight", "code"]).to_pylist() == [
+        {"input": relation.name, "row": 1, "weight": bad[0][1], "code": code}
+    ]
+    assert answer == [((*GOOD, "a", 0), +1)]
+    assert join.operator.statistics()["rejected_rows"] == 1  # type: ignore[attr-defined]
+
+
+def test_rows_in_are_rows_applied_plus_rows_quarantined() -> None:
+    join = joined(APPENDED, on_bad_input="quarantine")
+    rows = [(number, "a", number) for number in range(10)]
+    changes = insert(*rows[:4]) + delete(*rows[4:7]) + insert(*rows[7:])
+
+    rejected = join.operator.rejections(Tick(1), join.deltas(changes, []))
+    answer = join.feed(changes, [])
+
+    assert len(answer) + rejected.num_rows == len(changes)
+    assert rejected.column("row").to_pylist() == [4, 5, 6]
+
+
+def test_both_sides_report_their_bad_rows_the_left_first() -> None:
+    join = joined(BAG, on_bad_input="quarantine")
+    deltas = join.deltas(delete((1, "a", 1)), insert(("a", 1)) + delete(("b", 1)))
+
+    rejected = join.operator.rejections(Tick(1), deltas)
+
+    assert rejected.select(["input", "row"]).to_pylist() == [{"input": "counts", "row": 0}, {"input": "other", "row": 1}]
+
+
+def test_of_too_many_retractions_those_that_came_first_count() -> None:
+    join = joined(BAG, on_bad_input="quarantine")
+    join.feed(insert(GOOD, copies=2), [])
+    changes = delete(GOOD) + delete(GOOD) + delete(GOOD)
+
+    rejected = join.operator.rejections(Tick(2), join.deltas(changes, []))
+
+    assert rejected.column("row").to_pylist() == [2]
+    assert join.feed(changes, []) == [((*GOOD, "a", 0), -2)]
+
+
+def test_asking_for_rejections_changes_nothing() -> None:
+    join = joined(UPSERTED, on_bad_input="quarantine")
+    deltas = join.deltas(upsert(GOOD, (None, "a", 1)), [])
+    tick = Tick(1)
+
+    once = join.operator.rejections(tick, deltas)
+    answer = [chunk.to_pylist() for chunk in join.operator.answer(tick, deltas)]
+
+    assert join.operator.rejections(tick, deltas).equals(once)
+    assert answer == [[((*GOOD, "a", 0), 1)]]
+    assert join.operator.statistics()["rejected_rows"] == 0  # type: ignore[attr-defined]
+
+
+def test_good_epochs_and_empty_ones_reject_nothing() -> None:
+    join = joined(UPSERTED)
+
+    assert join.operator.rejections(Tick(1), join.deltas([], [])).num_rows == 0
+    assert join.operator.rejections(Tick(1), join.deltas(upsert(GOOD), [])).num_rows == 0
+
+
+def test_with_policy_error_the_rejections_can_still_be_listed() -> None:
+    join = joined(UPSERTED)
+
+    assert join.operator.rejections(Tick(1), join.deltas(upsert((None, "a", 1)), [])).column("code").to_pylist() == [
+        "NULL_PRIMARY_KEY"
+    ]
+
+
+def test_an_unknown_policy_is_refused_with_the_two_there_are() -> None:
+    with pytest.raises(OptionError, match=r"on_bad_input='skip' is unknown; use \"error\" or \"quarantine\""):
+        HashJoin(BAG, OTHER, on_bad_input="skip")
+
+
+# ---------------------------------------------------------------- weights are checked, never wrapped
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_row_with_more_copies_than_an_int64_counts_is_refused(how: str) -> None:
+    join = Epochs(HashJoin(BAG, OTHER, how))
+    join.feed(insert(GOOD, copies=MOST), [])
+
+    with pytest.raises(WeightOverflowError, match=r'relation "counts", epoch 1: .* weight 1 raises .* past 2\^63 - 1') as caught:
+        join.feed(insert(GOOD), [])
+
+    assert caught.value.code == "WEIGHT_OVERFLOW"
+
+
+def test_a_row_past_int64_can_be_quarantined() -> None:
+    join = Epochs(HashJoin(BAG, OTHER, "left", on_bad_input="quarantine"))
+    join.feed(insert(GOOD, copies=MOST), [])
+
+    assert join.feed(insert(GOOD), []) == []
+    assert join.operator.statistics()["rejected_rows"] == 1  # type: ignore[attr-defined]
+
+
+def test_a_retraction_in_the_same_epoch_does_not_make_room_for_an_overflow() -> None:
+    # Insertions count first: the order of lines inside an epoch has no meaning in changelog mode.
+    join = Epochs(HashJoin(BAG, OTHER, "left"))
+    join.feed(insert(GOOD, copies=MOST), [])
+
+    with pytest.raises(WeightOverflowError):
+        join.feed(delete(GOOD) + insert(GOOD), [])
+
+
+PRODUCTS = [
+    pytest.param(insert(GOOD, copies=2**40), insert(("a", 1), copies=2**40), [], [], id="both new"),
+    pytest.param(insert(GOOD, copies=2**40), [], [], insert(("a", 1), copies=2**40), id="the left one known"),
+    pytest.param([], insert(("a", 1), copies=2**40), insert(GOOD, copies=2**40), [], id="the right one known"),
+    pytest.param(
+        insert(GOOD, copies=2**31), insert(("a", 1), copies=2**31), insert(GOOD, copies=2**40), [], id="a known pair grows"
+    ),
+]
+
+
+@pytest.mark.parametrize("residual", [None, left("id") > right("x")], ids=["key only", "residual"])
+@pytest.mark.parametrize(("left_before", "right_before", "left_now", "right_now"), PRODUCTS)
+def test_a_product_of_weights_past_int64_is_an_error_of_its_epoch(
+    left_before: list[Change], right_before: list[Change], left_now: list[Change], right_now: list[Change], residual: Any
+) -> None:
+    join = Epochs(HashJoin(BAG, OTHER, residual=residual))
+    epochs = [(left_before, right_before), (left_now, right_now)]
+
+    with pytest.raises(WeightOverflowError, match=r'the join of "counts" and "other", epoch \d: the product') as caught:
+        join.feed_all(epochs)
+
+    assert caught.value.code == "WEIGHT_OVERFLOW"
+    assert caught.value.facts == {"epoch": join.epoch}
+
+
+def test_the_largest_product_that_fits_is_no_error() -> None:
+    join = Epochs(HashJoin(BAG, OTHER))
+
+    assert join.feed(insert(GOOD, copies=MOST), insert(("a", 1))) == [((*GOOD, "a", 1), MOST)]
+
+
+def test_an_overflow_in_the_middle_of_a_large_answer_is_found() -> None:
+    join = Epochs(HashJoin(BAG, OTHER, chunk_rows=2))
+    many = insert(*[("a", number) for number in range(20)])
+    join.feed([], [*many, *insert(("a", 99), copies=2**40)])
+
+    with pytest.raises(WeightOverflowError):
+        join.feed(insert(GOOD, copies=2**30), [])
+
+
+def test_after_an_overflow_the_state_is_as_it_was() -> None:
+    join = Epochs(HashJoin(BAG, OTHER))
+    join.feed(insert(GOOD, copies=2**40), [])
+    before = join.operator.snapshot()
+
+    with pytest.raises(WeightOverflowError):
+        list(join.operator.answer(Tick(1), join.deltas([], insert(("a", 1), copies=2**40))))
+
+    assert join.operator.snapshot() == before
+    assert join.feed([], insert(("a", 1), copies=2)) == [((*GOOD, "a", 1), 2**41)]
+
+
+@pytest.mark.parametrize("weight", [-MOST - 1, -MOST])
+def test_the_most_negative_weight_is_a_retraction_of_an_absent_row(weight: int) -> None:
+    join = joined(BAG)
+
+    with pytest.raises(BadInputError, match="retracts a row that is not there"):
+        join.feed([(GOOD, weight)], [])
+
+
+# ---------------------------------------------------------------- key values that fit no comparison
+
+SECONDS = Relation(name="s", schema=pa.schema({"k": pa.timestamp("s"), "x": pa.int64()}), join_key=("k",))
+NANOSECONDS = Relation(name="ns", schema=pa.schema({"k": pa.timestamp("ns"), "y": pa.int64()}), join_key=("k",))
+
+
+def test_a_key_past_the_range_of_its_comparison_is_the_input_s_fault_or_matches_nothing() -> None:
+    join = Epochs(HashJoin(SECONDS, NANOSECONDS, "left", on_bad_input="quarantine"))
+    year_3000 = np.datetime64("3000-01-01", "s").astype(object)
+
+    answer = join.feed(insert((np.datetime64("2000-01-01", "s").astype(object), 1), (year_3000, 2)), [])
+
+    assert (answer[0][0][1], answer[0][1]) == (1, +1)

@@ -1,0 +1,301 @@
+"""Changes that arrive out of order: the larger sequence wins, deletes are remembered, and forgotten after a while."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Change, Epochs, delete, insert, upsert
+from zset_join.errors import KeyTypeError
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+
+A_SECOND = 1_000_000
+NAN = float("nan")
+
+
+def orders(kind: pa.DataType = pa.int64(), *, sequence_by: tuple[str, ...] = ("seq",)) -> Relation:
+    """Return orders by id whose changes are ordered by `seq`."""
+    return Relation(
+        name="orders",
+        schema=pa.schema({"id": pa.int64(), "k": pa.string(), "seq": kind}),
+        join_key=("k",),
+        primary_key=("id",),
+        sequence_by=sequence_by,
+        mode="upsert",
+    )
+
+
+OTHER = Relation(name="other", schema=pa.schema({"k": pa.string()}), join_key=("k",), mode="changelog")
+
+
+@pytest.fixture
+def join() -> Epochs:
+    """Give orders LEFT JOIN other (nothing in it), with tombstones that live ten seconds."""
+    return Epochs(HashJoin(orders(), OTHER, "left", tombstone_retention_seconds=10))
+
+
+def shown(*rows: tuple[Any, ...]) -> dict[tuple[Any, ...], int]:
+    """Return padded orders, once each."""
+    return {(*row, None): 1 for row in rows}
+
+
+def test_an_older_upsert_that_arrives_later_is_ignored_and_counted(join: Epochs) -> None:
+    join.feed(upsert((1, "new", 20)), [])
+
+    assert join.feed(upsert((1, "old", 10)), []) == []
+    assert join.sum() == shown((1, "new", 20))
+    assert join.operator.statistics()["stale_rows"] == 1  # type: ignore[attr-defined]
+
+
+def test_a_newer_upsert_replaces_the_row(join: Epochs) -> None:
+    join.feed(upsert((1, "old", 10)), [])
+
+    assert join.feed(upsert((1, "new", 20)), []) == [((1, "old", 10, None), -1), ((1, "new", 20, None), +1)]
+
+
+def test_of_equal_sequences_the_later_arrival_wins(join: Epochs) -> None:
+    join.feed(upsert((1, "first", 10)), [])
+    join.feed(upsert((1, "second", 10)), [])
+
+    assert join.sum() == shown((1, "second", 10))
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_over"),
+    [
+        pytest.param(upsert((1, "a", 1), (1, "b", 3), (1, "c", 2)), [(1, "b", 3)], id="the largest, wherever it stands"),
+        pytest.param(upsert((1, "a", 3), (1, "b", 3)), [(1, "b", 3)], id="the later of equals"),
+        pytest.param(upsert((1, "a", 3)) + delete((1, None, 2)), [(1, "a", 3)], id="an older delete does nothing"),
+        pytest.param(delete((1, None, 3)) + upsert((1, "a", 2)), [], id="a newer delete wins though it came first"),
+        pytest.param(delete((1, None, 3)) + upsert((1, "a", 3)), [(1, "a", 3)], id="an upsert overtakes a delete of its time"),
+        pytest.param(upsert((1, "a", 3)) + delete((1, None, 3)), [], id="a delete of its time, but later"),
+    ],
+)
+def test_inside_one_epoch_the_sequence_decides(join: Epochs, changes: list[Change], left_over: list[tuple[Any, ...]]) -> None:
+    join.feed(changes, [])
+
+    assert join.sum() == shown(*left_over)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left_over"),
+    [
+        pytest.param(upsert((1, "a", 1), (1, "b", 3), (1, "c", 2)), [(1, "b", 3)], id="the largest, wherever it stands"),
+        pytest.param(upsert((1, "a", 3)) + delete((1, None, 2)), [(1, "a", 3)], id="an older delete does nothing"),
+        pytest.param(delete((1, None, 3)) + upsert((1, "a", 2)), [], id="a newer delete wins though it came first"),
+        pytest.param(delete((1, None, 3)) + upsert((1, "a", 3)), [(1, "a", 3)], id="an upsert overtakes a delete of its time"),
+    ],
+)
+def test_across_epochs_the_sequence_decides_the_same(
+    join: Epochs, changes: list[Change], left_over: list[tuple[Any, ...]]
+) -> None:
+    join.feed_all(([change], []) for change in changes)
+
+    assert join.sum() == shown(*left_over)
+
+
+def test_a_row_that_is_told_again_with_a_newer_sequence_keeps_the_newer_one(join: Epochs) -> None:
+    # The sequence is a column like any other: it changed, so the row changed.
+    join.feed(upsert((1, "a", 10)), [])
+    join.feed(upsert((1, "a", 30)), [])
+
+    assert join.feed(upsert((1, "late", 20)), []) == []
+    assert join.sum() == shown((1, "a", 30))
+
+
+def test_a_null_join_key_does_not_lose_the_sequence() -> None:
+    # Under `=` an inner join never shows a row with a NULL key, yet it must know how new it is.
+    join = Epochs(HashJoin(orders(), OTHER, "inner"))
+    join.feed([], insert(("a",)))
+    join.feed(upsert((1, None, 20)), [])
+
+    assert join.feed(upsert((1, "a", 10)), []) == []
+    assert join.feed(upsert((1, "a", 30)), []) == [((1, "a", 30, "a"), +1)]
+
+
+# ---------------------------------------------------------------- what a sequence can be
+
+
+@pytest.mark.parametrize(
+    ("kind", "ascending"),
+    [
+        (pa.int8(), [-128, 0, 127]),
+        (pa.uint64(), [0, 2**63 - 1, 2**63, 2**64 - 1]),
+        (pa.float64(), [float("-inf"), -1.5, -0.0, 1e-300, 2.0, float("inf"), NAN]),
+        (pa.float32(), [-2.0, -1.0, 0.0, 1.0, NAN]),
+        (pa.bool_(), [False, True]),
+        (pa.date32(), [dt.date(1960, 1, 1), dt.date(1970, 1, 1), dt.date(2024, 2, 29)]),
+        (pa.timestamp("us"), [dt.datetime(1960, 1, 1), dt.datetime(2024, 1, 1), dt.datetime(2024, 1, 1, microsecond=1)]),
+        (pa.decimal128(10, 2), [Decimal("-1.25"), Decimal("0.00"), Decimal("0.01")]),
+        (pa.decimal128(38, 0), [-(Decimal(10) ** 30), Decimal(-1), Decimal(2**63), Decimal(2**64), Decimal(10) ** 37]),
+        (pa.decimal256(50, 0), [Decimal(1), Decimal(10) ** 40, Decimal(10) ** 49]),
+        (pa.duration("ms"), [dt.timedelta(days=-1), dt.timedelta(0), dt.timedelta(milliseconds=1)]),
+        (
+            pa.struct({"major": pa.int32(), "minor": pa.float64()}),
+            [{"major": 1, "minor": 9.0}, {"major": 2, "minor": -1.0}, {"major": 2, "minor": 0.5}],
+        ),
+    ],
+    ids=str,
+)
+def test_a_sequence_orders_as_spark_orders_its_type(kind: pa.DataType, ascending: list[Any]) -> None:
+    join = Epochs(HashJoin(orders(kind), OTHER, "left"))
+    changes = upsert(*[(1, f"v{place}", value) for place, value in enumerate(ascending)])
+
+    in_order = [len(answer) for answer in join.feed_all(([change], []) for change in changes)]
+    backwards = [answer for answer in join.feed_all(([change], []) for change in reversed(changes[:-1]))]
+
+    assert in_order == [1] + [2] * (len(ascending) - 1)
+    assert backwards == [[]] * (len(ascending) - 1)
+
+
+def test_zero_and_negative_zero_are_the_same_moment() -> None:
+    join = Epochs(HashJoin(orders(pa.float64()), OTHER, "left"))
+    join.feed(upsert((1, "first", 0.0)), [])
+
+    join.feed(upsert((1, "second", -0.0)), [])
+
+    assert join.sum() == shown((1, "second", 0.0))
+
+
+def test_several_columns_order_one_after_the_other() -> None:
+    relation = Relation(
+        name="orders",
+        schema=pa.schema({"id": pa.int64(), "k": pa.string(), "day": pa.date32(), "line": pa.int64()}),
+        join_key=("k",),
+        primary_key=("id",),
+        sequence_by=("day", "line"),
+        mode="upsert",
+    )
+    join = Epochs(HashJoin(relation, OTHER, "left"))
+    first, second = dt.date(2024, 1, 1), dt.date(2024, 1, 2)
+
+    join.feed(upsert((1, "a", first, 9)), [])
+    join.feed(upsert((1, "b", second, 1)), [])
+    join.feed(upsert((1, "c", first, 10), (1, "d", second, 0)), [])
+
+    assert join.sum() == shown((1, "b", second, 1))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.list_(pa.int64()), pa.struct({"major": pa.string()})])
+def test_a_sequence_without_a_natural_order_is_refused(kind: pa.DataType) -> None:
+    with pytest.raises(KeyTypeError, match=r'relation "orders": sequence column "seq.*Cast it to one of them') as caught:
+        HashJoin(orders(kind), OTHER)
+
+    assert caught.value.code == "SEQUENCE_TYPE"
+
+
+# ---------------------------------------------------------------- tombstones
+
+
+def tombstones(join: Epochs) -> int:
+    """Return how many deleted keys the left side remembers."""
+    return join.operator.statistics()["left_tombstones"]  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_deleted_key_is_remembered_against_older_upserts(join: Epochs) -> None:
+    join.feed(upsert((1, "a", 10)), [])
+    join.feed(delete((1, None, 20)), [])
+
+    assert join.feed(upsert((1, "late", 15)), []) == []
+    assert (join.sum(), tombstones(join)) == ({}, 1)
+
+
+def test_a_key_that_was_deleted_before_it_ever_came_is_remembered_too(join: Epochs) -> None:
+    join.feed(delete((1, None, 20)), [])
+
+    assert join.feed(upsert((1, "late", 15)), []) == []
+    assert join.feed(upsert((1, "new", 25)), []) == [((1, "new", 25, None), +1)]
+    assert tombstones(join) == 0
+
+
+def test_a_tombstone_is_forgotten_when_its_retention_is_over(join: Epochs) -> None:
+    join.feed(delete((1, None, 20)), [], watermark=100 * A_SECOND)
+
+    join.feed([], [], watermark=109 * A_SECOND)
+    kept = tombstones(join)
+    join.feed([], [], watermark=110 * A_SECOND)
+
+    assert (kept, tombstones(join)) == (1, 0)
+    assert join.feed(upsert((1, "late", 15)), []) == [((1, "late", 15, None), +1)]
+
+
+def test_without_a_watermark_nothing_is_forgotten(join: Epochs) -> None:
+    join.feed(delete((1, None, 20)), [], watermark=100 * A_SECOND)
+
+    join.feed([], [])
+
+    assert tombstones(join) == 1
+
+
+def test_an_older_tombstone_does_not_outlive_a_newer_one(join: Epochs) -> None:
+    join.feed(delete((1, None, 20), (2, None, 20)), [], watermark=100 * A_SECOND)
+    join.feed(delete((1, None, 30)), [], watermark=105 * A_SECOND)
+
+    join.feed([], [], watermark=111 * A_SECOND)
+    after_the_first = tombstones(join)
+    join.feed([], [], watermark=115 * A_SECOND)
+
+    assert (after_the_first, tombstones(join)) == (1, 0)
+
+
+def test_a_key_that_came_back_is_not_forgotten_with_its_old_tombstone(join: Epochs) -> None:
+    join.feed(delete((1, None, 20)), [], watermark=100 * A_SECOND)
+    join.feed(upsert((1, "back", 30)), [], watermark=101 * A_SECOND)
+
+    join.feed([], [], watermark=200 * A_SECOND)
+
+    assert join.feed(upsert((1, "late", 25)), [], watermark=201 * A_SECOND) == []
+    assert join.sum() == shown((1, "back", 30))
+
+
+def test_two_days_are_remembered_by_default() -> None:
+    join = Epochs(HashJoin(orders(), OTHER, "left"))
+    join.feed(delete((1, None, 20)), [], watermark=0)
+
+    join.feed([], [], watermark=2 * 86_400 * A_SECOND - 1)
+    kept = tombstones(join)
+    join.feed([], [], watermark=2 * 86_400 * A_SECOND)
+
+    assert (kept, tombstones(join)) == (1, 0)
+
+
+def test_without_a_sequence_there_is_nothing_to_remember() -> None:
+    join = Epochs(HashJoin(orders(sequence_by=()), OTHER, "left"))
+    join.feed(upsert((1, "a", 10)), [])
+
+    join.feed(delete((1, None, None)), [])
+
+    assert tombstones(join) == 0
+    assert join.feed(upsert((1, "late", 5)), []) == [((1, "late", 5, None), +1)]
+
+
+def test_without_a_sequence_the_order_of_arrival_counts() -> None:
+    join = Epochs(HashJoin(orders(sequence_by=()), OTHER, "left"))
+
+    join.feed(upsert((1, "a", 30), (1, "b", 10)), [])
+    join.feed(upsert((1, "c", 20)), [])
+
+    assert join.sum() == shown((1, "c", 20))
+
+
+def test_a_tombstone_holds_no_payload() -> None:
+    big = Relation(
+        name="big",
+        schema=pa.schema({"id": pa.int64(), "k": pa.string(), "seq": pa.int64(), "text": pa.string()}),
+        join_key=("k",),
+        primary_key=("id",),
+        sequence_by=("seq",),
+        mode="upsert",
+    )
+    join = Epochs(HashJoin(big, OTHER, "left"))
+    join.feed(upsert((1, "a", 10, "x" * 10_000)), [])
+
+    join.feed(delete((1, None, 20, "y" * 10_000)), [])
+
+    (row,) = join.operator.snapshot()["left"].to_pylist()
+    assert (row["id"], row["k"], row["text"], row["_zset_weight"]) == (1, None, None, 0)

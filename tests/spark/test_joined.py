@@ -1,0 +1,101 @@
+"""What `join` accepts, what it says the result looks like, and how it refuses the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Source
+from zset_join.errors import PlanError
+from zset_join.expressions import left, right
+from zset_join.plan import RouteNode
+from zset_join.spark import ChangeStream, appends, changes
+
+
+@pytest.fixture
+def pair(orders: Source, customers: Source) -> tuple[ChangeStream, ChangeStream]:
+    """Give orders keyed by order_id and customers keyed by customer_id."""
+    return (
+        changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", except_column_list=["op", "ts"]),
+        changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts"),
+    )
+
+
+def test_one_name_joins_using_it_and_shows_it_once(pair: tuple[ChangeStream, ChangeStream]) -> None:
+    joined = pair[0].join(pair[1], on="customer_id", how="left")
+
+    assert joined.columns == ["customer_id", "order_id", "item", "name", "ts"]
+    assert joined.schema["name"].dataType.simpleString() == "string"
+
+
+def test_pairs_of_names_keep_both_columns(pair: tuple[ChangeStream, ChangeStream]) -> None:
+    joined = pair[0].join(pair[1], on=[("customer_id", "customer_id")])
+
+    assert joined.columns == ["order_id", "customer_id", "item", "customer_id_right", "name", "ts"]
+
+
+def test_columns_that_only_order_changes_are_not_shown(pair: tuple[ChangeStream, ChangeStream]) -> None:
+    assert not [name for name in pair[0].join(pair[1], on="customer_id", how="full").columns if name.startswith("__")]
+
+
+def test_a_side_is_routed_only_when_its_join_key_can_move(pair: tuple[ChangeStream, ChangeStream]) -> None:
+    node = pair[0].join(pair[1], on="customer_id").node
+
+    assert isinstance(node.left, RouteNode)
+    assert not isinstance(node.right, RouteNode)
+
+
+def test_explain_prints_the_plan(pair: tuple[ChangeStream, ChangeStream], capsys: pytest.CaptureFixture[str]) -> None:
+    pair[0].join(pair[1], on="customer_id", how="left").explain()
+
+    assert "Route by primary key (order_id)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"on": None}, "names no key column; a cross join has no bounded change"),
+        ({"on": []}, "names no key column"),
+        ({"on": "region"}, r"on='region' names \['region'\], which \"orders\" does not have"),
+        ({"on": [("customer_id", "id")]}, r"names \['id'\], which \"customers\" does not have"),
+        ({"on": 5}, "on=5 is not understood"),
+        ({"on": [("a", "b", "c")]}, "is not understood"),
+        ({"on": left("customer_id") == right("customer_id")}, "is an expression. Name the equal columns"),
+        ({"on": "customer_id", "how": "cross"}, "how='cross'"),
+        ({"on": "customer_id", "null_safe": [True, False]}, "one of them for each of the 1 key columns"),
+        ({"on": "customer_id", "condition": "item < name"}, "condition is a str; expected a tree"),
+        ({"on": "customer_id", "condition": left("itemm") < right("name")}, "itemm"),
+        ({"on": [("item", "customer_id")]}, "cast one of them"),
+    ],
+)
+def test_a_refused_argument_names_itself_its_value_and_the_cure(
+    pair: tuple[ChangeStream, ChangeStream], arguments: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(PlanError, match=complaint):
+        pair[0].join(pair[1], **arguments)
+
+
+def test_a_column_of_pyspark_as_condition_is_refused_with_a_way_out(pair: tuple[ChangeStream, ChangeStream]) -> None:
+    with pytest.raises(PlanError, match="is an expression. Name the equal columns"):
+        pair[0].join(pair[1], on=F.col("customer_id") == F.col("customer_id"))
+
+
+def test_a_plain_dataframe_on_the_right_is_refused_with_a_way_out(
+    pair: tuple[ChangeStream, ChangeStream], customers: Source
+) -> None:
+    with pytest.raises(PlanError, match=r"got DataFrame. Wrap the DataFrame first"):
+        pair[0].join(customers.stream(), on="customer_id")  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_a_stream_joined_with_itself_needs_two_names(customers: Source) -> None:
+    with pytest.raises(PlanError, match='both sides of the join are called "customers"'):
+        appends(customers.stream(), name="customers").join(appends(customers.stream(), name="customers"), on="customer_id")
+
+
+def test_output_columns_that_differ_only_by_case_are_refused(customers: Source) -> None:
+    shouting = appends(customers.stream().selectExpr("customer_id", "name as NAME"), name="shouting")
+
+    with pytest.raises(PlanError, match=r"\['NAME', 'name'\].*differ only by case"):
+        shouting.join(appends(customers.stream(), name="customers"), on="customer_id")

@@ -1,0 +1,91 @@
+"""What `writeStream` accepts, and how it refuses the rest before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import Collected, Source
+from zset_join.errors import OptionError, PlanError, SinkError
+from zset_join.spark import JoinedStream, JoinStreamWriter, appends, changes
+
+
+@pytest.fixture
+def joined(orders: Source, customers: Source) -> JoinedStream:
+    """Give a join that could run."""
+    orders.add((None, 1, 10, "pen", 1))
+    customers.add((10, "Ann", 1))
+    return appends(orders.stream(), name="orders").join(
+        changes(customers.stream(), name="customers", keys=["customer_id"]), on="customer_id"
+    )
+
+
+@pytest.mark.parametrize(
+    ("build", "complaint"),
+    [
+        (lambda writer: writer.trigger(), "exactly one of processingTime, once, availableNow"),
+        (lambda writer: writer.trigger(once=True, availableNow=True), "exactly one"),
+        (lambda writer: writer.trigger(continuous="1 second"), "a join answers epoch by epoch"),
+        (lambda writer: writer.trigger(availableNow=False), "must be True"),
+        (lambda writer: writer.trigger(processingTime=" "), "expected an interval"),
+        (lambda writer: writer.queryName(""), "expected a name"),
+        (lambda writer: writer.outputMode("complete"), "outputMode.*the answer is always what changed"),
+        (lambda writer: writer.format("parquet"), "format.*toDuckDB, toParquet, foreachBatch"),
+        (lambda writer: writer.partitionBy("a"), "partitionBy.*one directory per epoch"),
+        (lambda writer: writer.foreachBatch("print"), "expected a function"),
+        (lambda writer: writer.foreachBatch(print, form="rows"), "form='rows'; expected one of weight, row_kind"),
+        (lambda writer: writer.toParquet("/tmp/x", "rows"), "form='rows'"),
+        (lambda writer: writer.toParquet("s3a://bucket/x"), "file system 's3a'"),
+        (lambda writer: writer.toSink([]), "expected an object with open, last_epoch, write and close"),
+        (lambda writer: writer.foreachBatch(print).toParquet("/tmp/x"), "two outputs were chosen"),
+    ],
+)
+def test_a_refused_call_says_what_to_do_instead(
+    joined: JoinedStream, build: Callable[[JoinStreamWriter], Any], complaint: str
+) -> None:
+    with pytest.raises(OptionError, match=complaint):
+        build(joined.writeStream)
+
+
+def test_a_query_without_an_output_does_not_start(joined: JoinedStream, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="no output was chosen"):
+        joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).start()
+
+
+def test_a_query_without_a_checkpoint_does_not_start(joined: JoinedStream) -> None:
+    with pytest.raises(OptionError, match="checkpointLocation is missing"):
+        joined.writeStream.foreachBatch(print).start()
+
+
+def test_a_mistyped_option_does_not_start(joined: JoinedStream) -> None:
+    with pytest.raises(OptionError, match="did you mean buckets"):
+        joined.writeStream.option("checkpointLocation", "/x").option("bucket", 3).foreachBatch(print).start()
+
+
+def test_an_output_that_cannot_be_opened_leaves_no_running_query(joined: JoinedStream, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("not a changelog")
+    writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toParquet(tmp_path / "taken")
+
+    with pytest.raises(SinkError, match="is no changelog"):
+        writer.start()
+
+    assert joined.left.dataframe.sparkSession.streams.active == []
+
+
+def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = joined.left.dataframe.sparkSession.sparkContext
+    monkeypatch.setattr(context, "pythonExec", "python-of-somebody-else")
+    writer = joined.writeStream.option("checkpointLocation", str(tmp_path / "cp")).toSink(Collected())
+
+    with pytest.raises(PlanError, match=r"python-of-somebody-else.*(.|\n)*PYSPARK_PYTHON"):
+        writer.start()
+
+
+def test_explain_tells_where_the_answer_goes(joined: JoinedStream, capsys: pytest.CaptureFixture[str]) -> None:
+    joined.writeStream.toParquet("/data/changes", form="row_kind").explain()
+
+    assert capsys.readouterr().out.startswith("Output to Parquet changelog /data/changes (row_kind)")

@@ -1,0 +1,83 @@
+"""The epoch view: where the arrays of one epoch are, as one run of int64 words that kernels get by its address.
+
+A *change* is one line of REFS (record address), NUMBERS (row number in the state, 0 for a new row), BEFORE and AFTER (weights),
+HASHES (of the join key) and MATCHABLE (0 when the key can never match); the changes of the left side stand first. A *group* is
+one join key: the first change of either side (S_FIRST, a list through NEXT_CHANGE) and the first row of its chain in either
+state (S_HEAD). The two groups behind the last hold the changes of either side that can never match.
+
+Cost: 20 words per change.
+"""
+
+from __future__ import annotations
+
+from zset_join.kernels.compiled import kernel
+from zset_join.kernels.memory import load_u64, store_u64
+
+__all__ = [
+    "BLOCK_ROWS",
+    "EPOCH_WORDS",
+    "E_AFTER",
+    "E_BEFORE",
+    "E_BLOCK",
+    "E_CAPACITY",
+    "E_GROUPS",
+    "E_GROUP_BITS",
+    "E_GROUP_HASHES",
+    "E_GROUP_REFS",
+    "E_GROUP_SIDES",
+    "E_GROUP_TABLE",
+    "E_HASHES",
+    "E_MATCHABLE",
+    "E_NEXT_CHANGE",
+    "E_NUMBERS",
+    "E_OUT_WEIGHTS",
+    "E_PART_BITS",
+    "E_REFS",
+    "SIDE_WORDS",
+    "S_ASKED_BY_OWN",
+    "S_CHANGED",
+    "S_CHANGED_BITS",
+    "S_CHANGED_COUNT",
+    "S_COUNT",
+    "S_DEGREES_AFTER",
+    "S_DEGREES_BEFORE",
+    "S_FIRST",
+    "S_HEAD",
+    "S_KEY_COLUMNS",
+    "S_LAST",
+    "S_OUT",
+    "S_OUT_CHANGE",
+    "S_READS_DEGREES",
+    "S_VIEW",
+    "set_side_word",
+    "side_word",
+]
+
+# What both sides share.
+E_GROUPS, E_NEXT_CHANGE, E_REFS, E_NUMBERS, E_BEFORE, E_AFTER, E_HASHES, E_MATCHABLE = 0, 1, 2, 3, 4, 5, 6, 7
+E_GROUP_REFS, E_GROUP_SIDES, E_GROUP_HASHES, E_GROUP_TABLE, E_GROUP_BITS = 8, 9, 10, 11, 12
+E_OUT_WEIGHTS, E_CAPACITY, E_BLOCK, E_PART_BITS = 13, 14, 15, 16
+_SIDES = 17
+
+# What each side has.
+S_VIEW, S_KEY_COLUMNS, S_COUNT, S_FIRST, S_LAST, S_HEAD = 0, 1, 2, 3, 4, 5
+S_CHANGED, S_CHANGED_BITS, S_CHANGED_COUNT = 6, 7, 8
+S_DEGREES_BEFORE, S_DEGREES_AFTER, S_READS_DEGREES, S_ASKED_BY_OWN = 9, 10, 11, 12
+S_OUT, S_OUT_CHANGE = 13, 14
+SIDE_WORDS = 16
+EPOCH_WORDS = _SIDES + 2 * SIDE_WORDS
+
+# Rows of a chain that are read at a time; E_BLOCK has room for twice as many words.
+BLOCK_ROWS = 2048
+
+
+@kernel
+def side_word(epoch: int, side: int, position: int) -> int:
+    """Return one word of one side of an epoch view."""
+    return load_u64(epoch + (_SIDES + side * SIDE_WORDS + position) * 8)
+
+
+@kernel
+def set_side_word(epoch: int, side: int, position: int, value: int) -> None:
+    """Set one word of one side of an epoch view."""
+    store_u64(epoch + (_SIDES + side * SIDE_WORDS + position) * 8, value)
