@@ -12,6 +12,7 @@ from typing import Any
 
 from zset_join.kernels.columns import FLAG_ARRANGED, FLAG_TOMBSTONE, FLAGS, HASH, WEIGHT
 from zset_join.kernels.compiled import kernel
+from zset_join.kernels.epoch import put_change
 from zset_join.kernels.keys import equal_columns
 from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, shift_right, store_u64
 from zset_join.kernels.side import (
@@ -155,12 +156,7 @@ def changes_of_upserts(
     after_of: Any,
     same_of: Any,
     base: int,
-    refs: Any,
-    numbers: Any,
-    before: Any,
-    after: Any,
-    hashes: Any,
-    matchable: Any,
+    changes: int,
 ) -> tuple[int, int, int]:
     """Look every entry up in the state and list what changes, retraction before insertion.
 
@@ -224,20 +220,12 @@ def changes_of_upserts(
                 same_of[entry] = 1
                 continue
         if old != 0:
-            refs[at] = old
-            numbers[at] = number
-            before[at] = 1
-            after[at] = 0
-            hashes[at] = load_u32(old + HASH)
-            matchable[at] = 1 if load_u8(old + FLAGS) & FLAG_ARRANGED else 0
+            arranged = 1 if load_u8(old + FLAGS) & FLAG_ARRANGED else 0
+            put_change(changes, at, old, number, 1, 0, load_u32(old + HASH), arranged)
             at += 1
         if new_index >= 0:
-            refs[at] = rows + new_index * stride
-            numbers[at] = 0
-            before[at] = 0
-            after[at] = 1
-            hashes[at] = join_codes[new_index]
-            matchable[at] = 1 - unmatchable[new_index]
+            new = rows + new_index * stride
+            put_change(changes, at, new, 0, 0, 1, join_codes[new_index], 1 - unmatchable[new_index])
             at += 1
     return at, stale, unknown_deletes
 
@@ -297,12 +285,7 @@ def changes_of_weights(
     after_of: Any,
     entries: int,
     base: int,
-    refs: Any,
-    numbers: Any,
-    before: Any,
-    after: Any,
-    hashes: Any,
-    matchable: Any,
+    changes: int,
 ) -> int:
     """List the entries whose weight changed; return the position after the last one."""
     at = base
@@ -310,12 +293,9 @@ def changes_of_weights(
         if before_of[entry] == after_of[entry]:
             continue
         number = found[entry]
-        refs[at] = keys[entry] if number == 0 else word(view, ROWS) + (number - 1) * word(view, STRIDE)
-        numbers[at] = number
-        before[at] = before_of[entry]
-        after[at] = after_of[entry]
-        hashes[at] = codes[first_of[entry]]
-        matchable[at] = 1 - unmatchable[first_of[entry]]
+        row = keys[entry] if number == 0 else word(view, ROWS) + (number - 1) * word(view, STRIDE)
+        first = first_of[entry]
+        put_change(changes, at, row, number, before_of[entry], after_of[entry], codes[first], 1 - unmatchable[first])
         at += 1
     return at
 
@@ -330,23 +310,13 @@ def changes_of_appends(
     codes: Any,
     unmatchable: Any,
     base: int,
-    refs: Any,
-    numbers: Any,
-    before: Any,
-    after: Any,
-    hashes: Any,
-    matchable: Any,
+    changes: int,
 ) -> int:
     """List every accepted row as a new one; return the position after the last one."""
     at = base
     for index in range(count):
         if status[index] != OK:
             continue
-        refs[at] = rows + index * stride
-        numbers[at] = 0
-        before[at] = 0
-        after[at] = weights[index]
-        hashes[at] = codes[index]
-        matchable[at] = 1 - unmatchable[index]
+        put_change(changes, at, rows + index * stride, 0, 0, weights[index], codes[index], 1 - unmatchable[index])
         at += 1
     return at

@@ -1,11 +1,13 @@
 """The epoch view: where the arrays of one epoch are, as one run of int64 words that kernels get by its address.
 
-A *change* is one line of REFS (record address), NUMBERS (row number in the state, 0 for a new row), BEFORE and AFTER (weights),
-HASHES (of the join key) and MATCHABLE (0 when the key can never match); the changes of the left side stand first. A *group* is
+A *change* is a record of CHANGE_WORDS words, one cache line: the address of its row record (REFS), the row number in the state, 0
+for a new row (NUMBERS), the weights BEFORE and AFTER, the hash of the join key (HASHES), whether the key can match at all
+(MATCHABLE), and the next change of its group (NEXT_CHANGE). The view holds the address of each word of the first change; the
+changes of the left side stand first. A *group* is
 one join key: the first change of either side (S_FIRST, a list through NEXT_CHANGE) and the first row of its chain in either
 state (S_HEAD). The two groups behind the last hold the changes of either side that can never match.
 
-Cost: 20 words per change.
+Cost: 8 words per change, and 13 per group.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from zset_join.kernels.memory import load_u64, store_u64
 
 __all__ = [
     "BLOCK_ROWS",
+    "CHANGE_WORDS",
     "EPOCH_WORDS",
     "E_AFTER",
     "E_BEFORE",
@@ -49,9 +52,14 @@ __all__ = [
     "S_OUT_CHANGE",
     "S_READS_DEGREES",
     "S_VIEW",
+    "of_change",
+    "put_change",
     "set_side_word",
     "side_word",
 ]
+
+# Words of a change.
+CHANGE_WORDS = 8
 
 # What both sides share.
 E_GROUPS, E_NEXT_CHANGE, E_REFS, E_NUMBERS, E_BEFORE, E_AFTER, E_HASHES, E_MATCHABLE = 0, 1, 2, 3, 4, 5, 6, 7
@@ -81,3 +89,21 @@ def side_word(epoch: int, side: int, position: int) -> int:
 def set_side_word(epoch: int, side: int, position: int, value: int) -> None:
     """Set one word of one side of an epoch view."""
     store_u64(epoch + (_SIDES + side * SIDE_WORDS + position) * 8, value)
+
+
+@kernel
+def of_change(address: int, change: int) -> int:
+    """Return the word of a change that stands at `address` in the first one."""
+    return load_u64(address + change * (CHANGE_WORDS * 8))
+
+
+@kernel
+def put_change(changes: int, position: int, ref: int, number: int, before: int, after: int, code: int, matchable: int) -> None:
+    """Write one change; `changes` is the address of the first."""
+    address = changes + position * (CHANGE_WORDS * 8)
+    store_u64(address, ref)
+    store_u64(address + 8, number)
+    store_u64(address + 16, before)
+    store_u64(address + 24, after)
+    store_u64(address + 32, code)
+    store_u64(address + 40, matchable)

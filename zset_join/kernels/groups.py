@@ -10,6 +10,7 @@ from typing import Any
 from zset_join.kernels.columns import NEXT
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.epoch import (
+    CHANGE_WORDS,
     E_AFTER,
     E_GROUP_BITS,
     E_GROUP_HASHES,
@@ -36,6 +37,7 @@ from zset_join.kernels.epoch import (
     S_LAST,
     S_READS_DEGREES,
     S_VIEW,
+    of_change,
     set_side_word,
     side_word,
 )
@@ -87,14 +89,14 @@ def _group(epoch: int) -> int:
     groups = 0
     for change in range(total):
         if change + _AHEAD_ROW < total:
-            prefetch(word(refs, change + _AHEAD_ROW) + 24)
-            prefetch(table + shift_right(word(hashes, change + _AHEAD_ROW) & low, down) * 8)
-        store_u64(next_change + change * 8, -1)
-        if word(matchable, change) == 0:
+            prefetch(of_change(refs, change + _AHEAD_ROW) + 24)
+            prefetch(table + shift_right(of_change(hashes, change + _AHEAD_ROW) & low, down) * 8)
+        store_u64(next_change + change * (CHANGE_WORDS * 8), -1)
+        if of_change(matchable, change) == 0:
             continue
         right = change >= left_count
-        ref = word(refs, change)
-        code = word(hashes, change)
+        ref = of_change(refs, change)
+        code = of_change(hashes, change)
         position = shift_right(code & low, down)
         group = -1
         while True:
@@ -128,7 +130,7 @@ def _group(epoch: int) -> int:
         if word(first, group) < 0:
             store_u64(first + group * 8, change)
         else:
-            store_u64(next_change + word(last, group) * 8, change)
+            store_u64(next_change + word(last, group) * (CHANGE_WORDS * 8), change)
         store_u64(last + group * 8, change)
     _group_unmatchable(epoch, groups, 0, 0, left_count)
     _group_unmatchable(epoch, groups + 1, 1, left_count, total)
@@ -144,11 +146,11 @@ def _group_unmatchable(epoch: int, group: int, side: int, begin: int, end: int) 
     store_u64(side_word(epoch, 1, S_HEAD) + group * 8, 0)
     last = -1
     for change in range(begin, end):
-        if word(matchable, change) == 0:
+        if of_change(matchable, change) == 0:
             if last < 0:
                 store_u64(side_word(epoch, side, S_FIRST) + group * 8, change)
             else:
-                store_u64(next_change + last * 8, change)
+                store_u64(next_change + last * (CHANGE_WORDS * 8), change)
             last = change
 
 
@@ -216,7 +218,7 @@ def _remember_changed(epoch: int, side: int, begin: int) -> None:
     if count:
         zero_bytes(table, 8 << bits)
     for change in range(begin, begin + count):
-        number = word(numbers, change)
+        number = of_change(numbers, change)
         if number != 0:
             position = shift_right(number * _ODD, 32) & mask
             while load_u64(table + position * 8) != 0:
@@ -257,9 +259,9 @@ def _read_degrees(epoch: int, side: int, groups: int) -> None:
         alive = 0
         change = word(first, group)
         while change >= 0 and alive == 0:
-            if word(after, change) > 0:
+            if of_change(after, change) > 0:
                 alive = 1
-            change = word(next_change, change)
+            change = of_change(next_change, change)
         while alive == 0 and number != 0:
             if has_changed and in_changed_set(number, table, bits):
                 number = load_u32(rows + (number - 1) * stride + NEXT)
@@ -269,25 +271,28 @@ def _read_degrees(epoch: int, side: int, groups: int) -> None:
 
 
 @kernel
-def partition_changes(left_count: int, total: int, part_bits: int, source: Any, target: Any, bounds: Any) -> None:
+def partition_changes(left_count: int, total: int, part_bits: int, source: int, target: int, bounds: Any) -> None:
     """Sort changes by the top `part_bits` bits of their hash, so that a part's groups fit the processor's cache.
 
-    `source` and `target` hold REFS, NUMBERS, BEFORE, AFTER, HASHES and MATCHABLE, one line each. `bounds` has 2 * parts + 1
-    zeroed words: a part's left changes begin at bounds[2 * part], its right ones at bounds[2 * part + 1].
+    `source` and `target` are addresses of changes. `bounds` has 2 * parts + 1 zeroed words: a part's left changes begin at
+    bounds[2 * part], its right ones at bounds[2 * part + 1].
     """
-    parts = 1 << part_bits
+    lines = 2 << part_bits
+    down = 32 - part_bits
     for change in range(total):
         side = 1 if change >= left_count else 0
-        bounds[2 * shift_right(source[4, change], 32 - part_bits) + side + 1] += 1
-    for line in range(2 * parts):
+        bounds[2 * shift_right(of_change(source + 32, change), down) + side + 1] += 1
+    for line in range(lines):
         bounds[line + 1] += bounds[line]
     for change in range(total):
         side = 1 if change >= left_count else 0
-        line = 2 * shift_right(source[4, change], 32 - part_bits) + side
+        line = 2 * shift_right(of_change(source + 32, change), down) + side
         place = bounds[line]
         bounds[line] = place + 1
+        begin = source + change * (CHANGE_WORDS * 8)
+        end = target + place * (CHANGE_WORDS * 8)
         for what in range(6):
-            target[what, place] = source[what, change]
-    for line in range(2 * parts, 0, -1):
+            store_u64(end + what * 8, load_u64(begin + what * 8))
+    for line in range(lines, 0, -1):
         bounds[line] = bounds[line - 1]
     bounds[0] = 0

@@ -40,6 +40,7 @@ from zset_join.kernels.epoch import (
     S_OUT,
     S_OUT_CHANGE,
     S_VIEW,
+    of_change,
     side_word,
 )
 from zset_join.kernels.groups import in_changed_set
@@ -132,12 +133,12 @@ def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: in
         if change == -1:
             change = word(side_word(epoch, own, S_FIRST), group)
         while change >= 0:
-            delta = word(after, change) - word(before, change)
+            delta = of_change(after, change) - of_change(before, change)
             if _wanted(delta, sign):
                 if _overflows(delta, largest):
                     _keep(cursor, 0, OVERFLOW)
                     return at
-                ref = word(refs, change)
+                ref = of_change(refs, change)
                 end = min(count, inside + capacity - at)
                 for index in range(inside, end):
                     place = (at + index - inside) * 8
@@ -155,7 +156,7 @@ def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: in
                     _keep(cursor, 4, end)
                     return at
             inside = 0
-            change = word(next_change, change)
+            change = of_change(next_change, change)
         change = -1
         begin = following
     _keep(cursor, 2, -1)
@@ -174,31 +175,31 @@ def _pair_changes(epoch: int, group: int, sign: int, cursor: int, at: int) -> in
     if change == -1:
         change = word(side_word(epoch, 0, S_FIRST), group)
     while change >= 0:
-        own_before, own_after = word(before, change), word(after, change)
+        own_before, own_after = of_change(before, change), of_change(after, change)
         if (sign < 0 and own_before == 0) or (sign > 0 and own_after == 0):
-            change = word(next_change, change)
+            change = of_change(next_change, change)
             continue
         if partner == -1:
             partner = word(side_word(epoch, 1, S_FIRST), group)
         while partner >= 0:
-            if _overflows(own_after, word(after, partner)) or _overflows(own_before, word(before, partner)):
+            if _overflows(own_after, of_change(after, partner)) or _overflows(own_before, of_change(before, partner)):
                 _keep(cursor, 0, OVERFLOW)
                 return at
-            weight = own_after * word(after, partner) - own_before * word(before, partner)
+            weight = own_after * of_change(after, partner) - own_before * of_change(before, partner)
             if _wanted(weight, sign):
                 if at == word(epoch, E_CAPACITY):
                     _keep(cursor, 2, change)
                     _keep(cursor, 3, partner)
                     return at
-                store_u64(side_word(epoch, 0, S_OUT) + at * 8, word(refs, change))
-                store_u64(side_word(epoch, 1, S_OUT) + at * 8, word(refs, partner))
+                store_u64(side_word(epoch, 0, S_OUT) + at * 8, of_change(refs, change))
+                store_u64(side_word(epoch, 1, S_OUT) + at * 8, of_change(refs, partner))
                 store_u64(word(epoch, E_OUT_WEIGHTS) + at * 8, weight)
                 if out_left_change != 0:
                     store_u64(out_left_change + at * 8, change)
                     store_u64(side_word(epoch, 1, S_OUT_CHANGE) + at * 8, partner)
                 at += 1
-            partner = word(next_change, partner)
-        change = word(next_change, change)
+            partner = of_change(next_change, partner)
+        change = of_change(next_change, change)
     _keep(cursor, 2, -1)
     _keep(cursor, 3, -1)
     return at
@@ -224,15 +225,15 @@ def _pair_one_row(
     The change is -1 when all are done.
     """
     while change >= 0:
-        delta = word(after, change) - word(before, change)
+        delta = of_change(after, change) - of_change(before, change)
         if _wanted(delta, sign):
             if at == capacity:
                 return at, change
-            store_u64(out_own + at * 8, word(refs, change))
+            store_u64(out_own + at * 8, of_change(refs, change))
             store_u64(out_other + at * 8, row)
             store_u64(out_weights + at * 8, delta)
             at += 1
-        change = word(next_change, change)
+        change = of_change(next_change, change)
     return at, -1
 
 
@@ -395,16 +396,16 @@ def emit_lone_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, fil
                 if change == -1:
                     change = word(first, group)
                 while change >= 0:
-                    weight = word(after, change) * shown_after - word(before, change) * shown_before
+                    weight = of_change(after, change) * shown_after - of_change(before, change) * shown_before
                     if _wanted(weight, sign):
                         if at == capacity:
                             full = True
                             break
-                        store_u64(out_own + at * 8, word(refs, change))
+                        store_u64(out_own + at * 8, of_change(refs, change))
                         store_u64(out_other + at * 8, 0)
                         store_u64(out_weights + at * 8, weight)
                         at += 1
-                    change = word(next_change, change)
+                    change = of_change(next_change, change)
             if full:
                 break
             step = 1

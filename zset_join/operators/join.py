@@ -277,7 +277,7 @@ class HashJoin:
         found = [side.prepare(delta) if len(delta) else None for side, delta in zip(self._sides, (left, right), strict=True)]
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
         if not (prepared.rejected and self.on_bad_input == "error"):
-            self._groups.list(found)
+            self._groups.list_changes(found)
         self._prepared = prepared
         return prepared
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.kernels.epoch import CHANGE_WORDS
 from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
@@ -204,9 +205,9 @@ class Route:
         self._prepared = None
         keys = ZSet(delta.rows.select(self._side.relation.schema.names), delta.weights)
         prepared = self._side.prepare(keys)
-        arrays = [np.empty(2 * len(delta), np.int64) for _ in range(6)]
-        end = self._side.list_changes(prepared, 0, arrays)
-        refs, before = arrays[0][:end], arrays[2][:end]
+        changes = np.empty((2 * len(delta), CHANGE_WORDS), np.int64)
+        end = self._side.list_changes(prepared, 0, int(changes.ctypes.data))
+        refs, before = changes[:end, 0], changes[:end, 2]
         # An unchanged key still passes its payload on, so the row that won is the row that is live afterwards.
         same = prepared.same_of[: prepared.entries] != 0
         prepared.after_of[: prepared.entries][same] = prepared.last_of[: prepared.entries][same]

@@ -7,7 +7,7 @@ operator: it is valid until the next epoch is prepared, and one part at a time.
 It makes *steps*: functions that append output rows to the output arrays, say how far those are filled and whether they are
 done, and go on where they stopped when they are called again.
 
-Bytes: 6 words per change, twice where there are parts, and 20 words per change of the largest part.
+Bytes: 64 per change, twice where there are parts, and 104 per group of the largest part.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["ChangedGroups", "OutputArrays", "Step"]
 
 Step = Callable[[int], tuple[int, bool]]
 
-_LISTED = 6  # REFS, NUMBERS, BEFORE, AFTER, HASHES, MATCHABLE
-_LISTED_WORDS = (e.E_REFS, e.E_NUMBERS, e.E_BEFORE, e.E_AFTER, e.E_HASHES, e.E_MATCHABLE)
-_GROUPED_WORDS = (e.E_NEXT_CHANGE, e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
+_CHANGE_WORDS = (e.E_REFS, e.E_NUMBERS, e.E_BEFORE, e.E_AFTER, e.E_HASHES, e.E_MATCHABLE, e.E_NEXT_CHANGE)
+_BEFORE, _AFTER = 2, 3
+_GROUPED_WORDS = (e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
 _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
 _PART_CHANGES = 8192
@@ -88,29 +88,30 @@ class ChangedGroups:
             self._side_view[side, e.S_ASKED_BY_OWN] = lone[1 - side] != 0
         self._block = np.empty(2 * e.BLOCK_ROWS, np.int64)
         self._view[e.E_BLOCK] = self._block.ctypes.data
-        self._listed = np.empty((_LISTED, 0), np.int64)
-        self._parted = np.empty((_LISTED, 0), np.int64)
+        self._listed = np.empty((0, e.CHANGE_WORDS), np.int64)
+        self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
         self._grouped = np.empty((_GROUPED, 0), np.int64)
         self._tables = [np.empty(0, np.int64)] * 3
         self._bounds = np.zeros(3, np.int64)
         self.parts = 0
         self.counts = (0, 0)
 
-    def list(self, prepared: Sequence[PreparedSide | None]) -> None:
+    def list_changes(self, prepared: Sequence[PreparedSide | None]) -> None:
         """List the changes of an epoch and sort them into parts. Cost: the changes.
 
         Args:
             prepared: what the epoch's delta does to each side, None for an empty delta.
         """
         size = 2 * sum(side.count for side in prepared if side is not None)
-        if self._listed.shape[1] < size:
-            self._listed = np.empty((_LISTED, size + size // 2), np.int64)
+        if len(self._listed) < size:
+            self._listed = np.empty((size + size // 2, e.CHANGE_WORDS), np.int64)
+        listed = int(self._listed.ctypes.data)
         end = 0
         counts = []
         for side, found in zip(self._sides, prepared, strict=True):
             begin = end
             if found is not None:
-                end = side.list_changes(found, begin, self._listed)
+                end = side.list_changes(found, begin, listed)
             counts.append(end - begin)
         self.counts = (counts[0], counts[1])
         part_bits = 0 if self._residual else max(0, (end // _PART_CHANGES).bit_length())
@@ -118,9 +119,9 @@ class ChangedGroups:
         self._bounds = np.zeros(2 * self.parts + 1, np.int64)
         self._view[e.E_PART_BITS] = part_bits
         if part_bits:
-            if self._parted.shape[1] < end:
-                self._parted = np.empty((_LISTED, self._listed.shape[1]), np.int64)
-            partition_changes(counts[0], end, part_bits, self._listed, self._parted, self._bounds)
+            if len(self._parted) < end:
+                self._parted = np.empty(self._listed.shape, np.int64)
+            partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
         elif end:
             self._bounds[1:] = (counts[0], end)
 
@@ -146,9 +147,9 @@ class ChangedGroups:
         begin, middle, end = self._bounds[2 * part : 2 * part + 3].tolist()
         self._keep_room(end - begin)
         arrays = self._listed if self.parts == 1 else self._parted
-        address = int(arrays.ctypes.data) + 8 * begin
-        for line, what in enumerate(_LISTED_WORDS):
-            self._view[what] = address + line * arrays.strides[0]
+        address = int(arrays.ctypes.data) + 8 * e.CHANGE_WORDS * begin
+        for place, what in enumerate(_CHANGE_WORDS):
+            self._view[what] = address + 8 * place
         self._view[e.E_GROUP_BITS] = _table_bits(end - begin)
         for side, (state, count) in enumerate(zip(self._sides, (middle - begin, end - middle), strict=True)):
             view = self._side_view[side]
@@ -161,11 +162,11 @@ class ChangedGroups:
     def changes_of(self, side: int) -> tuple[int, list[npt.NDArray[np.int64]]]:
         """Return the position of a side's first change, and its REFS, NUMBERS, BEFORE and AFTER."""
         begin = 0 if side == 0 else self.counts[0]
-        return begin, [line[begin : begin + self.counts[side]] for line in self._listed[:4]]
+        return begin, list(self._listed[begin : begin + self.counts[side], :4].T.copy())
 
     def weights_of_changes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the weights before and after of all changes."""
-        return self._listed[2], self._listed[3]
+        return self._listed[:, _BEFORE], self._listed[:, _AFTER]
 
     def pair_step(self, sign: int, output: OutputArrays) -> Step:
         """Return the step that appends the part's changed pairs: retractions (-1), insertions (+1) or both (0).

@@ -283,8 +283,8 @@ class SideState:
             prepared.after_of,
         )
 
-    def list_changes(self, prepared: PreparedSide, base: int, arrays: Sequence[Any]) -> int:
-        """Write the changes from `base` on into (refs, numbers, before, after, hashes, matchable); return where they end.
+    def list_changes(self, prepared: PreparedSide, base: int, changes: int) -> int:
+        """Write the changes from position `base` on, the first one standing at address `changes`; return where they end.
 
         Completes what `prepare` began: `absorb` needs it. At most two changes per row of the delta.
         """
@@ -300,7 +300,7 @@ class SideState:
                     prepared.join_codes,
                     prepared.unmatchable,
                     base,
-                    *arrays,
+                    changes,
                 )
             )
         if self.relation.mode == "upsert":
@@ -322,7 +322,7 @@ class SideState:
                 prepared.after_of,
                 prepared.same_of,
                 base,
-                *arrays,
+                changes,
             )
             prepared.stale += stale
             return int(end)
@@ -338,7 +338,7 @@ class SideState:
                 prepared.after_of,
                 prepared.entries,
                 base,
-                *arrays,
+                changes,
             )
         )
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from zset_join.errors import StateError
 from zset_join.kernels import columns as c
 from zset_join.kernels import side as s
+from zset_join.kernels.epoch import CHANGE_WORDS
 from zset_join.state.side import SideState
 from zset_join.zset import ZSet, single_batch
 
@@ -78,7 +79,8 @@ def _restore_part(side: SideState, table: pa.Table) -> None:
         for word in range(side.layout.sequence_words)
     ]
     prepared = side.prepare(ZSet(rows, np.where(tombstone, -1, weights)), words=words)
-    side.list_changes(prepared, 0, [np.empty(2 * len(rows), np.int64) for _ in range(6)])
+    changes = np.empty((2 * len(rows), CHANGE_WORDS), np.int64)
+    side.list_changes(prepared, 0, int(changes.ctypes.data))
     if prepared.rejected or prepared.stale:
         raise StateError(
             f'the snapshot of "{side.relation.name}" holds {prepared.rejected + prepared.stale} rows that contradict each '
