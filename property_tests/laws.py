@@ -28,7 +28,7 @@ from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["LAWS", "Law", "LawBroken", "exact", "make_delta"]
+__all__ = ["LAWS", "Law", "LawBroken", "Run", "compare", "exact", "make_delta", "undo_changes"]
 
 _FAR_SEQUENCE = 10**6
 
@@ -63,7 +63,7 @@ def make_delta(relation: Relation, lines: Iterable[tuple[Sequence[Any], int]]) -
     )
 
 
-class _Run:
+class Run:
     """An operator on its way through epochs, with the reader of its output."""
 
     def __init__(self, subject: Subject, *, on_bad_input: str = "error", directory: str | None = None) -> None:
@@ -91,7 +91,10 @@ class _Run:
 
     def absorb(self, changes: Epoch = ()) -> None:
         """End the current epoch."""
-        self.operator.absorb(self.tick(), self.deltas(changes))
+        try:
+            self.operator.absorb(self.tick(), self.deltas(changes))
+        except ZsetJoinError as error:
+            raise LawBroken(f"legal input was not absorbed in epoch {self.epoch}: {error}") from error
         self.seen += changes
         self.epoch += 1
 
@@ -108,15 +111,21 @@ class _Run:
         self.absorb(changes)
         return answer
 
+    def close(self) -> None:
+        """Let go of files, where the operator has any."""
+        close = getattr(self.operator, "close", None)
+        if close is not None:
+            close()
+
     def expected(self) -> Counts:
         return self.subject.spec.expected(self.seen)
 
     def check(self, history: History) -> None:
         """Compare what the reader holds with the oracle."""
-        _compare(self.view.counts(), self.expected(), f"after epoch {self.epoch - 1}", self.subject, history)
+        compare(self.view.counts(), self.expected(), f"after epoch {self.epoch - 1}", self.subject, history)
 
 
-def _compare(actual: Counts, expected: Counts, moment: str, subject: Subject, history: History) -> None:
+def compare(actual: Counts, expected: Counts, moment: str, subject: Subject, history: History) -> None:
     if actual == expected:
         return
     rows = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
@@ -157,7 +166,7 @@ def _sum(answer: Sequence[ZSet]) -> Counts:
     return total(line for chunk in answer for line in chunk.to_pylist())
 
 
-def _undo(subject: Subject, changes: Sequence[Change]) -> list[Change]:
+def undo_changes(subject: Subject, changes: Sequence[Change]) -> list[Change]:
     """Return the changes that take every live row back."""
     undone: list[Change] = []
     for number, relation in enumerate(subject.spec.inputs):
@@ -175,7 +184,7 @@ def _undo(subject: Subject, changes: Sequence[Change]) -> list[Change]:
 
 def incremental_is_batch(subject: Subject, history: History) -> None:
     """After every epoch the sum of the answers equals the plain query over everything that came in."""
-    run = _Run(subject)
+    run = Run(subject)
     for changes in history.epochs():
         run.step(changes)
         run.check(history)
@@ -183,29 +192,29 @@ def incremental_is_batch(subject: Subject, history: History) -> None:
 
 def epochs_are_invisible(subject: Subject, history: History) -> None:
     """Any split of the input into epochs gives the same sum."""
-    one, other = _Run(subject), _Run(subject)
+    one, other = Run(subject), Run(subject)
     for changes in history.epochs():
         one.step(changes)
     for changes in history.other_epochs():
         other.step(changes)
-    _compare(other.view.counts(), one.view.counts(), "cut the other way", subject, history)
+    compare(other.view.counts(), one.view.counts(), "cut the other way", subject, history)
 
 
 def undo_is_complete(subject: Subject, history: History) -> None:
     """Taking back every live row empties the output and the state."""
-    run = _Run(subject)
+    run = Run(subject)
     for changes in history.epochs():
         run.step(changes)
-    for changes in split(_undo(subject, run.seen), history.other_cuts):
+    for changes in split(undo_changes(subject, run.seen), history.other_cuts):
         run.step(changes)
-    _compare(run.view.counts(), {}, "after taking everything back", subject, history)
+    compare(run.view.counts(), {}, "after taking everything back", subject, history)
     left_behind = subject.live_rows(run.operator)
     _require(left_behind == 0, f"{left_behind} live rows are left in the state", subject, history)
 
 
 def quiet_on_quiet(subject: Subject, history: History) -> None:
     """An empty delta yields nothing and changes nothing, before, between and after other epochs."""
-    run = _Run(subject)
+    run = Run(subject)
     for changes in [(), *history.epochs()]:
         run.step(changes)
         before = _exact_snapshot(run.operator)
@@ -216,7 +225,7 @@ def quiet_on_quiet(subject: Subject, history: History) -> None:
 
 def answer_is_pure(subject: Subject, history: History) -> None:
     """Asked twice, or left half-read, an answer is the same to the bit and the state is untouched."""
-    run = _Run(subject)
+    run = Run(subject)
     for changes in history.epochs():
         before = _exact_snapshot(run.operator)
         first = _exact_answer(run.ask(changes))
@@ -231,13 +240,13 @@ def answer_is_pure(subject: Subject, history: History) -> None:
 
 def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> None:
     """A snapshot restored into a fresh or a used operator continues as if nothing had happened."""
-    original = _Run(subject)
+    original = Run(subject)
     epochs = history.epochs()
     moment = history.moment % (len(epochs) + 1)
     for changes in epochs[:moment]:
         original.step(changes)
     snapshot = dict(original.operator.snapshot())
-    fresh, used = _Run(subject), _Run(subject)
+    fresh, used = Run(subject), Run(subject)
     for changes in epochs:
         used.step(changes)
     for restored in (fresh, used):
@@ -249,45 +258,45 @@ def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> No
     for changes in [late, *epochs[moment:]]:
         wanted = _sum(original.step(changes))
         for restored in (fresh, used):
-            _compare(_sum(restored.ask(changes)), wanted, f"epoch {restored.epoch} after a restore", subject, history)
+            compare(_sum(restored.ask(changes)), wanted, f"epoch {restored.epoch} after a restore", subject, history)
             restored.absorb(changes)
 
 
 def reopening_is_invisible(subject: Subject, history: History) -> None:
     """State in a directory, closed and opened again before every epoch, answers as if it had stayed open."""
     with tempfile.TemporaryDirectory() as directory:
-        run = _Run(subject, directory=directory)
+        run = Run(subject, directory=directory)
         for changes in history.epochs():
             before = _exact_snapshot(run.operator)
-            _close(run.operator)
+            run.close()
             run.operator = subject.operator(directory=directory)
             _require(_exact_snapshot(run.operator) == before, f"reopening before epoch {run.epoch} changes the state", subject, history)
             absorbed = getattr(run.operator, "absorbed_epoch", None)
             _require(absorbed == run.epoch - 1, f"absorbed_epoch is {absorbed}, not {run.epoch - 1}", subject, history)
             run.step(changes)
             run.check(history)
-        _close(run.operator)
+        run.close()
 
 
 def replay_after_crash_is_invisible(subject: Subject, history: History) -> None:
     """An epoch that was answered but not absorbed when the process died gets the same answer from state opened anew."""
     with tempfile.TemporaryDirectory() as directory:
-        run = _Run(subject, directory=directory)
+        run = Run(subject, directory=directory)
         for changes in history.epochs():
             first = _sum(run.ask(changes))
-            _close(run.operator)
+            run.close()
             run.operator = subject.operator(directory=directory)
             again = run.ask(changes)
-            _compare(_sum(again), first, f"epoch {run.epoch} asked again after a crash", subject, history)
+            compare(_sum(again), first, f"epoch {run.epoch} asked again after a crash", subject, history)
             run.take(again)
             run.absorb(changes)
             run.check(history)
-        _close(run.operator)
+        run.close()
 
 
 def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
     """Upserts delivered once more, those made void by a later sequence or all in their old order, yield nothing at all."""
-    run = _Run(subject)
+    run = Run(subject)
     for changes in history.epochs():
         run.step(changes)
         seen = list(run.seen)
@@ -301,7 +310,7 @@ def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
 
 def legal_in_legal_out(subject: Subject, history: History) -> None:
     """Every retraction retracts rows that are there before the epoch; no weight ever falls below 0."""
-    run = _Run(subject)
+    run = Run(subject)
     for changes in history.epochs():
         before = run.view.counts()
         answer = run.step(changes)
@@ -314,7 +323,7 @@ def legal_in_legal_out(subject: Subject, history: History) -> None:
 
 def answers_are_tidy(subject: Subject, history: History) -> None:
     """No weight 0, no empty chunk, chunks within bounds, retractions first, and no row both retracted and inserted."""
-    run = _Run(subject)
+    run = Run(subject)
     for changes in history.epochs():
         answer = run.step(changes)
         for chunk in answer:
@@ -333,7 +342,7 @@ def answers_are_tidy(subject: Subject, history: History) -> None:
 def quarantine_keeps_the_books(subject: Subject, history: History) -> None:
     """Rows in = rows applied + rows rejected: exactly the bad lines are reported and the rest goes through."""
     epochs, bad = plant_bad_lines(subject.spec, history.epochs(), history.bad_genes)
-    run = _Run(subject, on_bad_input="quarantine")
+    run = Run(subject, on_bad_input="quarantine")
     for number, changes in enumerate(epochs):
         wanted = _places(subject, changes, {position for epoch, position in bad if epoch == number})
         table = run.operator.rejections(run.tick(), run.deltas(changes))
@@ -350,7 +359,7 @@ def quarantine_keeps_the_books(subject: Subject, history: History) -> None:
 def errors_apply_nothing(subject: Subject, history: History) -> None:
     """Under policy error a bad epoch raises before any output, names stream and epoch, and leaves the state untouched."""
     epochs, bad = plant_bad_lines(subject.spec, history.epochs(), history.bad_genes)
-    run = _Run(subject)
+    run = Run(subject)
     for number, changes in enumerate(epochs):
         culprits = [change for position, change in enumerate(changes) if (number, position) in bad]
         if culprits:
@@ -359,7 +368,7 @@ def errors_apply_nothing(subject: Subject, history: History) -> None:
         run.check(history)
 
 
-def _check_refusal(run: _Run, changes: Epoch, culprits: Sequence[Change], history: History) -> None:
+def _check_refusal(run: Run, changes: Epoch, culprits: Sequence[Change], history: History) -> None:
     subject, before = run.subject, _exact_snapshot(run.operator)
     for act in (_ask_once, _absorb_once):
         try:
@@ -373,12 +382,12 @@ def _check_refusal(run: _Run, changes: Epoch, culprits: Sequence[Change], histor
         _require(_exact_snapshot(run.operator) == before, f"{act.__name__} applied part of a bad epoch", subject, history)
 
 
-def _ask_once(run: _Run, changes: Epoch) -> None:
+def _ask_once(run: Run, changes: Epoch) -> None:
     for chunk in run.operator.answer(run.tick(), run.deltas(changes)):
         raise LawBroken(f"a chunk of {len(chunk)} rows left before the bad lines were found")
 
 
-def _absorb_once(run: _Run, changes: Epoch) -> None:
+def _absorb_once(run: Run, changes: Epoch) -> None:
     run.operator.absorb(run.tick(), run.deltas(changes))
 
 
@@ -419,12 +428,6 @@ def _lines(answer: Sequence[ZSet]) -> list[tuple[tuple[Any, ...], int]]:
 def _is_route(subject: Subject) -> bool:
     """Say whether the output is in upsert mode, where a delete and an upsert of one key may stand side by side."""
     return len(subject.spec.inputs) == 1
-
-
-def _close(operator: Operator) -> None:
-    close = getattr(operator, "close", None)
-    if close is not None:
-        close()
 
 
 LAWS: dict[str, Law] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -89,7 +90,7 @@ class ReferenceSide:
                 if "null_safe_ignored" in self.bugs or not (safe or "null_matches" in self.bugs):
                     return None
             codes.append(_normal(value, zeros_differ="zeros_differ" in self.bugs, nans_differ="nans_differ" in self.bugs))
-        return ("key", hash(tuple(codes)) % 16) if "hash_trusted" in self.bugs else ("key", *codes)
+        return ("key", crc32(repr(codes).encode()) % 4) if "hash_trusted" in self.bugs else ("key", *codes)
 
     def resolve(self, lines: Sequence[tuple[Values, int]], epoch: int) -> SideStep:
         """Return what a delta does, without doing it."""

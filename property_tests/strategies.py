@@ -254,8 +254,15 @@ def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identi
 
 
 def make_join_spec(
-    pick: Pick, how: str, left_mode: Mode, right_mode: Mode, *, hash_bits: Sequence[int] = (32, 4), key_shapes: Sequence[str] = tuple(KEY_SHAPES),
+    pick: Pick,
+    how: str,
+    left_mode: Mode,
+    right_mode: Mode,
+    *,
+    key_shapes: Sequence[str] = tuple(KEY_SHAPES),
     id_types: Sequence[str] = ("float64", "int64", "string"),
+    hash_bits: Sequence[int] = (32, 4),
+    chunk_rows: Sequence[int] = (65536, 1, 3),
 ) -> JoinSpec:
     """Return a join of the given type and modes; everything else is picked."""
     if how not in HOWS:
@@ -286,21 +293,18 @@ def make_join_spec(
         id_type=id_type,
         using=using,
         residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
-        knobs=_make_knobs(pick, hash_bits),
+        knobs=Knobs(hash_bits=pick(hash_bits), chunk_rows=pick(chunk_rows), ticking=pick((False, True))),
     )
 
 
-def make_route_spec(pick: Pick, mode: Mode, *, hash_bits: Sequence[int] = (32, 4)) -> RouteSpec:
+def make_route_spec(pick: Pick, mode: Mode) -> RouteSpec:
     """Return a route of a relation in upsert mode whose join key lies outside its primary key."""
     shape = KEY_SHAPES[pick(tuple(KEY_SHAPES))]
     payload, id_type = pick(sorted(PAYLOADS)), pick(("float64", "int64", "string"))
     primary_keys: tuple[PrimaryKeyShape, ...] = ("id", "two_ids")
     relation = relation_of(0, mode, shape.name, primary_key=pick(primary_keys), payload=payload, id_type=id_type)
-    return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=_make_knobs(pick, hash_bits))
-
-
-def _make_knobs(pick: Pick, hash_bits: Sequence[int]) -> Knobs:
-    return Knobs(hash_bits=pick(hash_bits), chunk_rows=pick((65536, 1, 3)), ticking=pick((False, True)))
+    knobs = Knobs(hash_bits=pick((32, 4)), chunk_rows=pick((65536, 1, 3)), ticking=pick((False, True)))
+    return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=knobs)
 
 
 def join_specs(how: str, left_mode: Mode, right_mode: Mode, **narrowed: Any) -> st.SearchStrategy[JoinSpec]:
@@ -308,9 +312,9 @@ def join_specs(how: str, left_mode: Mode, right_mode: Mode, **narrowed: Any) -> 
     return _specs(lambda pick: make_join_spec(pick, how, left_mode, right_mode, **narrowed))
 
 
-def route_specs(mode: Mode, **narrowed: Any) -> st.SearchStrategy[RouteSpec]:
-    """Draw routes; `narrowed` goes to `make_route_spec`."""
-    return _specs(lambda pick: make_route_spec(pick, mode, **narrowed))
+def route_specs(mode: Mode) -> st.SearchStrategy[RouteSpec]:
+    """Draw routes."""
+    return _specs(lambda pick: make_route_spec(pick, mode))
 
 
 @st.composite
@@ -348,4 +352,7 @@ def _bad_change(spec: Spec, gene: Gene, index: int) -> Change:
         weight = 1 if gene[1] < 8 else -1
     else:
         row["x"] = MARKER
+        for name, pool in zip(relation.join_key, spec.key_shape.pools, strict=True):
+            if row[name] is None and relation.mode == "changelog":
+                row[name] = pool[0]  # a row whose key can never match need not be stored, so its retraction cannot be checked
     return Change(side, tuple(row.values()), weight)

@@ -54,7 +54,9 @@ def test_a_crowded_table_sums_to_the_batch_join(how: str, modes: str, shape: str
     LAWS["incremental_is_batch"].check(subject, history)
 
 
-@pytest.mark.parametrize(("modes", "shape"), zip(["upserts", "bags", "upserts", "bags", "upserts"], sorted(WIDE_KEY_SHAPES), strict=True))
+@pytest.mark.parametrize(
+    ("modes", "shape"), [(sorted(_MODES)[1 + turn % 2], shape) for turn, shape in enumerate(sorted(WIDE_KEY_SHAPES))]
+)
 @pytest.mark.parametrize("law", ["undo_is_complete", "snapshot_and_restore_are_invisible", "reopening_is_invisible"])
 def test_a_crowded_table_obeys_the_law(law: str, modes: str, shape: str) -> None:
     subject, history = crowded_subject("full", _MODES[modes], shape, seed=7)

@@ -19,11 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.errors import PlanError
+from zset_join.errors import KeyTypeError, PlanError
 from zset_join.kernels import columns as c
 from zset_join.kernels.encode import encode_rows, gather_fixed, gather_variable
 from zset_join.kernels.nested import decode_nested, encode_nested
+from zset_join.kernels.nested_types import is_nested, refuse_unsupported
 from zset_join.key_types import storage_type
+from zset_join.row_conversion import cast_key, plain
 
 __all__ = ["ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
 
@@ -60,11 +62,13 @@ class EncodedRows:
         address: of the first record.
         count: how many.
         owners: the Arrow arrays that long strings point into, and the buffer of the records.
+        unfit: rows with a key value that does not fit the type keys are compared in, None when there are none.
     """
 
     address: int
     count: int
     owners: list[Any]
+    unfit: npt.NDArray[np.bool_] | None = None
 
 
 class RowLayout:
@@ -160,20 +164,23 @@ class RowLayout:
     ) -> EncodedRows:
         """Write row records into `target` (at `address`), which has at least `stride` bytes per row.
 
-        Raises:
-            pa.ArrowInvalid: a key value that its comparison type cannot hold.
+        A key value that its comparison type cannot hold is stored as NULL and marked in `unfit`.
         """
         owners: list[Any] = [target]
         lines = self._encoding.lines
         arrays = rows.columns
         for name, _ in self.key_casts:
             arrays.append(arrays[self.schema.get_field_index(name)])
+        unfit: npt.NDArray[np.bool_] | None = None
         for position, array in enumerate(arrays):
-            kind = self.storage_types[position]
             if self._needs_cast[position]:
-                if isinstance(array.type, pa.BaseExtensionType):
-                    array = array.storage
-                array = array.cast(kind)
+                if position < self.visible:
+                    array = plain(array, self.storage_types[position])
+                else:
+                    source = plain(array, storage_type(array.type))
+                    array, bad = cast_key(source, self.storage_types[position])
+                    if bad is not None:
+                        unfit = bad if unfit is None else unfit | bad
             if self._kinds[position] == c.NESTED:
                 array = encode_nested(array)
             lines[position, c.VALIDITY : c.TABLE_WIDTH] = _buffer_words(self._kinds[position], array, owners)
@@ -181,7 +188,7 @@ class RowLayout:
             owners.append(values)
             lines[self._count + place, c.DATA] = values.ctypes.data
         encode_rows(self._encoding.address, rows.num_rows, address, self.stride, self.head_bytes)
-        return EncodedRows(address, rows.num_rows, owners)
+        return EncodedRows(address, rows.num_rows, owners, unfit)
 
     def gather_plan(self, positions: Sequence[int]) -> GatherPlan:
         """Prepare for gathering some columns, by their position in the schema."""
@@ -291,7 +298,7 @@ def _physical(kind: pa.DataType, schema: pa.Schema, position: int) -> tuple[int,
         return c.FLOAT64, 8
     if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_binary(kind) or pt.is_large_binary(kind):
         return c.VARIABLE, _SLOT_BYTES
-    if pt.is_nested(kind) and not pt.is_union(kind):
+    if _is_storable_nested(kind):
         return c.NESTED, _SLOT_BYTES
     if (pt.is_primitive(kind) or pt.is_fixed_size_binary(kind) or pt.is_decimal(kind)) and kind.byte_width:
         return c.FIXED, kind.byte_width
@@ -302,6 +309,16 @@ def _physical(kind: pa.DataType, schema: pa.Schema, position: int) -> tuple[int,
         column=name,
         type=str(kind),
     )
+
+
+def _is_storable_nested(kind: pa.DataType) -> bool:
+    if not is_nested(kind):
+        return False
+    try:
+        refuse_unsupported(kind)
+    except KeyTypeError:
+        return False  # The caller refuses it by the name of its column.
+    return True
 
 
 def _alignment(width: int) -> int:

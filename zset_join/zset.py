@@ -21,9 +21,12 @@ import pyarrow as pa
 
 from zset_join.errors import WeightOverflowError
 from zset_join.kernels.consolidate import sum_weights
+from zset_join.row_conversion import take_rows
 from zset_join.row_layout import RowLayout
 
-__all__ = ["ZSet"]
+__all__ = ["ZSet", "single_batch"]
+
+_LEAST_WEIGHT = -(1 << 63)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +98,8 @@ class ZSet:
         return ZSet.concat((self, other), schema=self.schema)
 
     def __neg__(self) -> ZSet:
+        if len(self) and self.weights.min() == _LEAST_WEIGHT:
+            raise WeightOverflowError("the negation of weight -2^63 does not fit an int64.")
         return ZSet(self.rows, -self.weights)
 
     def consolidated(self) -> ZSet:
@@ -116,11 +121,11 @@ class ZSet:
         kept = sums != 0
         if kept.all() and len(first) == len(self):
             return self
-        return ZSet(self.rows.take(pa.array(first[kept])), sums[kept])
+        return ZSet(take_rows(self.rows, first[kept]), sums[kept])
 
     def total_weight(self) -> int:
-        """Return the sum of the weights."""
-        return int(self.weights.sum())
+        """Return the sum of the weights, exact whatever its size."""
+        return (int((self.weights >> 32).sum()) << 32) + int((self.weights & 0xFFFFFFFF).sum())
 
     def to_pylist(self) -> list[tuple[tuple[Any, ...], int]]:
         """Return `(row, weight)` pairs as Python values; for tests and messages, not for hot paths."""
@@ -138,8 +143,10 @@ def _summed(rows: pa.RecordBatch, weights: npt.NDArray[np.int64]) -> tuple[npt.N
     columns = layout.visible_columns()
     bits = max(4, (2 * count).bit_length())
     table = np.zeros(1 << bits, np.int64)
-    first, sums = np.empty(count, np.int64), np.empty(count, np.int64)
-    entries, overflow = sum_weights(encoded.address, layout.stride, count, columns.address, weights, table, bits, first, sums)
+    first, sums, lows = (np.empty(count, np.int64) for _ in range(3))
+    entries, overflow = sum_weights(
+        encoded.address, layout.stride, count, columns.address, weights, table, bits, first, sums, lows
+    )
     return first[:entries], sums[:entries], bool(overflow)
 
 

@@ -78,7 +78,7 @@ def test_a_refused_argument_names_itself_its_value_and_the_cure(
 
 
 def test_a_column_of_pyspark_as_condition_is_refused_with_a_way_out(pair: tuple[ChangeStream, ChangeStream]) -> None:
-    with pytest.raises(PlanError, match="is an expression. Name the equal columns"):
+    with pytest.raises(PlanError, match=r"is an expression. Name the equal columns"):
         pair[0].join(pair[1], on=F.col("customer_id") == F.col("customer_id"))
 
 

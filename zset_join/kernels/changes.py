@@ -19,6 +19,8 @@ from zset_join.kernels.side import (
     HEAP,
     IDENTITY_BITS,
     IDENTITY_SLOTS,
+    JOIN_BITS,
+    JOIN_SLOTS,
     ROWS,
     SEQUENCE_OFFSET,
     SEQUENCE_WORDS,
@@ -29,12 +31,15 @@ from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
 
 __all__ = [
     "ABSENT_ROW",
+    "KEY_RANGE",
+    "LAST_HARMLESS",
     "NOTHING",
     "NULL_PRIMARY_KEY",
     "NULL_SEQUENCE",
     "OK",
     "RETRACTION_IN_APPEND",
     "WEIGHT_OVERFLOW",
+    "ZERO_WEIGHT",
     "changes_of_appends",
     "changes_of_upserts",
     "changes_of_weights",
@@ -43,8 +48,10 @@ __all__ = [
     "resolve_weights",
 ]
 
-# Status of a row of a delta.
-OK, NULL_PRIMARY_KEY, NULL_SEQUENCE, ABSENT_ROW, WEIGHT_OVERFLOW, RETRACTION_IN_APPEND, NOTHING = 0, 1, 2, 3, 4, 5, 6
+# Status of a row of a delta: applied, dropped without a trace, or (beyond LAST_HARMLESS) against the relation's contract.
+OK, NOTHING, ZERO_WEIGHT = 0, 1, 2
+LAST_HARMLESS = 2
+NULL_PRIMARY_KEY, NULL_SEQUENCE, ABSENT_ROW, WEIGHT_OVERFLOW, RETRACTION_IN_APPEND, KEY_RANGE = 3, 4, 5, 6, 7, 8
 
 _MAX_WEIGHT = 0x7FFFFFFFFFFFFFFF
 _AHEAD_SLOT = 24
@@ -160,11 +167,12 @@ def changes_of_upserts(
 ) -> tuple[int, int, int]:
     """Look every entry up in the state and list what changes, retraction before insertion.
 
-    `last_of` becomes -1 where the state is newer, `after_of` is the row that is live after the epoch (-1: none, or nothing
-    changed), `same_of` marks the entries whose live row equals the new one: nothing changes but, perhaps, the sequence.
+    The join slots that absorbing will need are fetched on the way. `last_of` becomes -1 where the state is newer, `after_of`
+    is the row that is live after the epoch (-1: none, or nothing changed), `same_of` marks the entries whose live row equals the new one: nothing changes but, perhaps, the sequence.
     Returns the position after the last change, how many entries were too old, and how many deletes met no live row.
     """
     slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
+    join_slots, join_bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     state, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
     words, offset = word(view, SEQUENCE_WORDS), word(view, SEQUENCE_OFFSET)
     at = base
@@ -225,6 +233,7 @@ def changes_of_upserts(
             at += 1
         if new_index >= 0:
             new = rows + new_index * stride
+            prefetch_slot(join_slots, join_bits, join_codes[new_index])
             put_change(changes, at, new, 0, 0, 1, join_codes[new_index], 1 - unmatchable[new_index])
             at += 1
     return at, stale, unknown_deletes

@@ -313,7 +313,7 @@ def get_list_variable(
             at = starts[row] + head_bytes
             end_at = at + (count + 7) // 8
             body = end_at + 4 * count
-            filled = 0
+            filled = np.int64(0)
             for step in range(count):
                 present[first + step] = (content[at + (step >> 3)] >> (step & 7)) & 1
                 element_starts[first + step] = body + filled

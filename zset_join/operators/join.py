@@ -306,7 +306,7 @@ class HashJoin:
                 postponed.append(part)
                 yield from self._fill_often(prepared, reader, -1)
                 continue
-            retractions = p.partition_by_sign(*self._output.addresses, filled, *self._spare.addresses)
+            retractions = p.partition_by_sign(*self._output.addresses[:3], filled, *self._spare.addresses[:3])
             if groups.parts == 1:
                 yield from self._chunks(reader, 0, filled)
                 return

@@ -26,6 +26,7 @@ from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.kernels.epoch import CHANGE_WORDS
 from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
+from zset_join.row_conversion import conform, take_rows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_side
@@ -72,8 +73,8 @@ class Route:
     ) -> None:
         if relation.mode != "upsert" or not relation.join_key:
             raise PlanError(
-                f'relation "{relation.name}" is in {relation.mode} mode with join key {list(relation.join_key)}; only upserts by '
-                "primary key with a join key need a route.",
+                f'relation "{relation.name}" is in {relation.mode} mode with join key {list(relation.join_key)}; only upserts '
+                "by primary key with a join key need a route.",
                 code="ROUTE_NOT_NEEDED",
                 relation=relation.name,
             )
@@ -135,9 +136,9 @@ class Route:
             yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), np.full(len(refs), -1, np.int64))
         upserts = np.sort(prepared.after_of[: prepared.entries])
         upserts = upserts[upserts >= 0]
-        rows = delta.rows.select(self.output.schema.names)
+        rows = conform(delta.rows, self.inputs[0])
         for begin in range(0, len(upserts), self._chunk_rows):
-            taken = rows.take(pa.array(upserts[begin : begin + self._chunk_rows]))
+            taken = take_rows(rows, upserts[begin : begin + self._chunk_rows])
             yield ZSet(pa.RecordBatch.from_arrays(taken.columns, schema=self.output.schema), np.ones(taken.num_rows, np.int64))
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
@@ -203,7 +204,7 @@ class Route:
         if kept is not None and kept[0] == tick and kept[1] is delta:
             return kept[2], kept[3]
         self._prepared = None
-        keys = ZSet(delta.rows.select(self._side.relation.schema.names), delta.weights)
+        keys = ZSet(conform(delta.rows, self._side.relation), delta.weights)
         prepared = self._side.prepare(keys)
         changes = np.empty((2 * len(delta), CHANGE_WORDS), np.int64)
         end = self._side.list_changes(prepared, 0, int(changes.ctypes.data))

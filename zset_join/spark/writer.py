@@ -24,6 +24,7 @@ from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, Sin
 from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.session import check_session
+from zset_join.spark.warm_up import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -204,6 +205,7 @@ class JoinStreamWriter:
             )
         changelog_schema(self._joined.arrow_schema, "weight")
         session = self._joined.left.dataframe.sparkSession
+        warm_up(self._joined.node)
         check_session(session)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism

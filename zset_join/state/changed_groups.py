@@ -31,7 +31,7 @@ _BEFORE, _AFTER = 2, 3
 _GROUPED_WORDS = (e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
 _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
-_PART_CHANGES = 8192
+_PART_CHANGES = 16384
 
 
 class OutputArrays:
@@ -39,33 +39,16 @@ class OutputArrays:
 
     Args:
         rows: how many rows they take.
-        with_changes: whether to note the position of either change too.
+        with_changes: whether to note the position of either change too (lines 3 and 4 of `words`; -1 for an unchanged row).
     """
 
     def __init__(self, rows: int, *, with_changes: bool = False) -> None:
         self.rows = rows
-        self.words = np.empty((5 if with_changes else 3, rows), np.int64)
+        self.words: npt.NDArray[np.int64] = np.empty((5 if with_changes else 3, rows), np.int64)
         self.addresses = tuple(int(line.ctypes.data) for line in self.words)
-
-    @property
-    def left(self) -> npt.NDArray[np.int64]:
-        """Return the record addresses of the left side."""
-        return self.words[0]
-
-    @property
-    def right(self) -> npt.NDArray[np.int64]:
-        """Return the record addresses of the right side."""
-        return self.words[1]
-
-    @property
-    def weights(self) -> npt.NDArray[np.int64]:
-        """Return the weights."""
-        return self.words[2]
-
-    @property
-    def changes(self) -> npt.NDArray[np.int64]:
-        """Return the positions of the left and of the right change, -1 for an unchanged row."""
-        return self.words[3:]
+        self.left: npt.NDArray[np.int64] = self.words[0]
+        self.right: npt.NDArray[np.int64] = self.words[1]
+        self.weights: npt.NDArray[np.int64] = self.words[2]
 
 
 class ChangedGroups:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
-from zset_join.key_types import check_key_type
+from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
 
 __all__ = ["JOIN_TYPES", "check_join", "joined_schema", "output_key"]
@@ -157,6 +157,9 @@ def joined_schema(
 def _output_field(side: str, source: str, name: str, left: Relation, right: Relation, how: str) -> pa.Field:
     relation = right if side == "right" else left
     field = relation.schema.field(source)
-    padded = side != "both" and how in (_PADS_LEFT if side == "left" else _PADS_RIGHT)
-    nullable = field.nullable or padded or (side == "both" and right.schema.field(source).nullable)
-    return pa.field(name, field.type, nullable)
+    padded = how in (_PADS_LEFT if side == "left" else _PADS_RIGHT)
+    if side == "both":
+        other = right.schema.field(source)
+        kind = common_key_type(field.type, other.type, left_column=source, right_column=source)
+        return pa.field(name, kind, field.nullable or other.nullable)
+    return pa.field(name, field.type, field.nullable or padded)

@@ -55,6 +55,7 @@ class JoinedRows:
             elif left_at < 0:
                 columns.append(right[right_at])
             else:
-                own = left[left_at]
-                columns.append(pc.coalesce(own, right[right_at].cast(own.type)) if own.null_count else own)
+                kind = self._schema.field(len(columns)).type
+                own = left[left_at].cast(kind)
+                columns.append(pc.coalesce(own, right[right_at].cast(kind)) if own.null_count else own)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

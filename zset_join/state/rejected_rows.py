@@ -36,6 +36,10 @@ _CODES = {
         "retracts a row that is not there; a changelog may not retract what it has not inserted",
     ),
     ch.WEIGHT_OVERFLOW: ("WEIGHT_OVERFLOW", "raises the weight of a row past 2^63 - 1"),
+    ch.KEY_RANGE: (
+        "KEY_RANGE",
+        "has a join key {join_key} that does not fit the type both sides are compared in; cast it first",
+    ),
     ch.RETRACTION_IN_APPEND: (
         "RETRACTION_IN_APPEND",
         "has a negative weight, but the relation is append-only; declare keys or a weight column if it changes",
@@ -45,7 +49,9 @@ _CODES = {
 
 def _reason(relation: Relation, status: int) -> tuple[str, str]:
     code, text = _CODES[status]
-    return code, text.format(primary_key=list(relation.primary_key), sequence_by=list(relation.sequence_by))
+    return code, text.format(
+        primary_key=list(relation.primary_key), sequence_by=list(relation.sequence_by), join_key=list(relation.join_key)
+    )
 
 
 def no_rejections() -> pa.Table:
@@ -55,7 +61,7 @@ def no_rejections() -> pa.Table:
 
 def _rejected_positions(prepared: PreparedSide) -> list[int]:
     status = prepared.status[: prepared.count]
-    return np.flatnonzero((status != ch.OK) & (status != ch.NOTHING)).tolist()
+    return np.flatnonzero(status > ch.LAST_HARMLESS).tolist()
 
 
 def rejection_table(inputs: Sequence[Relation], sides: Sequence[PreparedSide | None]) -> pa.Table:

@@ -27,6 +27,7 @@ from zset_join.kernels import columns as c
 from zset_join.kernels import side as s
 from zset_join.kernels.keys import hash_rows
 from zset_join.relation import Relation
+from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.state.arrangement import Arrangement
 from zset_join.state.primary_key_table import PrimaryKeyTable
@@ -192,13 +193,15 @@ class SideState:
         """
         count = len(delta)
         scratch = self._scratch
-        rows = delta.rows if delta.rows.schema is self.relation.schema else delta.rows.select(self.relation.schema.names)
+        rows = conform(delta.rows, self.relation)
         sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
         target = scratch.array("records", count * self.layout.stride, np.uint8)
         words = sequence_words(sequence) if words is None else words
         encoded = self.layout.encode(rows, words, target, scratch.address("records"))
         status = scratch.array("status", count, np.int8)
         status[:count] = ch.OK
+        if encoded.unfit is not None:
+            status[:count][encoded.unfit] = ch.KEY_RANGE
         join_codes = scratch.array("join_codes", count)
         unmatchable = scratch.array("unmatchable", count, np.uint8)
         address, stride, mask = encoded.address, self.layout.stride, self._hash_mask
@@ -216,7 +219,7 @@ class SideState:
         return prepared
 
     def _mark_weights(self, weights: npt.NDArray[np.int64], status: Any, count: int) -> None:
-        status[:count][weights == 0] = ch.NOTHING
+        status[:count][weights == 0] = ch.ZERO_WEIGHT
         if self.relation.mode == "append":
             status[:count][weights < 0] = ch.RETRACTION_IN_APPEND
 
@@ -224,7 +227,7 @@ class SideState:
         status = prepared.status[: prepared.count]
         if not status.any():
             return 0
-        return int(((status != ch.OK) & (status != ch.NOTHING)).sum())
+        return int((status > ch.LAST_HARMLESS).sum())
 
     def _resolve_identity(self, prepared: PreparedSide, sequence: list[pa.Array]) -> None:
         count = prepared.count
@@ -235,12 +238,13 @@ class SideState:
         nulls = scratch.array("identity_nulls", count, np.uint8)
         identity = self.identity_columns.address
         if hash_rows(address, stride, count, identity, mask, codes, nulls) and self.relation.mode == "upsert":
-            status[:count][nulls[:count] != 0] = ch.NULL_PRIMARY_KEY
+            status[:count][(nulls[:count] != 0) & (status[:count] == ch.OK)] = ch.NULL_PRIMARY_KEY
         elif self.relation.mode == "changelog" and self.relation.primary_key:
             for column in self.relation.primary_key:
                 key = prepared.delta.rows.column(column)
                 if key.null_count:
-                    status[:count][key.is_null().to_numpy(zero_copy_only=False)] = ch.NULL_PRIMARY_KEY
+                    bad = key.is_null().to_numpy(zero_copy_only=False) & (status[:count] != ch.ZERO_WEIGHT)
+                    status[:count][bad] = ch.NULL_PRIMARY_KEY
         null_sequence = sequence_nulls(sequence)
         if null_sequence is not None:
             status[:count][null_sequence & (status[:count] == ch.OK)] = ch.NULL_SEQUENCE

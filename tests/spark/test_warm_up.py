@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from zset_join.expressions import left, right
+from zset_join.plan import InputNode, JoinNode, RouteNode
+from zset_join.relation import Relation
+from zset_join.spark.warm_up import warm_up
+
+EVERY_TYPE = pa.schema(
+    {
+        "id": pa.int64(),
+        "flag": pa.bool_(),
+        "text": pa.string(),
+        "bytes": pa.binary(),
+        "amount": pa.decimal128(10, 2),
+        "day": pa.date32(),
+        "at": pa.timestamp("us", tz="UTC"),
+        "span": pa.duration("us"),
+        "ratio": pa.float64(),
+        "tags": pa.list_(pa.struct({"k": pa.string()})),
+        "nested": pa.struct({"a": pa.int8(), "b": pa.list_(pa.int64())}),
+        "map": pa.map_(pa.string(), pa.int64()),
+    }
+)
+
+
+@pytest.mark.parametrize("mode", ["append", "changelog", "upsert"])
+def test_any_join_can_be_warmed_up_before_a_row_is_there(mode: str) -> None:
+    keyed = {"primary_key": ("id",), "sequence_by": ("at",)} if mode == "upsert" else {}
+    orders = Relation(name="orders", schema=EVERY_TYPE, join_key=("text",), mode=mode, **keyed)  # type: ignore[arg-type]
+    customers = Relation(name="customers", schema=EVERY_TYPE, join_key=("text",))
+    source = InputNode(relation=orders)
+
+    warm_up(
+        JoinNode(
+            left=RouteNode(source=source) if mode == "upsert" else source,
+            right=InputNode(relation=customers),
+            how="full",
+            null_safe=(False,),
+            residual=left("ratio") <= right("ratio"),
+        )
+    )

@@ -1,0 +1,114 @@
+"""Bringing a delta's columns to the form they are stored in.
+
+A delta has the columns of its relation, by name and type; what is only encoded otherwise (a dictionary, a view, another
+offset width, a NULL-free column under a nullable one) is accepted, anything else is refused before a byte is read. Keys that
+are compared in a wider type are cast; a value that does not fit marks its row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.key_types import storage_type
+from zset_join.relation import Relation
+
+__all__ = ["cast_key", "conform", "plain", "take_rows"]
+
+
+def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the array in its storage type: dictionaries decoded, views made plain, extensions unwrapped."""
+    if array.type == kind:
+        return array
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    return array if array.type == kind else array.cast(kind)
+
+
+def take_rows(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return some rows of a batch, views included (pyarrow cannot take from those)."""
+    taken = pa.array(positions)
+    columns = [plain(column, storage_type(column.type)).take(taken).cast(column.type) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def conform(rows: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:
+    """Return the relation's columns of a batch, in its order and types.
+
+    Raises:
+        PlanError: a column is missing, or has a type that stores other values.
+    """
+    schema = relation.schema
+    if rows.schema.equals(schema):
+        return rows
+    missing = [name for name in schema.names if name not in rows.schema.names]
+    if missing:
+        raise PlanError(
+            f'relation "{relation.name}": the delta lacks the columns {missing}; it has {rows.schema.names}. A delta has every '
+            "column of its relation (NULL where a delete has no payload).",
+            code="DELTA_COLUMNS",
+            relation=relation.name,
+            missing=missing,
+        )
+    columns = []
+    for field in schema:
+        column = rows.column(field.name)
+        if column.type != field.type:
+            stored = storage_type(field.type)
+            if not _same_values(storage_type(column.type), stored):
+                raise PlanError(
+                    f'relation "{relation.name}": column "{field.name}" of the delta has type {column.type}, but the relation '
+                    f"says {field.type}. Cast it before the join.",
+                    code="DELTA_TYPES",
+                    relation=relation.name,
+                    column=field.name,
+                    delta_type=str(column.type),
+                    relation_type=str(field.type),
+                )
+            column = plain(column, stored).cast(field.type)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema([field.with_nullable(True) for field in schema]))
+
+
+def _same_values(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Say whether two storage types differ in their encoding only."""
+    if given == wanted or pa.types.is_null(given):
+        return True
+    for is_kind in (pa.types.is_string, pa.types.is_binary):
+        wide = pa.types.is_large_string if is_kind is pa.types.is_string else pa.types.is_large_binary
+        if (is_kind(given) or wide(given)) and (is_kind(wanted) or wide(wanted)):
+            return True
+    if given.num_fields and given.num_fields == wanted.num_fields and given.id == wanted.id:
+        return all(
+            given.field(at).name == wanted.field(at).name and _same_values(given.field(at).type, wanted.field(at).type)
+            for at in range(given.num_fields)
+        )
+    return False
+
+
+def cast_key(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    """Cast key values to the type they are compared in; return also which do not fit (they become NULL), None when all do.
+
+    Cost: one cast; where values do not fit, a logarithmic number of casts for each of them.
+    """
+    try:
+        return array.cast(kind), None
+    except pa.ArrowInvalid:
+        bad = np.zeros(len(array), np.bool_)
+        _mark_unfit(array, kind, 0, len(array), bad)
+        kept = pa.array(np.arange(len(array)), mask=bad)
+        return array.take(kept).cast(kind), bad
+
+
+def _mark_unfit(array: pa.Array, kind: pa.DataType, begin: int, end: int, bad: npt.NDArray[np.bool_]) -> None:
+    try:
+        array.slice(begin, end - begin).cast(kind)
+    except pa.ArrowInvalid:
+        if end - begin == 1:
+            bad[begin] = True
+            return
+        middle = (begin + end) // 2
+        _mark_unfit(array, kind, begin, middle, bad)
+        _mark_unfit(array, kind, middle, end, bad)
