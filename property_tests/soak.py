@@ -60,8 +60,8 @@ def _draw(rng: Random) -> tuple[Subject, list[Epoch]]:
         id_types=(WIDE_IDS,),
         chunk_rows=(65536, 1000, 37),
     )
-    changes = rng.choice((50, 300) if narrow or build is build_routed_join else (300, 2000, 6000))
-    epochs = random_history(spec, rng, changes=changes, epochs=rng.choice((1, 3, 8, 20)), identifiers=rng.choice((20, 500, 5000)))
+    changes = rng.choice((50, 300) if narrow or build is build_routed_join else (300, 1000, 4000))
+    epochs = random_history(spec, rng, changes=changes, epochs=rng.choice((1, 3, 8)), identifiers=rng.choice((20, 500, 5000)))
     return Subject(spec, build, hash_join_live_rows), epochs
 
 

@@ -244,9 +244,10 @@ def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identi
         epochs: how many epochs.
         identifiers: how many values the column `id` takes.
     """
+    kinds = rng.choices((0, 2, 3), (1, 1, 14), k=changes)  # a hot key and NULL keys, but not so many that pairs explode
     genes: list[Gene] = [
-        (rng.randrange(2), rng.randrange(16), rng.randrange(identifiers), rng.randrange(1 << 20), rng.randrange(150), rng.randrange(6))
-        for _ in range(changes)
+        (rng.randrange(2), rng.randrange(16), rng.randrange(identifiers), 4 * rng.randrange(1 << 18) + kind, rng.randrange(150), rng.randrange(6))
+        for kind in kinds
     ]
     made = decode(spec, genes)
     ends = sorted(rng.randrange(len(made) + 1) for _ in range(epochs - 1))

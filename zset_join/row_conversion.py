@@ -29,6 +29,8 @@ def plain(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def take_rows(rows: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
     """Return some rows of a batch, views included (pyarrow cannot take from those)."""
+    if not rows.num_columns:
+        return rows.slice(0, len(positions))
     taken = pa.array(positions)
     columns = [plain(column, storage_type(column.type)).take(taken).cast(column.type) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
@@ -59,8 +61,8 @@ def conform(rows: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:
             stored = storage_type(field.type)
             if not _same_values(storage_type(column.type), stored):
                 raise PlanError(
-                    f'relation "{relation.name}": column "{field.name}" of the delta has type {column.type}, but the relation '
-                    f"says {field.type}. Cast it before the join.",
+                    f'relation "{relation.name}": column "{field.name}" is {field.type}, but the delta has {column.type}. '
+                    "Cast it before the join.",
                     code="DELTA_TYPES",
                     relation=relation.name,
                     column=field.name,

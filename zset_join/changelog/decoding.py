@@ -134,9 +134,7 @@ def _rejections(positions: _Int64s, codes: _Codes, values: pa.Array, changelog_f
         name, pattern = _CODES[code]
         names.append(name)
         reasons.append(pattern.format(repr(text) if code == _UNDECODABLE_OP else text, known))
-    return pa.table(
-        [pa.array(positions), pa.array(names, pa.string()), pa.array(reasons, pa.string())], schema=_REJECTED
-    )
+    return pa.table([pa.array(positions), pa.array(names, pa.string()), pa.array(reasons, pa.string())], schema=_REJECTED)
 
 
 def _known_operations(changelog_format: ChangelogFormat) -> list[str]:
@@ -341,9 +339,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind)
-    )
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

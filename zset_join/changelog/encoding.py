@@ -90,8 +90,7 @@ def encode(
     if isinstance(changelog_format, AppendFormat) and (delta.weights < 0).any():
         row = int(np.flatnonzero(delta.weights < 0)[0])
         raise SinkError(
-            f"the row {_row(delta, row)} is retracted, and the output is append-only; write it in a format that "
-            "can say so.",
+            f"the row {_row(delta, row)} is retracted, and the output is append-only; write it in a format that can say so.",
             code="RETRACTION_IN_APPEND",
             row=_row(delta, row),
         )
@@ -198,8 +197,7 @@ def _encode_upserts(delta: ZSet, columns: tuple[str, ...], changelog_format: Ups
     """Write one line per key: the row that is there after the epoch, or the one that has gone; the gone come first."""
     if not columns:
         raise PlanError(
-            "upserts need a key that says which row they replace; pass key=[...], the columns that identify a row "
-            "downstream.",
+            "upserts need a key that says which row they replace; pass key=[...], the columns that identify a row downstream.",
             code="MISSING_PRIMARY_KEY",
         )
     groups = group_keys([delta.rows.column(name) for name in columns])
@@ -242,8 +240,7 @@ def _check_columns(delta: ZSet, columns: tuple[str, ...], changelog_format: Chan
     clashing = [name for name in added if name in names]
     if clashing:
         raise PlanError(
-            f"the format adds {clashing}, and the rows have columns of that name; rename them, or give the format "
-            "other names.",
+            f"the format adds {clashing}, and the rows have columns of that name; rename them, or give the format other names.",
             code="DUPLICATE_COLUMN",
             columns=clashing,
         )

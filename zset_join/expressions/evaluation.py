@@ -71,8 +71,7 @@ def check(expression: Expression, left_schema: pa.Schema, right_schema: pa.Schem
     found: pa.DataType = expression.accept(_TypeFinder({"left": left_schema, "right": right_schema}))
     if kind_of(found) != "boolean":
         raise PlanError(
-            f"the condition {describe(expression)} is of type {found}; a condition must be boolean. Compare it with "
-            "something.",
+            f"the condition {describe(expression)} is of type {found}; a condition must be boolean. Compare it with something.",
             code="NOT_BOOLEAN",
             expression=describe(expression),
             type=str(found),
@@ -96,9 +95,7 @@ def _check_node(node: Expression) -> None:
                 code="UNKNOWN_EXPRESSION",
                 operation=node.operation,
             )
-        if node.operation in {"in", "starts_with"} and not all(
-            isinstance(given, Literal) for given in node.operands[1:]
-        ):
+        if node.operation in {"in", "starts_with"} and not all(isinstance(given, Literal) for given in node.operands[1:]):
             raise PlanError(
                 f"{describe(node)}: all operands but the first must be literals.",
                 code="UNKNOWN_EXPRESSION",

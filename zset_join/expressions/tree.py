@@ -416,9 +416,7 @@ def lit(value: object) -> Expression:
 
 def _literal_type(value: object) -> pa.DataType | None:
     if isinstance(value, int) and not isinstance(value, bool):
-        return next(
-            (pa.int32() if bits == 31 else pa.int64() for bits in (31, 63) if -(1 << bits) <= value < 1 << bits), None
-        )
+        return next((pa.int32() if bits == 31 else pa.int64() for bits in (31, 63) if -(1 << bits) <= value < 1 << bits), None)
     if isinstance(value, decimal.Decimal):
         return _decimal_type(value)
     if isinstance(value, datetime.datetime):

@@ -165,9 +165,7 @@ def call_type(call: Call, types: Sequence[pa.DataType]) -> pa.DataType:
         return pa.bool_()
     if operation in {"and", "or", "not"}:
         if any(kind_of(operand) not in {"boolean", "null"} for operand in types):
-            raise _mismatch(
-                call, types, "boolean operands", "Compare or cast first; parentheses go around each comparison."
-            )
+            raise _mismatch(call, types, "boolean operands", "Compare or cast first; parentheses go around each comparison.")
         return pa.bool_()
     if operation in {"is_null", "is_not_null"}:
         return pa.bool_()

@@ -206,9 +206,7 @@ def negate(vector: Vector) -> tuple[Vector, Bools]:
     if isinstance(vector.values, pa.Array):
         return replace(vector, values=pc.negate(vector.values)), np.zeros(1, np.bool_)
     with np.errstate(over="ignore"):
-        return replace(vector, values=vector.values if kind_of(vector.type) == "null" else -vector.values), _is_lowest(
-            vector
-        )
+        return replace(vector, values=vector.values if kind_of(vector.type) == "null" else -vector.values), _is_lowest(vector)
 
 
 def absolute(vector: Vector) -> tuple[Vector, Bools]:

@@ -168,8 +168,9 @@ def changes_of_upserts(
     """Look every entry up in the state and list what changes, retraction before insertion.
 
     The join slots that absorbing will need are fetched on the way. `last_of` becomes -1 where the state is newer, `after_of`
-    is the row that is live after the epoch (-1: none, or nothing changed), `same_of` marks the entries whose live row equals the new one: nothing changes but, perhaps, the sequence.
-    Returns the position after the last change, how many entries were too old, and how many deletes met no live row.
+    is the row that is live after the epoch (-1: none, or nothing changed), `same_of` marks the entries whose live row equals
+    the new one: nothing changes but, perhaps, the sequence. Returns the position after the last change, how many entries were
+    too old, and how many deletes met no live row.
     """
     slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
     join_slots, join_bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)

@@ -1,11 +1,12 @@
 """The epoch view: where the arrays of one epoch are, as one run of int64 words that kernels get by its address.
 
 A *change* is a record of CHANGE_WORDS words, one cache line: the address of its row record (REFS), the row number in the
-state, 0 for a new row (NUMBERS), the weights BEFORE and AFTER, the hash of the join key (HASHES), whether the key can match at all
-(MATCHABLE), and the next change of its group (NEXT_CHANGE). The view holds the address of each word of the first change; the
-changes of the left side stand first. A *group* is
-one join key: the first change of either side (S_FIRST, a list through NEXT_CHANGE) and the first row of its chain in either
-state (S_HEAD). The two groups behind the last hold the changes of either side that can never match.
+state, 0 for a new row (NUMBERS), the weights BEFORE and AFTER, the hash of the join key (HASHES), whether the key can match at
+all (MATCHABLE), and the next change of its group (NEXT_CHANGE). The view holds the address of each word of the first change;
+the changes of the left side stand first.
+
+A *group* is one join key: the first change of either side (S_FIRST, a list through NEXT_CHANGE) and the first row of its chain
+in either state (S_HEAD). The two groups behind the last hold the changes of either side that can never match.
 
 Cost: 8 words per change, and 13 per group.
 """

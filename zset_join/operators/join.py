@@ -306,7 +306,9 @@ class HashJoin:
                 postponed.append(part)
                 yield from self._fill_often(prepared, reader, -1)
                 continue
-            retractions = p.partition_by_sign(*self._output.addresses[:3], filled, *self._spare.addresses[:3])
+            left, right, weights = self._output.addresses[:3]
+            spare_left, spare_right, spare_weights = self._spare.addresses[:3]
+            retractions = p.partition_by_sign(left, right, weights, filled, spare_left, spare_right, spare_weights)
             if groups.parts == 1:
                 yield from self._chunks(reader, 0, filled)
                 return
@@ -379,7 +381,7 @@ class HashJoin:
             )
 
     def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
-        left, right, _ = self._output.addresses
+        left, right = self._output.addresses[:2]
         try:
             rows = self._joined.gather(left + 8 * begin, right + 8 * begin, count)
         except OverflowError:

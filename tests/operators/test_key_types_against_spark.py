@@ -1,0 +1,228 @@
+"""Every hashable key type, maintained by the join and compared with Spark's own batch join of the final tables.
+
+Both sides change over a few epochs: the left by upserts and deletes of its primary key, the right as a bag with copies. What
+is compared are the numbers of the rows that met, as Z-sets; one query asks Spark for every join type under `=` and `<=>`.
+Spark has no semi join that keeps a weight and no types for some of Arrow's: those are cast for Spark only.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections import Counter
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from zset_join.operators.join import JOIN_TYPES, HashJoin
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+D = Decimal
+NAN = float("nan")
+OTHER_NAN = np.array([0xFFF8000000000001], np.uint64).view(np.float64)[0]
+LONG = "longer than the twelve bytes that fit in a slot"
+NOON = dt.datetime(2024, 2, 29, 12)
+A_MICROSECOND = dt.timedelta(microseconds=1)
+
+FLOATS = [0.0, -0.0, NAN, OTHER_NAN, 1.5, -math.inf]
+STRINGS = ["", " ", "a", "a ", "A", LONG, LONG + "!"]
+FLOAT_STRUCT = pa.struct({"x": pa.float64(), "s": pa.string()})
+DEEP = pa.struct({"l": pa.list_(pa.struct({"f": pa.list_(pa.float32())})), "d": pa.date32()})
+
+# The key as the left has it, as the right has it, as Spark is given it (None: as it is), and its values besides NULL.
+KEYS: list[tuple[pa.DataType, pa.DataType, pa.DataType | None, list[Any]]] = [
+    (pa.int8(), pa.int8(), None, [-128, 0, 127]),
+    (pa.int16(), pa.int16(), None, [-(2**15), 0, 255]),
+    (pa.int32(), pa.int32(), None, [-1, 0, 2**31 - 1]),
+    (pa.int64(), pa.int64(), None, [-(2**63), -1, 0, 2**63 - 1]),
+    (pa.uint8(), pa.uint8(), pa.int16(), [0, 1, 255]),
+    (pa.uint16(), pa.uint16(), pa.int32(), [0, 1, 65_535]),
+    (pa.uint32(), pa.uint32(), pa.int64(), [0, 1, 2**32 - 1]),
+    (pa.uint64(), pa.uint64(), pa.decimal128(20, 0), [0, 2**63, 2**64 - 1]),
+    (pa.int32(), pa.int64(), None, [-1, 0, 7]),
+    (pa.bool_(), pa.bool_(), None, [False, True]),
+    (pa.float32(), pa.float32(), None, FLOATS),
+    (pa.float64(), pa.float64(), None, FLOATS),
+    (pa.float32(), pa.float64(), None, FLOATS),
+    (pa.string(), pa.string(), None, STRINGS),
+    (pa.large_string(), pa.string(), None, STRINGS),
+    (pa.string_view(), pa.string(), pa.string(), STRINGS),
+    (pa.dictionary(pa.int32(), pa.string()), pa.string(), pa.string(), STRINGS),
+    (pa.binary(), pa.binary(), None, [b"", b"\0", b"a", b"a\0", LONG.encode()]),
+    (pa.binary(2), pa.binary(2), pa.binary(), [b"ab", b"a\0", b"\0\0"]),
+    (pa.date32(), pa.date32(), None, [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(2024, 2, 29)]),
+    (pa.date64(), pa.date32(), pa.date32(), [dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(2024, 2, 29)]),
+    (pa.timestamp("us"), pa.timestamp("us"), None, [NOON, NOON + A_MICROSECOND, dt.datetime(1960, 1, 1)]),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), None, [NOON, NOON + A_MICROSECOND, dt.datetime(1960, 1, 1)]),
+    (pa.timestamp("ms", "Europe/Paris"), pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), [0, 1, 10**12]),
+    (pa.duration("us"), pa.duration("us"), None, [dt.timedelta(0), A_MICROSECOND, dt.timedelta(days=-3)]),
+    (pa.decimal128(10, 2), pa.decimal128(10, 2), None, [D("0.00"), D("-1.25"), D("99999999.99")]),
+    (pa.decimal128(10, 2), pa.decimal128(20, 5), None, [D("0.00"), D("-1.25"), D("99999999.99")]),
+    (pa.decimal128(38, 10), pa.decimal128(38, 10), None, [D("0"), D("-1E-10"), D(10) ** 27]),
+    (pa.decimal128(10, 0), pa.int32(), None, [0, -1, 7]),
+    (pa.list_(pa.string()), pa.list_(pa.string()), None, [[], [None], [""], ["a", LONG], [LONG, "a"]]),
+    (pa.list_(pa.float64()), pa.list_(pa.float64()), None, [[], [0.0], [-0.0], [NAN, None], [OTHER_NAN, None]]),
+    (pa.list_(pa.int32()), pa.list_(pa.int64()), None, [[], [None], [1, 2], [2, 1]]),
+    (
+        FLOAT_STRUCT,
+        FLOAT_STRUCT,
+        None,
+        [{"x": 0.0, "s": "a"}, {"x": -0.0, "s": "a"}, {"x": NAN, "s": None}, {"x": OTHER_NAN, "s": None}, {"x": None, "s": None}],
+    ),
+    (
+        DEEP,
+        DEEP,
+        None,
+        [
+            {"l": [{"f": [0.0, NAN, None]}, None], "d": None},
+            {"l": [{"f": [-0.0, OTHER_NAN, None]}, None], "d": None},
+            {"l": [{"f": []}], "d": dt.date(2024, 2, 29)},
+            {"l": [{"f": None}], "d": dt.date(2024, 2, 29)},
+            {"l": None, "d": None},
+        ],
+    ),
+]
+EPOCHS, CHANGES, IDS = 4, 14, 12
+SHOWS_RIGHT = ("inner", "left", "right", "full")
+
+Changes = list[tuple[int, int, int]]  # id, place of its key among the values (0 is NULL), weight
+Met = dict[tuple[Any, ...], int]
+
+
+class History:
+    """Random changes of one side, epoch by epoch, and the table they end in."""
+
+    def __init__(self, seed: int, values: int) -> None:
+        generator = np.random.default_rng(seed)
+        self.upserts: list[Changes] = []
+        self.bags: list[Changes] = []
+        rows: dict[int, int] = {}
+        copies: Counter[tuple[int, int]] = Counter()
+        for _ in range(EPOCHS):
+            drawn = generator.integers(0, (IDS, values + 1, 4), (CHANGES, 3)).tolist()
+            self.upserts.append([(number, key, 1 if kind else -1) for number, key, kind in drawn])
+            for number, key, kind in drawn:
+                if kind:
+                    rows[number] = key
+                else:
+                    rows.pop(number, None)
+            gone = [pair for pair, count in copies.items() if count and generator.integers(0, 3) == 0]
+            bag = [(number, key, -copies[number, key]) for number, key in gone]
+            bag += [(number, key, kind) for number, key, kind in drawn if kind]
+            self.bags.append(bag)
+            for number, key, weight in bag:
+                copies[number, key] += weight
+        self.table = list(rows.items())
+        self.bag_table = list(copies.elements())
+
+
+def pool(kind: pa.DataType, values: list[Any]) -> pa.Array:
+    """Return NULL and the values as an array of their type; bits of floats are kept."""
+    return pa.array([None, *values], kind)
+
+
+def take(keys: pa.Array, places: list[int]) -> pa.Array:
+    """Return the keys at some places."""
+    return pa.concat_arrays([keys.slice(place, 1) for place in places]) if places else keys.slice(0, 0)
+
+
+def delta(relation: Relation, keys: pa.Array, changes: Changes) -> ZSet:
+    """Return changes as a Z-set."""
+    columns = [pa.array([number for number, _, _ in changes], pa.int64()), take(keys, [place for _, place, _ in changes])]
+    return ZSet.of(pa.RecordBatch.from_arrays(columns, schema=relation.schema), [weight for _, _, weight in changes])
+
+
+def maintained(how: str, null_safe: bool, left_keys: pa.Array, right_keys: pa.Array, histories: tuple[History, History]) -> Met:
+    """Return the numbers of the rows that met, from the sum of the answers of all epochs."""
+    left = Relation(
+        name="left", schema=pa.schema({"a": pa.int64(), "k": left_keys.type}), join_key=("k",), primary_key=("a",), mode="upsert"
+    )
+    right = Relation(name="right", schema=pa.schema({"b": pa.int64(), "k": right_keys.type}), join_key=("k",), mode="changelog")
+    join = HashJoin(left, right, how, null_safe=[null_safe])
+    met: Counter[tuple[Any, ...]] = Counter()
+    shown = ["a", "b"] if how in SHOWS_RIGHT else ["a"]
+    for epoch in range(EPOCHS):
+        tick = Tick(epoch)
+        deltas = [delta(left, left_keys, histories[0].upserts[epoch]), delta(right, right_keys, histories[1].bags[epoch])]
+        for chunk in join.answer(tick, deltas):
+            for row, weight in zip(chunk.rows.select(shown).to_pylist(), chunk.weights.tolist(), strict=True):
+                met[tuple(row.values())] += weight
+        join.absorb(tick, deltas)
+    return {row: weight for row, weight in met.items() if weight}
+
+
+def for_spark(keys: pa.Array, kind: pa.DataType | None, places: list[int]) -> pa.Array:
+    """Return keys as Spark can take them."""
+    taken = take(keys, places)
+    return taken if kind is None else taken.cast(kind)
+
+
+def asked(spark: SparkSession, left: pa.Table, right: pa.Table) -> dict[tuple[str, bool], Met]:
+    """Return what Spark's own joins say, for every join type and both equalities, in one query."""
+    from pyspark.sql import functions as f
+
+    one, other = spark.createDataFrame(left), spark.createDataFrame(right)
+    frames: list[DataFrame] = []
+    for how in JOIN_TYPES:
+        for null_safe in (False, True):
+            condition: Column = one["k"].eqNullSafe(other["j"]) if null_safe else one["k"] == other["j"]
+            partner = other["b"] if how in SHOWS_RIGHT else f.lit(None).cast("long")
+            tag = [f.lit(how).alias("how"), f.lit(null_safe).alias("null_safe")]
+            frames.append(one.join(other, condition, how).select(*tag, one["a"], partner.alias("b")))
+    united = frames[0]
+    for frame in frames[1:]:
+        united = united.unionAll(frame)
+    found: dict[tuple[str, bool], Counter[tuple[Any, ...]]] = {
+        (how, null_safe): Counter() for how in JOIN_TYPES for null_safe in (False, True)
+    }
+    for line in united.toArrow().to_pylist():
+        row = (line["a"], line["b"]) if line["how"] in SHOWS_RIGHT else (line["a"],)
+        found[line["how"], line["null_safe"]][row] += 1
+    return {case: dict(rows) for case, rows in found.items()}
+
+
+@pytest.mark.parametrize(("left_kind", "right_kind", "spark_kind", "values"), KEYS, ids=[f"{case[0]} = {case[1]}" for case in KEYS])
+def test_the_maintained_join_is_spark_s_batch_join(
+    left_kind: pa.DataType, right_kind: pa.DataType, spark_kind: pa.DataType | None, values: list[Any], spark: SparkSession
+) -> None:
+    left_keys, right_keys = pool(left_kind, values), pool(right_kind, values)
+    histories = (History(1, len(values)), History(2, len(values)))
+    left_rows, right_rows = histories[0].table, histories[1].bag_table
+    left = pa.table(
+        {"a": [number for number, _ in left_rows], "k": for_spark(left_keys, spark_kind, [key for _, key in left_rows])}
+    )
+    right = pa.table(
+        {"b": [number for number, _ in right_rows], "j": for_spark(right_keys, spark_kind, [key for _, key in right_rows])}
+    )
+
+    expected = asked(spark, left, right)
+
+    answers = {(how, null_safe): maintained(how, null_safe, left_keys, right_keys, histories) for how, null_safe in expected}
+    assert answers == expected
+    assert len(expected["inner", True]) > len(expected["inner", False]) > 0
+
+
+def test_the_values_that_are_drawn_hold_every_trap() -> None:
+    floats = pool(pa.float64(), FLOATS)
+
+    assert pc.sum(pc.is_nan(floats)).as_py() == 2
+    assert len(set(np.frombuffer(floats.buffers()[1], np.uint64)[1:7].tolist())) == 6
+
+
+def test_a_full_join_using_keys_of_two_types_has_the_type_spark_gives_it(spark: SparkSession) -> None:
+    narrow = Relation(name="l", schema=pa.schema({"k": pa.int32(), "x": pa.int64()}), join_key=("k",))
+    wide = Relation(name="r", schema=pa.schema({"k": pa.int64(), "y": pa.int64()}), join_key=("k",))
+
+    theirs = spark.createDataFrame([], "k int, x long").join(spark.createDataFrame([], "k long, y long"), ["k"], "full")
+
+    assert theirs.schema["k"].dataType.simpleString() == "bigint"
+    assert HashJoin(narrow, wide, "full", using=True).output.schema.field("k").type == pa.int64()
