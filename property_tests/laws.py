@@ -1,8 +1,8 @@
 """The laws every operator obeys, one function each.
 
-A law takes a subject (an operator description and the way to build it) and a legal history, and raises `LawBroken` when the
-operator breaks it. Laws know nothing of joins: what is expected comes from the subject's oracle, what is excused from the
-registry. Z-sets are compared, never tables: a failure lists rows with their expected and actual weights.
+A law takes a subject (an operator description and the way to build it) and a legal history, and raises `LawBrokenError`
+when the operator breaks it. Laws know nothing of joins: what is expected comes from the subject's oracle, what is excused
+from the registry. Z-sets are compared, never tables: a failure lists rows with their expected and actual weights.
 
 The law `budget_is_invisible` of the design is named in the registry with the reason why it waits.
 """
@@ -28,12 +28,12 @@ from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["LAWS", "Law", "LawBroken", "Run", "compare", "exact", "make_delta", "undo_changes"]
+__all__ = ["LAWS", "Law", "LawBrokenError", "Run", "compare", "exact", "make_delta", "undo_changes"]
 
 _FAR_SEQUENCE = 10**6
 
 
-class LawBroken(AssertionError):
+class LawBrokenError(AssertionError):
     """An operator broke a law; the message holds the law, the difference, the subject and the history."""
 
 
@@ -43,7 +43,7 @@ class Law:
 
     Args:
         name: the function's name; a true sentence.
-        check: raises `LawBroken`.
+        check: raises `LawBrokenError`.
         with_bad_lines: whether the history must bring genes for bad lines.
     """
 
@@ -58,9 +58,7 @@ def make_delta(relation: Relation, lines: Iterable[tuple[Sequence[Any], int]]) -
     schema = relation.schema
     columns = list(zip(*(row for row, _ in lines), strict=True)) or [()] * len(schema)
     arrays = [pa.array(list(column), kind) for column, kind in zip(columns, schema.types, strict=True)]
-    return ZSet(
-        pa.RecordBatch.from_arrays(arrays, schema=schema), np.asarray([weight for _, weight in lines], dtype=np.int64)
-    )
+    return ZSet(pa.RecordBatch.from_arrays(arrays, schema=schema), np.asarray([weight for _, weight in lines], dtype=np.int64))
 
 
 class Run:
@@ -87,14 +85,14 @@ class Run:
         try:
             return list(self.operator.answer(self.tick(), self.deltas(changes)))
         except ZsetJoinError as error:
-            raise LawBroken(f"legal input was refused in epoch {self.epoch}: {error}") from error
+            raise LawBrokenError(f"legal input was refused in epoch {self.epoch}: {error}") from error
 
     def absorb(self, changes: Epoch = ()) -> None:
         """End the current epoch."""
         try:
             self.operator.absorb(self.tick(), self.deltas(changes))
         except ZsetJoinError as error:
-            raise LawBroken(f"legal input was not absorbed in epoch {self.epoch}: {error}") from error
+            raise LawBrokenError(f"legal input was not absorbed in epoch {self.epoch}: {error}") from error
         self.seen += changes
         self.epoch += 1
 
@@ -102,7 +100,7 @@ class Run:
         try:
             self.view.take(answer)
         except IllegalAnswerError as error:
-            raise LawBroken(f"epoch {self.epoch}: {error}") from error
+            raise LawBrokenError(f"epoch {self.epoch}: {error}") from error
 
     def step(self, changes: Epoch = ()) -> list[ZSet]:
         """Go through one epoch whole."""
@@ -130,12 +128,12 @@ def compare(actual: Counts, expected: Counts, moment: str, subject: Subject, his
         return
     rows = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
     lines = [f"    {key}: expected {expected.get(key, 0)}, actual {actual.get(key, 0)}" for key in rows]
-    raise LawBroken("\n".join([f"{moment}, row: expected weight, actual weight", *lines, repr(subject), repr(history)]))
+    raise LawBrokenError("\n".join([f"{moment}, row: expected weight, actual weight", *lines, repr(subject), repr(history)]))
 
 
 def _require(holds: bool, sentence: str, subject: Subject, history: History) -> None:
     if not holds:
-        raise LawBroken(f"{sentence}\n{subject!r}\n{history!r}")
+        raise LawBrokenError(f"{sentence}\n{subject!r}\n{history!r}")
 
 
 def exact(value: Any) -> Any:
@@ -270,7 +268,12 @@ def reopening_is_invisible(subject: Subject, history: History) -> None:
             before = _exact_snapshot(run.operator)
             run.close()
             run.operator = subject.operator(directory=directory)
-            _require(_exact_snapshot(run.operator) == before, f"reopening before epoch {run.epoch} changes the state", subject, history)
+            _require(
+                _exact_snapshot(run.operator) == before,
+                f"reopening before epoch {run.epoch} changes the state",
+                subject,
+                history,
+            )
             absorbed = getattr(run.operator, "absorbed_epoch", None)
             _require(absorbed == run.epoch - 1, f"absorbed_epoch is {absorbed}, not {run.epoch - 1}", subject, history)
             run.step(changes)
@@ -335,7 +338,9 @@ def answers_are_tidy(subject: Subject, history: History) -> None:
         _require(0 not in weights, f"a line has weight 0: {lines}", subject, history)
         sorted_weights = sorted(weights, key=lambda weight: weight > 0)
         _require(weights == sorted_weights, f"an insertion comes before a retraction: {lines}", subject, history)
-        both = {row_identity(row) for row, weight in lines if weight < 0} & {row_identity(row) for row, weight in lines if weight > 0}
+        both = {row_identity(row) for row, weight in lines if weight < 0} & {
+            row_identity(row) for row, weight in lines if weight > 0
+        }
         _require(not both or _is_route(subject), f"both retracted and inserted: {both}", subject, history)
 
 
@@ -352,7 +357,9 @@ def quarantine_keeps_the_books(subject: Subject, history: History) -> None:
         _require(told, f"epoch {number}: a rejection lacks code or reason", subject, history)
         run.take(run.ask(changes))
         run.absorb(changes)
-        run.seen = [change for n, epoch in enumerate(epochs[: number + 1]) for p, change in enumerate(epoch) if (n, p) not in bad]
+        run.seen = [
+            change for n, epoch in enumerate(epochs[: number + 1]) for p, change in enumerate(epoch) if (n, p) not in bad
+        ]
         run.check(history)
 
 
@@ -384,7 +391,7 @@ def _check_refusal(run: Run, changes: Epoch, culprits: Sequence[Change], history
 
 def _ask_once(run: Run, changes: Epoch) -> None:
     for chunk in run.operator.answer(run.tick(), run.deltas(changes)):
-        raise LawBroken(f"a chunk of {len(chunk)} rows left before the bad lines were found")
+        raise LawBrokenError(f"a chunk of {len(chunk)} rows left before the bad lines were found")
 
 
 def _absorb_once(run: Run, changes: Epoch) -> None:

@@ -1,7 +1,7 @@
 """Planted bugs: classical mistakes of incremental joins, each with the law that must catch it.
 
-Two kinds. A *switch* turns on one mistake inside `ReferenceJoin`, where it can sit as deep as it does in real engines. A *wrapper*
-spoils the outside of any operator, `HashJoin` included: what it answers, keeps, restores or reports.
+Two kinds. A *switch* turns on one mistake inside `ReferenceJoin`, where it can sit as deep as it does in real engines. A
+*wrapper* spoils the outside of any operator, `HashJoin` included: what it answers, keeps, restores or reports.
 
 A mutant that no law catches means that a law has lost its teeth; mend the law, never the list.
 """
@@ -75,8 +75,12 @@ _BATCH, _TIDY, _UNDO = "incremental_is_batch", "answers_are_tidy", "undo_is_comp
 _RESTORE, _BOOKS, _ERROR = "snapshot_and_restore_are_invisible", "quarantine_keeps_the_books", "errors_apply_nothing"
 
 SWITCHES: tuple[Mutant, ...] = (
-    _switch("cross_term_missing", _BATCH, "both sides joined against `before`: rows that arrive together never meet", modes=_BAGS),
-    _switch("after_used_twice", "epochs_are_invisible", "both sides joined against `after`: rows that arrive together meet twice"),
+    _switch(
+        "cross_term_missing", _BATCH, "both sides joined against `before`: rows that arrive together never meet", modes=_BAGS
+    ),
+    _switch(
+        "after_used_twice", "epochs_are_invisible", "both sides joined against `after`: rows that arrive together meet twice"
+    ),
     _switch("degree_counts_messages", _BATCH, "the replacing upsert counted as one more match (an open Flink bug)", "left"),
     _switch("upsert_not_retracted", _BATCH, "an upsert inserts the new row and leaves the old one standing"),
     _switch("key_move_loses_old_key", _BATCH, "the join key moves and nobody tells the old key"),
@@ -91,7 +95,12 @@ SWITCHES: tuple[Mutant, ...] = (
     _switch("null_keys_dropped", _BATCH, "a preserved row with a NULL key is dropped instead of padded", "left"),
     _switch("zeros_differ", _BATCH, "0.0 and -0.0 are two keys, as in pyarrow's join", key_shapes=("float32", "list")),
     _switch("nans_differ", _BATCH, "NaN joins nothing, as in IEEE 754", key_shapes=("float32", "list")),
-    _switch("first_key_column_only", _BATCH, "a composite key compared by its first column", key_shapes=("int64+string", "float64+bool")),
+    _switch(
+        "first_key_column_only",
+        _BATCH,
+        "a composite key compared by its first column",
+        key_shapes=("int64+string", "float64+bool"),
+    ),
     _switch("hash_trusted", _BATCH, "equal hashes taken for equal keys", key_shapes=("int64", "string")),
     _switch("retraction_compares_bits", _BATCH, "a retraction of 0.0 does not find the stored -0.0", modes=_BAGS),
     _switch("weight_is_one", _BATCH, "two copies times three copies give one row", modes=_BAGS),
@@ -106,9 +115,18 @@ SWITCHES: tuple[Mutant, ...] = (
     _switch("insertions_first", _TIDY, "the new row is inserted before the old one is retracted", "left"),
     _switch("answer_not_consolidated", _TIDY, "the raw terms of the join formula leave uncancelled"),
     _switch("zero_weights", _TIDY, "lines that cancelled out are sent with weight 0", "left"),
-    _switch("identical_upsert_churns", "duplicate_delivery_is_invisible", "an upsert equal to the stored row retracts and inserts it"),
+    _switch(
+        "identical_upsert_churns",
+        "duplicate_delivery_is_invisible",
+        "an upsert equal to the stored row retracts and inserts it",
+    ),
     _switch("dead_rows_kept", _UNDO, "rows of weight 0 stay in the state for ever", modes=_BAGS),
-    _switch("snapshot_forgets_tombstones", _RESTORE, "a restored operator lets a late upsert bring a deleted row back", modes=_SEQUENCED),
+    _switch(
+        "snapshot_forgets_tombstones",
+        _RESTORE,
+        "a restored operator lets a late upsert bring a deleted row back",
+        modes=_SEQUENCED,
+    ),
     _switch("snapshot_forgets_weights", _RESTORE, "a restored operator holds each row once", modes=_BAGS),
     _switch("restore_keeps_old_rows", _RESTORE, "restoring adds the snapshot to what was there", modes=_BAGS),
     _switch("reopening_forgets_an_epoch", "reopening_is_invisible", "a reopened directory is one epoch behind"),
@@ -320,7 +338,12 @@ def _unsequenced(spec: JoinSpec) -> JoinSpec:
 
 
 WRAPPERS: tuple[Mutant, ...] = (
-    _wrapper("absorbs_while_answering", "replay_after_crash_is_invisible", "asking changes the state", _BuildWrapped(AbsorbsWhileAnswering)),
+    _wrapper(
+        "absorbs_while_answering",
+        "replay_after_crash_is_invisible",
+        "asking changes the state",
+        _BuildWrapped(AbsorbsWhileAnswering),
+    ),
     _wrapper("keeps_first_chunk_only", _BATCH, "a big answer is cut short", _BuildWrapped(KeepsFirstChunkOnly)),
     _wrapper("turns_lines_around", _TIDY, "insertions come before retractions", _BuildWrapped(TurnsLinesAround)),
     _wrapper("is_one_epoch_late", _BATCH, "right in the end, wrong after every epoch", _BuildWrapped(IsOneEpochLate)),
@@ -337,10 +360,26 @@ WRAPPERS: tuple[Mutant, ...] = (
     _wrapper("hides_rejections", _BOOKS, "the dead-letter table stays empty", _BuildWrapped(HidesRejections)),
     _wrapper("says_only_that_it_failed", _ERROR, "an error without stream and epoch", _BuildWrapped(SaysOnlyThatItFailed)),
     _wrapper(
-        "quarantines_unasked", _ERROR, "bad lines are left out although the policy is error", _BuildWrapped(options={"on_bad_input": "quarantine"})
+        "quarantines_unasked",
+        _ERROR,
+        "bad lines are left out although the policy is error",
+        _BuildWrapped(options={"on_bad_input": "quarantine"}),
     ),
-    _wrapper("keeps_nothing_in_its_directory", "reopening_is_invisible", "the directory stays empty", _BuildWrapped(options={"directory": None})),
+    _wrapper(
+        "keeps_nothing_in_its_directory",
+        "reopening_is_invisible",
+        "the directory stays empty",
+        _BuildWrapped(options={"directory": None}),
+    ),
     _wrapper("null_safe_nowhere", _BATCH, "`<=>` built as `=`", _BuildWrapped(distort=_null_safe_nowhere)),
-    _wrapper("without_residual", _BATCH, "the residual is lost on the way to the engine", _BuildWrapped(distort=_without_residual)),
-    _wrapper("unsequenced", _BATCH, "sequence_by is lost on the way to the engine", _BuildWrapped(distort=_unsequenced), modes=_SEQUENCED),
+    _wrapper(
+        "without_residual", _BATCH, "the residual is lost on the way to the engine", _BuildWrapped(distort=_without_residual)
+    ),
+    _wrapper(
+        "unsequenced",
+        _BATCH,
+        "sequence_by is lost on the way to the engine",
+        _BuildWrapped(distort=_unsequenced),
+        modes=_SEQUENCED,
+    ),
 )

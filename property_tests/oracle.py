@@ -1,14 +1,14 @@
 """The answer key: the plain query over everything that arrived, with dicts and loops only.
 
-Two steps. `resolve` replays one side's changes, in arrival order, into its live rows. `batch_join` joins two such bags the plain
-way: every left row against every right row of the same key. Nothing here is incremental and nothing here imports Arrow, NumPy
-or the engine, so a mistake in the engine cannot hide behind the same mistake in its judge.
+Two steps. `resolve` replays one side's changes, in arrival order, into its live rows. `batch_join` joins two such bags the
+plain way: every left row against every right row of the same key. Nothing here is incremental and nothing here imports
+Arrow, NumPy or the engine, so a mistake in the engine cannot hide behind the same mistake in its judge.
 
-Rows are dicts, column name to value. Identity is Spark's (see `identity`): NaN equals NaN, 0.0 equals -0.0, NULL equals NULL inside
-a row; whether a NULL *key* matches is decided per key column by its null-safe flag.
+Rows are dicts, column name to value. Identity is Spark's (see `identity`): NaN equals NaN, 0.0 equals -0.0, NULL equals
+NULL inside a row; whether a NULL *key* matches is decided per key column by its null-safe flag.
 
-Edge cases: an upsert whose sequence equals the newest one wins (the later arrival); so does a delete; a delete leaves a tombstone
-even when the primary key was unknown; tombstones never expire here.
+Edge cases: an upsert whose sequence equals the newest one wins (the later arrival); so does a delete; a delete leaves a
+tombstone even when the primary key was unknown; tombstones never expire here.
 Known limit: it starts from nothing each time, about 10 microseconds per change and per joined row.
 Source: semantics sections 2 to 6, written down from the text and not from the code.
 """

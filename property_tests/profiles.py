@@ -16,11 +16,9 @@ from hypothesis import HealthCheck, Phase, settings
 
 __all__ = ["MAX_CHANGES", "load_profile", "profile_name"]
 
-_COMMON = {
-    "deadline": None,
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
-    "print_blob": True,
-}
+_COMMON = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True, database=None
+)
 MAX_CHANGES = {"push": 18, "hunt": 18, "scout": 18, "nightly": 24}
 
 
@@ -31,10 +29,8 @@ def profile_name() -> str:
 
 def load_profile() -> None:
     """Register the profiles and load the one that was asked for."""
-    settings.register_profile(
-        "push", max_examples=8, derandomize=True, database=None, phases=[Phase.explicit, Phase.generate, Phase.shrink], **_COMMON
-    )
-    settings.register_profile("hunt", max_examples=100, database=None, **_COMMON)
-    settings.register_profile("scout", max_examples=20, database=None, phases=[Phase.generate], **_COMMON)
-    settings.register_profile("nightly", max_examples=1000, **_COMMON)
+    settings.register_profile("push", _COMMON, max_examples=8, derandomize=True)
+    settings.register_profile("hunt", _COMMON, max_examples=100)
+    settings.register_profile("scout", _COMMON, max_examples=20, phases=[Phase.generate])
+    settings.register_profile("nightly", _COMMON, max_examples=1000)
     settings.load_profile(profile_name())

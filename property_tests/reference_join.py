@@ -1,10 +1,11 @@
 """A slow join in plain dicts that obeys every law, and a switchboard of classical mistakes.
 
-Two uses. Unharmed (`bugs=()`) it stands in the registry beside `HashJoin`: a law that it breaks is a wrong law. With a bug switched on
-it must break a law: that is how the suite proves that it still has teeth (`mutants.py` lists the bugs with their stories).
+Two uses. Unharmed (`bugs=()`) it stands in the registry beside `HashJoin`: a law that it breaks is a wrong law. With a bug
+switched on it must break a law: that is how the suite proves that it still has teeth (`mutants.py` lists the bugs with
+their stories).
 
-It keeps, per side, the live rows by identity, an index by join key, and the newest sequence per primary key. The output of an epoch
-is netted row by row, so retractions and insertions never meet.
+It keeps, per side, the live rows by identity, an index by join key, and the newest sequence per primary key. The output of
+an epoch is netted row by row, so retractions and insertions never meet.
 
 Known limits: one Python loop per row; rows as tuples; a residual is a Python function over two dicts.
 Source: semantics sections 1 to 6; the bugs come from the trackers of Flink, Spark and home-made joins.
@@ -12,7 +13,6 @@ Source: semantics sections 1 to 6; the bugs come from the trackers of Flink, Spa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,7 +99,7 @@ class ReferenceJoin:
         directory: str | None = None,
         bugs: Collection[str] = (),
     ) -> None:
-        self.inputs = (left, right)
+        self.inputs: tuple[Relation, ...] = (left, right)
         self.how = how
         self.using = using
         self.residual = residual
@@ -113,7 +113,7 @@ class ReferenceJoin:
         self.message_degrees: dict[tuple[int, RowId], int] = {}
         self.asked = 0
         self.directory = directory
-        if directory is not None and os.path.exists(f"{directory}/epoch"):
+        if directory is not None and (Path(directory) / "epoch").exists():
             self._reopen(Path(directory))
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -278,14 +278,19 @@ class ReferenceJoin:
 
     def _is_match(self, number: int, row: Values, other: Values, *, whole_on: bool) -> bool:
         key = self.sides[number].key_of(row)
-        return key is not None and key == self.sides[1 - number].key_of(other) and (not whole_on or self._passes(number, row, other))
+        return (
+            key is not None
+            and key == self.sides[1 - number].key_of(other)
+            and (not whole_on or self._passes(number, row, other))
+        )
 
     def _passes(self, number: int, row: Values, other: Values) -> bool:
         if self.residual is None:
             return True
         left, right = (row, other) if number == 0 else (other, row)
         verdict = self.residual(
-            dict(zip(self.inputs[0].schema.names, left, strict=True)), dict(zip(self.inputs[1].schema.names, right, strict=True))
+            dict(zip(self.inputs[0].schema.names, left, strict=True)),
+            dict(zip(self.inputs[1].schema.names, right, strict=True)),
         )
         return verdict is True or (verdict is None and "residual_null_matches" in self.bugs)
 

@@ -1,7 +1,7 @@
 """One input of the reference join: live rows, join-key index, newest sequence per primary key.
 
-`resolve` turns a delta into the net change of the live rows without touching them; `apply` makes that change. A tombstone is a
-primary key with a newest sequence and no live row; tombstones are kept only when there is a sequence to compare.
+`resolve` turns a delta into the net change of the live rows without touching them; `apply` makes that change. A tombstone
+is a primary key with a newest sequence and no live row; tombstones are kept only when there is a sequence to compare.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class ReferenceSide:
         codes: list[Hashable] = []
         for position, safe in zip(positions, self.null_safe, strict=False):
             value = row[position]
-            if value is None:
-                if "null_safe_ignored" in self.bugs or not (safe or "null_matches" in self.bugs):
-                    return None
+            matches_null = (safe or "null_matches" in self.bugs) and "null_safe_ignored" not in self.bugs
+            if value is None and not matches_null:
+                return None
             codes.append(_normal(value, zeros_differ="zeros_differ" in self.bugs, nans_differ="nans_differ" in self.bugs))
         return ("key", crc32(repr(codes).encode()) % 4) if "hash_trusted" in self.bugs else ("key", *codes)
 

@@ -1,10 +1,10 @@
 """The operators under test: how each is built, what is drawn for it, how its output is read, and what it is excused from.
 
-To put a new operator under the laws, add one `Registered` entry: a strategy of specs (a spec states the oracle's verdict), a builder,
-a view that folds answers into counts, and a written reason for every law that cannot hold.
+To put a new operator under the laws, add one `Registered` entry: a strategy of specs (a spec states the oracle's verdict),
+a builder, a view that folds answers into counts, and a written reason for every law that cannot hold.
 
-`HashJoin` stands here once per join type and pair of input modes; key shapes, primary keys, null safety, residual, USING, chunk size
-and hash width are drawn. `ReferenceJoin` stands beside it so that a law which is itself wrong shows up.
+`HashJoin` stands here once per join type and pair of input modes; key shapes, primary keys, null safety, residual, USING,
+chunk size and hash width are drawn. `ReferenceJoin` stands beside it so that a law which is itself wrong shows up.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ __all__ = [
 
 EXEMPT_EVERYWHERE: Mapping[str, str] = {
     "budget_is_invisible": (
-        "no operator spills yet: the cold store and its option max_hot_bytes come with the issue on hybrid state, and this law with them"
+        "no operator spills yet: the cold store and its option max_hot_bytes come with the issue on hybrid state, and this "
+        "law comes with them"
     ),
 }
 
@@ -109,7 +110,9 @@ class SumView:
                 self._counts[key] = self._counts.get(key, 0) + weight
         for key, retracted in gone.items():
             if self._counts[key] < 0:
-                raise IllegalAnswerError(f"row {key} is retracted {retracted} times and stands at {self._counts[key]} afterwards")
+                raise IllegalAnswerError(
+                    f"row {key} is retracted {retracted} times and stands at {self._counts[key]} afterwards"
+                )
         self._counts = {key: weight for key, weight in self._counts.items() if weight}
 
     def counts(self) -> Counts:
@@ -286,9 +289,7 @@ REGISTRY: tuple[Registered, ...] = (
         for how in HOWS
         for modes in MODE_PAIRS
     ),
-    *(
-        Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES
-    ),
+    *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
     *(
         registered_join(
             "routed",

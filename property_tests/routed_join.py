@@ -1,8 +1,8 @@
 """The Spark plan in miniature: routes, buckets and one join per bucket, as one operator under the laws.
 
-An upsert side whose join key lies outside its primary key goes through a `Route`; every change then goes to the bucket of its join
-key, where a `HashJoin` of its own keeps that bucket's rows. The sum over the buckets must be the plain join: a key that
-moves between buckets must leave the old one.
+An upsert side whose join key lies outside its primary key goes through a `Route`; every change then goes to the bucket of
+its join key, where a `HashJoin` of its own keeps that bucket's rows. The sum over the buckets must be the plain join: a key
+that moves between buckets must leave the old one.
 
 A row whose key can never match goes to a bucket chosen by its whole identity, as in the product. Buckets are chosen here by
 a checksum of the key's identity; the product lets Spark hash. The law needs only that equal keys meet.
@@ -48,7 +48,7 @@ class RoutedJoin:
         self, spec: JoinSpec, *, residual: Expression | None, on_bad_input: str = "error", directory: str | None = None
     ) -> None:
         self.spec = spec
-        self.inputs = spec.inputs
+        self.inputs: tuple[Relation, ...] = spec.inputs
         knobs = spec.knobs
         self._routes = [
             Route(
@@ -113,8 +113,9 @@ class RoutedJoin:
             join.absorb(tick, part)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
-        """Return nothing: see `on_bad_input`."""
-        return self._joins[0].rejections(tick, [ZSet.empty(relation.schema) for relation in self._behind])
+        """Return what the buckets reject; the rows are numbered within a bucket, see `on_bad_input`."""
+        parts = self._parts(tick, deltas)
+        return pa.concat_tables([join.rejections(tick, part) for join, part in zip(self._joins, parts, strict=True)])
 
     def resident_bytes(self) -> int:
         """Return the bytes of all stages."""

@@ -1,11 +1,11 @@
 """The shapes a tested join can take: key types, primary keys, residuals, and the values that cells are drawn from.
 
-A `JoinSpec` says everything about one join: both relations, the join type, the ON condition and the knobs that must not matter
-(hash bits, chunk size, watermark). It can state the oracle's verdict on a pile of changes. A `RouteSpec` does the same for
-`Route`. Both are frozen and cheap; `property_tests/strategies.py` draws them.
+A `JoinSpec` says everything about one join: both relations, the join type, the ON condition and the knobs that must not
+matter (hash bits, chunk size, watermark). It can state the oracle's verdict on a pile of changes. A `RouteSpec` does the
+same for `Route`. Both are frozen and cheap; `property_tests/strategies.py` draws them.
 
-Pools are short so that values meet: two NaNs with different bits, both zeros, NULL, the empty string, strings that differ only after
-the 12th byte, the ends of int64, decimals of two scales.
+Pools are short so that values meet: two NaNs with different bits, both zeros, NULL, the empty string, strings that differ
+only after the 12th byte, the ends of int64, decimals of two scales.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ KEY_SHAPES: dict[str, KeyShape] = {
         _one("float64", pa.float64(), _FLOAT_POOL),
         _one("string", pa.string(), _STRING_POOL),
         KeyShape("int64+string", (pa.int64(), pa.string()), (pa.int64(), pa.string()), ((1, None, 2), ("", None, _LONG_A))),
-        KeyShape("float64+bool", (pa.float64(), pa.bool_()), (pa.float64(), pa.bool_()), (_FLOAT_POOL[:4], (True, None, False))),
+        KeyShape(
+            "float64+bool", (pa.float64(), pa.bool_()), (pa.float64(), pa.bool_()), (_FLOAT_POOL[:4], (True, None, False))
+        ),
         _one("struct", _POINT, ({"a": 1, "b": ""}, None, {"a": None, "b": ""}, {"a": 1, "b": None}, {"a": None, "b": None})),
         _one("list", pa.list_(pa.float64()), ([], None, [0.0], [-0.0], [_NAN], [NEGATIVE_NAN], [None], [0.0, None])),
         _one("decimal", pa.decimal128(10, 2), (Decimal("1.00"), Decimal("-2.50"), None, Decimal("0.00"))),
@@ -115,7 +117,12 @@ KEY_SHAPES: dict[str, KeyShape] = {
         _one("string=large_string", pa.string(), _STRING_POOL, pa.large_string()),
         _one("date", pa.date32(), (dt.date(1970, 1, 1), dt.date(1969, 12, 31), None)),
         _one("timestamp", pa.timestamp("us"), (_NOON, dt.datetime(1969, 12, 31, 23, 59), None)),
-        _one("timestamp_zones", pa.timestamp("us", tz="UTC"), (_NOON.replace(tzinfo=_UTC), None), pa.timestamp("us", tz="Asia/Tokyo")),
+        _one(
+            "timestamp_zones",
+            pa.timestamp("us", tz="UTC"),
+            (_NOON.replace(tzinfo=_UTC), None),
+            pa.timestamp("us", tz="Asia/Tokyo"),
+        ),
         _one("timestamp_units", pa.timestamp("ms"), (_NOON.replace(microsecond=1000), None), pa.timestamp("us")),
         _one("binary", pa.binary(), (b"\x00", b"", b"\x00\x00", None, b"z" * 20, b"z" * 19 + b"y")),
         _one("float32", pa.float32(), (0.0, -0.0, _NAN, None, 0.5)),
@@ -128,7 +135,11 @@ WIDE_KEY_SHAPES: dict[str, KeyShape] = {  # many keys: what forced collisions an
     shape.name: shape
     for shape in (
         _one("wide_int64", pa.int64(), (*range(199), None)),
-        _one("wide_string", pa.string(), ("", None, *(f"key {n}" if n % 2 else f"a much longer key number {n}" for n in range(98)))),
+        _one(
+            "wide_string",
+            pa.string(),
+            ("", None, *(f"key {n}" if n % 2 else f"a much longer key number {n}" for n in range(98))),
+        ),
         _one("wide_struct", _POINT, (*({"a": n % 7, "b": str(n)} for n in range(60)), None)),
         _one("wide_list", pa.list_(pa.float64()), (*([0.0] * (n % 4) + [float(n)] for n in range(60)), None)),
         KeyShape(
@@ -261,9 +272,7 @@ class RouteSpec:
     def expected(self, changes: Sequence[Change]) -> oracle.Counts:
         """Return the live rows: what the buckets behind the route must hold together."""
         side = oracle_side(self.relation)
-        return oracle.total(
-            (tuple(row[name] for name in side.columns), weight) for row, weight in live_rows(side, changes, 0)
-        )
+        return oracle.total((tuple(row[name] for name in side.columns), weight) for row, weight in live_rows(side, changes, 0))
 
     def __repr__(self) -> str:
         return f"route of {_describe(self.relation)} {self.knobs}"
@@ -315,7 +324,7 @@ def relation_of(
     id_type: str = "int64",
     key_prefix: str = "k",
 ) -> Relation:
-    """Return the relation `left` (side 0) or `right` (side 1) with columns id, id2, key..., x, f, v and, when sequenced, s, s2."""
+    """Return the relation of a side, with the columns id, id2, its keys, x, f, v and, when sequenced, s and s2."""
     shape = key_shape_named(key_shape_name)
     types = shape.right_types if side else shape.left_types
     keys = tuple(f"{key_prefix}{number}" for number in range(len(types)))

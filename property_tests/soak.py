@@ -1,11 +1,12 @@
 """Random histories with big epochs, for as long as you like: `python -m property_tests.soak --minutes 10`.
 
 Each round draws a join (or a join behind routes), a history of some thousand changes with forced collisions or without, and
-compares the sum of the answers with the dict oracle after every epoch. On the way the operator is restored from its own snapshot or
-closed and reopened at random, and at the end everything that can be taken back is taken back and the state must be empty.
+compares the sum of the answers with the dict oracle after every epoch. On the way the operator is restored from its own
+snapshot or closed and reopened at random, and at the end everything that can be taken back is taken back and the state must
+be empty.
 
-A round is named by its seed: `--seed S --rounds 1` repeats it. What was compared is counted and held against a floor, so that a
-soak which compared nothing does not pass.
+A round is named by its seed: `--seed S --rounds 1` repeats it. What was compared is counted and held against a floor, so
+that a soak which compared nothing does not pass.
 Cost: about 20 microseconds per change, most of it in the oracle.
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from random import Random
 
-from property_tests.laws import Run, compare, undo_changes
+from property_tests.laws import LawBrokenError, Run, compare, undo_changes
 from property_tests.registry import MODE_PAIRS, Build, Subject, build_hash_join, build_routed_join, hash_join_live_rows
 from property_tests.shapes import HOWS, KEY_SHAPES, WIDE_IDS, WIDE_KEY_SHAPES
 from property_tests.strategies import Epoch, History, make_join_spec, random_history
@@ -69,7 +70,7 @@ def soak_round(seed: int, tally: Tally) -> None:
     """Run one round and add to the tally.
 
     Raises:
-        LawBroken: an answer that is not the change of the plain join.
+        LawBrokenError: an answer that is not the change of the plain join.
     """
     rng = Random(seed)
     subject, epochs = _draw(rng)
@@ -87,6 +88,10 @@ def soak_round(seed: int, tally: Tally) -> None:
         if "append" not in {relation.mode for relation in subject.spec.inputs}:
             run.step(tuple(undo_changes(subject, run.seen)))
             compare(run.view.counts(), {}, "after taking everything back", subject, history)
+            if subject.live_rows(run.operator):
+                raise LawBrokenError(
+                    f"{subject.live_rows(run.operator)} live rows are left after everything was taken back\n{subject!r}"
+                )
             tally.undone += 1
         run.close()
     tally.rounds += 1
@@ -120,7 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             soak_round(seed, tally)
         except AssertionError as error:
-            sys.stdout.write(f"seed {seed} broke a law: {error}\nrepeat: python -m property_tests.soak --seed {seed} --rounds 1\n")
+            sys.stdout.write(
+                f"seed {seed} broke a law: {error}\nrepeat: python -m property_tests.soak --seed {seed} --rounds 1\n"
+            )
             return 1
         seed += 1
         if time.monotonic() - begin - reported > 30:

@@ -1,7 +1,7 @@
 """What Hypothesis draws: joins, legal histories, their splits into epochs, and bad lines to plant in them.
 
-A history is drawn as *genes*: tuples of small integers. `decode` reads them one after the other against a model of the live rows
-and turns each into a change that is legal at that point (a retraction picks a row that is there). So every prefix of a
+A history is drawn as *genes*: tuples of small integers. `decode` reads them one after the other against a model of the live
+rows and turns each into a change that is legal at that point (a retraction picks a row that is there). So every prefix of a
 history is legal, hence every split into epochs is; shrinking a gene towards 0 gives a plainer change; and the soak can make
 millions of histories from a random generator with the same decoder.
 
@@ -10,7 +10,7 @@ A split is an integer read as bits: bit i set means that an epoch ends after cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -59,6 +59,7 @@ __all__ = [
 
 Gene = tuple[int, int, int, int, int, int]
 Epoch = tuple[Change, ...]
+Identity = tuple[Hashable, ...]
 Line = tuple[int, int]  # (epoch, position of the change within the epoch)
 _T = TypeVar("_T")
 
@@ -129,7 +130,8 @@ class _LiveModel:
         self.payload_pool = PAYLOADS[spec.payload][1]
         self.id_pool = ID_POOLS[spec.id_type][1]
         self.key_positions = self.relation.field_indices(self.relation.primary_key)
-        self.live: list[list[Any]] = []  # [row, weight], changelog modes only
+        self.live: dict[Identity, list[Any]] = {}  # row identity -> [row, weight], changelog modes only
+        self.by_primary_key: dict[Identity, list[Any]] = {}  # the same entries, where there is a primary key
         self.previous: Values | None = None
 
     def row(self, gene: Gene, index: int) -> Values:
@@ -178,29 +180,27 @@ class _LiveModel:
         if operation == 15:
             return [Change(self.side, self.row(gene, index), 0)]
         if operation >= 9 and self.live:
-            return [self._retract(gene, self.live[gene[2] % len(self.live)])]
+            return [self._retract(gene, list(self.live.values())[gene[2] % len(self.live)])]
         row = self.row(gene, index)
-        changes: list[Change] = []
-        if self.key_positions:
-            key = row_identity(row[position] for position in self.key_positions)
-            for entry in list(self.live):
-                if row_identity(entry[0][position] for position in self.key_positions) == key:
-                    changes.append(self._retract((0, 0, 0, 0, 0, gene[5]), entry))
+        old = self.by_primary_key.get(self._primary_key(row))
+        changes = [] if old is None else [self._retract((0, 0, 0, 0, 0, gene[5]), old)]
         weight = 1 if self.key_positions or operation < 7 else 1 + operation % 3
-        for entry in self.live:
-            if row_identity(entry[0]) == row_identity(row):
-                entry[1] += weight
-                break
-        else:
-            self.live.append([row, weight])
+        entry = self.live.setdefault(row_identity(row), [row, 0])
+        entry[1] += weight
+        if self.key_positions:
+            self.by_primary_key[self._primary_key(row)] = entry
         return [*changes, Change(self.side, row, weight)]
+
+    def _primary_key(self, row: Values) -> Identity:
+        return row_identity(row[position] for position in self.key_positions)
 
     def _retract(self, gene: Gene, entry: list[Any]) -> Change:
         weight = 1 + gene[3] % entry[1]
         row = tuple(_other_bits(value) for value in entry[0]) if gene[5] % 2 else entry[0]
         entry[1] -= weight
         if not entry[1]:
-            self.live.remove(entry)
+            del self.live[row_identity(entry[0])]
+            self.by_primary_key.pop(self._primary_key(entry[0]), None)
         return Change(self.side, row, -weight)
 
 
@@ -246,7 +246,14 @@ def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identi
     """
     kinds = rng.choices((0, 2, 3), (1, 1, 14), k=changes)  # a hot key and NULL keys, but not so many that pairs explode
     genes: list[Gene] = [
-        (rng.randrange(2), rng.randrange(16), rng.randrange(identifiers), 4 * rng.randrange(1 << 18) + kind, rng.randrange(150), rng.randrange(6))
+        (
+            rng.randrange(2),
+            rng.randrange(16),
+            rng.randrange(identifiers),
+            4 * rng.randrange(1 << 18) + kind,
+            rng.randrange(150),
+            rng.randrange(6),
+        )
         for kind in kinds
     ]
     made = decode(spec, genes)
@@ -326,19 +333,14 @@ def _specs(draw: st.DrawFn, make: Callable[[Pick], Any]) -> Any:
 def plant_bad_lines(spec: Spec, epochs: Sequence[Epoch], genes: Sequence[Gene]) -> tuple[list[Epoch], set[Line]]:
     """Return the epochs with lines planted that break their relation's contract, and where those lines are.
 
-    A NULL in the primary key, a NULL in the sequence, a retraction from an append relation, a retraction of a row that was never
-    inserted (its x is `MARKER`).
+    A NULL in the primary key, a NULL in the sequence, a retraction from an append relation, a retraction of a row that was
+    never inserted (its x is `MARKER`).
     """
     planted = [[(change, False) for change in epoch] for epoch in epochs]
     for index, gene in enumerate(genes):
         epoch = planted[gene[2] % len(planted)]
         epoch.insert(gene[3] % (len(epoch) + 1), (_bad_change(spec, gene, index), True))
-    bad = {
-        (number, position)
-        for number, epoch in enumerate(planted)
-        for position, (_, is_bad) in enumerate(epoch)
-        if is_bad
-    }
+    bad = {(number, position) for number, epoch in enumerate(planted) for position, (_, is_bad) in enumerate(epoch) if is_bad}
     return [tuple(change for change, _ in epoch) for epoch in planted], bad
 
 

@@ -113,6 +113,8 @@ def test_equal_keys_of_every_shape_meet_across_sides(shape: str) -> None:
     ]
     join = HashJoin(spec.left, spec.right, "inner", null_safe=spec.null_safe)
 
-    answer = list(join.answer(Tick(0), [make_delta(relation, [(row, 1)]) for relation, row in zip(spec.inputs, rows, strict=True)]))
+    answer = list(
+        join.answer(Tick(0), [make_delta(relation, [(row, 1)]) for relation, row in zip(spec.inputs, rows, strict=True)])
+    )
 
     assert [weight for chunk in answer for _, weight in chunk.to_pylist()] == [1]

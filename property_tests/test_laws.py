@@ -52,11 +52,15 @@ def test_the_operator_obeys_the_law(entry: Registered, law: Law) -> None:
 
 
 def test_every_law_of_the_design_is_checked_or_waits_with_a_reason() -> None:
-    assert _DESIGN_LAWS <= LAWS.keys() | EXEMPT_EVERYWHERE.keys()
+    missing = _DESIGN_LAWS - LAWS.keys() - EXEMPT_EVERYWHERE.keys()
+
+    assert missing == set()
 
 
 def test_no_law_is_both_checked_and_waiting() -> None:
-    assert not LAWS.keys() & EXEMPT_EVERYWHERE.keys()
+    both = LAWS.keys() & EXEMPT_EVERYWHERE.keys()
+
+    assert both == set()
 
 
 @pytest.mark.parametrize(("entry", "law", "reason"), _EXEMPTIONS, ids=[f"{name}-{law}" for name, law, _ in _EXEMPTIONS])

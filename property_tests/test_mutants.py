@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from property_tests.laws import LAWS, Law, LawBroken
+from property_tests.laws import LAWS, Law, LawBrokenError
 from property_tests.mutants import SWITCHES, WRAPPERS, Mutant
 from property_tests.registry import Registered
 from property_tests.strategies import histories
@@ -39,7 +39,7 @@ def hunt(entry: Registered, law: Law) -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.name}-by-{mutant.caught_by}" for mutant in MUTANTS])
 def test_the_planted_bug_is_caught_by_its_law(mutant: Mutant) -> None:
-    with pytest.raises(LawBroken):
+    with pytest.raises(LawBrokenError):
         hunt(mutant.entry, LAWS[mutant.caught_by])
 
 

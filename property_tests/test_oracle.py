@@ -91,7 +91,9 @@ def test_a_delete_of_an_unknown_primary_key_is_nothing() -> None:
         pytest.param([(1, "new", 5, 1), (1, "late", 3, 1)], [(1, "new", 5, 1)], id="a late upsert is ignored"),
         pytest.param([(1, "first", 5, 1), (1, "second", 5, 1)], [(1, "second", 5, 1)], id="a tie goes to the later arrival"),
         pytest.param([(1, "x", 5, 1), (1, None, 5, -1)], [], id="a delete with the same sequence wins when it comes later"),
-        pytest.param([(1, None, 5, -1), (1, "x", 5, 1)], [(1, "x", 5, 1)], id="an upsert with a delete's sequence overtakes it"),
+        pytest.param(
+            [(1, None, 5, -1), (1, "x", 5, 1)], [(1, "x", 5, 1)], id="an upsert with a delete's sequence overtakes it"
+        ),
         pytest.param([(1, "x", 3, 1), (1, None, 5, -1), (1, "late", 4, 1)], [], id="a tombstone holds off an older upsert"),
         pytest.param([(1, None, 5, -1), (1, "late", 4, 1)], [], id="a tombstone of an unknown key holds off an older upsert"),
         pytest.param([(1, "x", 5, 1), (1, None, 4, -1)], [(1, "x", 5, 1)], id="a late delete is ignored"),
@@ -103,26 +105,27 @@ def test_the_larger_sequence_wins(changes: list[tuple[Any, ...]], expected: list
 
 # ---------------------------------------------------------------- outer joins (section 4)
 
-_LEFT_TABLE = [
-    pytest.param([("L", "l", 1)], {("l", None): 1}, id="+l"),
-    pytest.param([("R", "r1", 1)], {("l", "r1"): 1}, id="+r1"),
-    pytest.param([("R", "r2", 1)], {("l", "r1"): 1, ("l", "r2"): 1}, id="+r2"),
-    pytest.param([("R", "r1", -1)], {("l", "r2"): 1}, id="-r1"),
-    pytest.param([("R", "r2", -1), ("R", "r2'", 1)], {("l", "r2'"): 1}, id="r2 becomes r2'"),
-    pytest.param([("R", "r2'", -1)], {("l", None): 1}, id="-r2'"),
-    pytest.param([("R", "r3", 1), ("R", "r3", -1)], {("l", None): 1}, id="r3 in and out"),
+_Deltas = list[tuple[str, str, int]]
+_LEFT_TABLE: list[tuple[str, _Deltas, dict[tuple[str, str | None], int]]] = [
+    ("+l", [("L", "l", 1)], {("l", None): 1}),
+    ("+r1", [("R", "r1", 1)], {("l", "r1"): 1}),
+    ("+r2", [("R", "r2", 1)], {("l", "r1"): 1, ("l", "r2"): 1}),
+    ("-r1", [("R", "r1", -1)], {("l", "r2"): 1}),
+    ("r2 becomes r2'", [("R", "r2", -1), ("R", "r2'", 1)], {("l", "r2'"): 1}),
+    ("-r2'", [("R", "r2'", -1)], {("l", None): 1}),
+    ("r3 in and out", [("R", "r3", 1), ("R", "r3", -1)], {("l", None): 1}),
 ]
 
 
-@pytest.mark.parametrize("upto", range(1, len(_LEFT_TABLE) + 1), ids=[str(case.id) for case in _LEFT_TABLE])
+@pytest.mark.parametrize("upto", range(1, len(_LEFT_TABLE) + 1), ids=[line[0] for line in _LEFT_TABLE])
 def test_the_left_join_table_holds_line_by_line(upto: int) -> None:
-    changes = [change for case in _LEFT_TABLE[:upto] for change in case.values[0]]
+    changes = [change for _, deltas, _ in _LEFT_TABLE[:upto] for change in deltas]
     left = resolve(_BAG, [({"k": 1, "v": value}, weight) for side, value, weight in changes if side == "L"])
     right = resolve(_BAG, [({"k": 1, "v": value}, weight) for side, value, weight in changes if side == "R"])
 
     shown = {(row[1], row[3]): weight for row, weight in joined(left, right, "left").items()}
 
-    assert shown == _LEFT_TABLE[upto - 1].values[1]
+    assert shown == _LEFT_TABLE[upto - 1][2]
 
 
 @pytest.mark.parametrize(
@@ -150,11 +153,11 @@ def test_the_six_join_types_differ_as_they_should(how: str, expected: Counts) ->
 def test_a_pair_that_fails_the_residual_is_no_match_at_all(how: str, expected: Counts) -> None:
     left, right = rows(("k", "v"), (1, 5, 1)), rows(("k", "v"), (1, 4, 1))
 
-    assert joined(left, right, how, residual=lambda l, r: bool(l["v"] < r["v"])) == expected
+    assert joined(left, right, how, residual=lambda one, other: bool(one["v"] < other["v"])) == expected
 
 
 def test_a_residual_that_says_null_is_no_match() -> None:
-    assert joined(rows(("k", "v"), (1, 5, 1)), rows(("k", "v"), (1, 4, 1)), "inner", residual=lambda l, r: None) == {}
+    assert joined(rows(("k", "v"), (1, 5, 1)), rows(("k", "v"), (1, 4, 1)), "inner", residual=lambda _one, _other: None) == {}
 
 
 # ---------------------------------------------------------------- NULL keys and equality (section 5)

@@ -67,6 +67,7 @@ class Collected:
 
     def __init__(self) -> None:
         self.epochs: list[list[tuple[tuple[Any, ...], int]]] = []
+        self.fails_in = -1
 
     def open(self, output: Any, query_id: str) -> None:
         self.query_id = query_id
@@ -78,6 +79,8 @@ class Collected:
     def write(self, epoch: int, chunks: Any) -> None:
         rows = [row for chunk in chunks for row in chunk.to_pylist()]
         assert len(self.epochs) == epoch
+        if epoch == self.fails_in:
+            raise OSError(f"the output failed in epoch {epoch}")
         self.epochs.append(rows)
 
     def close(self) -> None:

@@ -243,6 +243,37 @@ def test_bad_input_stops_the_query_and_names_stream_key_epoch_and_cure(orders: S
     assert len(sink.epochs) == 1
 
 
+def test_a_query_stopped_by_bad_input_goes_on_with_quarantine(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("i", None, 10, "ink", 1), ("i", 2, 10, "cap", 1))
+    customers.add((10, "Ann", 1))
+    sink = Collected()
+    with pytest.raises(BadInputError):
+        run(join_of(orders, customers), sink)
+
+    run(join_of(orders, customers), sink, onBadInput="quarantine")
+
+    assert sink.total() == {(10, 1, "pen", "Ann"): 1, (10, 2, "cap", "Ann"): 1}
+
+
+def test_an_answer_that_was_lost_before_the_output_had_it_is_given_again(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("u", 1, 20, "pen", 2))
+    customers.add((10, "Ann", 1))
+    sink = Collected()
+    sink.fails_in = 1
+    with pytest.raises(Exception, match="the output failed in epoch 1"):
+        run(join_of(orders, customers), sink)
+    parts = list((tmp_path / "checkpoint" / "zset" / "delta").glob("*/*1-*"))
+    [part.unlink() for part in parts]
+
+    sink.fails_in = -1
+    run(join_of(orders, customers), sink)
+
+    assert parts
+    assert sink.total() == {(20, 1, "pen", None): 1}
+
+
 def test_an_undecodable_operation_stops_the_query(orders: Source, customers: Source, run: Run) -> None:
     orders.add(("+I", 1, 10, "pen", 1), ("what", 2, 10, "ink", 1))
     kinds = changes(orders.stream().drop("ts"), name="kinds", row_kind_column="op")

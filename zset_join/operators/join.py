@@ -232,7 +232,11 @@ class HashJoin:
 
     def resident_bytes(self) -> int:
         """Return the bytes of both sides and of the working arrays."""
-        return sum(side.resident_bytes() for side in self._sides) + self._groups.resident_bytes()
+        return sum(side.resident_bytes() for side in self._sides) + self._working_bytes()
+
+    def _working_bytes(self) -> int:
+        outputs = [output for output in (self._output, self._spare, self._candidate_output) if output is not None]
+        return self._groups.resident_bytes() + sum(output.words.nbytes for output in outputs)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""

@@ -111,10 +111,7 @@ class EpochRunner:
             self._options.checkpoint_location,
             query_id=query_id,
             buckets=self._buckets,
-            description={
-                **self._joined.node.fingerprint(),
-                "on_bad_input": self._options.on_bad_input,
-            },
+            description=self._joined.node.fingerprint(),
             local_state_dir=self._options.local_state_dir,
             snapshot_after_bytes=self._options.snapshot_after_bytes,
             retain_input_log=self._options.retain_input_log,

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from zset_join.errors import PlanError
 __all__ = ["check_session", "local_session"]
 
 _LEAST_JAVA = 17
+_LONGEST_SOCKET_DIRECTORY = 40
 _JAVA_CURE = (
     "Install a JDK (Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) and let "
     "JAVA_HOME point at it."
@@ -59,6 +61,9 @@ def local_session(
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
+    if len(tempfile.gettempdir()) <= _LONGEST_SOCKET_DIRECTORY:
+        # TCP holds small answers back for 40 ms; a Unix socket does not. Its path may have 100 characters.
+        builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
     for name, value in (options or {}).items():
         builder = builder.config(name, str(value))
     return builder.getOrCreate()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.errors import ResourceError
 from zset_join.kernels import side as s
 from zset_join.row_layout import RowLayout
 from zset_join.state.region import Region
@@ -51,11 +52,17 @@ class RowArena:
         """Make room for so many more records and heap bytes.
 
         Raises:
-            OverflowError: more than 2^32 - 2 rows on one side.
+            ResourceError: more than 2^32 - 2 rows on one side.
         """
         needed = int(self.header[s.H_ROWS_END]) + rows
         if needed > _MAX_ROWS:
-            raise OverflowError(f"{needed} rows on one side of one bucket; raise the number of buckets")
+            raise ResourceError(
+                f"one bucket would hold {needed} rows on one side, more than {_MAX_ROWS}; start the query anew with more buckets "
+                '(option "buckets").',
+                code="ROW_LIMIT",
+                rows=needed,
+                limit=_MAX_ROWS,
+            )
         self._rows.ensure(needed * self.layout.stride)
         self._heap.ensure(int(self.header[s.H_HEAP_END]) + heap_bytes + 8)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.errors import ResourceError
 from zset_join.kernels.slots import rehash
 from zset_join.state.region import Region
 
@@ -75,7 +76,12 @@ class SlotTable:
         if bits == self.bits:
             return
         if bits > _MAX_BITS:
-            raise OverflowError(f"{self.count + keys} keys on one side of one bucket; raise the number of buckets")
+            raise ResourceError(
+                f"one bucket would hold {self.count + keys} keys on one side, more than a table takes; start the query anew with more "
+                'buckets (option "buckets").',
+                code="ROW_LIMIT",
+                keys=self.count + keys,
+            )
         grown = self._region(bits)
         rehash(self._slots.address, self.bits, grown.address, bits)
         self._slots.close(remove=self._directory is not None)

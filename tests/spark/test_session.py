@@ -1,0 +1,49 @@
+"""What is said when Spark could not even start, or the session is of the wrong kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zset_join.errors import PlanError
+from zset_join.spark.session import check_session, local_session
+
+
+def fake_java(directory: Path, says: str) -> Path:
+    (directory / "bin").mkdir()
+    java = directory / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    java.chmod(0o755)
+    return directory
+
+
+def test_a_missing_java_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(PlanError, match=r"Java 17 or newer, and no java is on the PATH. Install a JDK"):
+        local_session()
+
+
+def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    with pytest.raises(PlanError, match=f"JAVA_HOME={tmp_path} has no bin/java"):
+        local_session()
+
+
+@pytest.mark.parametrize("says", ['java version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17', "no idea"])
+def test_an_old_java_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path, says)))
+
+    with pytest.raises(PlanError, match="Java 17 or newer"):
+        local_session()
+
+
+def test_a_connect_session_is_refused_with_a_way_out() -> None:
+    class ConnectSession:
+        """Stands for a session of Spark Connect, which has no JVM of its own."""
+
+    with pytest.raises(PlanError, match=r"Spark Connect.*\.master"):
+        check_session(ConnectSession())  # type: ignore[arg-type]  # the mistake under test
