@@ -77,8 +77,8 @@ class SlotTable:
             return
         if bits > _MAX_BITS:
             raise ResourceError(
-                f"one bucket would hold {self.count + keys} keys on one side, more than a table takes; start the query anew with more "
-                'buckets (option "buckets").',
+                f"one bucket would hold {self.count + keys} keys on one side, more than a table takes; start the query anew "
+                'with more buckets (option "buckets").',
                 code="ROW_LIMIT",
                 keys=self.count + keys,
             )
