@@ -234,7 +234,9 @@ def histories(spec: Spec, *, max_changes: int = 10, with_bad_lines: bool = False
     )
 
 
-def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identifiers: int) -> list[Epoch]:
+def random_history(
+    spec: Spec, rng: Random, *, changes: int, epochs: int, identifiers: int, cold: float = 14.0
+) -> list[Epoch]:
     """Make a legal history from a random generator, cut at random into so many epochs.
 
     Args:
@@ -243,8 +245,9 @@ def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identi
         changes: about how many changes.
         epochs: how many epochs.
         identifiers: how many values the column `id` takes.
+        cold: how often a row takes any key, for one row with the hot key and one with a NULL in its key.
     """
-    kinds = rng.choices((0, 2, 3), (1, 1, 14), k=changes)  # a hot key and NULL keys, but not so many that pairs explode
+    kinds = rng.choices((0, 2, 3), (1, 1, cold), k=changes)
     genes: list[Gene] = [
         (
             rng.randrange(2),

@@ -231,11 +231,14 @@ def test_a_key_is_kept_a_second_time_in_the_type_it_is_compared_in() -> None:
     assert layout.stride == RowLayout(schema).stride + 8
 
 
-def test_a_key_value_that_no_cast_can_hold_is_refused() -> None:
+def test_a_key_value_that_no_cast_can_hold_is_null_in_the_key_and_marked() -> None:
     layout = RowLayout(pa.schema({"k": pa.int64()}), key_casts=[("k", pa.int32())])
 
-    with pytest.raises(pa.ArrowInvalid, match="not in range"):
-        encoded(layout, pa.RecordBatch.from_pydict({"k": [2**40]}))
+    rows = encoded(layout, pa.RecordBatch.from_pydict({"k": [7, 2**40, None]}))
+
+    assert rows.unfit is not None
+    assert rows.unfit.tolist() == [False, True, False]
+    assert gathered(layout, rows, [0, 1, 2])[0].to_pylist() == [7, 2**40, None]
 
 
 def test_the_null_safe_flag_belongs_to_a_column_of_a_table_and_not_to_the_layout() -> None:

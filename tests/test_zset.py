@@ -185,9 +185,13 @@ def test_the_largest_weight_is_still_a_weight() -> None:
     assert ZSet.of({"x": [1, 1]}, [MOST - 1, 1]).consolidated().to_pylist() == [((1,), MOST)]
 
 
-def test_a_total_past_int64_is_refused_and_never_wrapped() -> None:
-    with pytest.raises(WeightOverflowError):
-        ZSet.of({"x": [1, 2]}, [MOST, 1]).total_weight()
+@pytest.mark.parametrize("weights", [[MOST, 1], [-MOST, -2], [MOST, -MOST, 7], [-MOST - 1, MOST], [-1, 2**32, -(2**33)]])
+def test_a_total_is_exact_even_past_int64(weights: list[int]) -> None:
+    assert ZSet.of({"x": weights}, weights).total_weight() == sum(weights)
+
+
+def test_a_sum_that_only_passes_beyond_int64_on_its_way_is_no_error() -> None:
+    assert ZSet.of({"x": [1, 1, 1]}, [MOST, 1, -1]).consolidated().to_pylist() == [((1,), MOST)]
 
 
 def test_the_one_weight_that_has_no_negative_is_refused() -> None:

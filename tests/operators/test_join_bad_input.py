@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -318,10 +318,23 @@ SECONDS = Relation(name="s", schema=pa.schema({"k": pa.timestamp("s"), "x": pa.i
 NANOSECONDS = Relation(name="ns", schema=pa.schema({"k": pa.timestamp("ns"), "y": pa.int64()}), join_key=("k",))
 
 
-def test_a_key_past_the_range_of_its_comparison_is_the_input_s_fault_or_matches_nothing() -> None:
+YEAR_2000, YEAR_3000 = dt.datetime(2000, 1, 1), dt.datetime(3000, 1, 1)
+
+
+def test_a_key_past_the_range_it_is_compared_in_is_bad_input() -> None:
+    join = Epochs(HashJoin(SECONDS, NANOSECONDS, "left"))
+
+    with pytest.raises(BadInputError, match=r'relation "s", epoch 0: .* join key \[\'k\'\] that does not fit .*; cast it first') as caught:
+        join.feed(insert((YEAR_2000, 1), (YEAR_3000, 2)), [])
+
+    assert caught.value.code == "KEY_RANGE"
+
+
+def test_in_quarantine_a_key_past_the_range_does_not_stop_the_others() -> None:
     join = Epochs(HashJoin(SECONDS, NANOSECONDS, "left", on_bad_input="quarantine"))
-    year_3000 = np.datetime64("3000-01-01", "s").astype(object)
+    rows = insert((YEAR_3000, 1), (YEAR_2000, 2), (None, 3))
 
-    answer = join.feed(insert((np.datetime64("2000-01-01", "s").astype(object), 1), (year_3000, 2)), [])
+    rejected = join.operator.rejections(Tick(0), join.deltas(rows, []))
 
-    assert (answer[0][0][1], answer[0][1]) == (1, +1)
+    assert rejected.select(["row", "code"]).to_pylist() == [{"row": 0, "code": "KEY_RANGE"}]
+    assert join.feed(rows, []) == [((None, 3, None, None), +1), ((YEAR_2000, 2, None, None), +1)]

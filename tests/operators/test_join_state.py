@@ -51,11 +51,11 @@ def items_join(how: str = "full", **options: Any) -> HashJoin:
 # ---------------------------------------------------------------- memory comes back
 
 WIDE = pa.schema({"id": pa.int64(), "k": pa.string(), "text": pa.string()})
-ROWS, EPOCHS = 200_000, 10
+ROWS, EPOCHS = 200_000, 40
 
 
 def many(epoch: int, weight: int) -> ZSet:
-    """Return one tenth of the rows."""
+    """Return the rows of one epoch."""
     ids = np.arange(epoch * ROWS // EPOCHS, (epoch + 1) * ROWS // EPOCHS)
     text = pa.array([f"row number {number} of a table" for number in ids])
     return ZSet.of({"id": ids, "k": text, "text": text}, np.full(len(ids), weight, np.int64), schema=WIDE)
@@ -65,7 +65,7 @@ def fill_and_empty(mode: ChangelogMode, directory: str | None) -> tuple[HashJoin
     """Insert 200,000 rows and delete them; return the join and its bytes at the top and at the end."""
     left_side = Relation(name="l", schema=WIDE, join_key=("k",), primary_key=("id",), mode=mode)
     right_side = Relation(name="r", schema=WIDE, join_key=("k",), mode="append")
-    join = HashJoin(left_side, right_side, "inner", directory=directory)
+    join = HashJoin(left_side, right_side, "inner", chunk_rows=4096, directory=directory)
     nothing = ZSet.empty(WIDE)
     for epoch in range(EPOCHS):
         join.absorb(Tick(epoch), [many(epoch, +1), nothing])
@@ -121,9 +121,7 @@ def test_a_row_costs_its_record_its_long_strings_and_its_places_in_two_tables() 
     join = HashJoin(left_side, Relation(name="r", schema=WIDE, join_key=("k",)))
     join.absorb(Tick(0), [many(0, +1), ZSet.empty(WIDE)])
 
-    state = join._sides[0]
-    rows = ROWS // EPOCHS
-
+    state, rows = join._sides[0], ROWS // EPOCHS
     assert state.arena.record_bytes() == rows * state.layout.stride == rows * 64
     assert state.arena.heap_bytes() == 2 * 32 * rows
     assert state.arrangement.table.table_bytes() + state.primary_keys.table.table_bytes() <= 2 * 26 * rows

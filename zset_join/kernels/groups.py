@@ -83,7 +83,7 @@ def _group(epoch: int) -> int:
     left_columns, right_columns = side_word(epoch, 0, S_KEY_COLUMNS), side_word(epoch, 1, S_KEY_COLUMNS)
     # The changes of a part agree in the top bits of their hash, so a home is taken from the bits below.
     low = (1 << (32 - word(epoch, E_PART_BITS))) - 1
-    down = 32 - word(epoch, E_PART_BITS) - bits
+    down = max(0, 32 - word(epoch, E_PART_BITS) - bits)
     zero_bytes(table, 8 << bits)
     mask = (1 << bits) - 1
     groups = 0

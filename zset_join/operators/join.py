@@ -86,6 +86,7 @@ class HashJoin:
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in watermark time).
         chunk_rows: rows per chunk of an answer.
+        part_changes: changes of a large epoch that are worked off together; what fits the processor's second cache is fastest.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
 
@@ -115,10 +116,11 @@ class HashJoin:
         on_bad_input: str = "error",
         tombstone_retention_seconds: int = 172_800,
         chunk_rows: int = 65_536,
+        part_changes: int = 16_384,
         hash_bits: int = 32,
         directory: str | None = None,
     ) -> None:
-        null_safe = check_join(left, right, how, null_safe, using, on_bad_input, chunk_rows, hash_bits)
+        null_safe = check_join(left, right, how, null_safe, using, on_bad_input, min(chunk_rows, part_changes), hash_bits)
         key_types = [
             common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
             for a, b in zip(left.join_key, right.join_key, strict=True)
@@ -167,7 +169,7 @@ class HashJoin:
                 code="STATE_HALF_WRITTEN",
                 directory=directory,
             )
-        self._groups = ChangedGroups(self._sides, self._lone, residual=residual is not None)
+        self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=residual is not None)
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
 
     # ---------------------------------------------------------------- the operator protocol

@@ -31,7 +31,7 @@ _BEFORE, _AFTER = 2, 3
 _GROUPED_WORDS = (e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
 _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
-_PART_CHANGES = 16384
+_MAX_PART_BITS = 12
 
 
 class OutputArrays:
@@ -57,12 +57,14 @@ class ChangedGroups:
     Args:
         sides: state of the left and of the right side.
         lone: per side, what the join says about its lone rows (`LONE_MISSING`, `LONE_MATCHED` or 0 for nothing).
+        part_changes: how many changes a part has, about.
         residual: whether matching means more than an equal key, so that degrees cannot be read off the other side.
     """
 
-    def __init__(self, sides: Sequence[SideState], lone: tuple[int, int], *, residual: bool) -> None:
+    def __init__(self, sides: Sequence[SideState], lone: tuple[int, int], *, part_changes: int, residual: bool) -> None:
         self._sides = sides
         self._residual = residual
+        self._part_changes = part_changes
         self._view = np.zeros(e.EPOCH_WORDS, np.int64)
         self._side_view = self._view[-2 * e.SIDE_WORDS :].reshape(2, e.SIDE_WORDS)
         self._epoch = int(self._view.ctypes.data)
@@ -97,8 +99,8 @@ class ChangedGroups:
                 end = side.list_changes(found, begin, listed)
             counts.append(end - begin)
         self.counts = (counts[0], counts[1])
-        part_bits = 0 if self._residual else max(0, (end // _PART_CHANGES).bit_length())
-        self.parts = min(end, 1 << part_bits)
+        part_bits = 0 if self._residual else max(0, min(_MAX_PART_BITS, (end // self._part_changes).bit_length()))
+        self.parts = 1 << part_bits if end else 0
         self._bounds = np.zeros(2 * self.parts + 1, np.int64)
         self._view[e.E_PART_BITS] = part_bits
         if part_bits:

@@ -43,7 +43,8 @@ def check_join(
         )
     if chunk_rows < 1 or not 1 <= hash_bits <= 32:
         raise OptionError(
-            f"chunk_rows={chunk_rows} must be positive and hash_bits={hash_bits} between 1 and 32.", code="OPTION_RANGE"
+            f"chunk_rows and part_changes (the smaller is {chunk_rows}) must be positive, hash_bits={hash_bits} in 1..32.",
+            code="OPTION_RANGE",
         )
     if not left.join_key or len(left.join_key) != len(right.join_key):
         raise PlanError(

@@ -57,8 +57,8 @@ class RowArena:
         needed = int(self.header[s.H_ROWS_END]) + rows
         if needed > _MAX_ROWS:
             raise ResourceError(
-                f"one bucket would hold {needed} rows on one side, more than {_MAX_ROWS}; start the query anew with more buckets "
-                '(option "buckets").',
+                f"one bucket would hold {needed} rows on one side, more than {_MAX_ROWS}; start the query anew with more "
+                'buckets (option "buckets").',
                 code="ROW_LIMIT",
                 rows=needed,
                 limit=_MAX_ROWS,
