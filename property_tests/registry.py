@@ -229,6 +229,7 @@ def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: s
         residual=None if spec.residual is None else RESIDUAL_EXPRESSIONS[spec.residual.name],
         on_bad_input=on_bad_input,
         chunk_rows=spec.knobs.chunk_rows,
+        part_changes=spec.knobs.part_changes,
         hash_bits=spec.knobs.hash_bits,
         directory=directory,
     )

@@ -204,6 +204,7 @@ class Knobs:
 
     hash_bits: int = 32
     chunk_rows: int = 65536
+    part_changes: int = 16384
     ticking: bool = False
 
 

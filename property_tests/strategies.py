@@ -304,7 +304,12 @@ def make_join_spec(
         id_type=id_type,
         using=using,
         residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
-        knobs=Knobs(hash_bits=pick(hash_bits), chunk_rows=pick(chunk_rows), ticking=pick((False, True))),
+        knobs=Knobs(
+            hash_bits=pick(hash_bits),
+            chunk_rows=pick(chunk_rows),
+            part_changes=pick((16384, 1, 2)),
+            ticking=pick((False, True)),
+        ),
     )
 
 
