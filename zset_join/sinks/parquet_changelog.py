@@ -80,8 +80,9 @@ class _Header:
 class ParquetChangelogSink:
     """Write every delta down, one directory per epoch.
 
-    Args: directory: where the changelog lies; made when it is not there. form: see `changelog_form`; with the key of
-        the output relation, retraction and insertion of one key are an update.
+    Args:
+        directory: where the changelog lies; made when it is not there.
+        form: see `changelog_form`; with the key of the output relation, retraction and insertion of one key are an update.
 
     >>> import tempfile
     >>> from zset_join.relation import Relation
