@@ -125,6 +125,23 @@ KEY_SHAPES: dict[str, KeyShape] = {
         ),
         _one("timestamp_units", pa.timestamp("ms"), (_NOON.replace(microsecond=1000), None), pa.timestamp("us")),
         _one("binary", pa.binary(), (b"\x00", b"", b"\x00\x00", None, b"z" * 20, b"z" * 19 + b"y")),
+        _one(
+            "nested",
+            pa.struct([("p", _POINT), ("l", pa.list_(pa.struct([("f", pa.float64())])))]),
+            (
+                {"p": {"a": 1, "b": ""}, "l": [{"f": 0.0}, None]},
+                {"p": {"a": 1, "b": ""}, "l": [{"f": -0.0}, None]},
+                None,
+                {"p": None, "l": []},
+                {"p": None, "l": None},
+                {"p": {"a": None, "b": _LONG_A}, "l": [{"f": _NAN}]},
+            ),
+        ),
+        _one("dictionary=string", pa.dictionary(pa.int32(), pa.string()), _STRING_POOL, pa.string()),
+        _one("uint64", pa.uint64(), (0, 2**64 - 1, None, 2**63)),
+        _one("fixed_size_binary", pa.binary(3), (b"abc", b"\x00\x00\x00", None)),
+        _one("time", pa.time64("us"), (dt.time(0, 0), dt.time(23, 59, 59, 999_999), None)),
+        _one("decimal256", pa.decimal256(50, 1), (Decimal("1" * 40 + ".5"), Decimal("-0.1"), None)),
         _one("float32", pa.float32(), (0.0, -0.0, _NAN, None, 0.5)),
         _one("int32", pa.int32(), (1, -1, None)),
         _one("bool", pa.bool_(), (True, False, None)),
@@ -200,12 +217,25 @@ RESIDUALS: dict[str, Residual] = {
 
 @dataclass(frozen=True)
 class Knobs:
-    """Options that must never change an answer's sum."""
+    """What must never change an answer's sum.
+
+    Args:
+        hash_bits: below 32, hashes collide.
+        chunk_rows: rows per chunk of an answer.
+        part_changes: changes of an epoch that are worked off together.
+        ticking: whether epochs bring a watermark.
+        offset: rows in front of every delta's slice of its record batch.
+        one_delta: whether `absorb` gets the very objects that `answer` got, or equal ones.
+        compacting: whether the state is compacted after every epoch.
+    """
 
     hash_bits: int = 32
     chunk_rows: int = 65536
     part_changes: int = 16384
     ticking: bool = False
+    offset: int = 0
+    one_delta: bool = False
+    compacting: bool = False
 
 
 def watermark_of(knobs: Knobs, epoch: int) -> int | None:

@@ -234,9 +234,7 @@ def histories(spec: Spec, *, max_changes: int = 10, with_bad_lines: bool = False
     )
 
 
-def random_history(
-    spec: Spec, rng: Random, *, changes: int, epochs: int, identifiers: int, cold: float = 14.0
-) -> list[Epoch]:
+def random_history(spec: Spec, rng: Random, *, changes: int, epochs: int, identifiers: int, cold: float = 14.0) -> list[Epoch]:
     """Make a legal history from a random generator, cut at random into so many epochs.
 
     Args:
@@ -304,12 +302,7 @@ def make_join_spec(
         id_type=id_type,
         using=using,
         residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
-        knobs=Knobs(
-            hash_bits=pick(hash_bits),
-            chunk_rows=pick(chunk_rows),
-            part_changes=pick((16384, 1, 2)),
-            ticking=pick((False, True)),
-        ),
+        knobs=_make_knobs(pick, hash_bits, chunk_rows),
     )
 
 
@@ -319,8 +312,20 @@ def make_route_spec(pick: Pick, mode: Mode) -> RouteSpec:
     payload, id_type = pick(sorted(PAYLOADS)), pick(("float64", "int64", "string"))
     primary_keys: tuple[PrimaryKeyShape, ...] = ("id", "two_ids")
     relation = relation_of(0, mode, shape.name, primary_key=pick(primary_keys), payload=payload, id_type=id_type)
-    knobs = Knobs(hash_bits=pick((32, 4)), chunk_rows=pick((65536, 1, 3)), ticking=pick((False, True)))
+    knobs = _make_knobs(pick, (32, 4), (65536, 1, 3))
     return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=knobs)
+
+
+def _make_knobs(pick: Pick, hash_bits: Sequence[int], chunk_rows: Sequence[int]) -> Knobs:
+    return Knobs(
+        hash_bits=pick(hash_bits),
+        chunk_rows=pick(chunk_rows),
+        part_changes=pick((16384, 1, 2)),
+        ticking=pick((False, True)),
+        offset=pick((0, 0, 9)),
+        one_delta=pick((False, True)),
+        compacting=pick((False, False, True)),
+    )
 
 
 def join_specs(how: str, left_mode: Mode, right_mode: Mode, **narrowed: Any) -> st.SearchStrategy[JoinSpec]:

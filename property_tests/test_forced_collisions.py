@@ -35,7 +35,7 @@ def crowded_subject(how: str, modes: tuple[Mode, Mode], shape: str, seed: int) -
     spec = make_join_spec(
         lambda choices: rng.choice(choices), how, *modes, hash_bits=(4,), key_shapes=(shape,), id_types=(WIDE_IDS,)
     )
-    epochs = random_history(spec, rng, changes=250, epochs=6, identifiers=60, cold=3.0)
+    epochs = random_history(spec, rng, changes=250, epochs=6, identifiers=60, cold=1.0)
     changes = tuple(change for epoch in epochs for change in epoch)
     cuts = sum(1 << place for place in rng.sample(range(len(changes)), 6))
     return Subject(spec, build_hash_join, hash_join_live_rows), History(changes, cuts, 0, 3)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from zset_join.errors import ResourceError
 from zset_join.kernels import side as s
 from zset_join.row_layout import RowLayout
 from zset_join.state.row_arena import RowArena
@@ -51,8 +52,10 @@ def test_making_room_takes_nothing_into_use(arena: RowArena) -> None:
 
 
 def test_more_rows_than_32_bits_count_are_refused(arena: RowArena) -> None:
-    with pytest.raises(OverflowError, match="raise the number of buckets"):
+    with pytest.raises(ResourceError, match="more buckets") as caught:
         arena.make_room(2**32 - 1, 0)
+
+    assert caught.value.code == "ROW_LIMIT"
 
 
 @pytest.mark.parametrize(

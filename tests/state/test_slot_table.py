@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from zset_join.errors import ResourceError
 from zset_join.kernels.slots import insert_slot
 from zset_join.state.slot_table import SlotTable
 
@@ -84,8 +85,10 @@ def test_equal_hashes_keep_their_order_when_the_table_grows() -> None:
 
 
 def test_more_slots_than_hashes_are_refused() -> None:
-    with pytest.raises(OverflowError, match="raise the number of buckets"):
+    with pytest.raises(ResourceError, match="more buckets") as caught:
         new_table().make_room(1 << 32)
+
+    assert caught.value.code == "ROW_LIMIT"
 
 
 def test_a_table_in_a_file_is_reopened_at_its_size(tmp_path: Path) -> None:
