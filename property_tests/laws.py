@@ -9,9 +9,10 @@ The law `budget_is_invisible` of the design is named in the registry with the re
 
 from __future__ import annotations
 
+import copy
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from zset_join.zset import ZSet
 __all__ = ["LAWS", "Law", "LawBrokenError", "Run", "compare", "exact", "make_delta", "undo_changes"]
 
 _FAR_SEQUENCE = 10**6
+_LONG_AFTER = 1_800_000_000_000_000  # a watermark years after all others, past every retention
 
 
 class LawBrokenError(AssertionError):
@@ -52,13 +54,16 @@ class Law:
     with_bad_lines: bool = False
 
 
-def make_delta(relation: Relation, lines: Iterable[tuple[Sequence[Any], int]]) -> ZSet:
-    """Build a delta from `(row, weight)` lines."""
+def make_delta(relation: Relation, lines: Iterable[tuple[Sequence[Any], int]], *, offset: int = 0) -> ZSet:
+    """Build a delta from `(row, weight)` lines; with an offset, as a slice of a record batch with that many rows in front."""
     lines = list(lines)
+    lines = lines[-1:] * offset + lines
     schema = relation.schema
     columns = list(zip(*(row for row, _ in lines), strict=True)) or [()] * len(schema)
     arrays = [pa.array(list(column), kind) for column, kind in zip(columns, schema.types, strict=True)]
-    return ZSet(pa.RecordBatch.from_arrays(arrays, schema=schema), np.asarray([weight for _, weight in lines], dtype=np.int64))
+    weights = np.asarray([weight for _, weight in lines], dtype=np.int64)
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return ZSet(rows.slice(offset), weights[offset:]) if lines else ZSet(rows, weights)
 
 
 class Run:
@@ -70,15 +75,23 @@ class Run:
         self.view = subject.view()
         self.epoch = 0
         self.seen: list[Change] = []
+        self._made: tuple[Epoch, list[ZSet]] = ((), [])
 
     def tick(self) -> Tick:
         return Tick(self.epoch, watermark_of(self.subject.spec.knobs, self.epoch))
 
     def deltas(self, changes: Epoch) -> list[ZSet]:
-        return [
-            make_delta(relation, [(change.row, change.weight) for change in changes if change.side == number])
-            for number, relation in enumerate(self.subject.spec.inputs)
-        ]
+        """Return the deltas of an epoch: made anew, or the same objects as before where the subject asks for it."""
+        knobs = self.subject.spec.knobs
+        if not (knobs.one_delta and self._made[0] is changes and self._made[1]):
+            made = [
+                make_delta(
+                    relation, [(change.row, change.weight) for change in changes if change.side == number], offset=knobs.offset
+                )
+                for number, relation in enumerate(self.subject.spec.inputs)
+            ]
+            self._made = (changes, made)
+        return self._made[1]
 
     def ask(self, changes: Epoch = ()) -> list[ZSet]:
         """Ask for the answer of the current epoch; a refusal of legal input breaks whatever law asked."""
@@ -154,10 +167,11 @@ def _exact_answer(answer: Sequence[ZSet]) -> list[Any]:
 
 def _exact_snapshot(operator: Operator) -> dict[str, list[Any]]:
     """Return the snapshot bit by bit, rows in a fixed order."""
-    return {
-        name: sorted((exact(list(row.values())) for row in table.to_pylist()), key=repr)
-        for name, table in operator.snapshot().items()
-    }
+    return _exact_tables(operator.snapshot())
+
+
+def _exact_tables(tables: Mapping[str, pa.Table]) -> dict[str, list[Any]]:
+    return {name: sorted((exact(list(row.values())) for row in table.to_pylist()), key=repr) for name, table in tables.items()}
 
 
 def _sum(answer: Sequence[ZSet]) -> Counts:
@@ -199,7 +213,7 @@ def epochs_are_invisible(subject: Subject, history: History) -> None:
 
 
 def undo_is_complete(subject: Subject, history: History) -> None:
-    """Taking back every live row empties the output and the state."""
+    """Taking back every live row empties the output and the state, and time empties it of tombstones."""
     run = Run(subject)
     for changes in history.epochs():
         run.step(changes)
@@ -208,6 +222,10 @@ def undo_is_complete(subject: Subject, history: History) -> None:
     compare(run.view.counts(), {}, "after taking everything back", subject, history)
     left_behind = subject.live_rows(run.operator)
     _require(left_behind == 0, f"{left_behind} live rows are left in the state", subject, history)
+    if subject.spec.knobs.ticking:
+        run.operator.absorb(Tick(run.epoch, _LONG_AFTER), run.deltas(()))
+        rows = sum(table.num_rows for table in run.operator.snapshot().values())
+        _require(rows == 0, f"{rows} tombstones outlive their retention", subject, history)
 
 
 def quiet_on_quiet(subject: Subject, history: History) -> None:
@@ -222,42 +240,61 @@ def quiet_on_quiet(subject: Subject, history: History) -> None:
 
 
 def answer_is_pure(subject: Subject, history: History) -> None:
-    """Asked twice, or left half-read, an answer is the same to the bit and the state is untouched."""
+    """Asked twice, left half-read or asked about something else between, an answer is the same to the bit and stays so."""
     run = Run(subject)
+    kept: list[tuple[list[ZSet], list[Any]]] = []
     for changes in history.epochs():
         before = _exact_snapshot(run.operator)
-        first = _exact_answer(run.ask(changes))
+        answer = run.ask(changes)
+        kept.append((answer, _exact_answer(answer)))
         half_read = iter(run.operator.answer(run.tick(), run.deltas(changes)))
         next(half_read, None)
         del half_read
-        second = _exact_answer(run.ask(changes))
-        _require(first == second, f"epoch {run.epoch}: asked again, the answer is\n{second}\nnot\n{first}", subject, history)
+        _check_aside(run, changes[: len(changes) // 2], history)
+        again = _exact_answer(run.ask(changes))
+        sentence = f"epoch {run.epoch}: asked again, the answer is\n{again}\nnot\n{kept[-1][1]}"
+        _require(again == kept[-1][1], sentence, subject, history)
         _require(_exact_snapshot(run.operator) == before, f"answer of epoch {run.epoch} changes the state", subject, history)
+        run.take(answer)
         run.absorb(changes)
+    for epoch, (answer, first) in enumerate(kept):
+        _require(_exact_answer(answer) == first, f"the answer of epoch {epoch} changed after it was given", subject, history)
+
+
+def _check_aside(run: Run, changes: Epoch, history: History) -> None:
+    """Ask about other changes of the same epoch, without going on from there."""
+    view = copy.deepcopy(run.view)
+    view.take(run.ask(changes))
+    expected = run.subject.spec.expected([*run.seen, *changes])
+    compare(view.counts(), expected, f"asked aside in epoch {run.epoch}", run.subject, history)
 
 
 def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> None:
-    """A snapshot restored into a fresh or a used operator continues as if nothing had happened."""
+    """Restored from a snapshot, freshly built or after use, or fed with the log and never asked, an operator continues alike."""
     original = Run(subject)
     epochs = history.epochs()
     moment = history.moment % (len(epochs) + 1)
+    fresh, used, folded = Run(subject), Run(subject), Run(subject)
     for changes in epochs[:moment]:
         original.step(changes)
-    snapshot = dict(original.operator.snapshot())
-    fresh, used = Run(subject), Run(subject)
+        folded.absorb(changes)
     for changes in epochs:
         used.step(changes)
+    snapshot = dict(original.operator.snapshot())
+    before = _exact_tables(snapshot)
     for restored in (fresh, used):
         restored.operator.restore(snapshot)
         restored.epoch = original.epoch
-        same = _exact_snapshot(restored.operator) == _exact_snapshot(original.operator)
-        _require(same, "the snapshot of the restored operator differs from the one it was restored from", subject, history)
+    for other in (fresh, used, folded):
+        same = _exact_snapshot(other.operator) == before
+        _require(same, "the snapshot differs after a restore, or after folding the log", subject, history)
     late = _late(subject, original.seen)  # delivered again, to see that sequences and tombstones came along
     for changes in [late, *epochs[moment:]]:
         wanted = _sum(original.step(changes))
-        for restored in (fresh, used):
-            compare(_sum(restored.ask(changes)), wanted, f"epoch {restored.epoch} after a restore", subject, history)
-            restored.absorb(changes)
+        for other in (fresh, used, folded):
+            compare(_sum(other.ask(changes)), wanted, f"epoch {other.epoch} after a restore", subject, history)
+            other.absorb(changes)
+    _require(_exact_tables(snapshot) == before, "the snapshot changed after it was taken", subject, history)
 
 
 def reopening_is_invisible(subject: Subject, history: History) -> None:

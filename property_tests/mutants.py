@@ -120,6 +120,7 @@ SWITCHES: tuple[Mutant, ...] = (
         "duplicate_delivery_is_invisible",
         "an upsert equal to the stored row retracts and inserts it",
     ),
+    _switch("tombstones_never_expire", _UNDO, "the state of deleted keys grows for ever", modes=_SEQUENCED),
     _switch("dead_rows_kept", _UNDO, "rows of weight 0 stay in the state for ever", modes=_BAGS),
     _switch(
         "snapshot_forgets_tombstones",
@@ -246,6 +247,34 @@ class TalksWhenQuiet(Wrapped):
         yield from answer or [ZSet.empty(self.output.schema)]
 
 
+class RemembersByEpoch(Wrapped):
+    """Keep the answer of an epoch and give it again, whatever is asked."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._given: dict[int, list[ZSet]] = {}
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Answer from memory."""
+        if tick.epoch not in self._given:
+            self._given[tick.epoch] = list(self.inner.answer(tick, deltas))
+        yield from self._given[tick.epoch]
+
+
+class ReusesItsBuffer(Wrapped):
+    """Give weights out of one buffer that the next chunk overwrites."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._buffer = np.zeros(4096, np.int64)
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Answer, lending the buffer."""
+        for chunk in self.inner.answer(tick, deltas):
+            self._buffer[: len(chunk)] = chunk.weights
+            yield ZSet(chunk.rows, self._buffer[: len(chunk)])
+
+
 class IgnoresTheRightWhenBothChange(Wrapped):
     """Drop the right delta of an epoch in which both sides change."""
 
@@ -347,6 +376,8 @@ WRAPPERS: tuple[Mutant, ...] = (
     _wrapper("keeps_first_chunk_only", _BATCH, "a big answer is cut short", _BuildWrapped(KeepsFirstChunkOnly)),
     _wrapper("turns_lines_around", _TIDY, "insertions come before retractions", _BuildWrapped(TurnsLinesAround)),
     _wrapper("is_one_epoch_late", _BATCH, "right in the end, wrong after every epoch", _BuildWrapped(IsOneEpochLate)),
+    _wrapper("remembers_by_epoch", "answer_is_pure", "the first answer of an epoch is kept", _BuildWrapped(RemembersByEpoch)),
+    _wrapper("reuses_its_buffer", "answer_is_pure", "chunks share one buffer of weights", _BuildWrapped(ReusesItsBuffer)),
     _wrapper("adds_zero_lines", _TIDY, "lines of weight 0", _BuildWrapped(AddsZeroLines)),
     _wrapper("talks_when_quiet", "quiet_on_quiet", "an empty chunk for an empty delta", _BuildWrapped(TalksWhenQuiet)),
     _wrapper(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 __all__ = [
@@ -57,14 +58,13 @@ class Side:
     sequence_by: tuple[str, ...] = ()
 
 
-class _NotANumber:
-    """The one NaN: equal to itself, unlike the IEEE one."""
+class _NotANumber(Enum):
+    """The one NaN: equal to itself, unlike the IEEE one, and one even when copied."""
+
+    NAN = "NaN"
 
     def __repr__(self) -> str:
         return "NaN"
-
-
-_NAN = _NotANumber()
 
 
 def identity(value: Any) -> Hashable:
@@ -77,7 +77,7 @@ def identity(value: Any) -> Hashable:
     """
     if isinstance(value, float):
         if value != value:
-            return _NAN
+            return _NotANumber.NAN
         return value + 0.0  # turns -0.0 into 0.0 and nothing else
     if isinstance(value, Mapping):
         return tuple(identity(field) for field in value.values())

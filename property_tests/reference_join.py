@@ -138,7 +138,7 @@ class ReferenceJoin:
         """Fold the deltas into the state."""
         steps = self._resolve(tick, deltas)
         if "absorbs_in_answer" not in self.bugs:
-            self._apply(steps)
+            self._apply(steps, tick.watermark)
         self.absorbed_epoch = tick.epoch
         if self.directory is not None:
             self._persist(Path(self.directory))
@@ -193,13 +193,13 @@ class ReferenceJoin:
             steps.append(step)
         return steps
 
-    def _apply(self, steps: Sequence[SideStep]) -> None:
+    def _apply(self, steps: Sequence[SideStep], watermark: int | None = None) -> None:
         if "degree_counts_messages" in self.bugs:
             for number in (0, 1):
                 for row_id, row in list(self._affected(steps, number)):
                     self.message_degrees[number, row_id] = self._degrees(steps, number, row_id, row)[1]
         for side, step in zip(self.sides, steps, strict=True):
-            side.apply(step)
+            side.apply(step, watermark)
 
     def _join(self, steps: Sequence[SideStep]) -> _Net:
         net = _Net(self.bugs)

@@ -22,6 +22,8 @@ Values = tuple[Any, ...]
 RowId = tuple[Hashable, ...]
 Newest = tuple[Values, Values | None, Values]  # sequence, live row or None for a tombstone, primary key
 _LARGEST = 2**63 - 1
+_NEVER = -(2**62)  # the watermark of an epoch that has none
+_RETENTION = 172_800 * 1_000_000
 
 
 @dataclass
@@ -68,6 +70,7 @@ class ReferenceSide:
         self.rows: dict[RowId, tuple[Values, int]] = {}
         self.by_key: dict[Hashable, dict[RowId, None]] = {}
         self.newest: dict[RowId, Newest] = {}
+        self.deleted_at: dict[RowId, int] = {}  # watermark of each tombstone
 
     @staticmethod
     def plain_identity(values: Iterable[Any]) -> RowId:
@@ -103,8 +106,8 @@ class ReferenceSide:
             step.by_key.setdefault(self.key_of(row), []).append(row_id)
         return step
 
-    def apply(self, step: SideStep) -> None:
-        """Make the change."""
+    def apply(self, step: SideStep, watermark: int | None = None) -> None:
+        """Make the change, then let tombstones expire."""
         for row_id, (row, weight) in step.delta.items():
             stored, before = self.rows.get(row_id, (row, 0))
             self.rows[row_id] = (stored, before + weight)
@@ -113,10 +116,17 @@ class ReferenceSide:
                 del self.rows[row_id]
                 self._unlink(self.key_of(row), row_id)
         for key, newest in step.newest.items():
-            if newest[1] is None and (not self.sequence_positions or "tombstone_forgotten" in self.bugs):
+            self.deleted_at.pop(key, None)
+            if newest[1] is not None:
+                self.newest[key] = newest
+            elif not self.sequence_positions or "tombstone_forgotten" in self.bugs:
                 self.newest.pop(key, None)
             else:
                 self.newest[key] = newest
+                self.deleted_at[key] = _NEVER if watermark is None else watermark
+        if watermark is not None and "tombstones_never_expire" not in self.bugs:
+            for key in [key for key, moment in self.deleted_at.items() if moment < watermark - _RETENTION]:
+                del self.newest[key], self.deleted_at[key]
 
     def _unlink(self, key: Hashable, row_id: RowId) -> None:
         members = self.by_key.get(key, {})
@@ -208,14 +218,21 @@ class ReferenceSide:
         return tuple(row[place] for place in self.primary_positions or self.key_positions)
 
     def snapshot(self) -> pa.Table:
-        """Return live rows with `_weight`, tombstones with weight 0."""
-        lines = [(row, 1 if "snapshot_forgets_weights" in self.bugs else weight) for row, weight in self.rows.values()]
+        """Return live rows with `_weight`, tombstones with weight 0 and the watermark they were made at."""
+        forgets = "snapshot_forgets_weights" in self.bugs
+        lines: list[tuple[Values, int, int | None]] = [
+            (row, 1 if forgets else weight, None) for row, weight in self.rows.values()
+        ]
         if "snapshot_forgets_tombstones" not in self.bugs:
-            lines += [(self._tombstone(key, sequence), 0) for sequence, row, key in self.newest.values() if row is None]
-        columns: list[Sequence[Any]] = list(zip(*(row for row, _ in lines), strict=True)) or [()] * len(self.relation.schema)
+            lines += [
+                (self._tombstone(key, sequence), 0, self.deleted_at[key_id])
+                for key_id, (sequence, row, key) in self.newest.items()
+                if row is None
+            ]
+        columns: list[Sequence[Any]] = list(zip(*(row for row, _, _ in lines), strict=True)) or [()] * len(self.relation.schema)
         arrays = [pa.array(list(column), kind) for column, kind in zip(columns, self.relation.schema.types, strict=True)]
-        weights = pa.array([weight for _, weight in lines], pa.int64())
-        return pa.table([*arrays, weights], schema=self.relation.schema.append(pa.field("_weight", pa.int64())))
+        arrays += [pa.array([line[place] for line in lines], pa.int64()) for place in (1, 2)]
+        return pa.table(arrays, names=[*self.relation.schema.names, "_weight", "_deleted_at"])
 
     def _tombstone(self, key: Values, sequence: Values) -> Values:
         values: list[Any] = [None] * len(self.relation.schema)
@@ -228,9 +245,9 @@ class ReferenceSide:
     def restore(self, table: pa.Table) -> None:
         """Replace the state by what `snapshot` returned."""
         if "restore_keeps_old_rows" not in self.bugs:
-            self.rows, self.by_key, self.newest = {}, {}, {}
+            self.rows, self.by_key, self.newest, self.deleted_at = {}, {}, {}, {}
         columns = [column.to_pylist() for column in table.columns]
-        for *cells, weight in zip(*columns, strict=True):
+        for *cells, weight, deleted_at in zip(*columns, strict=True):
             row = tuple(cells)
             if weight:
                 row_id = self.row_id(row)
@@ -238,8 +255,11 @@ class ReferenceSide:
                 self.by_key.setdefault(self.key_of(row), {})[row_id] = None
             if self.relation.mode == "upsert":
                 key = tuple(row[place] for place in self.primary_positions)
+                key_id = self.plain_identity(key)
                 sequence = tuple(row[place] for place in self.sequence_positions)
-                self.newest[self.plain_identity(key)] = (sequence, row if weight else None, key)
+                self.newest[key_id] = (sequence, row if weight else None, key)
+                if deleted_at is not None:
+                    self.deleted_at[key_id] = deleted_at
 
 
 class _Nan:

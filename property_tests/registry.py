@@ -25,6 +25,7 @@ from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
+from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = [
@@ -220,7 +221,8 @@ def build_reference_join(
 
 def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> HashJoin:
     """Build the product's join of a spec."""
-    return HashJoin(
+    join = CompactingJoin if spec.knobs.compacting else HashJoin
+    return join(
         spec.left,
         spec.right,
         spec.how,
@@ -233,6 +235,18 @@ def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: s
         hash_bits=spec.knobs.hash_bits,
         directory=directory,
     )
+
+
+class CompactingJoin(HashJoin):
+    """A `HashJoin` that compacts after every epoch, however few rows are dead."""
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Absorb, then compact."""
+        super().absorb(tick, deltas)
+        for side in self._sides:
+            side.begin_absorb()
+            side.compact()
+            side.end_absorb(tick.epoch)
 
 
 def build_route(spec: RouteSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Route:

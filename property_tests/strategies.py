@@ -143,7 +143,7 @@ class _LiveModel:
             if kind == 2:  # one row in four has a NULL in its key, so that NULLs meet
                 cells[name] = None if rest % 3 == 0 or place == rest % len(self.shape.pools) else pool[0]
             else:
-                cells[name] = pool[0 if kind < 2 else rest % len(pool)]  # two in four take the first key, so that keys meet
+                cells[name] = pool[rest % len(pool) if kind % 2 else 0]  # one in four takes the first key, so that keys meet
                 rest //= len(pool)
             if cells[name] is None and name in self.relation.primary_key:
                 cells[name] = pool[0]

@@ -269,4 +269,4 @@ def test_the_oracle_imports_neither_arrow_nor_numpy_nor_the_engine() -> None:
     imported = {name.name for node in nodes for name in node.names if isinstance(node, ast.Import)}
     imported |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
 
-    assert imported == {"__future__", "collections.abc", "dataclasses", "typing"}
+    assert imported == {"__future__", "collections.abc", "dataclasses", "enum", "typing"}
