@@ -20,6 +20,7 @@ from benchmarks.contestant import CONTESTANTS
 from benchmarks.measure import Cell, CellError, Measurement, measure_apart, run_apart
 from benchmarks.memory import Footprint, footprint_goals, footprint_lines, measure_footprints
 from benchmarks.report import goals_of, loss_lines, machine_lines, table_lines, write_results
+from benchmarks.spark_throughput import SPARK_LABEL, measure_spark_apart
 
 __all__ = ["cell_label", "cells_of", "main"]
 
@@ -91,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except CellError as error:
                 failures.append(f"FAILED {MEMORY_LABEL}: {error}")
             progress.update()
+
+    if "zset_join" in contestants and not options.quick and pattern.search(SPARK_LABEL):
+        measurements += measure_spark_apart(lines, failures)
 
     report = table_lines(measurements)
     if footprints:

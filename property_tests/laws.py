@@ -270,7 +270,7 @@ def _check_aside(run: Run, changes: Epoch, history: History) -> None:
 
 
 def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> None:
-    """Restored from a snapshot, freshly built or after use, or fed with the log and never asked, an operator continues alike."""
+    """Restored from a snapshot, fresh or after use, or fed with the log and never asked, an operator continues alike."""
     original = Run(subject)
     epochs = history.epochs()
     moment = history.moment % (len(epochs) + 1)

@@ -42,7 +42,9 @@ def test_every_error_is_caught_as_the_root(error_type: type[ZsetJoinError]) -> N
         raise error_type("it does not fit")
 
 
-@pytest.mark.parametrize(("child", "parent"), [(OptionError, PlanError), (KeyTypeError, PlanError), (WeightOverflowError, BadInputError)])
+@pytest.mark.parametrize(
+    ("child", "parent"), [(OptionError, PlanError), (KeyTypeError, PlanError), (WeightOverflowError, BadInputError)]
+)
 def test_a_special_case_is_caught_as_its_concern(child: type[ZsetJoinError], parent: type[ZsetJoinError]) -> None:
     assert issubclass(child, parent)
 

@@ -32,7 +32,7 @@ COLUMNS = {
     "float32": pa.array([0.0, None, -0.0], pa.float32()),
     "float64": pa.array(NAN_BITS.view(np.float64)),
     "decimal": pa.array([Decimal("-1.25"), None, Decimal("99999999.99")], pa.decimal128(10, 2)),
-    "wide decimal": pa.array([Decimal(10) ** 60, None, -Decimal(10) ** 60], pa.decimal256(70, 0)),
+    "wide decimal": pa.array([Decimal(10) ** 60, None, -(Decimal(10) ** 60)], pa.decimal256(70, 0)),
     "date": pa.array([dt.date(1969, 12, 31), None, dt.date(9999, 12, 31)]),
     "date64": pa.array([dt.date(1969, 12, 31), None, dt.date(9999, 12, 31)], pa.date64()),
     "local time": pa.array([dt.datetime(2024, 2, 29, 1, 2, 3, 4), None, dt.datetime(1, 1, 1)], pa.timestamp("us")),
@@ -49,11 +49,15 @@ COLUMNS = {
     "dictionary": pa.array([LONG, None, "a"]).dictionary_encode(),
     "list": pa.array([[1, None], None, []], pa.list_(pa.int64())),
     "fixed list": pa.array([[1.5, None], None, [-0.0, 0.0]], pa.list_(pa.float32(), 2)),
-    "struct": pa.array([{"s": LONG, "l": [None]}, None, {"s": None, "l": None}], pa.struct({"s": pa.string(), "l": pa.list_(pa.bool_())})),
+    "struct": pa.array(
+        [{"s": LONG, "l": [None]}, None, {"s": None, "l": None}], pa.struct({"s": pa.string(), "l": pa.list_(pa.bool_())})
+    ),
     "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())),
     "null": pa.nulls(3),
-    "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.UUID(int=7).bytes, None, uuid.UUID(int=0).bytes], pa.binary(16))),
-}  # fmt: skip
+    "uuid": pa.ExtensionArray.from_storage(
+        pa.uuid(), pa.array([uuid.UUID(int=7).bytes, None, uuid.UUID(int=0).bytes], pa.binary(16))
+    ),
+}
 
 
 def encoded(layout: RowLayout, rows: pa.RecordBatch, sequence: list[Any] | None = None) -> EncodedRows:
@@ -251,9 +255,7 @@ def test_the_null_safe_flag_belongs_to_a_column_of_a_table_and_not_to_the_layout
 
 
 def test_column_tables_pick_by_name_by_exclusion_or_by_kind() -> None:
-    layout = RowLayout(
-        pa.schema({"a": pa.int32(), "s": pa.string(), "l": pa.list_(pa.int8())}), key_casts=[("a", pa.int64())]
-    )
+    layout = RowLayout(pa.schema({"a": pa.int32(), "s": pa.string(), "l": pa.list_(pa.int8())}), key_casts=[("a", pa.int64())])
 
     assert len(layout.visible_columns()) == 3
     assert len(layout.columns_besides(["a", "s"])) == 2

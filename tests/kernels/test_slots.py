@@ -89,7 +89,9 @@ def test_the_largest_hash_and_row_number_fit_a_slot() -> None:
         pytest.param([(14, 1), (0, 2)], (14, 1), {0: 2}, id="with nobody behind"),
     ],
 )
-def test_removing_shifts_followers_back(entries: list[tuple[int, int]], removed: tuple[int, int], expected: dict[int, int]) -> None:
+def test_removing_shifts_followers_back(
+    entries: list[tuple[int, int]], removed: tuple[int, int], expected: dict[int, int]
+) -> None:
     table = Table(*[(home << 28, number) for home, number in entries])
 
     table.remove(removed[0] << 28, removed[1])

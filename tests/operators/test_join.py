@@ -393,9 +393,7 @@ def test_a_relation_can_be_joined_with_itself() -> None:
         primary_key=("id",),
         mode="upsert",
     )
-    people = Relation(
-        name="friends", schema=friends.schema, join_key=("id",), primary_key=("id",), mode="upsert"
-    )
+    people = Relation(name="friends", schema=friends.schema, join_key=("id",), primary_key=("id",), mode="upsert")
     join = Epochs(HashJoin(friends, people))
 
     assert join.feed(upsert((1, 2), (2, 1)), upsert((1, 2), (2, 1))) == [((1, 2, 2, 1), +1), ((2, 1, 1, 2), +1)]

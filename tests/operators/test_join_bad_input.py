@@ -28,25 +28,41 @@ OTHER = Relation(name="other", schema=pa.schema({"k": pa.string(), "x": pa.int64
 # Relation, code, the bad change, what the message says about it.
 BAD = [
     pytest.param(
-        APPENDED, "RETRACTION_IN_APPEND", delete((1, "a", 1)), r"weight -1 has a negative weight, but .* append-only", id="append"
+        APPENDED,
+        "RETRACTION_IN_APPEND",
+        delete((1, "a", 1)),
+        r"weight -1 has a negative weight, but .* append-only",
+        id="append",
     ),
     pytest.param(
         APPENDED, "RETRACTION_IN_APPEND", delete((1, None, 1)), r"weight -1 has a negative weight", id="append, NULL join key"
     ),
     pytest.param(
-        UPSERTED, "NULL_PRIMARY_KEY", upsert((None, "a", 1)), r"key \(None,\) and weight 1 has NULL in its primary key \['id'\]", id="upsert"
+        UPSERTED,
+        "NULL_PRIMARY_KEY",
+        upsert((None, "a", 1)),
+        r"key \(None,\) and weight 1 has NULL in its primary key \['id'\]",
+        id="upsert",
     ),
     pytest.param(UPSERTED, "NULL_PRIMARY_KEY", delete((None, "a", 1)), r"key \(None,\) and weight -1", id="delete"),
     pytest.param(
-        UPSERTED, "NULL_SEQUENCE", upsert((1, "a", None)), r"key \(1,\) and weight 1 has NULL in its sequence \['seq'\]", id="sequence"
+        UPSERTED,
+        "NULL_SEQUENCE",
+        upsert((1, "a", None)),
+        r"key \(1,\) and weight 1 has NULL in its sequence \['seq'\]",
+        id="sequence",
     ),
     pytest.param(UPSERTED, "NULL_SEQUENCE", delete((1, "a", None)), r"NULL in its sequence", id="sequence of a delete"),
     pytest.param(
         BAG, "ABSENT_ROW", delete((1, "a", 1)), r"key \(1, 'a', 1\) and weight -1 retracts a row that is not there", id="absent"
     ),
-    pytest.param(KEYED_BAG, "NULL_PRIMARY_KEY", insert((None, "a", 1)), r"NULL in its primary key \['id'\]", id="keyed changelog"),
-    pytest.param(KEYED_BAG, "ABSENT_ROW", delete((1, "a", 2)), r"key \(1,\) and weight -1 retracts", id="keyed changelog, absent"),
-]  # fmt: skip
+    pytest.param(
+        KEYED_BAG, "NULL_PRIMARY_KEY", insert((None, "a", 1)), r"NULL in its primary key \['id'\]", id="keyed changelog"
+    ),
+    pytest.param(
+        KEYED_BAG, "ABSENT_ROW", delete((1, "a", 2)), r"key \(1,\) and weight -1 retracts", id="keyed changelog, absent"
+    ),
+]
 
 GOOD = (7, "a", 1)
 
@@ -229,7 +245,9 @@ def test_a_row_with_more_copies_than_an_int64_counts_is_refused(how: str) -> Non
     join = Epochs(HashJoin(BAG, OTHER, how))
     join.feed(insert(GOOD, copies=MOST), [])
 
-    with pytest.raises(WeightOverflowError, match=r'relation "counts", epoch 1: .* weight 1 raises .* past 2\^63 - 1') as caught:
+    with pytest.raises(
+        WeightOverflowError, match=r'relation "counts", epoch 1: .* weight 1 raises .* past 2\^63 - 1'
+    ) as caught:
         join.feed(insert(GOOD), [])
 
     assert caught.value.code == "WEIGHT_OVERFLOW"
@@ -324,7 +342,9 @@ YEAR_2000, YEAR_3000 = dt.datetime(2000, 1, 1), dt.datetime(3000, 1, 1)
 def test_a_key_past_the_range_it_is_compared_in_is_bad_input() -> None:
     join = Epochs(HashJoin(SECONDS, NANOSECONDS, "left"))
 
-    with pytest.raises(BadInputError, match=r'relation "s", epoch 0: .* join key \[\'k\'\] that does not fit .*; cast it first') as caught:
+    with pytest.raises(
+        BadInputError, match=r'relation "s", epoch 0: .* join key \[\'k\'\] that does not fit .*; cast it first'
+    ) as caught:
         join.feed(insert((YEAR_2000, 1), (YEAR_3000, 2)), [])
 
     assert caught.value.code == "KEY_RANGE"

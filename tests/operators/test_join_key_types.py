@@ -36,7 +36,9 @@ def delta(relation: Relation, values: list[Any]) -> ZSet:
     return ZSet.of({"n": list(range(len(values))), "k0": values}, schema=relation.schema)
 
 
-def matches(left_kind: pa.DataType, left_values: list[Any], right_kind: pa.DataType, right_values: list[Any]) -> list[tuple[int, int]]:
+def matches(
+    left_kind: pa.DataType, left_values: list[Any], right_kind: pa.DataType, right_values: list[Any]
+) -> list[tuple[int, int]]:
     """Return which of the values match, by position."""
     left, right = keyed("l", left_kind), keyed("r", right_kind)
     answer = HashJoin(left, right).answer(Tick(0), [delta(left, left_values), delta(right, right_values)])
@@ -116,10 +118,22 @@ MIXED = [
     (pa.int8(), [-1, 7], pa.uint32(), [2**32 - 1, 7], [(1, 1)]),
     (pa.int64(), [-1, 2**62], pa.uint64(), [2**64 - 1, 2**62], [(1, 1)]),
     (pa.float32(), [0.5, NAN, -0.0, 0.1], pa.float64(), [0.5, OTHER_NAN, 0.0, 0.1], diagonal(3)),
-    (pa.decimal128(10, 2), [Decimal("1.50"), Decimal("2.00")], pa.decimal128(20, 5), [Decimal("1.50000"), Decimal("2.00001")], [(0, 0)]),
+    (
+        pa.decimal128(10, 2),
+        [Decimal("1.50"), Decimal("2.00")],
+        pa.decimal128(20, 5),
+        [Decimal("1.50000"), Decimal("2.00001")],
+        [(0, 0)],
+    ),
     (pa.decimal128(10, 0), [Decimal(7), Decimal(8)], pa.int32(), [7, 9], [(0, 0)]),
     (pa.decimal128(38, 0), [Decimal(10) ** 37], pa.decimal128(38, 38), [Decimal("0.1")], []),
-    (pa.date32(), [dt.date(2024, 2, 29), dt.date(1969, 12, 31)], pa.date64(), [dt.date(2024, 2, 29), dt.date(1970, 1, 1)], [(0, 0)]),
+    (
+        pa.date32(),
+        [dt.date(2024, 2, 29), dt.date(1969, 12, 31)],
+        pa.date64(),
+        [dt.date(2024, 2, 29), dt.date(1970, 1, 1)],
+        [(0, 0)],
+    ),
     (pa.timestamp("s"), [MIDNIGHT], pa.timestamp("us"), [MIDNIGHT, MIDNIGHT + dt.timedelta(microseconds=1)], [(0, 0)]),
     (pa.timestamp("ms", "UTC"), [0, 1], pa.timestamp("ns", "Europe/Paris"), [0, 1], [(0, 0)]),
     (pa.string(), ["", LONG, "a"], pa.large_string(), ["", LONG, "a "], diagonal(2)),
@@ -168,8 +182,12 @@ def test_keys_of_two_types_come_out_in_their_own(
 
 def test_an_upsert_moves_between_keys_of_two_types() -> None:
     orders = Relation(
-        name="o", schema=pa.schema({"id": pa.int64(), "price": pa.decimal128(10, 2)}), join_key=("price",), primary_key=("id",), mode="upsert"
-    )  # fmt: skip
+        name="o",
+        schema=pa.schema({"id": pa.int64(), "price": pa.decimal128(10, 2)}),
+        join_key=("price",),
+        primary_key=("id",),
+        mode="upsert",
+    )
     steps = Relation(name="s", schema=pa.schema({"price": pa.decimal128(12, 4)}), join_key=("price",), mode="changelog")
     join = Epochs(HashJoin(orders, steps, "left"))
     join.feed(upsert((1, Decimal("1.50"))), insert((Decimal("1.5000"),), (Decimal("2.5000"),)))
@@ -225,7 +243,10 @@ def test_a_retraction_finds_its_row_whatever_the_sign_of_its_zero() -> None:
 PAYLOADS = {
     "list of structs": (pa.list_(pa.struct({"s": pa.string(), "f": pa.float32()})), [{"s": LONG, "f": -0.0}, None]),
     "map": (pa.map_(pa.string(), pa.list_(pa.int64())), [("a", [1, None]), ("b", None)]),
-    "struct": (pa.struct({"m": pa.map_(pa.string(), pa.int8()), "l": pa.list_(pa.binary())}), {"m": [("k", 1)], "l": [b"", None]}),
+    "struct": (
+        pa.struct({"m": pa.map_(pa.string(), pa.int8()), "l": pa.list_(pa.binary())}),
+        {"m": [("k", 1)], "l": [b"", None]},
+    ),
     "fixed size list": (pa.list_(pa.float64(), 3), [1.5, None, NAN]),
     "large list": (pa.large_list(pa.large_string()), [LONG, "", None]),
     "wide decimal": (pa.decimal256(70, 3), Decimal("123456789012345678901234567890123456789012345.678")),
@@ -235,7 +256,9 @@ PAYLOADS = {
 
 @pytest.mark.parametrize(("kind", "value"), PAYLOADS.values(), ids=PAYLOADS)
 def test_any_payload_goes_through_state_and_comes_out_whole(kind: pa.DataType, value: Any) -> None:
-    rows = Relation(name="l", schema=pa.schema({"k": pa.int64(), "payload": kind}), join_key=("k",), primary_key=("k",), mode="upsert")
+    rows = Relation(
+        name="l", schema=pa.schema({"k": pa.int64(), "payload": kind}), join_key=("k",), primary_key=("k",), mode="upsert"
+    )
     other = Relation(name="r", schema=pa.schema({"k": pa.int64()}), join_key=("k",))
     join = HashJoin(rows, other, "left")
     first = ZSet.of({"k": [1, 2], "payload": pa.array([value, None], kind)}, schema=rows.schema)
@@ -243,14 +266,18 @@ def test_any_payload_goes_through_state_and_comes_out_whole(kind: pa.DataType, v
 
     (answer,) = join.answer(Tick(1), [ZSet.empty(rows.schema), ZSet.of({"k": [1, 2]}, schema=other.schema)])
 
-    shown = answer.rows.column("payload").filter(pa.array([key is not None for key in answer.rows.column("k_right").to_pylist()]))
+    shown = answer.rows.column("payload").filter(
+        pa.array([key is not None for key in answer.rows.column("k_right").to_pylist()])
+    )
     assert str(sorted(shown.to_pylist(), key=str)) == str(sorted(pa.array([value, None], kind).to_pylist(), key=str))
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in PAYLOADS.values()], ids=PAYLOADS)
 def test_an_update_of_a_payload_from_and_to_null_is_seen(kind: pa.DataType) -> None:
     value = next(value for known, value in PAYLOADS.values() if known == kind)
-    rows = Relation(name="l", schema=pa.schema({"k": pa.int64(), "payload": kind}), join_key=("k",), primary_key=("k",), mode="upsert")
+    rows = Relation(
+        name="l", schema=pa.schema({"k": pa.int64(), "payload": kind}), join_key=("k",), primary_key=("k",), mode="upsert"
+    )
     join = Epochs(HashJoin(rows, Relation(name="r", schema=pa.schema({"k": pa.int64()}), join_key=("k",)), "left"))
     join.feed(upsert((1, value)), [])
 
@@ -280,7 +307,9 @@ def test_the_parts_of_a_composite_key_do_not_run_together() -> None:
 
 def test_a_primary_key_may_be_nested() -> None:
     kind = pa.struct({"shop": pa.string(), "no": pa.list_(pa.float64())})
-    rows = Relation(name="l", schema=pa.schema({"id": kind, "k": pa.int64()}), join_key=("k",), primary_key=("id",), mode="upsert")
+    rows = Relation(
+        name="l", schema=pa.schema({"id": kind, "k": pa.int64()}), join_key=("k",), primary_key=("id",), mode="upsert"
+    )
     join = Epochs(HashJoin(rows, keyed("r", pa.int64()), "left"))
     join.feed(upsert(({"shop": "a", "no": [0.0]}, 1)), [])
 
@@ -293,7 +322,9 @@ def test_a_primary_key_may_be_nested() -> None:
 def test_a_map_is_no_key_of_a_join_nor_of_a_relation(kind: pa.DataType) -> None:
     with pytest.raises(KeyTypeError, match='key column "k0"'):
         HashJoin(keyed("l", kind), keyed("r", kind))
-    upserts = Relation(name="l", schema=pa.schema({"id": kind, "k0": pa.int64()}), join_key=("k0",), primary_key=("id",), mode="upsert")
+    upserts = Relation(
+        name="l", schema=pa.schema({"id": kind, "k0": pa.int64()}), join_key=("k0",), primary_key=("id",), mode="upsert"
+    )
     with pytest.raises(KeyTypeError, match='key column "id"'):
         HashJoin(upserts, keyed("r", pa.int64()))
 

@@ -110,9 +110,7 @@ FULL_STORY: Story = [
 ]
 
 STORIES = {"left": LEFT_STORY, "left_semi": SEMI_STORY, "left_anti": ANTI_STORY, "full": FULL_STORY}
-STEPS = [
-    pytest.param(how, step, id=f"{how}: {story[step][0]}") for how, story in STORIES.items() for step in range(len(story))
-]
+STEPS = [pytest.param(how, step, id=f"{how}: {story[step][0]}") for how, story in STORIES.items() for step in range(len(story))]
 
 
 def mirrored(line: Change) -> Change:

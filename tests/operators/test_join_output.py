@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +21,17 @@ from zset_join.zset import ZSet
 # ---------------------------------------------------------------- columns
 
 STAFF = Relation(
-    name="staff", schema=pa.schema({"name": pa.string(), "team": pa.int32(), "since": pa.int64()}), join_key=("team",), mode="changelog"
-)  # fmt: skip
+    name="staff",
+    schema=pa.schema({"name": pa.string(), "team": pa.int32(), "since": pa.int64()}),
+    join_key=("team",),
+    mode="changelog",
+)
 TEAMS = Relation(
-    name="teams", schema=pa.schema({"name": pa.string(), "team": pa.int32(), "floor": pa.int64()}), join_key=("team",), mode="changelog"
-)  # fmt: skip
+    name="teams",
+    schema=pa.schema({"name": pa.string(), "team": pa.int32(), "floor": pa.int64()}),
+    join_key=("team",),
+    mode="changelog",
+)
 EVERY_JOIN = ["inner", "left", "right", "full"]
 
 
@@ -128,7 +135,9 @@ def test_output_names_that_do_not_fit_are_refused(output_names: Sequence[str], s
 
 
 def test_a_name_that_clashes_even_with_the_suffix_asks_for_a_decision() -> None:
-    trap = Relation(name="l", schema=pa.schema({"team": pa.int32(), "floor": pa.int64(), "floor_right": pa.int64()}), join_key=("team",))
+    trap = Relation(
+        name="l", schema=pa.schema({"team": pa.int32(), "floor": pa.int64(), "floor_right": pa.int64()}), join_key=("team",)
+    )
 
     with pytest.raises(PlanError, match="Rename columns before the join, or pass output_names"):
         HashJoin(trap, TEAMS)
@@ -136,7 +145,12 @@ def test_a_name_that_clashes_even_with_the_suffix_asks_for_a_decision() -> None:
 
 @pytest.mark.parametrize(
     ("how", "nullable"),
-    [("inner", [False, False, False, False]), ("left", [False, False, True, True]), ("right", [True, True, False, False]), ("full", [True] * 4)],
+    [
+        ("inner", [False, False, False, False]),
+        ("left", [False, False, True, True]),
+        ("right", [True, True, False, False]),
+        ("full", [True] * 4),
+    ],
 )
 def test_only_a_side_that_may_be_missing_is_nullable(how: str, nullable: list[bool]) -> None:
     strict = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.int64(), nullable=False)])
@@ -159,9 +173,15 @@ def test_only_a_side_that_may_be_missing_is_nullable(how: str, nullable: list[bo
 )
 def test_the_output_knows_its_key_where_the_inputs_have_one(how: str, output_key: tuple[str, ...]) -> None:
     orders = Relation(
-        name="o", schema=pa.schema({"id": pa.int64(), "customer": pa.string()}), join_key=("customer",), primary_key=("id",), mode="upsert"
-    )  # fmt: skip
-    customers = Relation(name="c", schema=pa.schema({"name": pa.string()}), join_key=("name",), primary_key=("name",), mode="upsert")
+        name="o",
+        schema=pa.schema({"id": pa.int64(), "customer": pa.string()}),
+        join_key=("customer",),
+        primary_key=("id",),
+        mode="upsert",
+    )
+    customers = Relation(
+        name="c", schema=pa.schema({"name": pa.string()}), join_key=("name",), primary_key=("name",), mode="upsert"
+    )
 
     assert HashJoin(orders, customers, how).output.primary_key == output_key
 
@@ -181,9 +201,9 @@ NEW_RIGHT = delete(*OLD_RIGHT[:3], ("cold", 0)) + insert(("hot", 200), ("alone",
 RESIDUALS = {"key only": None, "residual": left("x") + right("y") != 7}
 
 
-def answer_of(how: str, *, chunk_rows: int, residual: str = "key only") -> list[list[Change]]:
+def answer_of(how: str, *, chunk_rows: int, residual: str = "key only", part_changes: int = 16_384) -> list[list[Change]]:
     """Return the chunks of an epoch that exchanges half of a hot key on both sides."""
-    join = Epochs(HashJoin(HOT_L, HOT_R, how, chunk_rows=chunk_rows, residual=RESIDUALS[residual]))
+    join = Epochs(HashJoin(HOT_L, HOT_R, how, chunk_rows=chunk_rows, residual=RESIDUALS[residual], part_changes=part_changes))
     join.feed(insert(*OLD_LEFT), insert(*OLD_RIGHT))
     return join.chunks(NEW_LEFT, NEW_RIGHT)
 
@@ -195,7 +215,7 @@ def test_the_size_of_chunks_does_not_change_their_sum(how: str, chunk_rows: int,
     large = answer_of(how, chunk_rows=65_536, residual=residual)
     small = answer_of(how, chunk_rows=chunk_rows, residual=residual)
 
-    assert sorted(sum(small, []), key=repr) == sorted(sum(large, []), key=repr)
+    assert sorted(chain(*small), key=repr) == sorted(chain(*large), key=repr)
 
 
 @pytest.mark.parametrize("residual", RESIDUALS)
@@ -208,6 +228,21 @@ def test_all_retractions_come_before_all_insertions_over_all_chunks(how: str, ch
 
     assert signs == sorted(signs)
     assert set(signs) == {False, True}
+
+
+@pytest.mark.parametrize("how", [*EVERY_JOIN, "left_semi", "left_anti"])
+@pytest.mark.parametrize("chunk_rows", [1, 2, 5, 65_536])
+@pytest.mark.parametrize("part_changes", [1, 2, 4])
+def test_an_epoch_that_is_worked_off_in_parts_says_the_same_and_retracts_first(
+    how: str, chunk_rows: int, part_changes: int
+) -> None:
+    whole = list(chain(*answer_of(how, chunk_rows=65_536)))
+
+    parts = list(chain(*answer_of(how, chunk_rows=chunk_rows, part_changes=part_changes)))
+
+    signs = [weight > 0 for _, weight in parts]
+    assert sorted(parts, key=repr) == sorted(whole, key=repr)
+    assert signs == sorted(signs)
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 2, 3, 7])
@@ -238,8 +273,12 @@ def test_a_large_epoch_still_retracts_first_and_says_every_line_once(how: str, k
     numbers = pa.array(range(30_000))
     text = pa.array([f"key {number % keys}" for number in range(30_000)])
     left_side = Relation(
-        name="l", schema=pa.schema({"id": pa.int64(), "k": pa.string(), "v": pa.int64()}), join_key=("k",), primary_key=("id",), mode="upsert"
-    )  # fmt: skip
+        name="l",
+        schema=pa.schema({"id": pa.int64(), "k": pa.string(), "v": pa.int64()}),
+        join_key=("k",),
+        primary_key=("id",),
+        mode="upsert",
+    )
     right_side = Relation(name="r", schema=pa.schema({"k": pa.string()}), join_key=("k",), primary_key=("k",), mode="upsert")
     join = HashJoin(left_side, right_side, how)
     parents = ZSet.of({"k": text.unique()}, schema=right_side.schema)
@@ -268,7 +307,9 @@ def test_a_chunk_whose_strings_exceed_one_arrow_array_is_split(monkeypatch: pyte
     assert len(join.sum()) == 8
 
 
-@pytest.mark.parametrize("options", [{"chunk_rows": 0}, {"chunk_rows": -5}, {"hash_bits": 0}, {"hash_bits": 33}])
+@pytest.mark.parametrize(
+    "options", [{"chunk_rows": 0}, {"chunk_rows": -5}, {"part_changes": 0}, {"hash_bits": 0}, {"hash_bits": 33}]
+)
 def test_options_out_of_range_are_refused(options: dict[str, int]) -> None:
     with pytest.raises(OptionError) as caught:
         HashJoin(HOT_L, HOT_R, **options)  # type: ignore[arg-type]
@@ -300,7 +341,9 @@ def test_primary_keys_that_collide_are_told_apart() -> None:
     join = Epochs(HashJoin(keyed, HOT_R, "left", hash_bits=1))
     join.feed(upsert(*[("old", number) for number in range(100)]), [])
 
-    join.feed(upsert(*[("new", number) for number in range(0, 100, 2)]) + delete(*[(None, number) for number in range(1, 50, 2)]), [])
+    join.feed(
+        upsert(*[("new", number) for number in range(0, 100, 2)]) + delete(*[(None, number) for number in range(1, 50, 2)]), []
+    )
 
     kept = {("old", number, None, None): 1 for number in range(51, 100, 2)}
     assert join.sum() == {**{("new", number, None, None): 1 for number in range(0, 100, 2)}, **kept}

@@ -185,7 +185,10 @@ def test_every_step_of_the_story_says_this_and_nothing_else(how: str, step: int)
 
 @pytest.mark.parametrize("how", JOIN_TYPES)
 def test_a_restored_join_goes_on_with_the_same_degrees(how: str) -> None:
-    told, restored = Epochs(HashJoin(BIDS, ASKS, how, residual=DEAL)), Epochs(HashJoin(BIDS, ASKS, how, residual=DEAL), first_epoch=5)
+    told, restored = (
+        Epochs(HashJoin(BIDS, ASKS, how, residual=DEAL)),
+        Epochs(HashJoin(BIDS, ASKS, how, residual=DEAL), first_epoch=5),
+    )
     told.feed_all((bids, asks) for _, bids, asks, _ in STORY[:5])
 
     restored.operator.restore(told.operator.snapshot())

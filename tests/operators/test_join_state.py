@@ -153,9 +153,10 @@ def test_state_in_files_answers_like_state_in_memory(how: str, tmp_path: Path) -
 def test_another_process_can_take_the_directory_over(tmp_path: Path) -> None:
     join = Epochs(items_join(directory=str(tmp_path)))
     join.feed_all(STORY)
-    code = "from tests.operators.test_join_state import items_join; import sys; print(items_join(directory=sys.argv[1]).absorbed_epoch)"
+    code = "import sys; from tests.operators.test_join_state import *; print(items_join(directory=sys.argv[1]).absorbed_epoch)"
 
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "2"
 
@@ -271,7 +272,9 @@ def test_an_epoch_that_was_absorbed_before_is_refused_after_reopening_too(tmp_pa
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "full", "left_anti"])
-@pytest.mark.parametrize("residual", [None, left("id") < 3, left("text") != right("name")], ids=["key only", "left only", "both"])
+@pytest.mark.parametrize(
+    "residual", [None, left("id") < 3, left("text") != right("name")], ids=["key only", "left only", "both"]
+)
 def test_a_restored_join_cannot_be_told_from_the_one_it_was_taken_from(how: str, residual: Any) -> None:
     told = Epochs(items_join(how, residual=residual))
     told.feed_all(STORY)
@@ -347,7 +350,7 @@ def test_a_snapshot_whose_rows_contradict_each_other_is_refused() -> None:
     metadata = snapshot["left"].schema.metadata
     snapshot["left"] = pa.concat_tables([snapshot["left"], older]).replace_schema_metadata(metadata)
 
-    with pytest.raises(StateError, match="contradict each other; it is damaged. Restore from an older one") as caught:
+    with pytest.raises(StateError, match=r"contradict each other; it is damaged\. Restore from an older one") as caught:
         items_join().restore(snapshot)
 
     assert caught.value.code == "SNAPSHOT_CONTRADICTION"

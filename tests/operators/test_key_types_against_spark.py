@@ -77,7 +77,13 @@ KEYS: list[tuple[pa.DataType, pa.DataType, pa.DataType | None, list[Any]]] = [
         FLOAT_STRUCT,
         FLOAT_STRUCT,
         None,
-        [{"x": 0.0, "s": "a"}, {"x": -0.0, "s": "a"}, {"x": NAN, "s": None}, {"x": OTHER_NAN, "s": None}, {"x": None, "s": None}],
+        [
+            {"x": 0.0, "s": "a"},
+            {"x": -0.0, "s": "a"},
+            {"x": NAN, "s": None},
+            {"x": OTHER_NAN, "s": None},
+            {"x": None, "s": None},
+        ],
     ),
     (
         DEEP,
@@ -153,7 +159,11 @@ def delta(relation: Relation, keys: pa.Array, changes: Changes) -> ZSet:
 def maintained(how: str, null_safe: bool, left_keys: pa.Array, right_keys: pa.Array, histories: tuple[History, History]) -> Met:
     """Return the numbers of the rows that met, from the sum of the answers of all epochs."""
     left = Relation(
-        name="left", schema=pa.schema({"a": pa.int64(), "k": left_keys.type}), join_key=("k",), primary_key=("a",), mode="upsert"
+        name="left",
+        schema=pa.schema({"a": pa.int64(), "k": left_keys.type}),
+        join_key=("k",),
+        primary_key=("a",),
+        mode="upsert",
     )
     right = Relation(name="right", schema=pa.schema({"b": pa.int64(), "k": right_keys.type}), join_key=("k",), mode="changelog")
     join = HashJoin(left, right, how, null_safe=[null_safe])
@@ -200,9 +210,15 @@ def asked(spark: SparkSession, left: pa.Table, right: pa.Table) -> dict[tuple[st
     return {case: dict(rows) for case, rows in found.items()}
 
 
-@pytest.mark.parametrize(("left_kind", "right_kind", "spark_kind", "values"), KEYS, ids=[f"{case[0]} = {case[1]}" for case in KEYS])
+@pytest.mark.parametrize(
+    ("left_kind", "right_kind", "spark_kind", "values"), KEYS, ids=[f"{case[0]} = {case[1]}" for case in KEYS]
+)
 def test_the_maintained_join_is_spark_s_batch_join(
-    left_kind: pa.DataType, right_kind: pa.DataType, spark_kind: pa.DataType | None, values: list[Any], plain_spark: SparkSession
+    left_kind: pa.DataType,
+    right_kind: pa.DataType,
+    spark_kind: pa.DataType | None,
+    values: list[Any],
+    plain_spark: SparkSession,
 ) -> None:
     left_keys, right_keys = pool(left_kind, values), pool(right_kind, values)
     histories = (History(1, len(values)), History(2, len(values)))

@@ -85,11 +85,15 @@ def test_a_null_join_key_is_a_place_like_any_other(route: Epochs) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        pytest.param(upsert((1, "bob", 1), (1, "cid", 2)), [((1, "ann", None), -1), ((1, "cid", 2), +1)], id="only the last stop"),
+        pytest.param(
+            upsert((1, "bob", 1), (1, "cid", 2)), [((1, "ann", None), -1), ((1, "cid", 2), +1)], id="only the last stop"
+        ),
         pytest.param(upsert((1, "bob", 1), (1, "ann", 2)), [((1, "ann", 2), +1)], id="there and back"),
         pytest.param(upsert((1, "bob", 1)) + delete((1, None, None)), [((1, "ann", None), -1)], id="moved and deleted"),
         pytest.param(
-            delete((1, None, None)) + upsert((1, "bob", 1)), [((1, "ann", None), -1), ((1, "bob", 1), +1)], id="deleted and back"
+            delete((1, None, None)) + upsert((1, "bob", 1)),
+            [((1, "ann", None), -1), ((1, "bob", 1), +1)],
+            id="deleted and back",
         ),
         pytest.param(upsert((3, "bob", 1)) + delete((3, None, None)), [], id="came and went"),
     ],
@@ -326,7 +330,9 @@ def test_a_delta_with_other_types_than_its_relation_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int8(), pa.string()), pa.large_string()])
 def test_keys_of_any_string_type_can_be_routed(kind: pa.DataType) -> None:
-    relation = Relation(name="o", schema=pa.schema({"id": pa.int64(), "k": kind}), join_key=("k",), primary_key=("id",), mode="upsert")
+    relation = Relation(
+        name="o", schema=pa.schema({"id": pa.int64(), "k": kind}), join_key=("k",), primary_key=("id",), mode="upsert"
+    )
     route = Route(relation)
     route.absorb(Tick(0), [delta_of(relation, upsert((1, "a")))])
 

@@ -1,7 +1,7 @@
 """Taking the state of one side apart: what is in it, and whether everything in it fits together.
 
-`anatomy(side)` walks arena, tables, chains, queues and heap as the kernels do, in plain Python, and raises an AssertionError where
-two of them disagree. The examples of `tests/state` call it after every change.
+`anatomy(side)` walks arena, tables, chains, queues and heap as the kernels do, in plain Python, and raises an
+AssertionError where two of them disagree. The examples of `tests/state` call it after every change.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from tests.epochs import Change, delete, delta_of, insert
 from tests.state.side_anatomy import absorb, make_side
 from zset_join.kernels.pairs import LONE_MATCHED, LONE_MISSING
 from zset_join.relation import ChangelogMode
-from zset_join.state import changed_groups
 from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Step
 from zset_join.state.side import PreparedSide, SideState
 
@@ -29,13 +28,14 @@ class Epoch:
         lone: tuple[int, int] = (0, 0),
         mode: ChangelogMode = "changelog",
         hash_bits: int = 32,
+        part_changes: int = 1_000_000,
     ) -> None:
         self.sides: list[SideState] = [make_side(mode, hash_bits=hash_bits) for _ in range(2)]
         self.prepared: list[PreparedSide | None] = []
         for side, known, new in zip(self.sides, before, changes, strict=True):
             absorb(side, known)
             self.prepared.append(side.prepare(delta_of(side.relation, new)) if new else None)
-        self.groups = ChangedGroups(self.sides, lone, residual=False)
+        self.groups = ChangedGroups(self.sides, lone, part_changes=part_changes, residual=False)
         self.groups.list_changes(self.prepared)
 
     def pairs(self, sign: int, *, capacity: int = 1_000) -> list[Pair]:
@@ -56,12 +56,16 @@ class Epoch:
             while not done:
                 filled, done = step(0)
                 assert 0 <= filled <= capacity
-                rows += zip(self._ids(0, output, filled), self._ids(1, output, filled), output.weights[:filled].tolist(), strict=True)
+                rows += zip(
+                    self._ids(0, output, filled), self._ids(1, output, filled), output.weights[:filled].tolist(), strict=True
+                )
         return rows
 
     def _ids(self, side: int, output: OutputArrays, count: int) -> list[Any]:
         state = self.sides[side]
-        return list(state.layout.gather_plan([0]).gather(output.addresses[side], count, state.arena.heap_address)[0].to_pylist())
+        return list(
+            state.layout.gather_plan([0]).gather(output.addresses[side], count, state.arena.heap_address)[0].to_pylist()
+        )
 
 
 def keyed(key: str | None, *ids: int) -> list[Change]:
@@ -96,15 +100,21 @@ def test_a_delta_that_cancels_out_has_no_changes() -> None:
 @pytest.mark.parametrize(
     ("before", "changes", "expected"),
     [
-        pytest.param(([], keyed("a", 8, 9)), (keyed("a", 1), []), [(1, 8, 1), (1, 9, 1)], id="the left changes, the right stays"),
-        pytest.param((keyed("a", 1, 2), []), ([], keyed("a", 9)), [(1, 9, 1), (2, 9, 1)], id="the left stays, the right changes"),
+        pytest.param(
+            ([], keyed("a", 8, 9)), (keyed("a", 1), []), [(1, 8, 1), (1, 9, 1)], id="the left changes, the right stays"
+        ),
+        pytest.param(
+            (keyed("a", 1, 2), []), ([], keyed("a", 9)), [(1, 9, 1), (2, 9, 1)], id="the left stays, the right changes"
+        ),
         pytest.param(([], []), (keyed("a", 1), keyed("a", 9)), [(1, 9, 1)], id="both change"),
         pytest.param(
             (keyed("a", 1), keyed("a", 9)), (keyed("a", 2), keyed("a", 8)), [(1, 8, 1), (2, 8, 1), (2, 9, 1)], id="all three"
         ),
         pytest.param((keyed("a", 1), keyed("a", 9)), (taken_out("a", 1), taken_out("a", 9)), [(1, 9, -1)], id="both leave"),
         pytest.param((keyed("a", 1), []), (taken_out("a", 1), keyed("a", 9)), [], id="they miss each other"),
-        pytest.param((keyed("a", 1), keyed("b", 9)), (keyed("b", 2), keyed("c", 7)), [(2, 9, 1)], id="other keys are not touched"),
+        pytest.param(
+            (keyed("a", 1), keyed("b", 9)), (keyed("b", 2), keyed("c", 7)), [(2, 9, 1)], id="other keys are not touched"
+        ),
         pytest.param(([], keyed(None, 9)), (keyed(None, 1), []), [], id="NULL meets nothing"),
     ],
 )
@@ -146,12 +156,11 @@ def many_keys(keys: int, first: int) -> list[Change]:
     return [change for key in range(keys) for change in keyed(f"k{key}", first + key)]
 
 
-def test_a_large_epoch_is_worked_off_in_parts_that_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_epoch_is_worked_off_in_parts_that_give_the_same_rows() -> None:
     arguments = ((many_keys(200, 0), many_keys(200, 1_000)), (many_keys(150, 2_000), taken_out("k3", 1_003)))
-    whole = Epoch(*arguments, lone=(LONE_MISSING, LONE_MISSING))
-    monkeypatch.setattr(changed_groups, "_PART_CHANGES", 10)
 
-    parted = Epoch(*arguments, lone=(LONE_MISSING, LONE_MISSING))
+    whole = Epoch(*arguments, lone=(LONE_MISSING, LONE_MISSING))
+    parted = Epoch(*arguments, lone=(LONE_MISSING, LONE_MISSING), part_changes=10)
 
     assert (whole.groups.parts, parted.groups.parts) == (1, 16)
     assert sorted(parted.pairs(0)) == sorted(whole.pairs(0))

@@ -25,7 +25,14 @@ CUSTOMERS = Relation(
     primary_key=("customer",),
     mode="upsert",
 )
-GOOD: dict[str, Any] = {"how": "inner", "null_safe": None, "using": False, "on_bad_input": "error", "chunk_rows": 10, "hash_bits": 32}
+GOOD: dict[str, Any] = {
+    "how": "inner",
+    "null_safe": None,
+    "using": False,
+    "on_bad_input": "error",
+    "chunk_rows": 10,
+    "hash_bits": 32,
+}
 
 
 def checked(left: Relation = ORDERS, right: Relation = CUSTOMERS, **changed: Any) -> tuple[bool, ...]:

@@ -23,7 +23,9 @@ def filled(*rows: tuple[Any, ...]) -> SideState:
     return side
 
 
-def gather(left: SideState, right: SideState, pairs: list[tuple[int, int]], how: str, *, using: bool = False) -> list[tuple[Any, ...]]:
+def gather(
+    left: SideState, right: SideState, pairs: list[tuple[int, int]], how: str, *, using: bool = False
+) -> list[tuple[Any, ...]]:
     """Return the output rows of pairs of row numbers."""
     schema, sources = joined_schema(left.relation, right.relation, how, using=using, output_names=None)
     numbers = np.array(pairs, np.int64)

@@ -45,7 +45,10 @@ def test_append_only_rows_have_no_identity_and_take_no_table() -> None:
     absorb(side, insert((1, "a", "x"), (1, "a", "x")))
 
     assert identified(side) == 0
-    assert side.resident_bytes() < make_side("changelog").resident_bytes() + 2 * side.layout.stride + side._scratch.resident_bytes()
+    assert (
+        side.resident_bytes()
+        < make_side("changelog").resident_bytes() + 2 * side.layout.stride + side._scratch.resident_bytes()
+    )
 
 
 def test_a_deleted_identity_leaves_the_table() -> None:

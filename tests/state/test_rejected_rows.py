@@ -14,14 +14,25 @@ from zset_join.tick import Tick
 MOST = 2**63 - 1
 
 CASES = [
-    pytest.param("append", False, delete((1, "a", "x")), "RETRACTION_IN_APPEND", "declare keys or a weight column", id="append"),
-    pytest.param("upsert", False, upsert((None, "a", "x")), "NULL_PRIMARY_KEY", "a primary key identifies a row", id="primary key"),
-    pytest.param("upsert", True, upsert((1, "a", "x", None)), "NULL_SEQUENCE", "every change needs its place", id="sequence"),
-    pytest.param("changelog", False, delete((1, "a", "x")), "ABSENT_ROW", "may not retract what it has not inserted", id="absent"),
     pytest.param(
-        "changelog", False, insert((1, "a", "x"), copies=MOST) + insert((1, "a", "x")), "WEIGHT_OVERFLOW", r"past 2\^63 - 1", id="weight"
+        "append", False, delete((1, "a", "x")), "RETRACTION_IN_APPEND", "declare keys or a weight column", id="append"
     ),
-]  # fmt: skip
+    pytest.param(
+        "upsert", False, upsert((None, "a", "x")), "NULL_PRIMARY_KEY", "a primary key identifies a row", id="primary key"
+    ),
+    pytest.param("upsert", True, upsert((1, "a", "x", None)), "NULL_SEQUENCE", "every change needs its place", id="sequence"),
+    pytest.param(
+        "changelog", False, delete((1, "a", "x")), "ABSENT_ROW", "may not retract what it has not inserted", id="absent"
+    ),
+    pytest.param(
+        "changelog",
+        False,
+        insert((1, "a", "x"), copies=MOST) + insert((1, "a", "x")),
+        "WEIGHT_OVERFLOW",
+        r"past 2\^63 - 1",
+        id="weight",
+    ),
+]
 
 
 @pytest.mark.parametrize(("mode", "sequenced", "changes", "code", "says"), CASES)

@@ -98,7 +98,9 @@ def test_a_new_row_counts_the_partners_there_are_after_the_epoch(
     assert degrees.degrees_after.tolist() == [partners]
 
 
-@pytest.mark.parametrize(("kind", "degree", "expected"), [(LONE_MISSING, 0, [(1, -2)]), (LONE_MISSING, 1, []), (LONE_MATCHED, 1, [(1, -2)])])
+@pytest.mark.parametrize(
+    ("kind", "degree", "expected"), [(LONE_MISSING, 0, [(1, -2)]), (LONE_MISSING, 1, []), (LONE_MATCHED, 1, [(1, -2)])]
+)
 def test_a_row_that_goes_takes_back_what_was_said_about_it(kind: int, degree: int, expected: list[tuple[int, int]]) -> None:
     side = side_with(degree)
     degrees = changed(side, kind, [1], [2], [0])

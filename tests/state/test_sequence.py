@@ -34,9 +34,17 @@ ORDERS: list[tuple[pa.DataType, int, list[Any]]] = [
     (pa.duration("us"), 1, [dt.timedelta(days=-1), dt.timedelta(0), dt.timedelta(microseconds=1)]),
     (pa.decimal128(18, 2), 1, [Decimal("-1.00"), Decimal("0.00"), Decimal("0.01"), Decimal("9999999999999999.99")]),
     (pa.decimal128(19, 0), 2, [Decimal(-1), Decimal(0), Decimal(2**63 - 1), Decimal(2**63), Decimal(10) ** 19 - 1]),
-    (pa.decimal128(38, 0), 2, [-(Decimal(10) ** 37), -Decimal(2**64), Decimal(-1), Decimal(0), Decimal(2**64), Decimal(10) ** 37]),
+    (
+        pa.decimal128(38, 0),
+        2,
+        [-(Decimal(10) ** 37), -Decimal(2**64), Decimal(-1), Decimal(0), Decimal(2**64), Decimal(10) ** 37],
+    ),
     (pa.decimal256(38, 0), 2, [-(Decimal(10) ** 37), Decimal(0), Decimal(10) ** 37]),
-    (PAIR, 3, [{"major": 1, "minor": Decimal(10) ** 30}, {"major": 2, "minor": Decimal(-1)}, {"major": 2, "minor": Decimal(0)}]),
+    (
+        PAIR,
+        3,
+        [{"major": 1, "minor": Decimal(10) ** 30}, {"major": 2, "minor": Decimal(-1)}, {"major": 2, "minor": Decimal(0)}],
+    ),
 ]
 NAMES = [str(kind) for kind, _, _ in ORDERS]
 
@@ -88,7 +96,9 @@ def test_columns_follow_each_other_from_the_most_significant() -> None:
 
 def test_a_null_is_found_in_any_column_and_inside_a_struct() -> None:
     numbers = pa.array([1, None, 3, 4])
-    structs = pa.array([{"major": 1, "minor": Decimal(1)}, {"major": 1, "minor": Decimal(1)}, {"major": 1, "minor": None}, None], PAIR)
+    structs = pa.array(
+        [{"major": 1, "minor": Decimal(1)}, {"major": 1, "minor": Decimal(1)}, {"major": 1, "minor": None}, None], PAIR
+    )
 
     marked = sequence_nulls([numbers, structs])
 

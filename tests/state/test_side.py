@@ -78,7 +78,9 @@ def test_what_is_too_old_or_unknown_is_counted() -> None:
     side = make_side(sequenced=True)
     absorb(side, upsert((1, "a", "x", 10)))
 
-    prepared, found = changes_of(side, upsert((1, "b", "x", 9)) + delete((2, None, None, 1)) + upsert((3, "a", "x", 5), (3, "a", "x", 4)))
+    prepared, found = changes_of(
+        side, upsert((1, "b", "x", 9)) + delete((2, None, None, 1)) + upsert((3, "a", "x", 5), (3, "a", "x", 4))
+    )
 
     assert (prepared.stale, prepared.unknown_deletes, prepared.rejected) == (2, 1, 0)
     assert found == [[0, 0, 1, 1]]
@@ -87,7 +89,11 @@ def test_what_is_too_old_or_unknown_is_counted() -> None:
 # ---------------------------------------------------------------- absorbing writes it
 
 STORIES: dict[str, tuple[ChangelogMode, list[list[Change]], list[tuple[Any, ...]]]] = {
-    "append": ("append", [insert((1, "a", LONG), (1, "a", LONG)), insert((2, None, None))], [(1, "a", LONG)] * 2 + [(2, None, None)]),
+    "append": (
+        "append",
+        [insert((1, "a", LONG), (1, "a", LONG)), insert((2, None, None))],
+        [(1, "a", LONG)] * 2 + [(2, None, None)],
+    ),
     "upsert": (
         "upsert",
         [
@@ -129,7 +135,12 @@ def random_epochs(seed: int, *, sequenced: bool) -> list[list[Change]]:
     return [
         [
             (
-                (number, f"k{key}" if key else None, "x" * length if kind == 4 else texts[kind % 3], *([epoch] if sequenced else [])),
+                (
+                    number,
+                    f"k{key}" if key else None,
+                    "x" * length if kind == 4 else texts[kind % 3],
+                    *([epoch] if sequenced else []),
+                ),
                 -1 if kind == 3 else 1,
             )
             for number, key, kind, length in changes

@@ -24,15 +24,15 @@ def full_of_life(mode: ChangelogMode, **options: Any) -> SideState:
     side = make_side(mode, **options)
     last = (1,) if options.get("sequenced") else ()
     later = (2,) if options.get("sequenced") else ()
-    absorb(side, insert(*[(number, f"k{number % 3}" if number % 7 else None, LONG * (number % 2), *last) for number in range(20)]))
+    absorb(
+        side, insert(*[(number, f"k{number % 3}" if number % 7 else None, LONG * (number % 2), *last) for number in range(20)])
+    )
     gone = [4, 9, 11] if mode == "upsert" else []
     absorb(side, delete(*[(number, None, None, *later) for number in gone]), watermark=55)
     return side
 
 
-@pytest.mark.parametrize(
-    ("mode", "sequenced"), [("append", False), ("changelog", False), ("upsert", False), ("upsert", True)]
-)
+@pytest.mark.parametrize(("mode", "sequenced"), [("append", False), ("changelog", False), ("upsert", False), ("upsert", True)])
 @pytest.mark.parametrize("part", [65_536, 6])
 def test_a_restored_side_holds_what_the_first_one_held(
     mode: ChangelogMode, sequenced: bool, part: int, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,59 @@
+"""Compiled kernels are kept per version of their sources, where there is a place to keep them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from zset_join.kernels import compiled
+from zset_join.kernels.compiled import compiled_kernels_directory, kernel
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+ASK = "from zset_join.kernels.compiled import compiled_kernels_directory as place; print(place)"
+
+
+def place_in(environment: dict[str, str]) -> Path:
+    """Return where a fresh process with these variables keeps its compiled kernels."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return Path(done.stdout.strip())
+
+
+def test_the_directory_is_named_after_the_sources_and_can_be_written() -> None:
+    place = Path(compiled_kernels_directory)
+
+    assert place.name.startswith("compiled-")
+    assert os.access(place, os.W_OK)
+
+
+def test_the_environment_may_name_another_place(tmp_path: Path) -> None:
+    place = place_in({"NUMBA_CACHE_DIR": str(tmp_path / "kernels")})
+
+    assert place.parent == tmp_path / "kernels"
+    assert place.name == Path(compiled_kernels_directory).name
+
+
+def test_kernels_of_another_version_are_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / "compiled-0123456789abcdef").mkdir()
+    (tmp_path / "something else").mkdir()
+
+    place = place_in({"NUMBA_CACHE_DIR": str(tmp_path)})
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [place.name, "something else"]
+
+
+def test_a_kernel_is_compiled_when_it_is_first_called_and_releases_the_lock() -> None:
+    @kernel
+    def double(number: int) -> int:
+        return 2 * number
+
+    assert double(21) == 42
+    assert double.targetoptions["nogil"] is True  # type: ignore[attr-defined]
+
+
+def test_every_source_of_a_kernel_counts(tmp_path: Path, monkeypatch: object) -> None:
+    assert compiled._digest() == Path(compiled_kernels_directory).name.removeprefix("compiled-")
+    assert len(list((ROOT / "zset_join" / "kernels").glob("*.py"))) > 10
