@@ -37,9 +37,7 @@ class DuckdbJoin:
         self._connection.execute("SET enable_progress_bar = false")
         left_key, right_key = (relation.join_key[0] for relation in relations)
         columns = ", ".join(name for relation in relations for name in relation.schema.names)
-        self._answer_sql = (
-            f"SELECT {columns}, weight FROM {{left}} AS l JOIN {{right}} AS r ON l.{left_key} = r.{right_key}"
-        )
+        self._answer_sql = f"SELECT {columns}, weight FROM {{left}} AS l JOIN {{right}} AS r ON l.{left_key} = r.{right_key}"
         for side, relation in zip(_SIDES, relations, strict=True):
             self._connection.register("first_rows", pa.Table.from_batches([], schema=relation.schema))
             self._connection.execute(f"CREATE TABLE {side}_rows AS FROM first_rows")

@@ -149,9 +149,7 @@ def measure(cell: Cell) -> Measurement:
 
     for number, (rows, epoch) in enumerate(zip(emitted, epochs, strict=False)):
         if rows < epoch.answer_rows:
-            raise AssertionError(
-                f"{cell.contestant} emitted {rows} rows in epoch {number}, fewer than {epoch.answer_rows}."
-            )
+            raise AssertionError(f"{cell.contestant} emitted {rows} rows in epoch {number}, fewer than {epoch.answer_rows}.")
     measured = slice(cell.warm_up_epochs, len(emitted))
     cpu = np.array(cpu_seconds[measured])
     changes = np.array([epoch.changes for epoch in epochs[measured]])

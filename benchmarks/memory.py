@@ -111,10 +111,7 @@ def _footprint(moment: str, engine: ZsetJoinEngine, resident_before: int) -> Foo
     pa.default_memory_pool().release_unused()
     resident, peak, state = resident_bytes(), peak_resident_bytes(), engine.join.resident_bytes()
     snapshot = engine.join.snapshot()
-    live = [
-        snapshot[name].select(side.schema.names)
-        for name, side in zip(("left", "right"), engine.join.inputs, strict=True)
-    ]
+    live = [snapshot[name].select(side.schema.names) for name, side in zip(("left", "right"), engine.join.inputs, strict=True)]
     return Footprint(
         moment=moment,
         live_rows=sum(table.num_rows for table in live),

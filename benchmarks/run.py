@@ -36,8 +36,7 @@ def cells_of(*, quick: bool, contestants: Sequence[str]) -> list[Cell]:
     for scale in (100_000,) if quick else (100_000, 1_000_000):
         for epoch_changes, epochs, warm_up_epochs in _epoch_plan(scale, quick=quick):
             cells += [
-                _cell("orders_customers", scale, name, epoch_changes, epochs, warm_up_epochs, quick=quick)
-                for name in everyone
+                _cell("orders_customers", scale, name, epoch_changes, epochs, warm_up_epochs, quick=quick) for name in everyone
             ]
     skewed = [name for name in CONTESTANTS if name in contestants]
     epochs, warm_up_epochs = (5, 1) if quick else (15, 2)
@@ -62,9 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--contestants names {unknown}; there are {', '.join(CONTESTANTS)}.", file=sys.stderr)
         return 2
     pattern = re.compile(options.only)
-    cells = [
-        cell for cell in cells_of(quick=options.quick, contestants=contestants) if pattern.search(cell_label(cell))
-    ]
+    cells = [cell for cell in cells_of(quick=options.quick, contestants=contestants) if pattern.search(cell_label(cell))]
     with_memory = "zset_join" in contestants and bool(pattern.search(MEMORY_LABEL))
     failures: list[str] = []
 
@@ -136,9 +133,7 @@ def _cell(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.run", description="Measure the join against its baselines."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure the join against its baselines.")
     parser.add_argument("--quick", action="store_true", help="the smallest size and short windows; about a minute")
     parser.add_argument(
         "--only",

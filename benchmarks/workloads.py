@@ -268,9 +268,7 @@ def _rows(schema: pa.Schema, ids: Ints, second: Ints, rng: np.random.Generator, 
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _upserts(
-    schema: pa.Schema, ids: Ints, second: Ints, deleted: npt.NDArray[np.bool_], rng: np.random.Generator
-) -> ZSet:
+def _upserts(schema: pa.Schema, ids: Ints, second: Ints, deleted: npt.NDArray[np.bool_], rng: np.random.Generator) -> ZSet:
     rows = _rows(schema, ids, second, rng, absent=deleted if deleted.any() else None)
     return ZSet(rows, np.where(deleted, -1, 1).astype(np.int64))
 

@@ -61,9 +61,7 @@ class Page:
 
     def _run(self, block: Block) -> None:
         if block.text.lstrip().startswith(">>>"):
-            session = doctest.DocTestParser().get_doctest(
-                block.text, self.namespace, self.name, self.name, block.line - 1
-            )
+            session = doctest.DocTestParser().get_doctest(block.text, self.namespace, self.name, self.name, block.line - 1)
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
             doctest.DebugRunner(optionflags=flags).run(session, clear_globs=False)
             self.namespace.update(session.globs)

@@ -63,9 +63,7 @@ def test_a_machine_without_java_is_told_how_to_get_one(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("banner", "version"), [('openjdk version "11.0.2"', "11"), ('java version "1.8.0_392"', "8")])
-def test_a_java_that_is_too_old_is_named_with_its_version(
-    run: Run, bare_machine: Path, banner: str, version: str
-) -> None:
+def test_a_java_that_is_too_old_is_named_with_its_version(run: Run, bare_machine: Path, banner: str, version: str) -> None:
     java = fake(bare_machine, "java", f"echo '{banner}' >&2")
 
     done = run("check_java.sh")

@@ -162,9 +162,7 @@ def test_an_append_only_output_takes_insertions_and_refuses_retractions() -> Non
         ((), UpsertFormat(), "MISSING_PRIMARY_KEY"),
     ],
 )
-def test_a_key_or_column_that_cannot_be_is_refused(
-    key: list[str], changelog_format: ChangelogFormat, code: str
-) -> None:
+def test_a_key_or_column_that_cannot_be_is_refused(key: list[str], changelog_format: ChangelogFormat, code: str) -> None:
     with pytest.raises(PlanError) as caught:
         encode(delta((1, "a", 1)), key, changelog_format, epoch=1)
 
@@ -195,9 +193,7 @@ def test_what_was_encoded_decodes_to_the_same_delta(key: tuple[str, ...], change
         pa.array([0.0, float("nan"), -0.0, -float("nan"), None, None]),
         pa.array([0.0, float("nan"), -0.0, -float("nan"), None, None], pa.float32()),
         pa.array([[0.0], [float("nan")], [-0.0], [-float("nan")], None, None]),
-        pa.array(
-            [("a", None), ("b", 1), ("a", None), ("b", 1), None, None], pa.struct({"s": pa.string(), "i": pa.int8()})
-        ),
+        pa.array([("a", None), ("b", 1), ("a", None), ("b", 1), None, None], pa.struct({"s": pa.string(), "i": pa.int8()})),
         pa.array(["a", "b", "a", "b", None, None]).dictionary_encode(),
         pa.array([True, False, True, False, None, None]),
         pa.array([1, 2, 1, 2, None, None], pa.duration("us")),

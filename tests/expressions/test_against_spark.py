@@ -305,9 +305,7 @@ def test_an_expression_has_the_value_and_the_type_that_spark_gives(place: int, s
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("condition", "code"), FAILURES, ids=[describe(condition) for condition, _ in FAILURES])
-def test_what_spark_refuses_to_compute_is_refused_here_as_well(
-    condition: Expression, code: str, spark: SparkSession
-) -> None:
+def test_what_spark_refuses_to_compute_is_refused_here_as_well(condition: Expression, code: str, spark: SparkSession) -> None:
     left_rows, right_rows = pairs()
     frame = spark.createDataFrame(pa.table({"left": left_rows, "right": right_rows}))
 

@@ -147,9 +147,7 @@ def test_less_than_a_day_may_be_added_in_any_zone() -> None:
 
 
 def test_an_instant_becomes_a_date_in_its_own_zone() -> None:
-    late = pa.array(
-        [datetime.datetime(2024, 2, 28, 23, 30, tzinfo=datetime.UTC)], pa.timestamp("us", tz="Europe/Paris")
-    )
+    late = pa.array([datetime.datetime(2024, 2, 28, 23, 30, tzinfo=datetime.UTC)], pa.timestamp("us", tz="Europe/Paris"))
 
     assert holds(left("at").cast("date") == datetime.date(2024, 2, 29), at=late) == [True]
 

@@ -56,9 +56,7 @@ LEAVES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 @st.composite
 def typed_values(draw: st.DrawFn, depth: int = 3) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
     """Draw a type together with the strategy of its values, NULL among them."""
-    kind = (
-        draw(st.sampled_from(["leaf", "list", "large_list", "fixed_size_list", "struct", "map"])) if depth else "leaf"
-    )
+    kind = draw(st.sampled_from(["leaf", "list", "large_list", "fixed_size_list", "struct", "map"])) if depth else "leaf"
     if kind == "leaf":
         leaf_type, values = draw(st.sampled_from(LEAVES))
         return leaf_type, st.none() | values
@@ -163,9 +161,7 @@ def test_the_layout_of_a_list_is_count_then_flags_then_elements() -> None:
 def test_the_layout_of_a_struct_is_flags_then_fixed_fields_then_ends_then_the_rest() -> None:
     rows = pa.array([("ab", 5, None)], pa.struct({"s": pa.string(), "i": pa.int8(), "t": pa.string()}))
 
-    assert encode_nested(rows).to_pylist() == [
-        b"\x0c\0\0\0" + b"\x03" + b"\x05" + b"\x02\0\0\0" + b"\x02\0\0\0" + b"ab"
-    ]
+    assert encode_nested(rows).to_pylist() == [b"\x0c\0\0\0" + b"\x03" + b"\x05" + b"\x02\0\0\0" + b"\x02\0\0\0" + b"ab"]
 
 
 def test_only_a_value_that_is_not_canonical_is_stored_twice() -> None:

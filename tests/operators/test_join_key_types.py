@@ -69,6 +69,7 @@ DISTINCT = [
     (pa.dictionary(pa.int8(), pa.string()), ["", "a", LONG]),
     (pa.binary(), [b"", b"\0", b"\0\0", b"a", LONG.encode()]),
     (pa.binary(3), [b"abc", b"ab\0", b"\0\0\0"]),
+    (pa.uuid(), [bytes(16), bytes(15) + b"\1", b"\1" + bytes(15)]),
     (pa.date32(), [dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(2024, 2, 29)]),
     (pa.date64(), [dt.date(1970, 1, 1), dt.date(2024, 2, 29)]),
     (pa.timestamp("us"), [dt.datetime(1, 1, 1), MIDNIGHT, MIDNIGHT + dt.timedelta(microseconds=1)]),
