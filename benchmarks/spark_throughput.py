@@ -97,7 +97,7 @@ class Plan:
     epochs: int
 
 
-WARM_UP = Plan(workload="spark_warm_up", epoch_changes=100_000, warm_up_epochs=0, epochs=3)
+WARM_UP = Plan(workload="spark_warm_up", epoch_changes=100_000, warm_up_epochs=0, epochs=5)
 PLANS = (
     Plan(workload="spark_orders_customers", epoch_changes=100_000, warm_up_epochs=2, epochs=10),
     Plan(workload="spark_tiny_epochs", epoch_changes=20, warm_up_epochs=3, epochs=15),

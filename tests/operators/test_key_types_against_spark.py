@@ -2,7 +2,7 @@
 
 Both sides change over a few epochs: the left by upserts and deletes of its primary key, the right as a bag with copies. What
 is compared are the numbers of the rows that met, as Z-sets; one query asks Spark for five join types under `=` and `<=>`.
-Spark has no semi join that keeps a weight and no types for some of Arrow's: those are cast for Spark only.
+Spark has no type for some of Arrow's: such keys are cast, for Spark only.
 """
 
 from __future__ import annotations

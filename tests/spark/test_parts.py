@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zset_join.errors import StateError
-from zset_join.spark.parts import ArrowParts, ParquetParts, read_arrow_parts
+from zset_join.spark.parts import ArrowParts, ParquetParts, merged, read_arrow_parts
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -50,3 +50,19 @@ def test_an_update_within_a_bucket_is_recognised_by_its_key(tmp_path: Path) -> N
     found = pq.read_table(tmp_path / parts[0].file.name)
     assert found.column("_row_kind").to_pylist() == ["-U", "+U", "+I"]
     assert found.column("v").to_pylist() == ["a", "b", "c"]
+
+
+def test_small_chunks_are_put_together_in_their_order() -> None:
+    chunks = [chunk((1, "a", -1)), chunk((2, "b", -1)), chunk((3, "c", 1), (4, "d", 1)), chunk((5, "e", 1))]
+
+    together = [found.to_pylist() for found in merged(chunks, 2)]
+
+    assert together == [
+        [((1, "a"), -1), ((2, "b"), -1)],
+        [((3, "c"), 1), ((4, "d"), 1)],
+        [((5, "e"), 1)],
+    ]
+
+
+def test_nothing_is_put_together_from_nothing() -> None:
+    assert list(merged([], 2)) == []

@@ -28,7 +28,7 @@ from zset_join.sinks.parquet_changelog import write_part
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["ArrowParts", "ChangelogParts", "ParquetParts", "PartWriter", "read_arrow_parts"]
+__all__ = ["ArrowParts", "ChangelogParts", "ParquetParts", "PartWriter", "merged", "read_arrow_parts"]
 
 _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
@@ -82,7 +82,13 @@ class ParquetParts:
         shown = changelog_schema(schema, self.form)
         with (
             NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.parquet')}", durable=False) as file,
-            pq.ParquetWriter(pa.PythonFile(file, mode="w"), shown, compression="lz4") as writer,
+            pq.ParquetWriter(
+                pa.PythonFile(file, mode="w"),
+                shown,
+                compression="lz4",
+                use_dictionary=[field.name for field in shown if pa.types.is_string(field.type)],
+                write_statistics=False,
+            ) as writer,
         ):
             pieces = _chain(first, counted)
             whole = self.form != "weight" and bool(self.key)
@@ -161,6 +167,20 @@ class _Counted:
         self.rows += len(chunk)
         self.retractions += int(np.count_nonzero(chunk.weights < 0))
         return chunk
+
+
+def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
+    """Put small chunks together, in their order, until each has `rows` rows: files and their readers like large batches."""
+    waiting: list[ZSet] = []
+    count = 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        count += len(chunk)
+        if count >= rows:
+            yield ZSet.concat(waiting, schema=chunk.schema)
+            waiting, count = [], 0
+    if waiting:
+        yield ZSet.concat(waiting, schema=waiting[0].schema)
 
 
 def _chain(first: ZSet, rest: Iterable[ZSet]) -> Iterator[ZSet]:

@@ -26,7 +26,7 @@ from zset_join.relation import Relation
 from zset_join.spark.layout import NOTE_FLAG, Arrivals, SlotLayout, collect_arrivals
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import OperatorOptions, join_builder, project, route_builder
-from zset_join.spark.parts import PartWriter
+from zset_join.spark.parts import PartWriter, merged
 from zset_join.spark.quarantine import Rejected, refusal, undecodable_reasons, write_quarantine
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -148,7 +148,8 @@ class JoinTask(_Task):
     def _answer(self, state: BucketState, arrivals: Arrivals, note: TaskNote) -> None:
         inputs = self.accept(arrivals, note, (0, 1), state.operator)
         started = time.perf_counter()
-        chunks = (project(chunk, self.output) for chunk in state.operator.answer(self.tick, inputs))
+        answer = state.operator.answer(self.tick, inputs)
+        chunks = merged((project(chunk, self.output) for chunk in answer), self.options.chunk_rows)
         note.parts = self.parts.write(Path(self.context.root), note.bucket, self.tick, self.output, chunks)
         note.seconds["answer"] = time.perf_counter() - started
         _finish(state, inputs, note)
