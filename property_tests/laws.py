@@ -418,12 +418,30 @@ def _check_refusal(run: Run, changes: Epoch, culprits: Sequence[Change], history
         try:
             act(run, changes)
         except BadInputError as error:
-            names = {subject.spec.inputs[change.side].name for change in culprits}
-            named = any(name in error.message for name in names) and f"epoch {run.epoch}" in error.message
-            _require(named, f"the message names neither {names} nor the epoch: {error.message}", subject, history)
+            told = _tells(error, run.epoch, [(subject.spec.inputs[change.side], change) for change in culprits])
+            _require(told, f"stream, key or epoch {run.epoch} of {culprits} is missing: {error.message}", subject, history)
         else:
             _require(False, f"{act.__name__} took bad lines {culprits} in epoch {run.epoch}", subject, history)
         _require(_exact_snapshot(run.operator) == before, f"{act.__name__} applied part of a bad epoch", subject, history)
+
+
+def _tells(error: BadInputError, epoch: int, culprits: Sequence[tuple[Relation, Change]]) -> bool:
+    """Say whether an error names the stream and the key of one of the culprits, and the epoch.
+
+    A key is the primary key, or the whole row where there is none.
+    """
+    key = error.facts.get("key", ())
+    names = [
+        relation.name
+        for relation, change in culprits
+        if row_identity(key) == row_identity(_named_by(relation, change)) and repr(key) in error.message
+    ]
+    return any(name in error.message for name in names) and f"epoch {epoch}" in error.message
+
+
+def _named_by(relation: Relation, change: Change) -> list[Any]:
+    places = relation.field_indices(relation.primary_key) or range(len(change.row))
+    return [change.row[place] for place in places]
 
 
 def _ask_once(run: Run, changes: Epoch) -> None:

@@ -136,6 +136,7 @@ SWITCHES: tuple[Mutant, ...] = (
     _switch("absent_retraction_accepted", _BOOKS, "a retraction of an absent row is taken for good", modes=_BAGS),
     _switch("error_applies_half", _ERROR, "the good side of a bad epoch is applied before the error"),
     _switch("message_without_epoch", _ERROR, "the error does not say which epoch failed"),
+    _switch("message_without_key", _ERROR, "the error does not say which key is bad"),
     _switch("no_tombstone_for_unknown", _BATCH, "a delete that overtakes its upsert leaves no trace", modes=_SEQUENCED),
 )
 

@@ -171,7 +171,8 @@ class ReferenceJoin:
     def _resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> list[SideStep]:
         steps: list[SideStep] = []
         for side, delta in zip(self.sides, deltas, strict=True):
-            step = side.resolve(delta.to_pylist(), tick.epoch)
+            lines = delta.to_pylist()
+            step = side.resolve(lines, tick.epoch)
             if step.rejected and self.on_bad_input == "error":
                 if "error_applies_half" in self.bugs:
                     for earlier, done in zip(self.sides, steps, strict=False):
@@ -179,13 +180,14 @@ class ReferenceJoin:
                     side.apply(step)
                 position, weight, code, reason = step.rejected[0]
                 when = "" if "message_without_epoch" in self.bugs else f" in epoch {tick.epoch}"
+                key = side.shown_key(lines[position][0])
                 raise BadInputError(
-                    f'relation "{side.relation.name}"{when}, row {position}: {reason}. Mend the source, or set '
+                    f'relation "{side.relation.name}"{when}, key {key}: {reason}. Mend the source, or set '
                     'on_bad_input="quarantine".',
                     code=code,
                     relation=side.relation.name,
                     epoch=tick.epoch,
-                    row=position,
+                    key=() if "message_without_key" in self.bugs else key,
                     weight=weight,
                 )
             if step.rejected and "quarantine_drops_the_epoch" in self.bugs:

@@ -139,9 +139,9 @@ class ReferenceSide:
         for position, (row, weight) in enumerate(lines):
             row_id = self.row_id(row)
             if weight < 0 and self.relation.mode == "append":
-                step.rejected.append((position, weight, "APPEND_RETRACTION", f"key {self._shown(row)} has weight {weight}"))
+                step.rejected.append((position, weight, "APPEND_RETRACTION", f"key {self.shown_key(row)} has weight {weight}"))
             elif any(row[place] is None for place in self.primary_positions):
-                step.rejected.append((position, weight, "NULL_PRIMARY_KEY", f"the primary key is {self._shown(row)}"))
+                step.rejected.append((position, weight, "NULL_PRIMARY_KEY", f"the primary key is {self.shown_key(row)}"))
             elif weight > 0:
                 gains[row_id] = gains.get(row_id, 0) + weight
         rejected = {line[0] for line in step.rejected}
@@ -154,7 +154,7 @@ class ReferenceSide:
             if weight < 0:
                 left_over = before + gains.get(row_id, 0)
                 if left_over + weight < 0 and "absent_retraction_accepted" not in self.bugs:
-                    reason = f"key {self._shown(row)} is retracted {-weight} times and held {left_over} times"
+                    reason = f"key {self.shown_key(row)} is retracted {-weight} times and held {left_over} times"
                     step.rejected.append((position, weight, "ABSENT_ROW", reason))
                     continue
                 gains[row_id] = gains.get(row_id, 0) + weight
@@ -214,8 +214,9 @@ class ReferenceSide:
         stored, before = step.delta.get(row_id, (row, 0))
         step.delta[row_id] = (stored, before + weight)
 
-    def _shown(self, row: Values) -> Values:
-        return tuple(row[place] for place in self.primary_positions or self.key_positions)
+    def shown_key(self, row: Values) -> Values:
+        """Return what a message calls a row: its primary key, or all of it."""
+        return tuple(row[place] for place in self.primary_positions or range(len(row)))
 
     def snapshot(self) -> pa.Table:
         """Return live rows with `_weight`, tombstones with weight 0 and the watermark they were made at."""

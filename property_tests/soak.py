@@ -25,7 +25,7 @@ from property_tests.registry import MODE_PAIRS, Build, Subject, build_hash_join,
 from property_tests.shapes import HOWS, KEY_SHAPES, WIDE_IDS, WIDE_KEY_SHAPES
 from property_tests.strategies import Epoch, History, make_join_spec, random_history
 
-__all__ = ["Tally", "main", "soak_round"]
+__all__ = ["Tally", "held_against_floors", "main", "soak_round"]
 
 _FLOOR_EPOCHS_PER_MINUTE = 20
 _FLOOR_ROWS_PER_MINUTE = 20_000
@@ -135,10 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"{reported:6.0f} s  {tally}\n")
             sys.stdout.flush()
     sys.stdout.write(f"seeds {first}..{seed - 1}: {tally}\n")
-    return 0 if options.rounds is not None else _held_against_floors(tally, options.minutes)
+    return 0 if options.rounds is not None else held_against_floors(tally, options.minutes)
 
 
-def _held_against_floors(tally: Tally, minutes: float) -> int:
+def held_against_floors(tally: Tally, minutes: float) -> int:
+    """Return 0 when enough was compared for so many minutes, else say what is missing and return 1."""
     wanted = {"epochs": int(_FLOOR_EPOCHS_PER_MINUTE * minutes), "rows": int(_FLOOR_ROWS_PER_MINUTE * minutes)}
     missed = {name: floor for name, floor in wanted.items() if getattr(tally, name) < floor}
     for name, floor in missed.items():
