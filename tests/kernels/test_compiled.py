@@ -34,17 +34,26 @@ def test_the_directory_is_named_after_the_sources_and_can_be_written() -> None:
 def test_the_environment_may_name_another_place(tmp_path: Path) -> None:
     place = place_in({"NUMBA_CACHE_DIR": str(tmp_path / "kernels")})
 
-    assert place.parent == tmp_path / "kernels"
+    assert place.parent == tmp_path / "kernels" / "zset_join"
     assert place.name == Path(compiled_kernels_directory).name
 
 
 def test_kernels_of_another_version_are_cleared_away(tmp_path: Path) -> None:
-    (tmp_path / "compiled-0123456789abcdef").mkdir()
-    (tmp_path / "something else").mkdir()
+    ours = tmp_path / "zset_join"
+    (ours / "compiled-0123456789abcdef").mkdir(parents=True)
+    (ours / "something else").mkdir()
 
     place = place_in({"NUMBA_CACHE_DIR": str(tmp_path)})
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == [place.name, "something else"]
+    assert sorted(path.name for path in ours.iterdir()) == [place.name, "something else"]
+
+
+def test_what_others_keep_in_a_named_cache_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "compiled-0123456789abcdef").mkdir()
+
+    place_in({"NUMBA_CACHE_DIR": str(tmp_path)})
+
+    assert (tmp_path / "compiled-0123456789abcdef").is_dir()
 
 
 def test_a_kernel_is_compiled_when_it_is_first_called_and_releases_the_lock() -> None:
