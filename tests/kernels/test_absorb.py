@@ -143,14 +143,14 @@ def test_a_row_that_is_told_again_keeps_its_newer_sequence() -> None:
     assert (prepared.stale, found) == (1, [])
 
 
-def test_the_numbers_of_rows_that_are_now_live_are_told() -> None:
+def test_the_numbers_of_the_rows_that_were_stored_are_told() -> None:
     side = make_side()
     absorb(side, upsert((1, "a", "x"), (2, "a", "x")))
     prepared, _ = changes_of(side, upsert((3, "a", "x"), (2, "b", "y"), (1, "a", "x")))
 
     side.absorb(prepared, None)
 
-    assert prepared.numbers[:3].tolist() == [3, 2, 1]
+    assert prepared.numbers[:2].tolist() == [3, 2]
 
 
 # ---------------------------------------------------------------- weights

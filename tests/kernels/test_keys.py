@@ -159,7 +159,7 @@ def test_a_mask_leaves_the_top_bits_only(hash_bits: int) -> None:
 def test_hashes_of_regular_keys_spread_evenly(values: pa.Array) -> None:
     rows = Rows({"x": values})
     codes, nulls = np.empty(len(values), np.int64), np.empty(len(values), np.uint8)
-    hash_rows(rows.at(0), rows.layout.stride, len(values), rows.columns.address, ALL_BITS, codes, nulls)
+    hash_rows(rows.at(0), rows.layout.stride, len(values), rows.columns.address, ALL_BITS, codes.ctypes.data, nulls.ctypes.data)
 
     homes = np.bincount(codes >> 22, minlength=1024)
 
@@ -182,7 +182,7 @@ def test_a_null_under_plain_equality_marks_its_row(null_safe: list[bool], marked
     rows = Rows({"a": pa.array([1, None, 1, None]), "b": pa.array(["x", "x", None, None])}, null_safe=null_safe)
     codes, nulls = np.empty(4, np.int64), np.empty(4, np.uint8)
 
-    count = hash_rows(rows.at(0), rows.layout.stride, 4, rows.columns.address, ALL_BITS, codes, nulls)
+    count = hash_rows(rows.at(0), rows.layout.stride, 4, rows.columns.address, ALL_BITS, codes.ctypes.data, nulls.ctypes.data)
 
     assert (nulls.tolist(), count) == (marked, sum(marked))
     assert [has_null(rows.at(row), rows.columns.address) for row in range(4)] == [bool(mark) for mark in marked]

@@ -76,6 +76,15 @@ def _copy_value(target: int, source: int, width: int) -> None:
 
 
 @kernel
+def _short_bytes(source: int, length: int) -> int:
+    """Return 1 to 8 bytes as one word, without reading past them."""
+    if length >= 4:
+        return load_u32(source) | (load_u32(source + length - 4) << (8 * (length - 4)))
+    half = length >> 1
+    return load_u8(source) | (load_u8(source + half) << (8 * half)) | (load_u8(source + length - 1) << (8 * (length - 1)))
+
+
+@kernel
 def _encode_variable(target: int, offsets: int, offset_width: int, values: int, position: int) -> None:
     if offset_width == 4:
         begin = load_u32(offsets + position * 4)
@@ -83,13 +92,20 @@ def _encode_variable(target: int, offsets: int, offset_width: int, values: int, 
     else:
         begin = load_u64(offsets + position * 8)
         length = load_u64(offsets + position * 8 + 8) - begin
-    store_u64(target, length)
-    if length <= INLINE_BYTES:
-        store_u64(target + 8, 0)
-        copy_bytes(target + 4, values + begin, length)
+    source = values + begin
+    if length > INLINE_BYTES:
+        store_u64(target, length | (load_u32(source) << 32))
+        store_u64(target + 8, source)
+    elif length > 8:
+        store_u64(target, length | (load_u32(source) << 32))
+        store_u64(target + 8, load_u32(source + 4) | (_short_bytes(source + 8, length - 8) << 32))
+    elif length > 0:
+        first = _short_bytes(source, length)
+        store_u64(target, length | (first << 32))
+        store_u64(target + 8, shift_right(first, 32))
     else:
-        store_u32(target + 4, load_u32(values + begin))
-        store_u64(target + 8, values + begin)
+        store_u64(target, 0)
+        store_u64(target + 8, 0)
 
 
 @kernel
@@ -109,11 +125,13 @@ def _encode_plain(values: int, width: int, target: int, stride: int, begin: int,
 @kernel
 def encode_rows(columns: int, count: int, rows: int, stride: int, head_bytes: int) -> None:
     """Write `count` records at `rows`; their first `head_bytes` bytes (links, weight, flags, NULL bits) start as zero."""
+    head_bytes = (head_bytes + 7) & -8  # values begin at an aligned word
     block = 0
     while block < count:
         end = min(block + _BLOCK, count)
         for index in range(block, end):
-            zero_bytes(rows + index * stride, head_bytes)
+            for place in range(0, head_bytes, 8):
+                store_u64(rows + index * stride + place, 0)
         for column in range(column_count(columns)):
             kind = field(columns, column, KIND)
             width = field(columns, column, WIDTH)

@@ -40,8 +40,6 @@ __all__ = [
     "SIDE_WORDS",
     "S_ASKED_BY_OWN",
     "S_CHANGED",
-    "S_CHANGED_BITS",
-    "S_CHANGED_COUNT",
     "S_COUNT",
     "S_DEGREES_AFTER",
     "S_DEGREES_BEFORE",
@@ -55,7 +53,6 @@ __all__ = [
     "S_VIEW",
     "of_change",
     "put_change",
-    "set_side_word",
     "side_word",
 ]
 
@@ -70,7 +67,7 @@ _SIDES = 17
 
 # What each side has.
 S_VIEW, S_KEY_COLUMNS, S_COUNT, S_FIRST, S_LAST, S_HEAD = 0, 1, 2, 3, 4, 5
-S_CHANGED, S_CHANGED_BITS, S_CHANGED_COUNT = 6, 7, 8
+S_CHANGED = 6  # one bit per row number: this state row changes
 S_DEGREES_BEFORE, S_DEGREES_AFTER, S_READS_DEGREES, S_ASKED_BY_OWN = 9, 10, 11, 12
 S_OUT, S_OUT_CHANGE = 13, 14
 SIDE_WORDS = 16
@@ -84,12 +81,6 @@ BLOCK_ROWS = 2048
 def side_word(epoch: int, side: int, position: int) -> int:
     """Return one word of one side of an epoch view."""
     return load_u64(epoch + (_SIDES + side * SIDE_WORDS + position) * 8)
-
-
-@kernel
-def set_side_word(epoch: int, side: int, position: int, value: int) -> None:
-    """Set one word of one side of an epoch view."""
-    store_u64(epoch + (_SIDES + side * SIDE_WORDS + position) * 8, value)
 
 
 @kernel

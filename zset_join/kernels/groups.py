@@ -21,13 +21,10 @@ from zset_join.kernels.epoch import (
     E_HASHES,
     E_MATCHABLE,
     E_NEXT_CHANGE,
-    E_NUMBERS,
     E_PART_BITS,
     E_REFS,
     S_ASKED_BY_OWN,
     S_CHANGED,
-    S_CHANGED_BITS,
-    S_CHANGED_COUNT,
     S_COUNT,
     S_DEGREES_AFTER,
     S_DEGREES_BEFORE,
@@ -38,11 +35,10 @@ from zset_join.kernels.epoch import (
     S_READS_DEGREES,
     S_VIEW,
     of_change,
-    set_side_word,
     side_word,
 )
 from zset_join.kernels.keys import equal_columns
-from zset_join.kernels.memory import load_u32, load_u64, prefetch, shift_right, store_u64, zero_bytes
+from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, shift_right, store_u64, zero_bytes
 from zset_join.kernels.side import HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
 from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
 
@@ -50,16 +46,14 @@ __all__ = ["in_changed_set", "match_changes", "partition_changes"]
 
 _AHEAD_SLOT = 24
 _AHEAD_ROW = 12
-_ODD = -0x61C8864680B583EB
+_VALUES = 24
 
 
 @kernel
 def match_changes(epoch: int) -> int:
-    """Group the changes, remember which state rows change, and look every group up; return how many groups there are."""
+    """Group the changes, and look every group up; return how many groups there are."""
     groups = _group(epoch)
     store_u64(epoch + E_GROUPS * 8, groups)
-    _remember_changed(epoch, 0, 0)
-    _remember_changed(epoch, 1, side_word(epoch, 0, S_COUNT))
     _find_heads(epoch, 0, groups)
     _find_heads(epoch, 1, groups)
     for side in range(2):
@@ -180,6 +174,7 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
     for ahead in range(groups + _AHEAD_SLOT):
         if ahead < groups and _is_asked(own, other, ahead, by_own):
             prefetch_slot(slots, bits, word(group_hashes, ahead))
+            prefetch(word(group_refs, ahead) + _VALUES)
         middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
         if 0 <= middle < groups and _is_asked(own, other, middle, by_own):
             likely = likely_row(slots, bits, word(group_hashes, middle))
@@ -208,38 +203,9 @@ def _find_heads(epoch: int, side: int, groups: int) -> None:
 
 
 @kernel
-def _remember_changed(epoch: int, side: int, begin: int) -> None:
-    """Put the row numbers of a side's changed state rows into its set."""
-    table, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
-    numbers = word(epoch, E_NUMBERS)
-    count = side_word(epoch, side, S_COUNT)
-    mask = (1 << bits) - 1
-    kept = 0
-    if count:
-        zero_bytes(table, 8 << bits)
-    for change in range(begin, begin + count):
-        number = of_change(numbers, change)
-        if number != 0:
-            position = shift_right(number * _ODD, 32) & mask
-            while load_u64(table + position * 8) != 0:
-                position = (position + 1) & mask
-            store_u64(table + position * 8, number)
-            kept += 1
-    set_side_word(epoch, side, S_CHANGED_COUNT, kept)
-
-
-@kernel
-def in_changed_set(number: int, table: int, bits: int) -> bool:
+def in_changed_set(number: int, marks: int) -> bool:
     """Say whether a state row is among the changed ones."""
-    mask = (1 << bits) - 1
-    position = shift_right(number * _ODD, 32) & mask
-    while True:
-        entry = load_u64(table + position * 8)
-        if entry == number:
-            return True
-        if entry == 0:
-            return False
-        position = (position + 1) & mask
+    return (load_u8(marks + shift_right(number, 3)) >> (number & 7)) & 1 != 0
 
 
 @kernel
@@ -249,8 +215,7 @@ def _read_degrees(epoch: int, side: int, groups: int) -> None:
     Cost: at most one more row of the chain than the group has changes.
     """
     view, first, heads = side_word(epoch, side, S_VIEW), side_word(epoch, side, S_FIRST), side_word(epoch, side, S_HEAD)
-    table, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
-    has_changed = side_word(epoch, side, S_CHANGED_COUNT) != 0
+    marks, has_changed = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_COUNT) != 0
     next_change, after = word(epoch, E_NEXT_CHANGE), word(epoch, E_AFTER)
     rows, stride = word(view, ROWS), word(view, STRIDE)
     for group in range(groups):
@@ -263,7 +228,7 @@ def _read_degrees(epoch: int, side: int, groups: int) -> None:
                 alive = 1
             change = of_change(next_change, change)
         while alive == 0 and number != 0:
-            if has_changed and in_changed_set(number, table, bits):
+            if has_changed and in_changed_set(number, marks):
                 number = load_u32(rows + (number - 1) * stride + NEXT)
             else:
                 alive = 1

@@ -11,8 +11,6 @@ collisions, for tests.
 
 from __future__ import annotations
 
-from typing import Any
-
 from zset_join.kernels.columns import (
     EMPTY,
     FIXED,
@@ -41,6 +39,8 @@ from zset_join.kernels.memory import (
     load_u32,
     load_u64,
     shift_right,
+    store_u8,
+    store_u64,
 )
 
 __all__ = [
@@ -170,17 +170,30 @@ def hash_row(row: int, heap: int, columns: int, hash_mask: int) -> int:
 
 
 @kernel
-def hash_rows(rows: int, stride: int, count: int, columns: int, hash_mask: int, hashes: Any, nulls: Any) -> int:
-    """Hash `count` records into `hashes`; mark in `nulls` those whose key can never match, and return how many."""
+def hash_rows(rows: int, stride: int, count: int, columns: int, hash_mask: int, hashes: int, nulls: int) -> int:
+    """Hash `count` records; mark those whose key can never match, and return how many.
+
+    `hashes` is the address of one word per row, `nulls` of one byte per row.
+    """
     marked = 0
+    if column_count(columns) == 1 and field(columns, 0, KIND) == FIXED and field(columns, 0, WIDTH) == 8:
+        offset, null_byte = field(columns, 0, OFFSET), field(columns, 0, NULL_BYTE)
+        null_mask, null_safe = field(columns, 0, NULL_MASK), field(columns, 0, NULL_SAFE)
+        for index in range(count):
+            row = rows + index * stride
+            is_empty = (load_u8(row + null_byte) & null_mask) != 0
+            code = high_multiply(_SEED ^ (_NULL_WORD if is_empty else load_u64(row + offset)), _ODD_1)
+            store_u64(hashes + index * 8, shift_right(high_multiply(code ^ _ODD_2, _ODD_1), 32) & hash_mask)
+            lost = 1 if is_empty and null_safe == 0 else 0
+            store_u8(nulls + index, lost)
+            marked += lost
+        return marked
     for index in range(count):
         row = rows + index * stride
-        hashes[index] = hash_row(row, 0, columns, hash_mask)
-        if has_null(row, columns):
-            nulls[index] = 1
-            marked += 1
-        else:
-            nulls[index] = 0
+        store_u64(hashes + index * 8, hash_row(row, 0, columns, hash_mask))
+        lost = 1 if has_null(row, columns) else 0
+        store_u8(nulls + index, lost)
+        marked += lost
     return marked
 
 

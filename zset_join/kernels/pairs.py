@@ -31,8 +31,7 @@ from zset_join.kernels.epoch import (
     E_OUT_WEIGHTS,
     E_REFS,
     S_CHANGED,
-    S_CHANGED_BITS,
-    S_CHANGED_COUNT,
+    S_COUNT,
     S_DEGREES_AFTER,
     S_DEGREES_BEFORE,
     S_FIRST,
@@ -53,7 +52,7 @@ OVERFLOW = -7
 LONE_MISSING, LONE_MATCHED = 1, 2
 CURSOR_WORDS = 5
 
-_AHEAD = 12
+_AHEAD = 32
 _SMALL = 1 << 31
 _MAX_WEIGHT = 0x7FFFFFFFFFFFFFFF
 
@@ -92,8 +91,7 @@ def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
     """
     view = side_word(epoch, side, S_VIEW)
     rows, stride = word(view, ROWS), word(view, STRIDE)
-    changed, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
-    check = side_word(epoch, side, S_CHANGED_COUNT) != 0
+    marks, check = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_COUNT) != 0
     block = word(epoch, E_BLOCK)
     count = 0
     largest = 0
@@ -102,7 +100,7 @@ def _load_block(epoch: int, side: int, position: int) -> tuple[int, int, int]:
         following = load_u32(row + NEXT)
         if following != 0:
             prefetch(rows + (following - 1) * stride)
-        if not check or not in_changed_set(position, changed, bits):
+        if not check or not in_changed_set(position, marks):
             weight = load_u64(row + WEIGHT)
             store_u64(block + count * 8, row)
             store_u64(block + (BLOCK_ROWS + count) * 8, weight)
@@ -283,8 +281,7 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     before, after = word(epoch, E_BEFORE), word(epoch, E_AFTER)
     out_left, out_right = side_word(epoch, 0, S_OUT), side_word(epoch, 1, S_OUT)
     out_weights, capacity = word(epoch, E_OUT_WEIGHTS), word(epoch, E_CAPACITY)
-    changed_right, changed_bits = side_word(epoch, 1, S_CHANGED), side_word(epoch, 1, S_CHANGED_BITS)
-    check_right = side_word(epoch, 1, S_CHANGED_COUNT) != 0
+    marks_right, check_right = side_word(epoch, 1, S_CHANGED), side_word(epoch, 1, S_COUNT) != 0
     plain = side_word(epoch, 0, S_OUT_CHANGE) == 0
     at = filled
     resumed = word(cursor, 2) != -1
@@ -294,11 +291,18 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
             prefetch(right_rows + (word(head_right, ahead) - 1) * right_stride)
         if word(head_left, ahead) != 0:
             prefetch(left_rows + (word(head_left, ahead) - 1) * left_stride)
-        ahead = min(group + _AHEAD // 2, groups - 1)
+        ahead = min(group + _AHEAD * 3 // 4, groups - 1)
         if word(first_right, ahead) >= 0 and word(head_left, ahead) != 0:
             following = load_u32(left_rows + (word(head_left, ahead) - 1) * left_stride + NEXT)
             if following != 0:
                 prefetch(left_rows + (following - 1) * left_stride)
+        ahead = min(group + _AHEAD // 2, groups - 1)
+        if word(first_right, ahead) >= 0 and word(head_left, ahead) != 0:
+            following = load_u32(left_rows + (word(head_left, ahead) - 1) * left_stride + NEXT)
+            if following != 0:
+                following = load_u32(left_rows + (following - 1) * left_stride + NEXT)
+                if following != 0:
+                    prefetch(left_rows + (following - 1) * left_stride)
         left_changes, right_changes = word(first_left, group) >= 0, word(first_right, group) >= 0
         if step == 0:
             head = word(head_right, group)
@@ -309,7 +313,7 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
                     and not resumed
                     and load_u32(row + NEXT) == 0
                     and load_u64(row + WEIGHT) == 1
-                    and not (check_right and in_changed_set(head, changed_right, changed_bits))
+                    and not (check_right and in_changed_set(head, marks_right))
                 ):
                     at, change = _pair_one_row(
                         word(first_left, group),
@@ -358,9 +362,9 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
 def _unchanged_from(epoch: int, side: int, number: int) -> int:
     """Return the first unchanged row at or behind `number` in its chain; 0 at the end."""
     view = side_word(epoch, side, S_VIEW)
-    if side_word(epoch, side, S_CHANGED_COUNT) != 0:
-        changed, bits = side_word(epoch, side, S_CHANGED), side_word(epoch, side, S_CHANGED_BITS)
-        while number != 0 and in_changed_set(number, changed, bits):
+    if side_word(epoch, side, S_COUNT) != 0:
+        marks = side_word(epoch, side, S_CHANGED)
+        while number != 0 and in_changed_set(number, marks):
             number = load_u32(word(view, ROWS) + (number - 1) * word(view, STRIDE) + NEXT)
     return number
 

@@ -134,6 +134,7 @@ class Route:
                 for field in self.output.schema
             ]
             yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), np.full(len(refs), -1, np.int64))
+        # An unchanged key is no change, but its payload passes on: `after_of` names the row that won.
         upserts = np.sort(prepared.after_of[: prepared.entries])
         upserts = upserts[upserts >= 0]
         rows = conform(delta.rows, self.inputs[0])
@@ -209,9 +210,6 @@ class Route:
         changes = np.empty((2 * len(delta), CHANGE_WORDS), np.int64)
         end = self._side.list_changes(prepared, 0, int(changes.ctypes.data))
         refs, before = changes[:end, 0], changes[:end, 2]
-        # An unchanged key still passes its payload on, so the row that won is the row that is live afterwards.
-        same = prepared.same_of[: prepared.entries] != 0
-        prepared.after_of[: prepared.entries][same] = prepared.last_of[: prepared.entries][same]
         old_refs = np.ascontiguousarray(refs[before == 1])
         self._prepared = (tick, delta, prepared, old_refs)
         return prepared, old_refs

@@ -7,7 +7,8 @@ operator: it is valid until the next epoch is prepared, and one part at a time.
 It makes *steps*: functions that append output rows to the output arrays, say how far those are filled and whether they are
 done, and go on where they stopped when they are called again.
 
-Bytes: 64 per change, twice where there are parts, and 104 per group of the largest part.
+Bytes: 64 per change, twice where there are parts, 104 per group of the largest part, and up to a quarter of a byte per state
+row: one bit each to tell those that change from those that do not.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import numpy.typing as npt
 
 from zset_join.kernels import epoch as e
 from zset_join.kernels import pairs as p
+from zset_join.kernels.changes import clear_marks
 from zset_join.kernels.groups import match_changes, partition_changes
+from zset_join.kernels.side import H_ROWS_END
 from zset_join.state.side import PreparedSide, SideState
 
 __all__ = ["ChangedGroups", "OutputArrays", "Step"]
@@ -76,7 +79,9 @@ class ChangedGroups:
         self._listed = np.empty((0, e.CHANGE_WORDS), np.int64)
         self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
         self._grouped = np.empty((_GROUPED, 0), np.int64)
-        self._tables = [np.empty(0, np.int64)] * 3
+        self._table = np.empty(0, np.int64)
+        self._marks = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
+        self._marked = True
         self._bounds = np.zeros(3, np.int64)
         self.parts = 0
         self.counts = (0, 0)
@@ -87,18 +92,20 @@ class ChangedGroups:
         Args:
             prepared: what the epoch's delta does to each side, None for an empty delta.
         """
+        self._clear_marks()
         size = 2 * sum(side.count for side in prepared if side is not None)
         if len(self._listed) < size:
             self._listed = np.empty((size + size // 2, e.CHANGE_WORDS), np.int64)
         listed = int(self._listed.ctypes.data)
         end = 0
         counts = []
-        for side, found in zip(self._sides, prepared, strict=True):
+        for number, (side, found) in enumerate(zip(self._sides, prepared, strict=True)):
             begin = end
             if found is not None:
-                end = side.list_changes(found, begin, listed)
+                end = side.list_changes(found, begin, listed, self._marks_of(number))
             counts.append(end - begin)
         self.counts = (counts[0], counts[1])
+        self._marked = True
         part_bits = 0 if self._residual else max(0, min(_MAX_PART_BITS, (end // self._part_changes).bit_length()))
         self.parts = 1 << part_bits if end else 0
         self._bounds = np.zeros(2 * self.parts + 1, np.int64)
@@ -109,6 +116,28 @@ class ChangedGroups:
             partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
         elif end:
             self._bounds[1:] = (counts[0], end)
+
+    def _marks_of(self, side: int) -> int:
+        """Return the address of zeroed bits, one per row number of a side's state."""
+        rows = int(self._sides[side].header[H_ROWS_END])
+        if 8 * len(self._marks[side]) <= rows:
+            self._marks[side] = np.zeros(rows // 4 + 256, np.uint8)
+            self._side_view[side, e.S_CHANGED] = self._marks[side].ctypes.data
+        return int(self._side_view[side, e.S_CHANGED])
+
+    def _clear_marks(self) -> None:
+        """Clear the bits that the last listing set; all of them when that was broken off."""
+        if not self._marked:
+            for marks in self._marks:
+                marks[:] = 0
+        else:
+            begin = int(self._listed.ctypes.data)
+            for side, count in enumerate(self.counts):
+                if count:
+                    clear_marks(begin, count, int(self._side_view[side, e.S_CHANGED]))
+                begin += 8 * e.CHANGE_WORDS * count
+        self.counts = (0, 0)
+        self._marked = False
 
     def _keep_room(self, size: int) -> None:
         """Make room for grouping a part of `size` changes."""
@@ -121,11 +150,9 @@ class ChangedGroups:
                 for what in _GROUPED_SIDE_WORDS:
                     self._side_view[side, what] = next(lines)
         bits = _table_bits(size)
-        if len(self._tables[0]) < 1 << bits:
-            self._tables = [np.empty(1 << bits, np.int64) for _ in range(3)]
-            self._view[e.E_GROUP_TABLE] = self._tables[0].ctypes.data
-            for side in (0, 1):
-                self._side_view[side, e.S_CHANGED] = self._tables[1 + side].ctypes.data
+        if len(self._table) < 1 << bits:
+            self._table = np.empty(1 << bits, np.int64)
+            self._view[e.E_GROUP_TABLE] = self._table.ctypes.data
 
     def enter(self, part: int) -> None:
         """Group the changes of one part and look its join keys up. Cost: the changes of the part."""
@@ -141,7 +168,6 @@ class ChangedGroups:
             view[e.S_VIEW] = state.view
             view[e.S_KEY_COLUMNS] = state.join_columns.address
             view[e.S_COUNT] = count
-            view[e.S_CHANGED_BITS] = _table_bits(count)
         match_changes(self._epoch)
 
     def changes_of(self, side: int) -> tuple[int, list[npt.NDArray[np.int64]]]:
@@ -190,7 +216,7 @@ class ChangedGroups:
 
     def resident_bytes(self) -> int:
         """Return the bytes of all working arrays."""
-        arrays = (self._listed, self._parted, self._grouped, *self._tables, self._block)
+        arrays = (self._listed, self._parted, self._grouped, self._table, *self._marks, self._block)
         return sum(array.nbytes for array in arrays)
 
 

@@ -24,15 +24,15 @@ from zset_join.errors import StateError
 from zset_join.kernels import absorb as kernels_absorb
 from zset_join.kernels import changes as ch
 from zset_join.kernels import columns as c
+from zset_join.kernels import delta as d
 from zset_join.kernels import side as s
-from zset_join.kernels.keys import hash_rows
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.state.arrangement import Arrangement
+from zset_join.state.delta_arrays import DeltaArrays, table_bits
 from zset_join.state.primary_key_table import PrimaryKeyTable
 from zset_join.state.row_arena import RowArena
-from zset_join.state.scratch import Scratch
 from zset_join.state.sequence import count_sequence_words, sequence_nulls, sequence_words
 from zset_join.zset import ZSet
 
@@ -51,27 +51,46 @@ class PreparedSide:
 
     delta: ZSet
     encoded: EncodedRows
-    status: Any
-    rejected: int
-    join_codes: Any
-    unmatchable: Any
-    identity_codes: Any = None
-    keys: Any = None
-    first_of: Any = None
-    found: Any = None
-    last_of: Any = None
-    after_of: Any = None
-    same_of: Any = None
-    before_of: Any = None
+    arrays: DeltaArrays
+    rejected: int = 0
     entries: int = 0
     stale: int = 0
     unknown_deletes: int = 0
-    numbers: Any = None
 
     @property
     def count(self) -> int:
         """Return the number of rows of the delta."""
         return self.encoded.count
+
+    @property
+    def status(self) -> Any:
+        """Return the status of every row."""
+        return self.arrays.line(d.D_STATUS)
+
+    @property
+    def join_codes(self) -> Any:
+        """Return the hash of every row's join key."""
+        return self.arrays.line(d.D_JOIN_CODES)
+
+    @property
+    def numbers(self) -> Any:
+        """Return, once it is absorbed, the row number of every row of the delta that was stored."""
+        return self.arrays.line(d.D_NUMBERS)
+
+    @property
+    def first_of(self) -> Any:
+        """Return the first row of every entry."""
+        return self.arrays.line(d.D_FIRST_OF)
+
+    @property
+    def last_of(self) -> Any:
+        """Return the row that decides for every entry; -1 where the state is newer."""
+        return self.arrays.line(d.D_LAST_OF)
+
+    @property
+    def after_of(self) -> Any:
+        """Return, for upserts, the row of every entry that is live after the epoch; -1 for none."""
+        return self.arrays.line(d.D_AFTER_OF)
 
 
 class SideState:
@@ -131,11 +150,22 @@ class SideState:
         identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
         self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
         self.identity_columns = self.layout.columns(identity)
-        self._compared_columns = self.layout.columns(relation.schema.names if compared is None else compared)
+        compared = relation.schema.names if compared is None else compared
+        if relation.mode == "upsert":  # live row and new row share the primary key, so there is nothing to compare
+            compared = [name for name in compared if name not in relation.primary_key]
+        self._compared_columns = self.layout.columns(compared)
         self._variables = self.layout.variable_columns()
         self._other_columns = self.layout.columns_besides(identity)
         self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, hash_bits)
-        self._scratch = Scratch()
+        self._arrays = DeltaArrays(self.layout.stride)
+        for place, columns in (
+            (d.D_JOIN_COLUMNS, self.join_columns),
+            (d.D_IDENTITY_COLUMNS, self.identity_columns),
+            (d.D_COMPARED_COLUMNS, self._compared_columns),
+            (d.D_OTHER_COLUMNS, self._other_columns),
+            (d.D_VARIABLES, self._variables),
+        ):
+            self._arrays.words[place] = columns.address
         self._open(directory)
 
     def _open(self, directory: str | None) -> None:
@@ -192,159 +222,69 @@ class SideState:
             words: the sequence as words, where it does not come from the columns (restoring a snapshot).
         """
         count = len(delta)
-        scratch = self._scratch
+        arrays, mode = self._arrays, self.relation.mode
+        arrays.make_room(count)
         rows = conform(delta.rows, self.relation)
         sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
-        target = scratch.array("records", count * self.layout.stride, np.uint8)
         words = sequence_words(sequence) if words is None else words
-        encoded = self.layout.encode(rows, words, target, scratch.address("records"))
-        status = scratch.array("status", count, np.int8)
-        status[:count] = ch.OK
+        encoded = self.layout.encode(rows, words, arrays.records, int(arrays.words[d.D_ROWS]))
+        weights = np.ascontiguousarray(delta.weights)
+        encoded.owners.append(weights)
+        arrays.words[d.D_COUNT] = count
+        arrays.words[d.D_WEIGHTS] = weights.ctypes.data
+        arrays.words[d.D_TABLE_BITS] = table_bits(count)
+        lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self._has_identity, mode == "append")
+        prepared = PreparedSide(delta, encoded, arrays)
         if encoded.unfit is not None:
-            status[:count][encoded.unfit] = ch.KEY_RANGE
-        join_codes = scratch.array("join_codes", count)
-        unmatchable = scratch.array("unmatchable", count, np.uint8)
-        address, stride, mask = encoded.address, self.layout.stride, self._hash_mask
-        lost = hash_rows(address, stride, count, self.join_columns.address, mask, join_codes, unmatchable)
-        prepared = PreparedSide(delta, encoded, status, 0, join_codes, unmatchable)
-        weights = delta.weights
-        mode = self.relation.mode
-        if mode == "append" or (weights.size and not weights.all()):
-            self._mark_weights(weights, status, count)
+            self._set_status(prepared, encoded.unfit, ch.KEY_RANGE)
         if lost and self._drops_unmatchable and mode != "upsert":
-            status[:count][(unmatchable[:count] != 0) & (status[:count] == ch.OK)] = ch.NOTHING
-        if self._has_identity:
-            self._resolve_identity(prepared, sequence)
-        prepared.rejected = self._count_rejected(prepared)
+            self._set_status(prepared, arrays.line(d.D_UNMATCHABLE)[:count] != 0, ch.NOTHING)
+        if not self._has_identity:
+            if bad or encoded.unfit is not None:
+                prepared.rejected = int((prepared.status[:count] > ch.LAST_HARMLESS).sum())
+            return prepared
+        self._refuse_nulls(prepared, nulls, sequence)
+        ch.group_rows(self.view, arrays.address, mode == "changelog")
+        if mode == "changelog":
+            ch.resolve_weights(self.view, arrays.address)
+        prepared.entries, prepared.stale, _, prepared.rejected = arrays.words[d.D_ENTRIES : d.D_REJECTED + 1].tolist()
         return prepared
 
-    def _mark_weights(self, weights: npt.NDArray[np.int64], status: Any, count: int) -> None:
-        status[:count][weights == 0] = ch.ZERO_WEIGHT
-        if self.relation.mode == "append":
-            status[:count][weights < 0] = ch.RETRACTION_IN_APPEND
+    def _set_status(self, prepared: PreparedSide, marked: npt.NDArray[np.bool_], status: int) -> None:
+        """Give the marked rows a status, unless they have another one already."""
+        own = prepared.status[: prepared.count]
+        own[marked & (own == ch.OK)] = status
 
-    def _count_rejected(self, prepared: PreparedSide) -> int:
-        status = prepared.status[: prepared.count]
-        if not status.any():
-            return 0
-        return int((status > ch.LAST_HARMLESS).sum())
-
-    def _resolve_identity(self, prepared: PreparedSide, sequence: list[pa.Array]) -> None:
+    def _refuse_nulls(self, prepared: PreparedSide, nulls: int, sequence: list[pa.Array]) -> None:
+        """Give the rows with a NULL in their primary key or their sequence a bad status."""
         count = prepared.count
-        scratch = self._scratch
-        status = prepared.status
-        address, stride, mask = prepared.encoded.address, self.layout.stride, self._hash_mask
-        codes = scratch.array("identity_codes", count)
-        nulls = scratch.array("identity_nulls", count, np.uint8)
-        identity = self.identity_columns.address
-        if hash_rows(address, stride, count, identity, mask, codes, nulls) and self.relation.mode == "upsert":
-            status[:count][(nulls[:count] != 0) & (status[:count] == ch.OK)] = ch.NULL_PRIMARY_KEY
-        elif self.relation.mode == "changelog" and self.relation.primary_key:
+        if self.relation.mode == "upsert":
+            if nulls:
+                self._set_status(prepared, self._arrays.line(d.D_IDENTITY_NULLS)[:count] != 0, ch.NULL_PRIMARY_KEY)
+        else:
             for column in self.relation.primary_key:
                 key = prepared.delta.rows.column(column)
                 if key.null_count:
-                    bad = key.is_null().to_numpy(zero_copy_only=False) & (status[:count] != ch.ZERO_WEIGHT)
-                    status[:count][bad] = ch.NULL_PRIMARY_KEY
+                    status = prepared.status[:count]
+                    status[key.is_null().to_numpy(zero_copy_only=False) & (status != ch.ZERO_WEIGHT)] = ch.NULL_PRIMARY_KEY
         null_sequence = sequence_nulls(sequence)
         if null_sequence is not None:
-            status[:count][null_sequence & (status[:count] == ch.OK)] = ch.NULL_SEQUENCE
-        entry_of = scratch.array("entry_of", count)
-        prepared.identity_codes = codes
-        prepared.first_of = scratch.array("first_of", count)
-        prepared.last_of = scratch.array("last_of", count)
-        prepared.after_of = scratch.array("after_of", count)
-        prepared.keys = scratch.array("keys", count)
-        prepared.found = scratch.array("found", count)
-        table, bits = scratch.table("entries", count)
-        prepared.entries, prepared.stale = ch.group_rows(
-            self.view,
-            address,
-            count,
-            status,
-            codes,
-            identity,
-            table,
-            bits,
-            entry_of,
-            prepared.first_of,
-            prepared.last_of,
-            prepared.keys,
-        )
-        if self.relation.mode == "upsert":
-            prepared.same_of = scratch.array("same_of", count, np.uint8)
-            return
-        prepared.before_of = scratch.array("before_of", count)
-        ch.find_entries(self.view, prepared.entries, prepared.first_of, codes, prepared.keys, identity, prepared.found)
-        ch.resolve_weights(
-            self.view,
-            count,
-            prepared.delta.weights,
-            status,
-            entry_of,
-            prepared.found,
-            prepared.entries,
-            prepared.before_of,
-            prepared.after_of,
-        )
+            self._set_status(prepared, null_sequence, ch.NULL_SEQUENCE)
 
-    def list_changes(self, prepared: PreparedSide, base: int, changes: int) -> int:
+    def list_changes(self, prepared: PreparedSide, base: int, changes: int, marks: int = 0) -> int:
         """Write the changes from position `base` on, the first one standing at address `changes`; return where they end.
 
-        Completes what `prepare` began: `absorb` needs it. At most two changes per row of the delta.
+        Completes what `prepare` began: `absorb` needs it. At most two changes per row of the delta. `marks` is the address of
+        zeroed bits, one per row number: those of the state rows that change are set (0: not wanted).
         """
-        address, stride = prepared.encoded.address, self.layout.stride
+        delta = prepared.arrays.address
         if self.relation.mode == "append":
-            return int(
-                ch.changes_of_appends(
-                    address,
-                    stride,
-                    prepared.count,
-                    prepared.delta.weights,
-                    prepared.status,
-                    prepared.join_codes,
-                    prepared.unmatchable,
-                    base,
-                    changes,
-                )
-            )
-        if self.relation.mode == "upsert":
-            end, stale, prepared.unknown_deletes = ch.changes_of_upserts(
-                self.view,
-                address,
-                self._compared_columns.address,
-                self.identity_columns.address,
-                prepared.identity_codes,
-                prepared.join_codes,
-                prepared.unmatchable,
-                self._drops_unmatchable,
-                prepared.delta.weights,
-                prepared.keys,
-                prepared.first_of,
-                prepared.entries,
-                prepared.found,
-                prepared.last_of,
-                prepared.after_of,
-                prepared.same_of,
-                base,
-                changes,
-            )
-            prepared.stale += stale
-            return int(end)
-        return int(
-            ch.changes_of_weights(
-                self.view,
-                prepared.keys,
-                prepared.join_codes,
-                prepared.unmatchable,
-                prepared.first_of,
-                prepared.found,
-                prepared.before_of,
-                prepared.after_of,
-                prepared.entries,
-                base,
-                changes,
-            )
-        )
+            return int(ch.changes_of_appends(self.view, delta, base, changes))
+        if self.relation.mode == "changelog":
+            return int(ch.changes_of_weights(self.view, delta, base, changes, marks))
+        end = int(ch.changes_of_upserts(self.view, delta, self._drops_unmatchable, base, changes, marks))
+        prepared.stale, prepared.unknown_deletes = prepared.arrays.words[d.D_STALE : d.D_UNKNOWN_DELETES + 1].tolist()
+        return end
 
     # ---------------------------------------------------------------- writing
 
@@ -369,65 +309,23 @@ class SideState:
             )
 
     def _store(self, prepared: PreparedSide, watermark: int) -> None:
-        count = prepared.count
-        address, stride = prepared.encoded.address, self.layout.stride
+        count, delta = prepared.count, prepared.arrays.address
         heap_bytes = 0
         if len(self._variables):
-            heap_bytes = kernels_absorb.heap_bytes_needed(address, stride, count, self._variables.address)
+            heap_bytes = kernels_absorb.heap_bytes_needed(
+                prepared.encoded.address, self.layout.stride, count, self._variables.address
+            )
         self.arena.make_room(count, int(heap_bytes))
         self.arrangement.make_room(count)
         if self._has_identity:
             self.primary_keys.make_room(count)
         self._refresh_view()
-        numbers = prepared.numbers = self._scratch.array("numbers", count)
-        shape = (self.view, address, stride)
-        tables = (self._variables.address, self.join_columns.address)
         if self.relation.mode == "append":
-            kernels_absorb.absorb_appends(
-                *shape,
-                count,
-                *tables,
-                prepared.join_codes,
-                prepared.unmatchable,
-                prepared.delta.weights,
-                prepared.status,
-                numbers,
-            )
+            kernels_absorb.absorb_appends(self.view, delta)
         elif self.relation.mode == "upsert":
-            kernels_absorb.absorb_upserts(
-                *shape,
-                *tables,
-                self.identity_columns.address,
-                self._other_columns.address,
-                prepared.join_codes,
-                prepared.unmatchable,
-                prepared.identity_codes,
-                prepared.delta.weights,
-                prepared.found,
-                prepared.last_of,
-                prepared.after_of,
-                prepared.same_of,
-                prepared.entries,
-                self._keeps_tombstones,
-                watermark,
-                numbers,
-            )
+            kernels_absorb.absorb_upserts(self.view, delta, self._keeps_tombstones, watermark)
         else:
-            kernels_absorb.absorb_weights(
-                *shape,
-                *tables,
-                self.identity_columns.address,
-                prepared.join_codes,
-                prepared.unmatchable,
-                prepared.identity_codes,
-                prepared.keys,
-                prepared.first_of,
-                prepared.found,
-                prepared.before_of,
-                prepared.after_of,
-                prepared.entries,
-                numbers,
-            )
+            kernels_absorb.absorb_weights(self.view, delta)
 
     def compact(self) -> None:
         """Rewrite the state without its dead rows and blocks. Cost: the live rows."""
@@ -523,7 +421,7 @@ class SideState:
             + self.arena.heap_bytes()
             + self.arrangement.table.table_bytes()
             + (self.primary_keys.table.table_bytes() if self._has_identity else 0)
-            + self._scratch.resident_bytes()
+            + self._arrays.resident_bytes()
         )
 
     def close(self) -> None:
