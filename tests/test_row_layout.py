@@ -172,7 +172,7 @@ def test_a_record_is_its_head_its_null_bits_and_its_values_widest_first() -> Non
 
     assert layout.stride == len(content) == 56
     assert content[: c.NULLS] == bytes(21)
-    assert content[c.NULLS : 24] == b"\x04\xaa\xaa"
+    assert content[c.NULLS : 24] == b"\x04\x00\x00"
     assert content[24:40] == b"\x02\0\0\0ab" + bytes(10)
     assert content[40:48] == bytes(8)
     assert content[48:51] == b"\x03\x02" + b"\x01"

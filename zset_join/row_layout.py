@@ -172,6 +172,7 @@ class RowLayout:
         for name, _ in self.key_casts:
             arrays.append(arrays[self.schema.get_field_index(name)])
         unfit: npt.NDArray[np.bool_] | None = None
+        words = []
         for position, array in enumerate(arrays):
             if self._needs_cast[position]:
                 if position < self.visible:
@@ -183,7 +184,9 @@ class RowLayout:
                         unfit = bad if unfit is None else unfit | bad
             if self._kinds[position] == c.NESTED:
                 array = encode_nested(array)
-            lines[position, c.VALIDITY : c.TABLE_WIDTH] = _buffer_words(self._kinds[position], array, owners)
+            words.append(_buffer_words(self._kinds[position], array, owners))
+        if words:
+            lines[: self._count, c.VALIDITY : c.TABLE_WIDTH] = words
         for place, values in enumerate(sequence):
             owners.append(values)
             lines[self._count + place, c.DATA] = values.ctypes.data
@@ -236,10 +239,12 @@ class GatherPlan:
             size += bitmap_bytes + (values_bytes + 63) // 64 * 64
         buffer = pa.allocate_buffer(size)
         base = buffer.address
-        lines = self._table.lines
-        for at, (validity_at, values_at, _) in enumerate(places):
-            offsets, values = (base + values_at, 0) if self._columns[at][0] in _VARIABLE_KINDS else (0, base + values_at)
-            lines[at, c.VALIDITY : c.OFFSETS + 1] = (base + validity_at, values, offsets)
+        self._table.lines[:, c.VALIDITY : c.OFFSETS + 1] = [
+            (base + validity_at, 0, base + values_at)
+            if column[0] in _VARIABLE_KINDS
+            else (base + validity_at, base + values_at, 0)
+            for column, (validity_at, values_at, _) in zip(self._columns, places, strict=True)
+        ]
         gather_fixed(refs, count, self._table.address, *self._count_addresses)
         null_counts, byte_counts = self._counts.tolist()
         gathered = []

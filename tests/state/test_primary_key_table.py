@@ -46,8 +46,7 @@ def test_append_only_rows_have_no_identity_and_take_no_table() -> None:
 
     assert identified(side) == 0
     assert (
-        side.resident_bytes()
-        < make_side("changelog").resident_bytes() + 2 * side.layout.stride + side._arrays.resident_bytes()
+        side.resident_bytes() < make_side("changelog").resident_bytes() + 2 * side.layout.stride + side._arrays.resident_bytes()
     )
 
 

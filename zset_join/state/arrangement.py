@@ -33,9 +33,9 @@ class Arrangement:
         self.key_columns = key_columns
         self.table = SlotTable(arena.header, s.H_JOIN_COUNT, s.H_JOIN_BITS, directory=directory, name=f"{name}.join")
 
-    def make_room(self, rows: int) -> None:
-        """Make room for so many more join keys."""
-        self.table.make_room(rows)
+    def make_room(self, rows: int) -> bool:
+        """Make room for so many more join keys; say whether the table moved."""
+        return self.table.make_room(rows)
 
     def write_view(self, view: npt.NDArray[np.int64]) -> None:
         """Fill in the arrangement's part of a side view."""

@@ -14,6 +14,7 @@ row: one bit each to tell those that change from those that do not.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +81,7 @@ class ChangedGroups:
         self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
         self._grouped = np.empty((_GROUPED, 0), np.int64)
         self._table = np.empty(0, np.int64)
-        self._marks = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
+        self._marks: list[npt.NDArray[np.uint8]] = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
         self._marked = True
         self._bounds = np.zeros(3, np.int64)
         self.parts = 0
@@ -216,7 +217,14 @@ class ChangedGroups:
 
     def resident_bytes(self) -> int:
         """Return the bytes of all working arrays."""
-        arrays = (self._listed, self._parted, self._grouped, self._table, *self._marks, self._block)
+        arrays: tuple[npt.NDArray[Any], ...] = (
+            self._listed,
+            self._parted,
+            self._grouped,
+            self._table,
+            *self._marks,
+            self._block,
+        )
         return sum(array.nbytes for array in arrays)
 
 

@@ -60,8 +60,8 @@ class DeltaArrays:
 
     def _allocate(self, rows: int) -> None:
         self._rows = rows
-        self._lines = np.empty((len(_LINES), rows), np.int64)
-        self._bytes = np.empty((len(_BYTE_LINES), rows), np.uint8)
+        self._lines: npt.NDArray[np.int64] = np.empty((len(_LINES), rows), np.int64)
+        self._bytes: npt.NDArray[np.uint8] = np.empty((len(_BYTE_LINES), rows), np.uint8)
         self.records: npt.NDArray[np.uint8] = np.empty(rows * self._stride, np.uint8)
         self._table = np.empty(1 << table_bits(rows), np.int64)
         for line, places in zip(self._lines, _LINES, strict=True):
@@ -75,8 +75,8 @@ class DeltaArrays:
     def line(self, place: int) -> npt.NDArray[Any]:
         """Return the array at a word of the view."""
         if place in _BYTE_LINES:
-            return self._bytes[_BYTE_LINES.index(place)]
-        return self._lines[next(at for at, places in enumerate(_LINES) if place in places)]
+            return np.asarray(self._bytes[_BYTE_LINES.index(place)])
+        return np.asarray(self._lines[next(at for at, places in enumerate(_LINES) if place in places)])
 
     def resident_bytes(self) -> int:
         """Return the bytes of all arrays."""

@@ -34,9 +34,9 @@ class PrimaryKeyTable:
             arena.header, s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS, directory=directory, name=f"{name}.identity"
         )
 
-    def make_room(self, rows: int) -> None:
-        """Make room for so many more identities."""
-        self.table.make_room(rows)
+    def make_room(self, rows: int) -> bool:
+        """Make room for so many more identities; say whether the table moved."""
+        return self.table.make_room(rows)
 
     def write_view(self, view: npt.NDArray[np.int64]) -> None:
         """Fill in the table's part of a side view."""

@@ -48,8 +48,8 @@ class RowArena:
         """Return where the heap starts; moves when the arena grows."""
         return self._heap.address
 
-    def make_room(self, rows: int, heap_bytes: int) -> None:
-        """Make room for so many more records and heap bytes.
+    def make_room(self, rows: int, heap_bytes: int) -> bool:
+        """Make room for so many more records and heap bytes; say whether they may have moved.
 
         Raises:
             ResourceError: more than 2^32 - 2 rows on one side.
@@ -63,8 +63,8 @@ class RowArena:
                 rows=needed,
                 limit=_MAX_ROWS,
             )
-        self._rows.ensure(needed * self.layout.stride)
-        self._heap.ensure(int(self.header[s.H_HEAP_END]) + heap_bytes + 8)
+        moved = self._rows.ensure(needed * self.layout.stride)
+        return self._heap.ensure(int(self.header[s.H_HEAP_END]) + heap_bytes + 8) or moved
 
     def write_view(self, view: npt.NDArray[np.int64]) -> None:
         """Fill in the arena's part of a side view."""

@@ -315,11 +315,11 @@ class SideState:
             heap_bytes = kernels_absorb.heap_bytes_needed(
                 prepared.encoded.address, self.layout.stride, count, self._variables.address
             )
-        self.arena.make_room(count, int(heap_bytes))
-        self.arrangement.make_room(count)
-        if self._has_identity:
-            self.primary_keys.make_room(count)
-        self._refresh_view()
+        moved = self.arena.make_room(count, int(heap_bytes))
+        moved |= self.arrangement.make_room(count)
+        moved |= self._has_identity and self.primary_keys.make_room(count)
+        if moved:
+            self._refresh_view()
         if self.relation.mode == "append":
             kernels_absorb.absorb_appends(self.view, delta)
         elif self.relation.mode == "upsert":

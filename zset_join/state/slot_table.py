@@ -67,14 +67,14 @@ class SlotTable:
         """Return the number of keys."""
         return int(self._header[self._count_word])
 
-    def make_room(self, keys: int) -> None:
-        """Make room for so many more keys. Cost: amortised O(1) per key."""
+    def make_room(self, keys: int) -> bool:
+        """Make room for so many more keys; say whether the slots moved. Cost: amortised O(1) per key."""
         needed = (self.count + keys) * 8
         bits = self.bits
         while needed > 5 << bits:
             bits += 1
         if bits == self.bits:
-            return
+            return False
         if bits > _MAX_BITS:
             raise ResourceError(
                 f"one bucket would hold {self.count + keys} keys on one side, more than a table takes; start the query anew "
@@ -87,6 +87,7 @@ class SlotTable:
         self._slots.close(remove=self._directory is not None)
         self._slots = grown
         self._header[self._bits_word] = bits
+        return True
 
     def table_bytes(self) -> int:
         """Return the bytes of all slots."""
