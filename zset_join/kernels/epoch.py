@@ -24,6 +24,9 @@ __all__ = [
     "E_BEFORE",
     "E_BLOCK",
     "E_CAPACITY",
+    "E_FAN_OUT",
+    "E_FAN_OUT_REF",
+    "E_FAN_OUT_SIDE",
     "E_GROUPS",
     "E_GROUP_BITS",
     "E_GROUP_HASHES",
@@ -63,7 +66,9 @@ CHANGE_WORDS = 8
 E_GROUPS, E_NEXT_CHANGE, E_REFS, E_NUMBERS, E_BEFORE, E_AFTER, E_HASHES, E_MATCHABLE = 0, 1, 2, 3, 4, 5, 6, 7
 E_GROUP_REFS, E_GROUP_SIDES, E_GROUP_HASHES, E_GROUP_TABLE, E_GROUP_BITS = 8, 9, 10, 11, 12
 E_OUT_WEIGHTS, E_CAPACITY, E_BLOCK, E_PART_BITS = 13, 14, 15, 16
-_SIDES = 17
+# The group that made the most output rows so far: how many, the address of a record with its key, and the side of that record.
+E_FAN_OUT, E_FAN_OUT_REF, E_FAN_OUT_SIDE = 17, 18, 19
+_SIDES = 20
 
 # What each side has.
 S_VIEW, S_KEY_COLUMNS, S_COUNT, S_FIRST, S_LAST, S_HEAD = 0, 1, 2, 3, 4, 5

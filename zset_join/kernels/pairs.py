@@ -9,7 +9,7 @@ changes, three products cover every pair once: C_left x U_right, C_left x C_righ
     padded / anti:  l_after * missing_after - l_before * missing_before
     semi:           l_after * matched_after - l_before * matched_before
 
-Every kernel here writes until the output is full, keeps its place in `cursor` (the address of five words), and is called
+Every kernel here writes until the output is full, keeps its place in `cursor` (the address of six words), and is called
 again; `sign` chooses the retractions (-1), the insertions (+1) or both (0). A weight past int64 ends it with OVERFLOW in the
 first word of the cursor. Everything else stands in the epoch view (`zset_join.kernels.epoch`).
 
@@ -26,6 +26,11 @@ from zset_join.kernels.epoch import (
     E_BEFORE,
     E_BLOCK,
     E_CAPACITY,
+    E_FAN_OUT,
+    E_FAN_OUT_REF,
+    E_FAN_OUT_SIDE,
+    E_GROUP_REFS,
+    E_GROUP_SIDES,
     E_GROUPS,
     E_NEXT_CHANGE,
     E_OUT_WEIGHTS,
@@ -50,7 +55,7 @@ __all__ = ["CURSOR_WORDS", "LONE_MATCHED", "LONE_MISSING", "OVERFLOW", "emit_lon
 
 OVERFLOW = -7
 LONE_MISSING, LONE_MATCHED = 1, 2
-CURSOR_WORDS = 5
+CURSOR_WORDS = 6
 
 _AHEAD = 32
 _SMALL = 1 << 31
@@ -267,8 +272,8 @@ def partition_by_sign(
 def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     """Append changed pairs at `filled`; return how far the output is filled. Done when the cursor's group is E_GROUPS.
 
-    The cursor is: group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), and the place inside the step.
-    The change positions are written only where their addresses are not 0.
+    The cursor is: group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), the place inside the step in three
+    words, and how many rows of the group are out already. The change positions are written only where their addresses are not 0.
     """
     groups = word(epoch, E_GROUPS)
     group, step = word(cursor, 0), word(cursor, 1)
@@ -285,6 +290,8 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     plain = side_word(epoch, 0, S_OUT_CHANGE) == 0
     at = filled
     resumed = word(cursor, 2) != -1
+    began = at - word(cursor, 5)
+    most = word(epoch, E_FAN_OUT)
     while group < groups:
         ahead = min(group + _AHEAD, groups - 1)
         if word(head_right, ahead) != 0:
@@ -349,9 +356,16 @@ def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
             at = _pair_chain(epoch, group, 1, sign, cursor, at)
             if word(cursor, 2) != -1 or word(cursor, 0) == OVERFLOW:
                 break
+        if at - began > most:
+            most = at - began
+            store_u64(epoch + E_FAN_OUT * 8, most)
+            store_u64(epoch + E_FAN_OUT_REF * 8, word(word(epoch, E_GROUP_REFS), group))
+            store_u64(epoch + E_FAN_OUT_SIDE * 8, word(word(epoch, E_GROUP_SIDES), group))
+        began = at
         resumed = False
         step = 0
         group += 1
+    _keep(cursor, 5, at - began)
     if word(cursor, 0) != OVERFLOW:
         _keep(cursor, 0, group)
         _keep(cursor, 1, step)

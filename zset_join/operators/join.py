@@ -265,6 +265,21 @@ class HashJoin:
             counts.update(side.statistics())
         return counts
 
+    def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
+        """Return the most pairs one join key has made in the answer that was read last, and the key.
+
+        None where no pairs came out (also for semi and anti joins). With a residual predicate, or where the answer was too large
+        for one pass, pairs are counted before the predicate, or for the pass that had more of them. Ask before the next epoch is
+        absorbed or answered.
+        """
+        rows, ref, side = self._groups.largest_fan_out()
+        if not rows or self._prepared is None:
+            return None
+        own, refs = self._sides[side], np.array([ref], np.int64)
+        plan = own.layout.gather_plan(own.relation.field_indices(own.relation.join_key))
+        key = plan.gather(int(refs.ctypes.data), 1, own.arena.heap_address)
+        return rows, tuple(column[0].as_py() for column in key)
+
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None

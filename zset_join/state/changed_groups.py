@@ -94,6 +94,7 @@ class ChangedGroups:
             prepared: what the epoch's delta does to each side, None for an empty delta.
         """
         self._clear_marks()
+        self._view[e.E_FAN_OUT] = 0
         size = 2 * sum(side.count for side in prepared if side is not None)
         if len(self._listed) < size:
             self._listed = np.empty((size + size // 2, e.CHANGE_WORDS), np.int64)
@@ -207,13 +208,18 @@ class ChangedGroups:
 
         return step
 
+    def largest_fan_out(self) -> tuple[int, int, int]:
+        """Return the most pairs that one key has made so far, the record address of a row with that key, and its side."""
+        rows, ref, side = self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1].tolist()
+        return rows, ref, side
+
     def _cursor(self, output: OutputArrays) -> npt.NDArray[np.int64]:
         self._view[e.E_CAPACITY] = output.rows
         self._view[e.E_OUT_WEIGHTS] = output.addresses[2]
         for side in (0, 1):
             self._side_view[side, e.S_OUT] = output.addresses[side]
             self._side_view[side, e.S_OUT_CHANGE] = output.addresses[3 + side] if len(output.addresses) == 5 else 0
-        return np.array([0, 0, -1, -1, 0], np.int64)
+        return np.array([0, 0, -1, -1, 0, 0], np.int64)
 
     def resident_bytes(self) -> int:
         """Return the bytes of all working arrays."""
