@@ -10,6 +10,7 @@ heap), rounded up to 8.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ import pyarrow.types as pt
 
 from zset_join.errors import KeyTypeError, PlanError
 from zset_join.kernels import columns as c
-from zset_join.kernels.encode import encode_rows, gather_fixed, gather_variable
+from zset_join.kernels.encode import encode_rows, gather_fixed, gather_variable, read_arrow_array
 from zset_join.kernels.nested import decode_nested, encode_nested
 from zset_join.kernels.nested_types import is_nested, refuse_unsupported
 from zset_join.key_types import storage_type
@@ -120,10 +121,13 @@ class RowLayout:
         self.stride = -(-offset // 8) * 8
         self._table = table
         self._encoding = ColumnTable(table)
+        self._encoding.lines[:count, c.OFFSET_WIDTH] = [_offset_width(kind) for kind in types]
         self._count = count
         self._kinds = table[:, c.KIND].tolist()
         sources = [field.type for field in schema] + [schema.field(name).type for name, _ in key_casts]
         self._needs_cast = [source != kind for source, kind in zip(sources, types, strict=True)]
+        # Columns that are kept as they come are read through Arrow's C data interface, in one step.
+        self._is_plain = 0 < count == self.visible and not any(self._needs_cast) and not {c.NESTED, c.EMPTY} & set(self._kinds)
         self._key_position = {name: len(schema) + at for at, (name, _) in enumerate(key_casts)}
 
     def lines_at(self, positions: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -168,6 +172,26 @@ class RowLayout:
         """
         owners: list[Any] = [target]
         lines = self._encoding.lines
+        unfit = None
+        if not rows.num_rows:
+            return EncodedRows(address, 0, owners)
+        if self._is_plain:
+            exported = rows.__arrow_c_array__()[1]
+            owners.append(exported)
+            read_arrow_array(_capsule_address(exported, b"arrow_array"), self._encoding.address, self._count)
+        elif self._count:
+            words, unfit = self._converted(rows, owners)
+            lines[: self._count, c.VALIDITY : c.TABLE_WIDTH] = words
+        for place, values in enumerate(sequence):
+            owners.append(values)
+            lines[self._count + place, c.DATA] = values.ctypes.data
+        encode_rows(self._encoding.address, rows.num_rows, address, self.stride, self.head_bytes)
+        return EncodedRows(address, rows.num_rows, owners, unfit)
+
+    def _converted(
+        self, rows: pa.RecordBatch, owners: list[Any]
+    ) -> tuple[list[tuple[int, int, int, int, int]], npt.NDArray[np.bool_] | None]:
+        """Bring every column to its storage type; return its buffers, and the rows whose key does not fit its type."""
         arrays = rows.columns
         for name, _ in self.key_casts:
             arrays.append(arrays[self.schema.get_field_index(name)])
@@ -185,13 +209,7 @@ class RowLayout:
             if self._kinds[position] == c.NESTED:
                 array = encode_nested(array)
             words.append(_buffer_words(self._kinds[position], array, owners))
-        if words:
-            lines[: self._count, c.VALIDITY : c.TABLE_WIDTH] = words
-        for place, values in enumerate(sequence):
-            owners.append(values)
-            lines[self._count + place, c.DATA] = values.ctypes.data
-        encode_rows(self._encoding.address, rows.num_rows, address, self.stride, self.head_bytes)
-        return EncodedRows(address, rows.num_rows, owners, unfit)
+        return words, unfit
 
     def gather_plan(self, positions: Sequence[int]) -> GatherPlan:
         """Prepare for gathering some columns, by their position in the schema."""
@@ -283,6 +301,11 @@ class GatherPlan:
         return pa.Array.from_buffers(narrow, count, [validity, offsets, content.slice(0, byte_count)], nulls)
 
 
+_capsule_address: Any = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_address.restype = ctypes.c_void_p
+_capsule_address.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
 def _as_declared(array: pa.Array, declared: pa.DataType) -> pa.Array:
     if isinstance(declared, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(declared, array.cast(declared.storage_type))
@@ -326,19 +349,22 @@ def _is_storable_nested(kind: pa.DataType) -> bool:
     return True
 
 
+def _offset_width(kind: pa.DataType) -> int:
+    return 8 if pt.is_large_string(kind) or pt.is_large_binary(kind) else 4
+
+
 def _alignment(width: int) -> int:
     return 8 if width % 8 == 0 else width & -width
 
 
 def _buffer_words(kind: int, array: pa.Array, owners: list[Any]) -> tuple[int, int, int, int, int]:
     """Return validity, values, offsets, start and offset width of an array, as a column table has them."""
-    if len(array) == 0 or kind == c.EMPTY:
+    if kind == c.EMPTY:
         return 0, 0, 0, 0, 0
     buffers = array.buffers()
     owners.append(array)
     validity = buffers[0].address if buffers[0] is not None and array.null_count else 0
     if kind in _VARIABLE_KINDS:
-        wide = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
         values = buffers[2].address if buffers[2] is not None else 0
-        return validity, values, buffers[1].address, array.offset, 8 if wide else 4
+        return validity, values, buffers[1].address, array.offset, _offset_width(array.type)
     return validity, buffers[1].address, 0, array.offset, 0

@@ -24,6 +24,7 @@ from zset_join.kernels.columns import (
     OFFSET_WIDTH,
     OFFSETS,
     START,
+    TABLE_WIDTH,
     VALIDITY,
     VARIABLE,
     WIDTH,
@@ -47,7 +48,7 @@ from zset_join.kernels.memory import (
     zero_bytes,
 )
 
-__all__ = ["encode_rows", "gather_fixed", "gather_variable"]
+__all__ = ["encode_rows", "gather_fixed", "gather_variable", "read_arrow_array"]
 
 _BLOCK = 256
 _AHEAD = 12
@@ -106,6 +107,24 @@ def _encode_variable(target: int, offsets: int, offset_width: int, values: int, 
     else:
         store_u64(target, 0)
         store_u64(target + 8, 0)
+
+
+@kernel
+def read_arrow_array(array: int, columns: int, count: int) -> None:
+    """Fill in the buffers of the first `count` columns from an `ArrowArray` of Arrow's C data interface, a struct of columns.
+
+    Its words are: length, null count, offset, number of buffers, number of children, buffers, children.
+    """
+    children = load_u64(array + 6 * 8)
+    for column in range(count):
+        child = load_u64(children + column * 8)
+        buffers = load_u64(child + 5 * 8)
+        line = columns + 8 + column * TABLE_WIDTH * 8
+        is_variable = field(columns, column, KIND) == VARIABLE
+        store_u64(line + VALIDITY * 8, 0 if load_u64(child + 8) == 0 else load_u64(buffers))
+        store_u64(line + DATA * 8, load_u64(buffers + 16) if is_variable else load_u64(buffers + 8))
+        store_u64(line + OFFSETS * 8, load_u64(buffers + 8) if is_variable else 0)
+        store_u64(line + START * 8, load_u64(array + 16) + load_u64(child + 16))
 
 
 @kernel

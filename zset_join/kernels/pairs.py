@@ -272,8 +272,9 @@ def partition_by_sign(
 def emit_pairs(epoch: int, sign: int, cursor: int, filled: int) -> int:
     """Append changed pairs at `filled`; return how far the output is filled. Done when the cursor's group is E_GROUPS.
 
-    The cursor is: group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), the place inside the step in three
-    words, and how many rows of the group are out already. The change positions are written only where their addresses are not 0.
+    The cursor is: group, step (0: C_left x U_right, 1: C_left x C_right, 2: U_left x C_right), the place inside the step in
+    three words, and how many rows of the group are out already. The change positions are written only where their addresses are
+    not 0.
     """
     groups = word(epoch, E_GROUPS)
     group, step = word(cursor, 0), word(cursor, 1)

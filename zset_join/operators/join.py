@@ -268,9 +268,9 @@ class HashJoin:
     def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
         """Return the most pairs one join key has made in the answer that was read last, and the key.
 
-        None where no pairs came out (also for semi and anti joins). With a residual predicate, or where the answer was too large
-        for one pass, pairs are counted before the predicate, or for the pass that had more of them. Ask before the next epoch is
-        absorbed or answered.
+        None where no pairs came out (also for semi and anti joins). Pairs are counted before a residual predicate; where the
+        answer was too large for one pass over it, for the sign that had more of them. Ask before the next epoch is absorbed or
+        answered.
         """
         rows, ref, side = self._groups.largest_fan_out()
         if not rows or self._prepared is None:
