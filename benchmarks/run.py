@@ -17,6 +17,13 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.contestant import CONTESTANTS
+from benchmarks.durability import (
+    DURABILITY_LABEL,
+    Durability,
+    durability_goals,
+    durability_lines,
+    measure_durability,
+)
 from benchmarks.measure import Cell, CellError, Measurement, measure_apart, run_apart
 from benchmarks.memory import Footprint, footprint_goals, footprint_lines, measure_footprints
 from benchmarks.report import goals_of, loss_lines, machine_lines, table_lines, write_results
@@ -93,10 +100,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "zset_join" in contestants and not options.quick and pattern.search(SPARK_LABEL):
         measurements += measure_spark_apart(lines, failures)
 
+    durability: Durability | None = None
+    if "zset_join" in contestants and not options.quick and pattern.search(DURABILITY_LABEL):
+        try:
+            durability = measure_durability()
+        except CellError as error:
+            failures.append(f"FAILED {DURABILITY_LABEL}: {error}")
+
     report = table_lines(measurements)
     if footprints:
         report += footprint_lines(footprints)
     goals = goals_of(measurements) + footprint_goals(footprints)
+    if durability is not None:
+        report += durability_lines(durability)
+        goals += durability_goals(durability)
     if goals:
         report += ["", "goals", *(goal.line() for goal in goals)]
     losses = loss_lines(measurements)

@@ -243,7 +243,7 @@ class GatherPlan:
         """
         if not self._columns:
             return []
-        bitmap_bytes = (count + 511) // 512 * 64
+        bitmap_bytes = (count + 7) // 8  # no more is filled in, so no more is handed out
         size = 0
         places = []
         for kind, width, *_ in self._columns:
@@ -253,8 +253,9 @@ class GatherPlan:
                 values_bytes = bitmap_bytes
             else:
                 values_bytes = width * count
-            places.append((size, size + bitmap_bytes, values_bytes))
-            size += bitmap_bytes + (values_bytes + 63) // 64 * 64
+            values_at = size + (bitmap_bytes + 63) // 64 * 64
+            places.append((size, values_at, values_bytes))
+            size = values_at + (values_bytes + 63) // 64 * 64
         buffer = pa.allocate_buffer(size)
         base = buffer.address
         self._table.lines[:, c.VALIDITY : c.OFFSETS + 1] = [

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from zset_join.checkpoint import local_state
 from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.local_state import remove_unused
 from zset_join.checkpoint.log import LogEntry, merge_logs
 from zset_join.checkpoint.record import BucketHistory
+from zset_join.errors import StateError
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
+from zset_join.storage.local import lock_file
+from zset_join.storage.sealed import seal, unseal
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -55,6 +65,10 @@ class Query:
         self.history = self.history if log is None else self.history.with_log(log)
         self.epoch += 1
         return rows
+
+    @property
+    def files(self) -> CheckpointFiles:
+        return CheckpointFiles.at(str(self.root / "zset"), "q")
 
     @property
     def home(self) -> Path:
@@ -121,9 +135,9 @@ def test_local_files_with_a_foreign_or_broken_stamp_are_rebuilt(query: Query, da
     assert query.was_rebuilt
 
 
-def test_local_files_of_another_boot_are_rebuilt(query: Query) -> None:
-    stamp = json.loads((query.home / "stamp.json").read_text())
-    (query.home / "stamp.json").write_text(json.dumps({**stamp, "boot": "an earlier one"}))
+@pytest.mark.parametrize("fact", [{"boot": "an earlier one"}, {"version": "0.0.1"}, {"digest": "another"}, {"query_id": "p"}])
+def test_local_files_of_another_boot_version_or_query_are_rebuilt(query: Query, fact: dict[str, str]) -> None:
+    restamp(query, **fact)
 
     assert matches(query) == EXPECTED
     assert query.was_rebuilt
@@ -131,21 +145,131 @@ def test_local_files_of_another_boot_are_rebuilt(query: Query) -> None:
 
 def test_local_files_that_went_past_the_stamp_are_rebuilt(query: Query) -> None:
     query.answer(NOTHING, NOTHING)  # folds epoch 1 into the files
-    stamp = json.loads((query.home / "stamp.json").read_text())
-    (query.home / "stamp.json").write_text(json.dumps({**stamp, "absorbed_epoch": 0}))
+    restamp(query, absorbed_epoch=0)
 
     assert matches(query) == EXPECTED
     assert query.was_rebuilt
 
 
-def test_local_files_ahead_of_the_checkpoint_are_rebuilt(query: Query) -> None:
+def test_local_files_ahead_of_a_checkpoint_that_was_brought_back_are_rebuilt(query: Query) -> None:
     before = query.history
     query.run(rows((1, "undone")), NOTHING)
     query.answer(NOTHING, NOTHING)
     query.history, query.epoch = before, 2
 
-    assert matches(query) == EXPECTED
+    found = query.run(NOTHING, rows((1, "x"), (2, "y")), opened_at_ns=1)
+
+    assert found == EXPECTED
     assert query.was_rebuilt
+
+
+def test_an_attempt_that_comes_after_its_epoch_was_folded_in_is_refused_and_changes_nothing(query: Query) -> None:
+    late = query.context(query.epoch)
+    query.run(rows((1, "c")), NOTHING)
+    query.answer(NOTHING, NOTHING)  # folds epoch 2
+    before = {path.name: path.read_bytes() for path in query.home.rglob("*") if path.is_file()}
+
+    with pytest.raises(StateError, match="came too late") as refused, BucketState(late, 0, build):
+        pass
+
+    assert refused.value.code == "STALE_ATTEMPT"
+    assert {path.name: path.read_bytes() for path in query.home.rglob("*") if path.is_file()} == before
+    assert matches(query) == [EXPECTED[0], ((1, "c", 1, "x"), 1), EXPECTED[1]]
+    assert not query.was_rebuilt
+
+
+def test_an_attempt_for_a_driver_that_was_followed_is_refused(query: Query) -> None:
+    query.run(rows((1, "c")), NOTHING, opened_at_ns=9)
+
+    with pytest.raises(StateError, match="came too late"), BucketState(query.context(query.epoch, opened_at_ns=8), 0, build):
+        pass
+
+
+def test_an_attempt_that_resumes_after_its_epoch_was_committed_still_gives_the_same_answer(query: Query) -> None:
+    left, right = rows((3, "c")), rows((1, "x"), (3, "z"))
+    late = query.context(query.epoch)
+    committed = query.run(left, right)
+
+    with BucketState(late, 0, build) as state:
+        answered = [row for chunk in state.operator.answer(late.tick, [left, right]) for row in chunk.to_pylist()]
+
+    assert sorted(answered) == committed == [EXPECTED[0], ((3, "c", 3, "z"), 1)]
+
+
+def test_a_bucket_that_another_attempt_does_not_let_go_of_is_answered_in_private(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_state, "_PATIENCE_SECONDS", 0.02)
+    with BucketState(query.context(query.epoch), 0, build):
+        found = matches(query)
+        inside = [path.name for path in query.home.iterdir()]
+
+    assert found == EXPECTED
+    assert query.was_rebuilt
+    assert sorted(inside) == ["lock", "stamp.json", "state"]
+
+
+def test_the_private_directory_of_an_attempt_that_died_is_removed(query: Query) -> None:
+    left_behind = query.home / "private-1" / "state"
+    left_behind.mkdir(parents=True)
+
+    matches(query)
+
+    assert not left_behind.parent.exists()
+
+
+def test_the_lock_of_a_process_that_died_is_free(query: Query) -> None:
+    child = subprocess.Popen([sys.executable, "-c", HOLD, str(query.home / "lock")], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    child.stdout.readline()
+    was_free = lock_file(query.home / "lock")
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+    assert was_free is None
+    assert matches(query) == EXPECTED
+
+
+def test_local_state_nobody_used_for_long_is_removed_unless_it_is_locked_or_not_ours(query: Query) -> None:
+    base = query.root / "local"
+    age(query.home / "lock", days=8)
+    strange = base / "someone" / "else"
+    strange.mkdir(parents=True)
+    (strange / "lock").touch()
+    age(strange / "lock", days=8)
+    lock = lock_file(query.home / "lock")
+    assert lock is not None
+    age(query.home / "lock", days=8)
+    while_locked = remove_unused(base, 7 * 86400)
+    lock.release()
+
+    removed = remove_unused(base, 7 * 86400)
+
+    assert (while_locked, removed) == ([], ["q/join-0"])
+    assert strange.exists()
+    assert not query.home.parent.exists()
+    assert matches(query) == EXPECTED
+
+
+def test_local_state_that_was_used_lately_stays(query: Query) -> None:
+    age(query.home / "lock", days=6)
+
+    assert remove_unused(query.root / "local", 7 * 86400) == []
+
+
+HOLD = "import fcntl, sys, time; f = open(sys.argv[1], 'ab'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); time.sleep(60)"
+
+
+def age(path: Path, *, days: int) -> None:
+    then = time.time() - days * 86400
+    os.utime(path, (then, then))
+
+
+def restamp(query: Query, **changed: object) -> None:
+    path = query.home / "stamp.json"
+    stamp = unseal(path.read_bytes(), version=2, name="stamp.json")
+    path.write_bytes(seal({**stamp, **changed}, version=2, name="stamp.json"))
 
 
 def test_a_bucket_that_slept_for_epochs_catches_up(query: Query) -> None:
@@ -173,7 +297,7 @@ def test_a_lost_bucket_is_rebuilt_from_snapshot_and_log(query: Query) -> None:
 
 
 def test_merged_logs_rebuild_the_same_state(query: Query) -> None:
-    merged = merge_logs(query.root / "zset", "log/join-0", query.history.logs)
+    merged = merge_logs(query.files, "log/join-0", query.history.logs)
     query.history = query.history.with_merged(merged)
     (query.home / "stamp.json").unlink()
 
@@ -186,7 +310,7 @@ def test_local_files_that_end_inside_a_merged_log_go_on_from_there(tmp_path: Pat
     query.answer(NOTHING, NOTHING)  # folds epoch 0
     _, second = query.answer(rows((2, "b")), NOTHING)
     assert second is not None
-    merged = merge_logs(tmp_path / "zset", "log/join-0", [*query.history.logs, second])
+    merged = merge_logs(query.files, "log/join-0", [*query.history.logs, second])
     query.history, query.epoch = BucketHistory(logs=(merged,)), 2
 
     assert matches(query) == EXPECTED

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zset_join.checkpoint.checkpoint import Checkpoint, stored_buckets, stored_query_id
-from zset_join.checkpoint.files import NewFile, attempt_name
+from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder, stored_buckets, stored_query_id
+from zset_join.checkpoint.files import FileEntry, attempt_name
 from zset_join.checkpoint.log import LogEntry
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.errors import StateError
 from zset_join.tick import Tick
@@ -23,13 +26,17 @@ def opened(location: Path, **changed: Any) -> Checkpoint:
 
 def written(checkpoint: Checkpoint, epoch: int, *, size: int = 10) -> LogEntry:
     name = attempt_name(epoch, ".arrows")
-    with NewFile(checkpoint.root, f"log/join-0/{name}") as file:
+    with checkpoint.files.create(f"log/join-0/{name}") as file:
         file.write(b"x" * size)
     return LogEntry(epoch, epoch, name, file.entry(1))
 
 
 def record(epoch: int, *logs: LogEntry, snapshot: SnapshotEntry | None = None) -> CommitRecord:
     return CommitRecord(query_id="q", epoch=epoch, watermark=None, histories={"join/0": BucketHistory(snapshot, tuple(logs))})
+
+
+def path_of(checkpoint: Checkpoint, name: str) -> Path:
+    return Path(checkpoint.files.uri(name))
 
 
 def test_a_fresh_checkpoint_expects_epoch_0(tmp_path: Path) -> None:
@@ -47,7 +54,9 @@ def test_what_was_committed_is_there_after_reopening(tmp_path: Path) -> None:
 
     again = opened(tmp_path)
 
-    assert again.committed(0) == record(0, log)
+    assert again.committed(0) == checkpoint.last
+    assert again.last is not None
+    assert again.last.histories == record(0, log).histories
     assert again.committed(1) is None
     assert again.stage("join", Tick(1)).histories == {0: BucketHistory(None, (log,))}
 
@@ -81,7 +90,7 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, changed: dict
 def test_a_checkpoint_without_its_description_is_refused(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path)
     checkpoint.commit(record(0))
-    (checkpoint.root / "format.json").unlink()
+    path_of(checkpoint, "format.json").unlink()
 
     with pytest.raises(StateError, match=r"format.json is missing"):
         opened(tmp_path)
@@ -90,7 +99,7 @@ def test_a_checkpoint_without_its_description_is_refused(tmp_path: Path) -> None
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path)
     checkpoint.commit(record(0))
-    (checkpoint.root / "commits" / f"{0:020d}.json").write_bytes(b"{")
+    path_of(checkpoint, f"commits/{0:020d}.json").write_bytes(b"{")
 
     with pytest.raises(StateError, match="cannot be read"):
         opened(tmp_path)
@@ -126,7 +135,7 @@ def test_a_retained_log_is_never_replaced_by_a_snapshot(tmp_path: Path) -> None:
 def test_a_file_nobody_lists_is_removed_one_epoch_later(tmp_path: Path) -> None:
     checkpoint = opened(tmp_path)
     old = written(checkpoint, 0)
-    path = checkpoint.root / old.file.name
+    path = path_of(checkpoint, old.file.name)
     checkpoint.commit(record(0, old))
     checkpoint.commit(record(1))
     was_kept = path.exists()
@@ -144,11 +153,16 @@ def test_reopening_clears_what_a_dead_driver_left_but_not_what_a_replay_needs(tm
     checkpoint.commit(record(1, needed))
     checkpoint.commit(record(2))
 
-    again = opened(tmp_path)
+    owner = Ownership.claim(checkpoint_folder(str(tmp_path)), "q")
+    opened(tmp_path)
+    before = {path.name for path in path_of(checkpoint, "log/join-0").iterdir()}
+    again = opened(tmp_path, owner=owner)
+    owner.release()
 
-    kept = {path.name for path in (again.root / "log" / "join-0").iterdir()}
+    kept = {path.name for path in path_of(again, "log/join-0").iterdir()}
     assert kept == {needed.identity, in_flight.identity}
     assert orphan.identity not in kept
+    assert orphan.identity in before
 
 
 def test_the_last_epoch_can_be_answered_again_from_the_state_before_it(tmp_path: Path) -> None:
@@ -156,8 +170,135 @@ def test_the_last_epoch_can_be_answered_again_from_the_state_before_it(tmp_path:
     first, second, retried = written(checkpoint, 0), written(checkpoint, 1), written(checkpoint, 1)
     checkpoint.commit(record(0, first))
     checkpoint.commit(record(1, first, second))
+    part = PartEntry(0, FileEntry("delta/0/new", 1, 1, 0), 0, "arrow")
 
-    assert checkpoint.before(1) == {"join/0": BucketHistory(None, (first,))}
-    checkpoint.commit(record(1, first, retried))
+    before = checkpoint.before(1)
+    again = checkpoint.answer_again(replace(record(1, first, retried), parts=(part,)))
 
-    assert opened(tmp_path).committed(1) == record(1, first, retried)
+    assert before == {"join/0": BucketHistory(None, (first,))}
+    assert again.parts == (part,)
+    assert again.histories == record(1, first, second).histories
+    assert not path_of(checkpoint, retried.file.name).exists()
+    assert path_of(checkpoint, second.file.name).exists()
+
+
+def test_a_second_answer_from_other_rows_is_refused(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path)
+    checkpoint.commit(record(0, written(checkpoint, 0)))
+    other = written(checkpoint, 0)
+
+    with pytest.raises(StateError, match="gave other rows") as refused:
+        checkpoint.answer_again(record(0, replace(other, file=replace(other.file, rows=2))))
+
+    assert refused.value.code == "REPLAY_DIFFERS"
+
+
+def test_a_committed_epoch_is_never_replaced(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path)
+    checkpoint.commit(record(0))
+
+    with pytest.raises(StateError, match="committed already"):
+        checkpoint.commit(record(0, written(checkpoint, 0)))
+
+    assert opened(tmp_path).last == checkpoint.last
+
+
+def test_a_replay_that_reads_something_else_is_refused(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path)
+    checkpoint.commit(replace(record(0), offsets="a digest"))
+
+    assert checkpoint.committed(0, "a digest") == checkpoint.last
+    assert checkpoint.committed(0, None) == checkpoint.last
+    with pytest.raises(StateError, match="other input") as refused:
+        checkpoint.committed(0, "another digest")
+    assert refused.value.code == "EPOCH_REPLANNED"
+
+
+@pytest.mark.parametrize("name", ["format.json", f"commits/{0:020d}.json"])
+def test_every_changed_byte_of_a_description_or_record_is_noticed(tmp_path: Path, name: str) -> None:
+    checkpoint = opened(tmp_path)
+    checkpoint.commit(record(0))
+    path = path_of(checkpoint, name)
+    whole = path.read_bytes()
+    damaged = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
+    damaged += [whole[:at] for at in range(len(whole))]
+
+    codes = {refusal_of(tmp_path, path, data) for data in damaged}
+
+    assert codes <= {"DAMAGED_FILE", "STATE_FORMAT"}
+
+
+@pytest.mark.parametrize("name", ["format.json", f"commits/{0:020d}.json"])
+def test_a_newer_layout_is_refused_with_the_cure(tmp_path: Path, name: str) -> None:
+    checkpoint = opened(tmp_path)
+    checkpoint.commit(record(0))
+    path_of(checkpoint, name).write_bytes(b'{"format":3,"crc32":"00000000","body":{}}')
+
+    with pytest.raises(StateError, match="Use the version of the library that made it") as refused:
+        opened(tmp_path)
+
+    assert refused.value.code == "STATE_FORMAT"
+
+
+def test_a_missing_record_before_the_last_one_is_refused(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path)
+    checkpoint.commit(record(0))
+    checkpoint.commit(record(1))
+    path_of(checkpoint, f"commits/{0:020d}.json").unlink()
+
+    with pytest.raises(StateError, match="is missing"):
+        opened(tmp_path)
+
+
+def test_an_epoch_can_be_gone_back_to_by_removing_the_last_record(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path)
+    logs = [written(checkpoint, epoch) for epoch in range(3)]
+    checkpoint.commit(record(0, logs[0]))
+    checkpoint.commit(record(1, logs[0], logs[1]))
+    checkpoint.commit(record(2, logs[2]))
+    path_of(checkpoint, f"commits/{2:020d}.json").unlink()
+
+    again = opened(tmp_path)
+
+    assert again.committed(2) is None
+    assert [again.files.read(log.file).size for log in again.before(2)["join/0"].logs] == [10, 10]
+
+
+def test_a_later_driver_has_a_larger_number_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = opened(tmp_path)
+    checkpoint.commit(record(0))
+    monkeypatch.setattr(time, "time_ns", lambda: 1)
+
+    assert opened(tmp_path).opened_at_ns > checkpoint.opened_at_ns
+
+
+def test_a_commit_says_which_driver_made_it(tmp_path: Path) -> None:
+    owner = Ownership.claim(checkpoint_folder(str(tmp_path)), "q")
+    checkpoint = opened(tmp_path, owner=owner)
+
+    committed = checkpoint.commit(record(0))
+    owner.release()
+
+    assert committed.owner == owner.mine.token
+    assert opened(tmp_path).last == committed
+
+
+def test_a_driver_that_was_followed_by_another_cannot_commit(tmp_path: Path) -> None:
+    first = Ownership.claim(checkpoint_folder(str(tmp_path)), "q")
+    checkpoint = opened(tmp_path, owner=first)
+    first.release()
+    second = Ownership.claim(checkpoint_folder(str(tmp_path)), "q")
+
+    with pytest.raises(StateError, match="no longer owns") as refused:
+        checkpoint.commit(record(0))
+
+    second.release()
+    assert refused.value.code == "OWNER_LOST"
+    assert opened(tmp_path).last is None
+
+
+def refusal_of(location: Path, path: Path, data: bytes) -> str:
+    path.write_bytes(data)
+    with pytest.raises(StateError) as refused:
+        opened(location)
+    return refused.value.code

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
 from zset_join.errors import StateError
 from zset_join.tick import Tick
@@ -17,8 +18,12 @@ CUSTOMERS = pa.schema({"id": pa.int64()})
 SCHEMAS = [ORDERS, CUSTOMERS]
 
 
+def files_at(root: Path, query_id: str = "q") -> CheckpointFiles:
+    return CheckpointFiles.at(str(root), query_id)
+
+
 def log_epoch(root: Path, epoch: int, orders: ZSet, customers: ZSet) -> LogEntry:
-    entry = write_log(root, "log/join-0", query_id="q", tick=Tick(epoch, 1000 + epoch), deltas=[orders, customers])
+    entry = write_log(files_at(root), "log/join-0", tick=Tick(epoch, 1000 + epoch), deltas=[orders, customers])
     assert entry is not None
     return entry
 
@@ -27,7 +32,7 @@ def test_what_is_logged_comes_back_with_its_weights_and_tick(tmp_path: Path) -> 
     orders = ZSet.of({"id": [1, 2], "note": ["a", None]}, [1, -3], schema=ORDERS)
     entry = log_epoch(tmp_path, 7, orders, ZSet.empty(CUSTOMERS))
 
-    (logged,) = read_log(tmp_path, entry, query_id="q", schemas=SCHEMAS)
+    (logged,) = read_log(files_at(tmp_path), entry, schemas=SCHEMAS)
 
     assert logged.tick == Tick(7, 1007)
     assert logged.deltas[0].to_pylist() == [((1, "a"), 1), ((2, None), -3)]
@@ -38,7 +43,7 @@ def test_what_is_logged_comes_back_with_its_weights_and_tick(tmp_path: Path) -> 
 def test_an_epoch_without_rows_leaves_no_file(tmp_path: Path) -> None:
     empty = [ZSet.empty(schema) for schema in SCHEMAS]
 
-    assert write_log(tmp_path, "log/join-0", query_id="q", tick=Tick(0), deltas=empty) is None
+    assert write_log(files_at(tmp_path), "log/join-0", tick=Tick(0), deltas=empty) is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,10 +59,10 @@ def test_nested_columns_and_exact_types_survive_the_log(tmp_path: Path) -> None:
     at = datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC)
     row = {"amount": Decimal("1.5000"), "at": at, "tags": [{"k": "x", "v": 0.5}], "map": [("a", 1)]}
     delta = ZSet.of(pa.Table.from_pylist([row], schema=schema))
-    entry = write_log(tmp_path, "log/join-0", query_id="q", tick=Tick(0), deltas=[delta])
+    entry = write_log(files_at(tmp_path), "log/join-0", tick=Tick(0), deltas=[delta])
     assert entry is not None
 
-    (logged,) = read_log(tmp_path, entry, query_id="q", schemas=[schema])
+    (logged,) = read_log(files_at(tmp_path), entry, schemas=[schema])
 
     assert logged.deltas[0].rows.equals(delta.rows)
 
@@ -66,9 +71,9 @@ def test_merged_logs_give_the_same_epochs_in_order(tmp_path: Path) -> None:
     first = log_epoch(tmp_path, 0, ZSet.of({"id": [1], "note": ["a"]}), ZSet.of({"id": [5]}))
     second = log_epoch(tmp_path, 3, ZSet.of({"id": [2], "note": ["b"]}), ZSet.empty(CUSTOMERS))
 
-    merged = merge_logs(tmp_path, "log/join-0", [first, second])
+    merged = merge_logs(files_at(tmp_path), "log/join-0", [first, second])
 
-    found = list(read_log(tmp_path, merged, query_id="q", schemas=SCHEMAS))
+    found = list(read_log(files_at(tmp_path), merged, schemas=SCHEMAS))
     assert [logged.tick.epoch for logged in found] == [0, 3]
     assert [logged.identity for logged in found] == [first.identity, second.identity]
     assert found[0].deltas[1].to_pylist() == [((5,), 1)]
@@ -78,8 +83,8 @@ def test_merged_logs_give_the_same_epochs_in_order(tmp_path: Path) -> None:
 def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
     entry = log_epoch(tmp_path, 0, ZSet.of({"id": [1], "note": ["a"]}), ZSet.empty(CUSTOMERS))
 
-    with pytest.raises(StateError, match="belongs to query q"):
-        list(read_log(tmp_path, entry, query_id="another", schemas=SCHEMAS))
+    with pytest.raises(StateError, match="checksum"):
+        list(read_log(files_at(tmp_path, "another"), entry, schemas=SCHEMAS))
 
 
 def test_a_damaged_log_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
@@ -88,4 +93,4 @@ def test_a_damaged_log_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-4] + b"\1\2\3\4")
 
     with pytest.raises(StateError, match="checksum"):
-        list(read_log(tmp_path, entry, query_id="q", schemas=SCHEMAS))
+        list(read_log(files_at(tmp_path), entry, schemas=SCHEMAS))

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from functools import reduce
+
 import pytest
 
 from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import MERGE_AFTER_FILES, BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.storage.sealed import UnknownFormatError
 
 
 def log(epoch: int, *, size: int = 100) -> LogEntry:
@@ -55,9 +58,45 @@ def test_a_record_survives_its_file() -> None:
         progress={"epoch": 3},
     )
 
-    assert CommitRecord.from_bytes(record.to_bytes()) == record
+    assert CommitRecord.from_bytes(record.to_bytes(), 3) == record
 
 
-def test_a_record_of_another_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="format 99"):
-        CommitRecord.from_bytes(b'{"format": 99}')
+@pytest.mark.parametrize("data", [b'{"format": 99}', b'{"format":99,"crc32":"00000000","body":{}}'])
+def test_a_record_of_another_format_is_told_from_a_damaged_one(data: bytes) -> None:
+    with pytest.raises(UnknownFormatError, match="format 99"):
+        CommitRecord.from_bytes(data, 3)
+
+
+def test_the_record_of_another_epoch_is_refused() -> None:
+    data = CommitRecord(query_id="q", epoch=3, watermark=None).to_bytes()
+
+    with pytest.raises(ValueError, match="checksum"):
+        CommitRecord.from_bytes(data, 4)
+
+
+def test_a_log_is_due_for_a_snapshot_when_it_outgrows_the_live_rows() -> None:
+    snapshot = SnapshotEntry(0, "id-0", {"left": FileEntry("snapshot/0", 10, 1, 0)}, live_bytes=1000)
+
+    behind = BucketHistory(snapshot, (log(1, size=900),))
+    ahead = BucketHistory(snapshot, (log(1, size=900), log(2, size=200)))
+
+    assert (behind.has_outgrown(100), ahead.has_outgrown(100)) == (False, True)
+    assert not ahead.has_outgrown(5000)
+    assert not BucketHistory().has_outgrown(0)
+
+
+def test_a_byte_is_merged_a_few_times_only_however_long_the_log() -> None:
+    found, merged_bytes = reduce(with_epoch_and_merge, range(MERGE_AFTER_FILES**2), (BucketHistory(), 0))
+
+    assert len(found.logs) < 2 * MERGE_AFTER_FILES
+    assert merged_bytes < 8 * found.log_bytes
+
+
+def with_epoch_and_merge(so_far: tuple[BucketHistory, int], epoch: int) -> tuple[BucketHistory, int]:
+    found, merged_bytes = so_far
+    tail = found.small_tail()
+    if tail:
+        size = sum(entry.file.bytes for entry in tail)
+        whole = LogEntry(tail[0].first_epoch, tail[-1].last_epoch, "m", FileEntry("m", size, 1, 0))
+        found, merged_bytes = found.with_merged(whole), merged_bytes + size
+    return found.with_log(log(epoch)), merged_bytes

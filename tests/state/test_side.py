@@ -360,3 +360,15 @@ def test_an_empty_delta_is_nothing() -> None:
     side.absorb(None, None)
 
     assert (prepared.count, prepared.rejected, side.header.tolist()) == (0, 0, header)
+
+
+def test_compacting_keeps_the_order_of_a_chain() -> None:
+    side = make_side()
+    absorb(side, upsert(*[(number, "ab"[number % 2], "x") for number in range(20)]))
+    absorb(side, delete(*[(number, None, None) for number in range(0, 20, 3)]))
+    absorb(side, upsert((1, "a", "moved"), (4, "a", "kept")))
+    before = [pieces(side, chain) for chain in anatomy(side).chains]
+
+    side.compact()
+
+    assert sorted(pieces(side, chain) for chain in anatomy(side).chains) == sorted(before)

@@ -128,3 +128,21 @@ def test_two_versions_of_one_row_are_no_snapshot() -> None:
         restore_side(make_side(sequenced=True), pa.concat_tables([table, older]))
 
     assert caught.value.code == "SNAPSHOT_CONTRADICTION"
+
+
+def test_the_rows_of_a_key_stand_in_the_order_they_came_to_it() -> None:
+    side = make_side("upsert")
+    absorb(side, insert((1, "a", None), (2, "a", None), (3, "b", None), (4, "a", None)))
+    absorb(side, upsert((2, "b", None), (1, "a", "changed in place")))
+    absorb(side, delete((4, None, None)))
+    absorb(side, insert((5, "b", None), (6, "a", None)))  # one of them gets the record of row 4
+    absorb(side, upsert((2, "a", None)))
+
+    table = snapshot_side(side)
+    again = make_side("upsert")
+    restore_side(again, table)
+
+    rows = list(zip(*(table.column(at).to_pylist() for at in (0, 1)), strict=True))
+    assert [number for number, key in rows if key == "a"] == [1, 6, 2]
+    assert [number for number, key in rows if key == "b"] == [3, 5]
+    assert snapshot_side(again).column(0).to_pylist() == table.column(0).to_pylist()

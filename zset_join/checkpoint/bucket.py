@@ -4,28 +4,26 @@ The law: inside `with BucketState(...) as state`, `state.operator` holds exactly
 whichever worker opened it last and whatever happened to it. Nothing of the current epoch is folded in; that waits for
 the next one. So a retry, a twin attempt and a replay all ask the same state.
 
-The operator lives in mapped files below `localStateDir`. They are a cache: a stamp beside them names the query, the
-last log file that was folded in, and the host's boot. If anything does not fit, the cache is wiped and rebuilt from
-the snapshot and the log. A lock file keeps a second attempt on the same host waiting.
+The operator lives in mapped files on the host (`local_state`), a cache: if anything does not fit, it is wiped and rebuilt from
+the snapshot and the log. An attempt that was overtaken finds files that are ahead of its epoch, or that belong to a later
+driver: it is refused, and leaves them alone.
 
-    <localStateDir>/<query id>/<stage>-<bucket>/{lock, stamp.json, state/}
+Cost: opening warm files maps them, in time that does not depend on their size; folding costs the rows of the epochs missing.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import Protocol
 
-from zset_join.checkpoint.files import read_bytes, remove_tree
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.local_state import LocalState, Stamp, default_local_state_dir, remove_unused
 from zset_join.checkpoint.log import LogEntry, LoggedEpoch, merge_logs, read_log, write_log
+from zset_join.checkpoint.open_operators import KeptOperator, LoggedDeltas, OpenOperators
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.errors import StateError
@@ -33,11 +31,9 @@ from zset_join.protocol import Operator
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["BucketState", "DurableOperator", "StageContext", "default_local_state_dir"]
+__all__ = ["BucketState", "DurableOperator", "StageContext"]
 
-_FORMAT = 1
-_LOCK_SECONDS = 600.0
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_CLEAN_EVERY_SECONDS = 3600.0
 
 
 class DurableOperator(Operator, Protocol):
@@ -50,6 +46,14 @@ class DurableOperator(Operator, Protocol):
 
     def statistics(self) -> dict[str, int]:
         """Return counts for people."""
+        ...
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, and whole."""
+        ...
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays."""
         ...
 
     def close(self) -> None:
@@ -65,12 +69,14 @@ class StageContext:
         query_id: whose state it is.
         stage: name of the stage.
         tick: the epoch to be answered.
-        root: root of the checkpoint.
+        root: folder of the checkpoint, an absolute path or a URI.
         local_state_dir: where mapped state lives; None for the default place of the host.
         digest: digest of the query's description.
+        opened_at_ns: when the driver opened the checkpoint; later drivers have larger numbers.
         histories: bucket to what its state is made of; a bucket without state is missing.
         snapshot_buckets: buckets to write a snapshot of.
         merge_buckets: buckets whose log files to merge.
+        local_state_retention_seconds: when to remove local state that nobody uses; None for never.
     """
 
     query_id: str
@@ -79,18 +85,20 @@ class StageContext:
     root: str
     local_state_dir: str | None
     digest: str
+    opened_at_ns: int = 0
     histories: Mapping[int, BucketHistory] = field(default_factory=dict)
     snapshot_buckets: frozenset[int] = frozenset()
     merge_buckets: frozenset[int] = frozenset()
+    local_state_retention_seconds: int | None = None
+
+    @property
+    def files(self) -> CheckpointFiles:
+        """Return the files of the checkpoint."""
+        return CheckpointFiles.at(self.root, self.query_id)
 
     def has_chores(self, bucket: int) -> bool:
         """Say whether a bucket must be opened even when it has no rows."""
         return bucket in self.snapshot_buckets or bucket in self.merge_buckets
-
-
-def default_local_state_dir() -> Path:
-    """Return where this host keeps mapped state unless told otherwise; the same after a restart."""
-    return Path(tempfile.gettempdir()) / f"zset_join-{os.getuid()}"
 
 
 class BucketState:
@@ -107,6 +115,7 @@ class BucketState:
         merged: the log file merged on the way, or None.
         seconds: wall-clock seconds spent opening and folding.
         was_rebuilt: the mapped files could not be used and were made anew.
+        is_warm: the mapped files were here, at most one epoch behind; None for a bucket that remembers nothing yet.
     """
 
     def __init__(self, context: StageContext, bucket: int, build: Callable[[str], DurableOperator]) -> None:
@@ -118,35 +127,32 @@ class BucketState:
         self.was_rebuilt = False
         self._build = build
         self._history = context.histories.get(bucket, BucketHistory())
-        self._root = Path(context.root)
-        base = default_local_state_dir() if context.local_state_dir is None else Path(context.local_state_dir)
+        self.is_warm: bool | None = False if self._history != BucketHistory() else None
+        self._files = context.files
         self._folder = f"{context.stage}-{bucket}"
-        self._home = base / context.query_id / self._folder
+        self._base = default_local_state_dir() if context.local_state_dir is None else Path(context.local_state_dir)
         self._operator: DurableOperator | None = None
-        self._lock: IO[bytes] | None = None
+        self._local: LocalState | None = None
         self._folded: str = ""
+        self._logged: LoggedDeltas | None = None
 
     @property
     def operator(self) -> DurableOperator:
         """Return the operator, in the state before the epoch."""
         if self._operator is None:
-            raise StateError(f"bucket {self._folder} is not open; enter it with `with`.", code="BUCKET_CLOSED")
+            raise self._not_open()
         return self._operator
 
     def log(self, deltas: Sequence[ZSet]) -> LogEntry | None:
         """Write this epoch's input to the log; None when it has no rows."""
-        return write_log(
-            self._root,
-            f"log/{self._folder}",
-            query_id=self.context.query_id,
-            tick=self.context.tick,
-            deltas=deltas,
-        )
+        entry = write_log(self._files, f"log/{self._folder}", tick=self.context.tick, deltas=deltas)
+        if entry is not None:
+            self._logged = LoggedDeltas.small_enough(entry.identity, self.context.tick, deltas)
+        return entry
 
     def __enter__(self) -> BucketState:
         started = time.perf_counter()
-        self._home.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(self._home / "lock")
+        self._local = LocalState.acquire(self._base, self.context.query_id, self._folder)
         try:
             self._open()
             opened = time.perf_counter()
@@ -161,32 +167,66 @@ class BucketState:
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is None and not self._opened().is_private:
+            _kept_open.keep(self._opened().directory, self.context.opened_at_ns, KeptOperator(self.operator, self._logged))
+            self._operator = None
         self._release()
+        if error is None and self.context.local_state_retention_seconds is not None and _cleaning_is_due():
+            remove_unused(self._base, self.context.local_state_retention_seconds)
 
     def _open(self) -> None:
         """Open the mapped files when they are ours and fit; else start anew."""
-        stamp = self._read_stamp()
-        if stamp is not None and self._is_known(stamp["folded"]):
-            try:
-                self._operator = self._build(str(self._home / "state"))
-            except StateError:
-                self._operator = None  # half-written or of another layout: rebuilt below from what is committed
-            if self._operator is not None:
-                if self._operator.absorbed_epoch == stamp["absorbed_epoch"]:
-                    self._folded = stamp["folded"]
-                    return
-                self._operator.close()
-        self._rebuild(had_files=(self._home / "state").exists())
+        stamp = self._opened().read_stamp(query_id=self.context.query_id, digest=self.context.digest)
+        if stamp is not None:
+            self._refuse_if_overtaken(stamp)
+            if self._is_known(stamp.folded):
+                self._operator = self._operator_over_the_files()
+                if self._operator is not None:
+                    if self._operator.absorbed_epoch == stamp.absorbed_epoch:
+                        self._folded = stamp.folded
+                        self.is_warm = None if self.is_warm is None else len(self._missing_logs()[0]) <= 1
+                        return
+                    self._operator.close()
+        self._rebuild()
 
-    def _rebuild(self, *, had_files: bool) -> None:
-        self.was_rebuilt = had_files
-        (self._home / "stamp.json").unlink(missing_ok=True)
-        remove_tree(self._home / "state")
-        (self._home / "state").mkdir()
-        self._operator = self._build(str(self._home / "state"))
+    def _operator_over_the_files(self) -> DurableOperator | None:
+        """Return the operator this process kept open, or a new one; None where the files are half-written or do not fit."""
+        directory = self._opened().directory
+        kept = _kept_open.take(directory, self.context.opened_at_ns)
+        if kept is not None:
+            self._logged = kept.logged
+            return kept.operator
+        try:
+            return self._build(directory)
+        except StateError:
+            return None  # rebuilt from what is committed
+
+    def _refuse_if_overtaken(self, stamp: Stamp) -> None:
+        """Raise when the epoch, or the driver, has been left behind by the one the files are for.
+
+        Files that are ahead although an earlier driver left them are not a sign of that: the checkpoint was brought back from a
+        copy, and they are rebuilt.
+        """
+        context = self.context
+        is_ahead = stamp.absorbed_epoch >= context.tick.epoch
+        if stamp.opened_at_ns > context.opened_at_ns or (is_ahead and stamp.opened_at_ns == context.opened_at_ns):
+            raise StateError(
+                f"this attempt at epoch {context.tick.epoch} of bucket {self._folder} came too late: the local state stands at "
+                f"epoch {stamp.absorbed_epoch} already, so that epoch was committed by another attempt. Nothing was read or "
+                "changed, and nothing need be done.",
+                code="STALE_ATTEMPT",
+                epoch=context.tick.epoch,
+                absorbed_epoch=stamp.absorbed_epoch,
+            )
+
+    def _rebuild(self) -> None:
+        local = self._opened()
+        self.is_warm = None if self.is_warm is None else False
+        self.was_rebuilt = local.start_anew() or local.is_private
+        self._operator = self._build(local.directory)
         self._folded = ""
         if self._history.snapshot is not None:
-            self._operator.restore(read_snapshot(self._root, self._history.snapshot))
+            self._operator.restore(read_snapshot(self._files, self._history.snapshot))
             self._folded = self._history.snapshot.identity
         self._write_stamp()
 
@@ -213,15 +253,17 @@ class BucketState:
                 self._folded = logged.identity
             if skipping:  # the mapped files end with an epoch that was never committed
                 self.operator.close()
-                self._rebuild(had_files=True)
+                self._rebuild()
                 self._fold()
                 return
         if missing:
             self._write_stamp()
 
     def _read(self, log: LogEntry) -> Iterator[LoggedEpoch]:
-        schemas = [relation.schema for relation in self.operator.inputs]
-        return read_log(self._root, log, query_id=self.context.query_id, schemas=schemas)
+        logged, self._logged = self._logged, None
+        if logged is not None and logged.identity == log.identity and log.first_epoch == log.last_epoch:
+            return iter((LoggedEpoch(logged.tick, logged.deltas, logged.identity),))
+        return read_log(self._files, log, schemas=[relation.schema for relation in self.operator.inputs])
 
     def _missing_logs(self) -> tuple[tuple[LogEntry, ...], bool]:
         """Return the log files to read, and whether the first one begins with epochs that are there already."""
@@ -235,83 +277,64 @@ class BucketState:
         """Write a snapshot or merge the log, when the driver asked for it."""
         if self.bucket in self.context.snapshot_buckets:
             self.snapshot = write_snapshot(
-                self._root,
+                self._files,
                 f"snapshot/{self._folder}",
                 self.operator.snapshot(),
                 through_epoch=self._history.logs[-1].last_epoch,
                 identity=self._folded,
             )
         elif self.bucket in self.context.merge_buckets:
-            self.merged = merge_logs(self._root, f"log/{self._folder}", self._history.small_tail())
-
-    def _read_stamp(self) -> dict[str, Any] | None:
-        """Return the stamp of the mapped files when they belong to this query and were not cut off by a crash."""
-        data = read_bytes(self._home / "stamp.json")
-        if data is None:
-            return None
-        try:
-            stamp: dict[str, Any] = json.loads(data)
-        except ValueError:
-            return None  # cut off while it was written: the files are rebuilt
-        same = all(stamp.get(name) == value for name, value in self._stamp_facts().items())
-        return stamp if same else None
+            self.merged = merge_logs(self._files, f"log/{self._folder}", self._history.small_tail())
 
     def _write_stamp(self) -> None:
-        stamp = {
-            **self._stamp_facts(),
-            "folded": self._folded,
-            "absorbed_epoch": self.operator.absorbed_epoch,
-        }
-        beside = self._home / f".stamp-{os.getpid()}"
-        beside.write_text(json.dumps(stamp))
-        beside.replace(self._home / "stamp.json")
+        context = self.context
+        stamp = Stamp.here(
+            query_id=context.query_id,
+            digest=context.digest,
+            folded=self._folded,
+            absorbed_epoch=self.operator.absorbed_epoch,
+            opened_at_ns=context.opened_at_ns,
+        )
+        self._opened().write_stamp(stamp)
 
-    def _stamp_facts(self) -> dict[str, Any]:
-        """Return what must be equal for mapped files to be used.
+    def _opened(self) -> LocalState:
+        if self._local is None:
+            raise self._not_open()
+        return self._local
 
-        Files are not synced, so they are trusted only within one boot of the host.
-        """
-        boot = read_bytes(_BOOT_ID)
-        return {
-            "format": _FORMAT,
-            "query_id": self.context.query_id,
-            "digest": self.context.digest,
-            "boot": None if boot is None else boot.decode().strip(),
-        }
+    def _not_open(self) -> StateError:
+        return StateError(f"bucket {self._folder} is not open; enter it with `with`.", code="BUCKET_CLOSED")
 
     def _release(self) -> None:
-        if self._operator is not None:
-            self._operator.close()
-            self._operator = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        try:
+            if self._operator is not None:
+                self._operator.close()
+                self._operator = None
+        finally:
+            if self._local is not None:
+                self._local.close()
+                self._local = None
+
+
+_kept_open: OpenOperators[DurableOperator] = OpenOperators()
+_next_cleaning = 0.0
+
+
+def close_kept_operators() -> None:
+    """Close what this process keeps open between epochs, as its end would."""
+    _kept_open.clear()
+
+
+def _cleaning_is_due() -> bool:
+    """Say whether this process has not looked for unused state for an hour."""
+    global _next_cleaning
+    now = time.monotonic()
+    if now < _next_cleaning:
+        return False
+    _next_cleaning = now + _CLEAN_EVERY_SECONDS
+    return True
 
 
 def _epoch_of(identity: str) -> int:
     """Return the epoch an attempt name begins with; -1 for none."""
     return int(identity.partition("-")[0]) if identity else -1
-
-
-def _lock(path: Path) -> IO[bytes]:
-    """Take the lock of a bucket; closing the file gives it back.
-
-    Raises:
-        StateError: another process holds it for too long.
-    """
-    file = path.open("ab")
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                file.close()
-                raise StateError(
-                    f"{path} is held by another process for more than {_LOCK_SECONDS:.0f} seconds; an older attempt of this "
-                    "bucket hangs. End that worker, or give this query another localStateDir.",
-                    code="STATE_LOCKED",
-                    lock=str(path),
-                ) from None
-            time.sleep(0.005)

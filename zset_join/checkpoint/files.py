@@ -1,46 +1,28 @@
-"""Every file operation of a checkpoint.
+"""The files of one query's checkpoint: written once, listed with a checksum, believed only when the checksum fits.
 
-The law: a name that a reader can see belongs to a whole file. `write_atomic` writes beside the name and renames;
-`NewFile` writes under a name nobody looks for until it is listed in a commit record. Both reach the disk (fsync of
-the file and of its directory) before they return.
+The law: a file is what a commit record says it is, or reading it raises. The checksum (CRC-32) starts from the query's id and
+the file's name, and a name says kind, stage, bucket, epoch and attempt: a file of another query, bucket or epoch, an older one
+of the same place, and any damaged byte are all caught.
 
-Names inside a checkpoint are relative to its root, with `/`. The root is a local path or a `file:` URI; other file
-systems come with a later version and only this module will know them.
+A new file stands under a name nobody looks for until it is listed; a durable one is on the disk before it can be listed.
 
-Limits: rename is atomic on POSIX file systems; on network mounts as far as they promise it.
+Names are relative to the checkpoint's folder, with `/`; that folder may be on any file system (`zset_join.storage.folder`).
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
 import uuid
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import unquote, urlparse
 
-from zset_join.errors import OptionError, StateError
+import pyarrow as pa
 
-__all__ = [
-    "FileEntry",
-    "NewFile",
-    "attempt_name",
-    "check_file",
-    "local_path",
-    "read_bytes",
-    "remove_files",
-    "remove_tree",
-    "sync_directory",
-    "write_atomic",
-]
+from zset_join.errors import StateError
+from zset_join.storage.folder import Folder, open_folder
 
-_CHUNK_BYTES = 1 << 20
+__all__ = ["CheckpointFiles", "FileEntry", "NewFile", "attempt_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +30,10 @@ class FileEntry:
     """Say what a listed file must be.
 
     Args:
-        name: path relative to the root of the checkpoint.
+        name: path relative to the folder of the checkpoint.
         bytes: its size.
         rows: rows in it.
-        crc32: checksum of all of it.
+        crc32: checksum over query id, name and all bytes.
     """
 
     name: str
@@ -69,85 +51,130 @@ class FileEntry:
         return cls(found["name"], found["bytes"], found["rows"], found["crc32"])
 
 
-def local_path(location: str, *, option: str = "checkpointLocation") -> Path:
-    """Return the local path of a location.
-
-    Args:
-        location: a path or a `file:` URI.
-        option: name of the option it came from, for the message.
-
-    Raises:
-        OptionError: the location is on another file system.
-
-    >>> local_path("file:///data/a%20b").as_posix()
-    '/data/a b'
-    """
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location):
-        return Path(location).absolute()
-    parsed = urlparse(location)
-    if parsed.scheme != "file" or parsed.netloc not in ("", "localhost"):
-        raise OptionError(
-            f"{option}={location!r} is on the file system {parsed.scheme!r}; this version keeps its files on a local or "
-            "mounted one. Give a path that the driver and all workers share.",
-            code="FILE_SYSTEM",
-            option=option,
-            value=location,
-        )
-    return Path(unquote(parsed.path))
-
-
 def attempt_name(epoch: int, suffix: str) -> str:
     """Return a file name that sorts by epoch and that no other attempt uses."""
     return f"{epoch:020d}-{uuid.uuid4().hex}{suffix}"
 
 
+class CheckpointFiles:
+    """Read and write the files of one query.
+
+    Args:
+        folder: where they are.
+        query_id: whose they are.
+    """
+
+    def __init__(self, folder: Folder, query_id: str) -> None:
+        self.folder = folder
+        self.query_id = query_id
+
+    @classmethod
+    def at(cls, location: str, query_id: str) -> CheckpointFiles:
+        """Open the folder at a location: an absolute path or a URI."""
+        return cls(open_folder(location), query_id)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CheckpointFiles.at, (self.folder.location, self.query_id)
+
+    def create(self, name: str, *, durable: bool = True) -> NewFile:
+        """Begin a new file; see `NewFile`."""
+        return NewFile(self, name, durable=durable)
+
+    def read(self, entry: FileEntry) -> pa.Buffer:
+        """Return all bytes of a listed file.
+
+        Raises:
+            StateError: the file is missing, or not what was listed.
+
+        Cost: one read of the file; its bytes in memory.
+        """
+        return self._checked(entry, self.folder.read(entry.name))
+
+    def view(self, entry: FileEntry) -> pa.Buffer:
+        """Return all bytes of a listed file, mapped where the file system can.
+
+        For files that were written a moment ago: where the disk fails under a mapping, the process ends.
+
+        Raises:
+            StateError: the file is missing, or not what was listed.
+
+        Cost: one pass over the file.
+        """
+        return self._checked(entry, self.folder.view(entry.name))
+
+    def check(self, entry: FileEntry) -> str:
+        """Return the path or URI of a listed file, after looking at every byte of it.
+
+        Raises:
+            StateError: the file is missing, or not what was listed.
+        """
+        self.view(entry)
+        return self.uri(entry.name)
+
+    def uri(self, name: str) -> str:
+        """Return the absolute path or URI of a file."""
+        return self.folder.uri(name)
+
+    def first_checksum(self, name: str) -> int:
+        """Return what the checksum of a file starts from."""
+        return zlib.crc32(f"{self.query_id}\n{name}\n".encode())
+
+    def _checked(self, entry: FileEntry, found: pa.Buffer | None) -> pa.Buffer:
+        if found is None:
+            raise self._damaged(entry, "is missing")
+        if found.size != entry.bytes:
+            raise self._damaged(entry, f"has {found.size} bytes where {entry.bytes} were written")
+        if zlib.crc32(found, self.first_checksum(entry.name)) != entry.crc32:
+            raise self._damaged(entry, "does not have the checksum it was written with")
+        return found
+
+    def _damaged(self, entry: FileEntry, what: str) -> StateError:
+        path = self.uri(entry.name)
+        return StateError(
+            f"checkpoint file {path} {what}; the checkpoint cannot be read past it, and nothing was answered from it. Bring "
+            "the file back from a copy of the checkpoint directory, go back by one epoch (how-to: restart and checkpoint), or "
+            "start with a new checkpointLocation.",
+            code="DAMAGED_FILE",
+            file=path,
+            expected_bytes=entry.bytes,
+        )
+
+
 class NewFile:
     """Write a file nobody reads yet, counting bytes and checksum on the way.
 
-    Leaving the context puts it on the disk; leaving it with an exception removes it.
+    Leaving the context completes it; leaving it with an exception removes it.
 
     Args:
-        root: root of the checkpoint.
-        name: relative path; its directory is made.
+        files: the checkpoint.
+        name: relative path; the places above it are made.
         durable: wait for the disk. False for files that can be made again.
     """
 
-    def __init__(self, root: Path, name: str, *, durable: bool = True) -> None:
+    def __init__(self, files: CheckpointFiles, name: str, *, durable: bool = True) -> None:
         self.name = name
         self.bytes = 0
-        self.crc32 = 0
+        self.crc32 = files.first_checksum(name)
         self.closed = False
         self._durable = durable
-        self._path = root / name
-        try:
-            self._file = self._path.open("xb")
-        except FileNotFoundError:
-            make_directories(root, Path(name).parent)
-            self._file = self._path.open("xb")
+        self._files = files
+        self._file = files.folder.create(name)
 
     def write(self, data: Any) -> int:
         """Append bytes."""
         view = memoryview(data)
         self.crc32 = zlib.crc32(view, self.crc32)
         self.bytes += view.nbytes
-        self._file.write(view)
-        return view.nbytes
+        return self._file.write(view)
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
-        self._file.flush()
+        """Do nothing: bytes are handed on when there are enough, and when the file is closed."""
 
     def close(self) -> None:
-        """Close; the disk has everything when this returns, if the file is durable."""
-        if self.closed:
-            return
-        self._file.flush()
-        if self._durable:
-            os.fsync(self._file.fileno())
-        self._file.close()
-        self.closed = True
-        if self._durable:
-            sync_directory(self._path.parent)
+        """Complete the file; the disk has everything when this returns, if the file is durable."""
+        if not self.closed:
+            self.closed = True
+            self._file.close(durable=self._durable)
 
     def entry(self, rows: int) -> FileEntry:
         """Return what a commit record says about the file."""
@@ -160,118 +187,16 @@ class NewFile:
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error_type is None:
-            self.close()
-            return
-        self.closed = True
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+            try:
+                self.close()
+            except BaseException:
+                self._discard()
+                raise
+        else:
+            self._discard()
 
-
-def make_directories(root: Path, relative: Path) -> None:
-    """Make the directories below the root, each known to the disk."""
-    current = root
-    current.mkdir(parents=True, exist_ok=True)
-    for part in relative.parts:
-        below = current / part
-        if not below.is_dir():
-            below.mkdir(exist_ok=True)
-            sync_directory(current)
-        current = below
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replace or make a file in one step: afterwards a reader sees the old file or all of the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with beside.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Put the names in a directory on the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_bytes(path: Path) -> bytes | None:
-    """Return the bytes of a file, or None when there is none."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-
-
-def check_file(root: Path, entry: FileEntry, *, whole: bool = True) -> Path:
-    """Return the path of a listed file after checking that it is what was listed.
-
-    Args:
-        root: root of the checkpoint.
-        entry: what the commit record says.
-        whole: read all of it for the checksum; False compares the size alone.
-
-    Raises:
-        StateError: the file is missing or damaged.
-
-    Cost: one read of the file when `whole`, about 1 ms per 2 MB.
-    """
-    path = root / entry.name
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError as error:
-        raise _damaged(path, "is missing", entry) from error
-    if size != entry.bytes:
-        raise _damaged(path, f"has {size} bytes where {entry.bytes} were written", entry)
-    if whole:
-        crc32 = 0
-        for chunk in _chunks(path):
-            crc32 = zlib.crc32(chunk, crc32)
-        if crc32 != entry.crc32:
-            raise _damaged(path, "does not have the checksum it was written with", entry)
-    return path
-
-
-def remove_files(root: Path, names: list[str]) -> None:
-    """Remove files that are no longer listed; one that is gone already is no error."""
-    for name in names:
-        (root / name).unlink(missing_ok=True)
-
-
-def remove_tree(directory: Path) -> None:
-    """Remove a directory and all below it; one that is not there is no error."""
-    with _gone_is_fine():
-        shutil.rmtree(directory)
-
-
-@contextmanager
-def _gone_is_fine() -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        return
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
-
-
-def _damaged(path: Path, what: str, entry: FileEntry) -> StateError:
-    return StateError(
-        f"checkpoint file {path} {what}; the checkpoint cannot be read past it. Bring the file back from a copy of the "
-        "checkpoint directory, or start with a new checkpointLocation.",
-        code="DAMAGED_FILE",
-        file=str(path),
-        expected_bytes=entry.bytes,
-    )
+    def _discard(self) -> None:
+        was_completed, self.closed = self.closed, True
+        self._file.discard()
+        if was_completed:
+            self._files.folder.remove(self.name)

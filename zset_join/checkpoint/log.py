@@ -4,9 +4,9 @@ The law: absorbing the logged deltas in order, from nothing or from a snapshot, 
 
 A file is a sequence of Arrow IPC streams, one per input that had rows. Each stream says in its schema metadata whose
 it is (query, stage, bucket), of which epoch and watermark, and of which attempt; its last column is the weight. Files
-of several epochs are therefore merged by joining their bytes. Reading maps the file: no row is copied.
+of several epochs are therefore merged by joining their bytes.
 
-Limits: a merged file is read from its start even when only its end is wanted.
+Memory: one file at a time, written and read. Limits: a merged file is read from its start even when only its end is wanted.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from zset_join.checkpoint.files import FileEntry, NewFile, attempt_name, check_file
+from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.errors import StateError
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["LogEntry", "LoggedEpoch", "merge_logs", "read_log", "write_deltas", "write_log"]
+__all__ = ["LogEntry", "LoggedEpoch", "merge_logs", "read_log", "write_log"]
 
-_FORMAT = 1
+_FORMAT = 2
+_SMALL_BYTES = 16 * 1024 * 1024
 _METADATA_KEY = b"zset_join"
 _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
@@ -47,6 +47,16 @@ class LogEntry:
     last_epoch: int
     identity: str
     file: FileEntry
+
+    @property
+    def is_merged(self) -> bool:
+        """Say whether it holds several epochs."""
+        return self.first_epoch < self.last_epoch
+
+    @property
+    def is_small(self) -> bool:
+        """Say whether merging it with others pays."""
+        return self.file.bytes < _SMALL_BYTES
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as it stands in a commit record."""
@@ -72,13 +82,12 @@ class LoggedEpoch:
     identity: str
 
 
-def write_log(root: Path, folder: str, *, query_id: str, tick: Tick, deltas: Sequence[ZSet]) -> LogEntry | None:
+def write_log(files: CheckpointFiles, folder: str, *, tick: Tick, deltas: Sequence[ZSet]) -> LogEntry | None:
     """Write the input of one bucket in one epoch.
 
     Args:
-        root: root of the checkpoint.
-        folder: folder of this stage and bucket, relative to the root.
-        query_id: whose log it is.
+        files: the checkpoint.
+        folder: folder of this stage and bucket in it.
         tick: the epoch.
         deltas: one delta per input.
 
@@ -91,13 +100,15 @@ def write_log(root: Path, folder: str, *, query_id: str, tick: Tick, deltas: Seq
     if not rows:
         return None
     name = attempt_name(tick.epoch, ".arrows")
-    with NewFile(root, f"{folder}/{name}") as file:
-        write_deltas(file, deltas, {"query_id": query_id, "bucket": folder, "identity": name}, tick)
+    facts = {"query_id": files.query_id, "bucket": folder, "identity": name}
+    with files.create(f"{folder}/{name}") as file:
+        file.write(_serialised(deltas, facts, tick))
     return LogEntry(tick.epoch, tick.epoch, name, file.entry(rows))
 
 
-def write_deltas(file: NewFile, deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> None:
-    """Append one IPC stream per delta that has rows."""
+def _serialised(deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> pa.Buffer:
+    """Return one IPC stream per delta that has rows, one after the other."""
+    sink = pa.BufferOutputStream()
     for position, delta in enumerate(deltas):
         if not len(delta):
             continue
@@ -105,31 +116,31 @@ def write_deltas(file: NewFile, deltas: Sequence[ZSet], facts: dict[str, Any], t
         fields = [*delta.schema, _WEIGHT_FIELD]
         schema = pa.schema(fields, metadata={_METADATA_KEY: json.dumps(note).encode()})
         batch = pa.RecordBatch.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=schema)
-        with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), schema) as writer:
+        with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(batch)
+    return sink.getvalue()
 
 
-def read_log(root: Path, entry: LogEntry, *, query_id: str, schemas: Sequence[pa.Schema]) -> Iterator[LoggedEpoch]:
+def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Schema]) -> Iterator[LoggedEpoch]:
     """Yield the epochs of a log file in order.
 
     Args:
-        root: root of the checkpoint.
+        files: the checkpoint.
         entry: the file.
-        query_id: whose log it must be.
         schemas: the schemas of the inputs; an input without rows comes back empty.
 
     Raises:
         StateError: the file is missing, damaged, or of another query.
     """
-    path = check_file(root, entry.file)
     waiting: LoggedEpoch | None = None
-    for note, delta in _streams(path):
-        if note["format"] != _FORMAT or note["query_id"] != query_id:
+    for note, delta in _streams(files.read(entry.file)):
+        if note["format"] != _FORMAT or note["query_id"] != files.query_id:
+            path = files.uri(entry.file.name)
             raise StateError(
-                f"log file {path} belongs to query {note['query_id']} (format {note['format']}), not to {query_id} (format "
-                f"{_FORMAT}). Give each query a checkpointLocation of its own.",
+                f"log file {path} belongs to query {note['query_id']} (format {note['format']}), not to {files.query_id} "
+                f"(format {_FORMAT}). Give each query a checkpointLocation of its own.",
                 code="FOREIGN_STATE",
-                file=str(path),
+                file=path,
             )
         if waiting is not None and waiting.identity != note["identity"]:
             yield waiting
@@ -144,11 +155,11 @@ def read_log(root: Path, entry: LogEntry, *, query_id: str, schemas: Sequence[pa
         yield waiting
 
 
-def merge_logs(root: Path, folder: str, entries: Sequence[LogEntry]) -> LogEntry:
+def merge_logs(files: CheckpointFiles, folder: str, entries: Sequence[LogEntry]) -> LogEntry:
     """Join log files of neighbouring epochs into one.
 
     Args:
-        root: root of the checkpoint.
+        files: the checkpoint.
         folder: folder of this stage and bucket.
         entries: the files, in the order of their epochs; at least one.
 
@@ -156,21 +167,20 @@ def merge_logs(root: Path, folder: str, entries: Sequence[LogEntry]) -> LogEntry
         StateError: a file is missing or damaged.
     """
     last = entries[-1]
-    with NewFile(root, f"{folder}/{attempt_name(last.last_epoch, '-merged.arrows')}") as file:
+    with files.create(f"{folder}/{attempt_name(last.last_epoch, '-merged.arrows')}") as file:
         for entry in entries:
-            file.write(check_file(root, entry.file).read_bytes())
+            file.write(files.read(entry.file))
     rows = sum(entry.file.rows for entry in entries)
     return LogEntry(entries[0].first_epoch, last.last_epoch, last.identity, file.entry(rows))
 
 
-def _streams(path: Path) -> Iterator[tuple[dict[str, Any], ZSet]]:
-    with pa.memory_map(str(path)) as source:
-        size = source.size()
-        while source.tell() < size:
-            reader = pa.ipc.open_stream(source)
-            note = json.loads(reader.schema.metadata[_METADATA_KEY])
-            schema = pa.schema(list(reader.schema)[:-1])
-            for batch in reader:
-                weights = np.asarray(batch.column(batch.num_columns - 1), dtype=np.int64)
-                rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
-                yield note, ZSet(rows, weights)
+def _streams(found: pa.Buffer) -> Iterator[tuple[dict[str, Any], ZSet]]:
+    source = pa.BufferReader(found)
+    while source.tell() < found.size:
+        reader = pa.ipc.open_stream(source)
+        note = json.loads(reader.schema.metadata[_METADATA_KEY])
+        schema = pa.schema(list(reader.schema)[:-1])
+        for batch in reader:
+            weights = np.asarray(batch.column(batch.num_columns - 1), dtype=np.int64)
+            rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+            yield note, ZSet(rows, weights)

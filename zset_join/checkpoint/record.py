@@ -1,14 +1,14 @@
 """The commit record of an epoch: the one file that makes the epoch true.
 
 The law: an epoch counts exactly when its record is there. The record lists every file the state consists of after it,
-so the newest record alone is enough to go on; files it does not list do not exist for a reader.
+so the newest record alone is enough to go on; files it does not list do not exist for a reader. A checksum covers every byte
+of the record and its epoch.
 
 Memory: one line per listed file, at most `MERGE_AFTER_FILES` and a few large ones per bucket.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["MERGE_AFTER_FILES", "BucketHistory", "CommitRecord", "PartEntry"]
+__all__ = ["MERGE_AFTER_FILES", "RECORD_FORMAT", "BucketHistory", "CommitRecord", "PartEntry"]
 
 MERGE_AFTER_FILES = 64
-_FORMAT = 1
-_SMALL_LOG_BYTES = 16 * 1024 * 1024
+RECORD_FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,33 @@ class BucketHistory:
         return replace(self, logs=(*before, merged, *after))
 
     def small_tail(self) -> tuple[LogEntry, ...]:
-        """Return the newest log files when they have become many, and small enough to be merged into one."""
-        start = len(self.logs)
-        while start and self.logs[start - 1].file.bytes < _SMALL_LOG_BYTES:
+        """Return the newest log files when they have become many, and small enough to be merged into one.
+
+        Merged files before them that are not larger than all after them are merged along: so there are few of them, and a byte
+        is merged as often as the sizes can double.
+        """
+        start, following_bytes = len(self.logs), 0
+        while start and self.logs[start - 1].is_small and not self.logs[start - 1].is_merged:
             start -= 1
-        tail = self.logs[start:]
-        return tail if len(tail) >= MERGE_AFTER_FILES else ()
+            following_bytes += self.logs[start].file.bytes
+        if len(self.logs) - start < MERGE_AFTER_FILES:
+            return ()
+        while start and self.logs[start - 1].is_small and self.logs[start - 1].file.bytes <= following_bytes:
+            start -= 1
+            following_bytes += self.logs[start].file.bytes
+        return self.logs[start:]
+
+    def has_outgrown(self, at_least_bytes: int) -> bool:
+        """Say whether the log has outgrown the live rows, so that a snapshot pays.
+
+        A snapshot writes the live rows once; it is due when the log since the last one has at least as many bytes as those rows
+        had then. So each logged byte pays for at most one byte of snapshots.
+
+        Args:
+            at_least_bytes: size of a log that is too small to bother.
+        """
+        live_bytes = 0 if self.snapshot is None else self.snapshot.live_bytes
+        return bool(self.logs) and self.log_bytes > max(at_least_bytes, live_bytes)
 
     def file_names(self) -> Iterator[str]:
         """Yield the names of all files."""
@@ -126,6 +147,9 @@ class CommitRecord:
         parts: the answer of the epoch.
         quarantined: the rows it put aside.
         progress: counts and times of the epoch, for people.
+        offsets: digest of what Spark says the epoch read; None when it could not be told.
+        owner: name of the driver that committed it; None outside Spark.
+        opened_at_ns: when that driver opened the checkpoint, in nanoseconds since 1970; later drivers have larger numbers.
     """
 
     query_id: str
@@ -135,15 +159,17 @@ class CommitRecord:
     parts: tuple[PartEntry, ...] = ()
     quarantined: tuple[PartEntry, ...] = ()
     progress: Mapping[str, Any] = field(default_factory=dict)
+    offsets: str | None = None
+    owner: str | None = None
+    opened_at_ns: int = 0
 
     def state_files(self) -> set[str]:
         """Return the names of all files the state consists of."""
         return {name for history in self.histories.values() for name in history.file_names()}
 
     def to_bytes(self) -> bytes:
-        """Return the record as the JSON of its file."""
+        """Return the record as the bytes of its file."""
         found = {
-            "format": _FORMAT,
             "query_id": self.query_id,
             "epoch": self.epoch,
             "watermark": self.watermark,
@@ -151,19 +177,25 @@ class CommitRecord:
             "parts": [part.to_json() for part in self.parts],
             "quarantined": [part.to_json() for part in self.quarantined],
             "progress": dict(self.progress),
+            "offsets": self.offsets,
+            "owner": self.owner,
+            "opened_at_ns": self.opened_at_ns,
         }
-        return json.dumps(found, separators=(",", ":")).encode()
+        return seal(found, version=RECORD_FORMAT, name=_name(self.epoch))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> CommitRecord:
+    def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
         """Build from the bytes of a file.
 
+        Args:
+            data: all bytes of it.
+            epoch: the epoch its name says.
+
         Raises:
-            ValueError: the bytes are no record of this format.
+            UnknownFormatError: it is a record of another layout.
+            ValueError: the bytes are not those of the record of this epoch.
         """
-        found = json.loads(data)
-        if found.get("format") != _FORMAT:
-            raise ValueError(f"commit record of format {found.get('format')}, expected {_FORMAT}")
+        found = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
         return cls(
             query_id=found["query_id"],
             epoch=found["epoch"],
@@ -172,4 +204,11 @@ class CommitRecord:
             parts=tuple(PartEntry.from_json(part) for part in found["parts"]),
             quarantined=tuple(PartEntry.from_json(part) for part in found["quarantined"]),
             progress=found["progress"],
+            offsets=found["offsets"],
+            owner=found["owner"],
+            opened_at_ns=found["opened_at_ns"],
         )
+
+
+def _name(epoch: int) -> str:
+    return f"commits/{epoch}"

@@ -3,19 +3,20 @@
 The law: restoring a snapshot and absorbing the logged epochs after it gives the state of the operator.
 
 One Parquet file per table the operator names. The Arrow schema is kept in the file, so types come back exactly.
+
+Memory: the live rows of one bucket as Arrow data, and when they are read the compressed file beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.checkpoint.files import FileEntry, NewFile, attempt_name, check_file
+from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 
 __all__ = ["SnapshotEntry", "read_snapshot", "write_snapshot"]
 
@@ -28,11 +29,13 @@ class SnapshotEntry:
         through_epoch: the last epoch it includes.
         identity: name of the attempt that wrote the last log file it includes.
         tables: table name to file.
+        live_bytes: bytes of the tables as Arrow data, which is how the log counts too; the files are compressed.
     """
 
     through_epoch: int
     identity: str
     tables: Mapping[str, FileEntry]
+    live_bytes: int = 0
 
     @property
     def bytes(self) -> int:
@@ -42,23 +45,28 @@ class SnapshotEntry:
     def to_json(self) -> dict[str, Any]:
         """Return the entry as it stands in a commit record."""
         tables = {name: entry.to_json() for name, entry in self.tables.items()}
-        return {"through_epoch": self.through_epoch, "identity": self.identity, "tables": tables}
+        return {
+            "through_epoch": self.through_epoch,
+            "identity": self.identity,
+            "tables": tables,
+            "live_bytes": self.live_bytes,
+        }
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> SnapshotEntry:
         """Build from what `to_json` gave."""
         tables = {name: FileEntry.from_json(entry) for name, entry in found["tables"].items()}
-        return cls(found["through_epoch"], found["identity"], tables)
+        return cls(found["through_epoch"], found["identity"], tables, found["live_bytes"])
 
 
 def write_snapshot(
-    root: Path, folder: str, tables: Mapping[str, pa.Table], *, through_epoch: int, identity: str
+    files: CheckpointFiles, folder: str, tables: Mapping[str, pa.Table], *, through_epoch: int, identity: str
 ) -> SnapshotEntry:
     """Write a snapshot.
 
     Args:
-        root: root of the checkpoint.
-        folder: folder of this stage and bucket, relative to the root.
+        files: the checkpoint.
+        folder: folder of this stage and bucket in it.
         tables: what `Operator.snapshot` gave.
         through_epoch: the last epoch the tables include.
         identity: name of the attempt that wrote the last log file they include.
@@ -67,16 +75,16 @@ def write_snapshot(
     """
     entries = {}
     for name, table in tables.items():
-        with NewFile(root, f"{folder}/{attempt_name(through_epoch, f'-{name}.parquet')}") as file:
+        with files.create(f"{folder}/{attempt_name(through_epoch, f'-{name}.parquet')}") as file:
             pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd", compression_level=1)
         entries[name] = file.entry(table.num_rows)
-    return SnapshotEntry(through_epoch, identity, entries)
+    return SnapshotEntry(through_epoch, identity, entries, sum(table.nbytes for table in tables.values()))
 
 
-def read_snapshot(root: Path, entry: SnapshotEntry) -> dict[str, pa.Table]:
+def read_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.Table]:
     """Return the tables of a snapshot.
 
     Raises:
         StateError: a file is missing or damaged.
     """
-    return {name: pq.read_table(check_file(root, file)) for name, file in entry.tables.items()}
+    return {name: pq.read_table(pa.BufferReader(files.read(file))) for name, file in entry.tables.items()}

@@ -38,7 +38,7 @@ from zset_join.state.joined_rows import JoinedRows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_snapshot import restore_side, snapshot_side
+from zset_join.state.side_snapshot import restore_side, snapshot_epoch, snapshot_side
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -54,7 +54,6 @@ _LONE = {
     "left_anti": (p.LONE_MISSING, 0),
 }
 _CHUNKS_AT_ONCE = 4
-_EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 
 @dataclass(slots=True)
@@ -147,7 +146,6 @@ class HashJoin:
         self._overflowed = False
         self._reader = object()
         self._prepared: _Prepared | None = None
-        self._totals = {"stale_rows": 0, "unknown_deletes": 0, "rejected_rows": 0}
         self._sides = [
             SideState(
                 relation,
@@ -213,12 +211,7 @@ class HashJoin:
         for side in self._sides:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
-            found = prepared.sides[number]
-            side.absorb(found, tick.watermark)
-            if found is not None:
-                self._totals["stale_rows"] += found.stale
-                self._totals["unknown_deletes"] += found.unknown_deletes
-                self._totals["rejected_rows"] += found.rejected
+            side.absorb(prepared.sides[number], tick.watermark)
         for number, found_degrees in degrees.items():
             found_degrees.store(prepared.sides[number])
         self._prepared = None
@@ -236,14 +229,21 @@ class HashJoin:
         """Return the bytes of both sides and of the working arrays."""
         return sum(side.resident_bytes() for side in self._sides) + self._working_bytes()
 
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone; they follow the largest epoch, not the state."""
+        return sum(side.working_bytes() for side in self._sides) + self._working_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole, so that the state need not be opened again."""
+        return all(side.is_current() for side in self._sides)
+
     def _working_bytes(self) -> int:
         outputs = [output for output in (self._output, self._spare, self._candidate_output) if output is not None]
         return self._groups.resident_bytes() + sum(output.words.nbytes for output in outputs)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""
-        metadata = {_EPOCH_METADATA: str(self.absorbed_epoch).encode()}
-        return {side.name: snapshot_side(side).replace_schema_metadata(metadata) for side in self._sides}
+        return {side.name: snapshot_side(side) for side in self._sides}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot. Cost: its rows.
@@ -255,12 +255,12 @@ class HashJoin:
         for side in self._sides:
             restore_side(side, tables[side.name])
         for side in self._sides:
-            metadata = tables[side.name].schema.metadata or {}
-            side.end_absorb(int(metadata.get(_EPOCH_METADATA, b"-1")))
+            side.end_absorb(snapshot_epoch(tables[side.name]))
 
     def statistics(self) -> dict[str, int]:
         """Return counts: live rows, tombstones and state bytes per side, and what was ignored or rejected so far."""
-        counts = dict(self._totals)
+        ignored = zip(*(side.ignored for side in self._sides), strict=True)
+        counts = dict(zip(("stale_rows", "unknown_deletes", "rejected_rows"), map(sum, ignored), strict=True))
         for side in self._sides:
             counts.update(side.statistics())
         return counts

@@ -29,13 +29,11 @@ from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_snapshot import restore_side, snapshot_side
+from zset_join.state.side_snapshot import restore_side, snapshot_epoch, snapshot_side
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Route"]
-
-_EPOCH_METADATA = b"zset_join.absorbed_epoch"
 
 
 class Route:
@@ -178,17 +176,23 @@ class Route:
         """Return the bytes of the table and of the working arrays."""
         return self._side.resident_bytes()
 
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone; they follow the largest epoch, not the state."""
+        return self._side.working_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole, so that the state need not be opened again."""
+        return self._side.is_current()
+
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the keys as table `route`."""
-        metadata = {_EPOCH_METADATA: str(self.absorbed_epoch).encode()}
-        return {"route": snapshot_side(self._side).replace_schema_metadata(metadata)}
+        return {"route": snapshot_side(self._side)}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         restore_side(self._side, tables["route"])
-        metadata = tables["route"].schema.metadata or {}
-        self._side.end_absorb(int(metadata.get(_EPOCH_METADATA, b"-1")))
+        self._side.end_absorb(snapshot_epoch(tables["route"]))
 
     def statistics(self) -> dict[str, int]:
         """Return counts: keys, tombstones and state bytes."""

@@ -16,6 +16,9 @@ import os
 import sys
 from pathlib import Path
 
+from zset_join.storage.local import remove_file, rename
+from zset_join.storage.operations import perform
+
 __all__ = ["Region"]
 
 _HUGE_PAGE = 1 << 21
@@ -40,17 +43,11 @@ class Region:
         capacity = max(_round_up(capacity), mmap.PAGESIZE)
         self.path = path
         self._shift = 0
+        self._inode = (0, 0)
         if path is None:
             self._map = _map_anonymous(capacity, grows=grows)
         else:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                size = os.fstat(descriptor).st_size
-                if size < capacity:
-                    os.ftruncate(descriptor, capacity)
-                self._map = mmap.mmap(descriptor, max(size, capacity))
-            finally:
-                os.close(descriptor)
+            self._map, self._inode = _map_file(path, capacity)
         self._moved()
 
     def _moved(self) -> None:
@@ -69,22 +66,55 @@ class Region:
         """Make room for `size` bytes, at least doubling; say whether the address may have changed."""
         if size <= self.capacity:
             return False
-        self._map.resize(_round_up(max(size, 2 * self.capacity) + _HUGE_PAGE))
+        grown = _round_up(max(size, 2 * self.capacity) + _HUGE_PAGE)
+        if self.path is None:
+            self._map.resize(grown)
+        else:
+            perform("truncate", self.path, lambda: self._map.resize(grown))
         self._moved()
         return True
+
+    def is_current(self) -> bool:
+        """Say whether the file is still the one that was mapped, at its size; another process may have grown or replaced it.
+
+        A replaced file has another inode: that of a mapped one is not given away.
+        """
+        path = self.path
+        if path is None:
+            return True
+        try:
+            found = perform("size", path, lambda: Path(path).stat())
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino, found.st_size) == (*self._inode, len(self._map))
 
     def relocate(self, directory: str) -> None:
         """Move the file to another directory of the same file system; the mapping stays."""
         if self.path is not None:
-            source = Path(self.path)
-            self.path = str(source.rename(Path(directory) / source.name))
+            moved = str(Path(directory) / Path(self.path).name)
+            rename(self.path, moved)
+            self.path = moved
 
     def close(self, *, remove: bool = False) -> None:
         """Unmap; with `remove`, delete the file too."""
         self._map.close()
         self.address = 0
         if remove and self.path is not None:
-            Path(self.path).unlink()
+            remove_file(self.path)
+
+
+def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
+    """Map a file of at least `capacity` bytes; return the mapping, and the device and inode."""
+    descriptor = perform("open", path, lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        found = os.fstat(descriptor)
+        size = found.st_size
+        if size < capacity:
+            perform("truncate", path, lambda: os.ftruncate(descriptor, capacity))
+        mapped = perform("map", path, lambda: mmap.mmap(descriptor, max(size, capacity)))
+        return mapped, (found.st_dev, found.st_ino)
+    finally:
+        os.close(descriptor)
 
 
 def _map_anonymous(capacity: int, *, grows: bool) -> mmap.mmap:

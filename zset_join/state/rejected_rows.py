@@ -87,10 +87,11 @@ def describe_rejection(inputs: Sequence[Relation], sides: Sequence[PreparedSide 
         key_columns = relation.primary_key or tuple(relation.schema.names)
         key = tuple(prepared.delta.rows.column(name)[row].as_py() for name in key_columns)
         weight = int(prepared.delta.weights[row])
+        count = "1 such row" if prepared.rejected == 1 else f"{prepared.rejected} such rows"
         error_type = WeightOverflowError if status == ch.WEIGHT_OVERFLOW else BadInputError
         return error_type(
             f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
-            f"({prepared.rejected} such rows in this epoch; nothing of it was applied). "
+            f"({count} in this epoch; nothing of it was applied). "
             'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to keep bad rows aside.',
             code=code,
             relation=relation.name,

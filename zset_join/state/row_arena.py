@@ -99,6 +99,10 @@ class RowArena:
             or int(header[s.H_HEAP_END]) > 2 * int(header[s.H_HEAP_USED]) + (8 << 20)
         )
 
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory."""
+        return all(region.is_current() for region in (self._header_region, self._rows, self._heap))
+
     def relocate(self, directory: str) -> None:
         """Move the files to another directory of the same file system; the mappings stay."""
         for region in (self._header_region, self._rows, self._heap):

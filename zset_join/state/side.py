@@ -26,6 +26,7 @@ from zset_join.kernels import changes as ch
 from zset_join.kernels import columns as c
 from zset_join.kernels import delta as d
 from zset_join.kernels import side as s
+from zset_join.kernels.compact import copy_live_rows
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
@@ -40,6 +41,7 @@ __all__ = ["PreparedSide", "SideState"]
 
 _LAYOUT_VERSION = 1
 _NO_WATERMARK = -(1 << 62)
+_COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
 
 
 @dataclass(slots=True)
@@ -303,6 +305,7 @@ class SideState:
         """Store what `prepare` found (None: nothing) and drop tombstones past their retention. Cost: the changes, amortised."""
         if prepared is not None and prepared.count:
             self._store(prepared, _NO_WATERMARK if watermark is None else watermark)
+            self.header[_COUNTS] += (prepared.stale, prepared.unknown_deletes, prepared.rejected)
         if watermark is not None and self.header[s.H_TOMBSTONES]:
             kernels_absorb.expire_tombstones(
                 self.view, self.identity_columns.address, self._variables.address, watermark - self._retention_us
@@ -343,7 +346,7 @@ class SideState:
         self.arrangement.make_room(int(old_header[s.H_JOIN_COUNT]))
         self.primary_keys.make_room(int(old_header[s.H_IDENTITY_COUNT]))
         self._refresh_view()
-        kernels_absorb.copy_live_rows(
+        copy_live_rows(
             int(old_view.ctypes.data),
             self.view,
             self._variables.address,
@@ -352,6 +355,7 @@ class SideState:
             self._has_identity,
         )
         self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
+        self.header[_COUNTS] = old_header[_COUNTS]
         for owner in (old_arrangement, old_keys, old_arena):
             owner.close(remove=side is not None)
         if side is not None:
@@ -394,6 +398,16 @@ class SideState:
         """Return the weights of some rows, by row number."""
         return self.record_words("<i8", c.WEIGHT, int(self.header[s.H_ROWS_END]))[numbers - 1]
 
+    @property
+    def ignored(self) -> tuple[int, int, int]:
+        """Return how many rows came too late for their sequence, deleted what was not there, or were rejected, so far."""
+        stale, unknown_deletes, rejected = self.header[_COUNTS].tolist()
+        return stale, unknown_deletes, rejected
+
+    @ignored.setter
+    def ignored(self, counts: tuple[int, int, int]) -> None:
+        self.header[_COUNTS] = counts
+
     def statistics(self) -> dict[str, int]:
         """Return counts by name, prefixed with the name of the side."""
         return {
@@ -406,6 +420,15 @@ class SideState:
     def store_degrees(self, numbers: npt.NDArray[np.int64], degrees: npt.NDArray[np.int64]) -> None:
         """Write the degrees of some rows, by row number."""
         self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        tables = (self.arrangement.table, self.primary_keys.table)
+        return self.arena.is_current() and self.header[s.H_DIRTY] == 0 and all(table.is_current() for table in tables)
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays, which are not part of the state."""
+        return self._arrays.resident_bytes()
 
     def clear(self) -> None:
         """Forget everything."""

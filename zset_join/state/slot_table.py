@@ -93,6 +93,10 @@ class SlotTable:
         """Return the bytes of all slots."""
         return 8 << self.bits
 
+    def is_current(self) -> bool:
+        """Say whether the mapped file is still the table; a grown one has a file of its own."""
+        return self._slots.is_current()
+
     def relocate(self, directory: str) -> None:
         """Move the file to another directory of the same file system; the mapping stays."""
         self._slots.relocate(directory)

@@ -1,0 +1,111 @@
+"""Drives a join over a checkpoint the way the Spark runner does: open, answer every bucket, commit; restart at will."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.bucket import BucketState, DurableOperator
+from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["BUCKETS", "LEFT", "RIGHT", "QueryByHand", "build", "left_rows", "right_rows"]
+
+LEFT = Relation(
+    name="left",
+    schema=pa.schema({"id": pa.int64(), "k": pa.int64(), "note": pa.string()}),
+    join_key=("k",),
+    primary_key=("id",),
+    mode="upsert",
+)
+RIGHT = Relation(name="right", schema=pa.schema({"k": pa.int64(), "price": pa.float64()}), join_key=("k",), mode="changelog")
+BUCKETS = 2
+
+Rows = list[tuple[tuple[object, ...], int]]
+
+
+def build(directory: str | None) -> DurableOperator:
+    return HashJoin(LEFT, RIGHT, "full", directory=directory)
+
+
+def left_rows(*rows: tuple[int, int | None, str], weights: list[int] | None = None) -> ZSet:
+    columns = {"id": [row[0] for row in rows], "k": [row[1] for row in rows], "note": [row[2] for row in rows]}
+    return ZSet.of(columns, weights, schema=LEFT.schema)
+
+
+def right_rows(*rows: tuple[int, float], weights: list[int] | None = None) -> ZSet:
+    return ZSet.of({"k": [row[0] for row in rows], "price": [row[1] for row in rows]}, weights, schema=RIGHT.schema)
+
+
+class QueryByHand:
+    """A query of two buckets, by parity of the key; join keys of a row never move between them."""
+
+    def __init__(self, location: str, local: Path, **options: Any) -> None:
+        self.location = location
+        self.local = local
+        self.options = options
+        self.rebuilt = 0
+        self.start()
+
+    def start(self) -> None:
+        self.owner = Ownership.claim(checkpoint_folder(self.location), "q")
+        self.checkpoint = Checkpoint(
+            self.location,
+            query_id="q",
+            buckets=BUCKETS,
+            description={"how": "full"},
+            local_state_dir=str(self.local),
+            owner=self.owner,
+            **self.options,
+        )
+
+    def stop(self) -> None:
+        self.owner.release()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @property
+    def next_epoch(self) -> int:
+        return 0 if self.checkpoint.last is None else self.checkpoint.last.epoch + 1
+
+    def answer(self, left: ZSet, right: ZSet, epoch: int | None = None) -> tuple[list[Rows], CommitRecord]:
+        """Answer an epoch without committing it: every bucket's answer, rows in their order, and what to commit."""
+        tick = Tick(self.next_epoch if epoch is None else epoch, 1_000_000)
+        context = self.checkpoint.stage("join", tick)
+        histories = dict(self.checkpoint.before(tick.epoch))
+        answers = []
+        for bucket in range(BUCKETS):
+            deltas = [_of_bucket(left, "k", bucket), _of_bucket(right, "k", bucket)]
+            with BucketState(context, bucket, build) as state:
+                answers.append([row for chunk in state.operator.answer(tick, deltas) for row in chunk.to_pylist()])
+                log = state.log(deltas)
+            history = histories.get(f"join/{bucket}", BucketHistory())
+            history = history if state.snapshot is None else history.with_snapshot(state.snapshot)
+            history = history if state.merged is None else history.with_merged(state.merged)
+            history = history if log is None else history.with_log(log)
+            histories[f"join/{bucket}"] = history
+            self.rebuilt += state.was_rebuilt
+        record = CommitRecord(query_id="q", epoch=tick.epoch, watermark=tick.watermark, histories=histories)
+        return answers, replace(record, histories={key: found for key, found in histories.items() if found != BucketHistory()})
+
+    def run(self, left: ZSet, right: ZSet) -> Rows:
+        """Answer and commit; returns the rows of the answer."""
+        answers, record = self.answer(left, right)
+        self.checkpoint.commit(record)
+        return sorted((row for answer in answers for row in answer), key=repr)
+
+
+def _of_bucket(delta: ZSet, column: str, bucket: int) -> ZSet:
+    keys = delta.rows.column(delta.schema.get_field_index(column)).to_pylist()
+    at = [position for position, key in enumerate(keys) if (key or 0) % BUCKETS == bucket]
+    return ZSet(delta.rows.take(pa.array(at, pa.int64())), delta.weights[at])

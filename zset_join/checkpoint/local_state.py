@@ -1,0 +1,269 @@
+"""Where a host keeps the mapped state of a bucket: a directory, a lock, and a stamp that says what is in it.
+
+    <localStateDir>/<query id>/<stage>-<bucket>/
+    ├── lock            held while a task works on the bucket; its time says when that was last
+    ├── stamp.json      query, description, library version, boot of the host, last epoch folded in, driver
+    └── state/          the mapped files
+
+The law: the files are used only when the stamp fits, and the stamp is removed before they are changed in a way it does not say.
+All of it is a cache: removing it costs time, never an answer.
+
+The files are not synced, so a stamp of an earlier boot does not fit. A task that cannot get the lock in time (another attempt
+hangs) works in a private directory beside it, which is removed afterwards.
+
+Directories that nobody has used for `localStateRetention` are removed by whichever task of whichever query comes by on the
+host, if they carry our stamp and nobody holds their lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import stat
+import tempfile
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from zset_join.checkpoint.owner import boot_of_host
+from zset_join.errors import StateError
+from zset_join.kernels.compiled import compiled_kernels_directory
+from zset_join.storage import local
+from zset_join.storage.sealed import seal, unseal
+
+__all__ = ["LocalState", "Stamp", "default_local_state_dir", "remove_unused"]
+
+_FORMAT = 2
+_NAME = "stamp.json"
+_PATIENCE_SECONDS = 60.0
+_PRIVATE = "private-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """Say what the mapped files hold.
+
+    Args:
+        query_id: whose state it is.
+        digest: digest of the query's description.
+        version: what wrote the files.
+        boot: the boot of the host they were written in.
+        folded: name of the attempt whose log was folded in last, or that of the snapshot; "" for none.
+        absorbed_epoch: the epoch of it; -1 for none.
+        opened_at_ns: when the driver they were written for opened the checkpoint; later drivers have larger numbers.
+    """
+
+    query_id: str
+    digest: str
+    version: str
+    boot: str
+    folded: str
+    absorbed_epoch: int
+    opened_at_ns: int
+
+    @classmethod
+    def here(cls, *, query_id: str, digest: str, folded: str, absorbed_epoch: int, opened_at_ns: int) -> Stamp:
+        """Return a stamp for files this library writes now, on this host."""
+        return cls(
+            query_id=query_id,
+            digest=digest,
+            version=_library_version(),
+            boot=boot_of_host(),
+            folded=folded,
+            absorbed_epoch=absorbed_epoch,
+            opened_at_ns=opened_at_ns,
+        )
+
+
+def default_local_state_dir() -> Path:
+    """Return where this host keeps mapped state unless told otherwise; the same after a restart.
+
+    Raises:
+        StateError: the directory is there and belongs to somebody else, or others may write to it.
+    """
+    base = Path(tempfile.gettempdir()) / f"zset_join-{os.getuid()}"
+    local.make_directory(base, 0o700)
+    found = base.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise StateError(
+            f"{base}, where local state is kept unless localStateDir says otherwise, belongs to another user or can be written "
+            "to by others. Set localStateDir to a directory of your own, or remove that one.",
+            code="UNSAFE_LOCAL_STATE",
+            directory=str(base),
+        )
+    return base
+
+
+class LocalState:
+    """Hold the directory of one bucket; made by `LocalState.acquire`.
+
+    Args:
+        home: the directory.
+        lock: its lock, or that of the private directory.
+        is_private: nobody else will look here, and it is removed on `close`.
+
+    Attributes:
+        is_private: as above.
+    """
+
+    def __init__(self, home: Path, lock: local.FileLock, *, is_private: bool) -> None:
+        self.is_private = is_private
+        self._home = home
+        self._lock = lock
+
+    @classmethod
+    def acquire(cls, base: Path, query_id: str, bucket: str) -> LocalState:
+        """Take the directory of a bucket, or a private one when another attempt does not let go of it.
+
+        Args:
+            base: `localStateDir`.
+            query_id: the query.
+            bucket: stage and bucket.
+        """
+        home = base / query_id / bucket
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while (lock := _lock(home)) is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if lock is not None:
+            try:
+                _remove_private(home)
+            except BaseException:
+                lock.release()
+                raise
+            return cls(home, lock, is_private=False)
+        home = home / f"{_PRIVATE}{uuid.uuid4().hex}"
+        lock = _lock(home)
+        if lock is None:
+            raise AssertionError(f"somebody else holds {home}, a name made a moment ago")
+        return cls(home, lock, is_private=True)
+
+    @property
+    def directory(self) -> str:
+        """Return where the mapped files are."""
+        return str(self._home / "state")
+
+    def read_stamp(self, *, query_id: str, digest: str) -> Stamp | None:
+        """Return the stamp, when the files can be used by this query, library and boot."""
+        stamp = _read_stamp(self._home)
+        if stamp is None:
+            return None
+        wanted = (query_id, digest, _library_version(), boot_of_host())
+        return stamp if (stamp.query_id, stamp.digest, stamp.version, stamp.boot) == wanted else None
+
+    def write_stamp(self, stamp: Stamp) -> None:
+        """Say what the files hold now."""
+        local.write_atomic(self._home / _NAME, seal(asdict(stamp), version=_FORMAT, name=_NAME), durable=False)
+
+    def start_anew(self) -> bool:
+        """Empty the directory; say whether there was anything."""
+        had_files = Path(self.directory).exists()
+        local.remove_file(self._home / _NAME)
+        local.remove_tree(self.directory)
+        local.make_directory(self.directory)
+        return had_files
+
+    def close(self) -> None:
+        """Let go; a private directory is gone afterwards."""
+        try:
+            if self.is_private:
+                local.remove_tree(self._home)
+        finally:
+            self._lock.release()
+
+
+def remove_unused(base: Path, retention_seconds: float, *, most: int = 8) -> list[str]:
+    """Remove directories of buckets nobody has used for long.
+
+    Args:
+        base: `localStateDir`.
+        retention_seconds: how long.
+        most: stop after so many, so that no task is held up for long; the rest is for the next one.
+
+    Returns:
+        What was removed.
+    """
+    removed: list[str] = []
+    for query in local.list_directory(base):
+        for bucket in local.list_directory(base / query):
+            home = base / query / bucket
+            if len(removed) < most and _is_unused(home, retention_seconds) and _remove_home(home, retention_seconds):
+                removed.append(f"{query}/{bucket}")
+        with contextlib.suppress(OSError):  # not empty: others are still used
+            local.remove_directory(base / query)
+    return removed
+
+
+def _is_unused(home: Path, retention_seconds: float) -> bool:
+    """Say whether a directory is one of ours and was last used long ago."""
+    used = local.modified_at(home / "lock")
+    return used is not None and time.time() - used > retention_seconds and _read_stamp(home) is not None
+
+
+def _remove_home(home: Path, retention_seconds: float) -> bool:
+    lock = local.lock_file(home / "lock")
+    if lock is None:
+        return False
+    try:
+        if not _is_unused(home, retention_seconds):
+            return False
+        for name in local.list_directory(home):
+            if name not in ("lock", _NAME):
+                local.remove_tree(home / name)
+        local.remove_file(home / _NAME)  # last but the lock: what is left by a crash can still be recognised
+        local.remove_file(home / "lock")
+        local.remove_directory(home)
+    finally:
+        lock.release()
+    return True
+
+
+def _remove_private(home: Path) -> None:
+    """Remove the private directories of attempts that died."""
+    for name in local.list_directory(home):
+        if name.startswith(_PRIVATE):
+            lock = local.lock_file(home / name / "lock")
+            if lock is not None:
+                try:
+                    local.remove_tree(home / name)
+                finally:
+                    lock.release()
+
+
+def _lock(home: Path) -> local.FileLock | None:
+    """Take the lock of a directory, which is made where it is missing, and note that it was used."""
+    try:
+        lock = local.lock_file(home / "lock")
+    except FileNotFoundError:
+        local.make_directories(home, durable=False)
+        lock = local.lock_file(home / "lock")
+    if lock is not None:
+        try:
+            local.touch(home / "lock")
+        except BaseException:
+            lock.release()
+            raise
+    return lock
+
+
+def _read_stamp(home: Path) -> Stamp | None:
+    """Return a stamp that is whole; None for none, and for one that was damaged: the files are rebuilt then."""
+    data = local.read_bytes(home / _NAME)
+    if data is None:
+        return None
+    try:
+        return Stamp(**unseal(data, version=_FORMAT, name=_NAME))
+    except (ValueError, TypeError):
+        return None
+
+
+@functools.cache
+def _library_version() -> str:
+    """Return what the bytes of mapped files depend on: the version of the library, and that of its kernels."""
+    try:
+        version = importlib.metadata.version("zset-join")
+    except importlib.metadata.PackageNotFoundError:
+        version = "source"
+    return f"{version} {Path(compiled_kernels_directory).name}"

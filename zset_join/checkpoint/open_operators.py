@@ -1,0 +1,114 @@
+"""The operators a worker process keeps open between epochs.
+
+Opening a bucket maps its files, and mapping means that the first touch of every page takes a detour through the kernel: for
+100,000 changes against a million rows that costs more than answering them. So a worker keeps what it had open, and takes it up
+again when the files are still the same, whole, and stamped with the epoch the operator stands at. Other workers may have folded
+epochs meanwhile: mapped memory is shared, so the operator sees them.
+
+With it the worker keeps the deltas it logged last. When they are what the next epoch has to fold first, they need not be read
+back, and what the operator found out about them need not be found again.
+
+Law: what is taken is never in here any more, and everything in here is taken under the bucket's lock, so no two attempts share
+an operator.
+
+Bounds: `MOST_OPERATORS` operators, the least recently used goes first; none with working arrays above `MOST_WORKING_BYTES`; no
+deltas above `MOST_DELTA_BYTES`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["KeptOperator", "LoggedDeltas", "OpenOperators", "Reopenable"]
+
+MOST_OPERATORS = 8
+MOST_WORKING_BYTES = 128 << 20
+MOST_DELTA_BYTES = 64 << 20
+
+
+class Reopenable(Protocol):
+    """What the operators in here can tell about themselves."""
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, and whole."""
+        ...
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
+
+
+_Operator = TypeVar("_Operator", bound=Reopenable)
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedDeltas:
+    """Hold what one attempt logged.
+
+    Args:
+        identity: name of the attempt.
+        tick: its epoch.
+        deltas: one delta per input, the very objects the operator answered.
+    """
+
+    identity: str
+    tick: Tick
+    deltas: tuple[ZSet, ...]
+
+    @classmethod
+    def small_enough(cls, identity: str, tick: Tick, deltas: Sequence[ZSet]) -> LoggedDeltas | None:
+        """Return them if they are worth their memory."""
+        held = sum(delta.rows.get_total_buffer_size() + delta.weights.nbytes for delta in deltas)
+        return cls(identity, tick, tuple(deltas)) if held <= MOST_DELTA_BYTES else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptOperator(Generic[_Operator]):
+    """Hold an open operator, and what it logged last."""
+
+    operator: _Operator
+    logged: LoggedDeltas | None
+
+
+class OpenOperators(Generic[_Operator]):
+    """Keep operators open, by where their files are and which driver they work for."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, int], KeptOperator[_Operator]] = OrderedDict()
+
+    def take(self, directory: str, opened_at_ns: int) -> KeptOperator[_Operator] | None:
+        """Return an operator whose files are still the same, and forget it; None when there is none."""
+        kept = self._kept.pop((directory, opened_at_ns), None)
+        if kept is not None and not kept.operator.is_current():
+            kept.operator.close()
+            return None
+        return kept
+
+    def keep(self, directory: str, opened_at_ns: int, kept: KeptOperator[_Operator]) -> None:
+        """Keep an operator open; close it, or others, where that is too much."""
+        if kept.operator.working_bytes() > MOST_WORKING_BYTES:
+            kept.operator.close()
+            return
+        replaced = self._kept.pop((directory, opened_at_ns), None)
+        if replaced is not None:
+            replaced.operator.close()
+        self._kept[directory, opened_at_ns] = kept
+        while len(self._kept) > MOST_OPERATORS:
+            _, oldest = self._kept.popitem(last=False)
+            oldest.operator.close()
+
+    def clear(self) -> None:
+        """Close all."""
+        while self._kept:
+            _, kept = self._kept.popitem()
+            kept.operator.close()

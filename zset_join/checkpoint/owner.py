@@ -1,0 +1,312 @@
+"""One driver per checkpoint: who it is, whether it still lives, and how a dead one is followed.
+
+    owners/<number>.json    the claim: query, host, process, since when; never rewritten
+    owners/<number>.beat    when its driver was last alive, every fifteen seconds
+    owners/<number>.over    its driver let go in good order
+    owners/lock             held by the driver, on a local file system
+
+The law: the owner is the claim with the greatest number. A claim is made with `put_new`, so a number has one owner. A new claim
+is made only when the last owner is gone:
+
+- it let go;
+- or, on a local file system and the same boot of the host, the lock is free: the kernel frees it when a process dies;
+- or, on another file system, it was a process of this host and that process is not there any more;
+- or its last beat is older than `SILENT_SECONDS` (other hosts; clocks must agree to a few seconds).
+
+A driver that was taken for dead and was only slow is stopped at its next commit: `check` sees the greater number. Even if both
+passed `check` at the same moment, a commit record is made with `put_new`, and only one of them gets the epoch.
+
+Memory: one thread per claim. Cost: one listing per commit, one small file every fifteen seconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from zset_join.errors import StateError
+from zset_join.storage.folder import Folder
+from zset_join.storage.local import FileLock, lock_file, make_directories, read_bytes
+from zset_join.storage.local_folder import LocalFolder
+from zset_join.storage.sealed import seal, unseal
+
+__all__ = ["BEAT_SECONDS", "SILENT_SECONDS", "Claim", "Ownership", "boot_of_host"]
+
+BEAT_SECONDS = 15.0
+SILENT_SECONDS = 90.0
+_FORMAT = 2
+_FOLDER = "owners"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_held: set[str] = set()
+"""Tokens of the claims this process holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Say who a driver is.
+
+    Args:
+        number: which claim of this checkpoint it is, from 1.
+        token: a name nobody else has.
+        query_id: the query.
+        host: name of the host.
+        boot: which boot of the host; empty where the host does not say.
+        pid: process.
+        process_started: start time of the process as the kernel counts it, so that a number used again is not taken for it.
+        pid_namespace: what `pid` is a number of.
+        since: when the claim was made, in seconds since 1970.
+    """
+
+    number: int
+    token: str
+    query_id: str
+    host: str
+    boot: str
+    pid: int
+    process_started: str
+    pid_namespace: str
+    since: float
+
+    def describe(self) -> str:
+        """Return it in words."""
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.since))
+        return f"process {self.pid} on host {self.host} (query {self.query_id}), since {since}"
+
+
+@functools.cache
+def boot_of_host() -> str:
+    """Return a name of this boot of the host; empty where the host does not say."""
+    found = read_bytes(_BOOT)
+    return "" if found is None else found.decode().strip()
+
+
+class Ownership:
+    """Hold the claim of this process; made by `Ownership.claim`.
+
+    Args:
+        folder: folder of the checkpoint.
+        claim: the claim.
+        lock: the lock, on a local file system.
+    """
+
+    def __init__(self, folder: Folder, claim: Claim, lock: FileLock | None) -> None:
+        self.mine = claim
+        self._folder = folder
+        self._lock = lock
+        self._is_over = threading.Event()
+        self._beat_failure: OSError | None = None
+        self._thread = threading.Thread(target=self._keep_beating, name="zset_join-owner", daemon=True)
+
+    @classmethod
+    def claim(cls, folder: Folder, query_id: str) -> Ownership:
+        """Become the owner of a checkpoint.
+
+        Args:
+            folder: folder of the checkpoint.
+            query_id: the query.
+
+        Raises:
+            StateError: another driver owns it, it belongs to another query, or the record of the last owner is damaged.
+        """
+        lock, has_locks = _locked(folder)
+        if has_locks and lock is None:
+            raise _in_use(folder, _last_claim(folder))
+        try:
+            last = _last_claim(folder)
+            if last is not None and last.query_id != query_id:
+                raise _foreign(folder, last, query_id)
+            if last is not None and _lives(folder, last, has_locks=has_locks):
+                raise _in_use(folder, last)
+            mine = _own_claim(query_id, 1 if last is None else last.number + 1)
+            try:
+                folder.put_new(_name(mine.number, "json"), seal(asdict(mine), version=_FORMAT, name=_name(mine.number, "json")))
+            except FileExistsError as error:
+                raise _in_use(folder, _last_claim(folder)) from error
+            ownership = cls(folder, mine, lock)
+            ownership._beat()
+            ownership._remove_older()
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+        _held.add(mine.token)
+        ownership._thread.start()
+        return ownership
+
+    def check(self) -> None:
+        """Make sure that nobody has followed this driver.
+
+        Raises:
+            StateError: somebody has.
+        """
+        last = max(_numbers(self._folder), default=0)
+        if last != self.mine.number:
+            follower = _last_claim(self._folder)
+            told = "its owner record was removed" if follower is None else f"it belongs to {follower.describe()} now"
+            failure = "" if self._beat_failure is None else f" (signs of life could not be written: {self._beat_failure})"
+            raise StateError(
+                f"this driver, {self.mine.describe()}, no longer owns the checkpoint {self._folder.location}: {told}{failure}. "
+                "Nothing was committed. Let the other driver go on, or stop it and start this query again.",
+                code="OWNER_LOST",
+                owner=None if follower is None else follower.token,
+            )
+
+    def release(self) -> None:
+        """Let go, so that the next driver need not wait; done already is no error."""
+        if self._is_over.is_set():
+            return
+        self._is_over.set()
+        _held.discard(self.mine.token)
+        self._thread.join()
+        try:
+            self._folder.put(_name(self.mine.number, "over"), b"{}")
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+
+    def _keep_beating(self) -> None:
+        while not self._is_over.wait(BEAT_SECONDS):
+            try:
+                self._beat()
+                self._beat_failure = None
+            except OSError as error:
+                self._beat_failure = error  # tried again; `check` tells it when another driver has taken over meanwhile
+
+    def _beat(self) -> None:
+        self._folder.put(_name(self.mine.number, "beat"), json.dumps({"at": time.time()}).encode())
+
+    def _remove_older(self) -> None:
+        for number, kind in _found(self._folder):
+            if number < self.mine.number:
+                self._folder.remove(_name(number, kind))
+
+
+def _locked(folder: Folder) -> tuple[FileLock | None, bool]:
+    """Take the lock; return it, None when another one holds it, and whether there are locks at all."""
+    if not isinstance(folder, LocalFolder):
+        return None, False
+    make_directories(folder.uri(_FOLDER))
+    try:
+        return lock_file(folder.uri(f"{_FOLDER}/lock")), True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return None, False  # a mount without locks: whether the last owner lives is decided as on other file systems
+
+
+def _lives(folder: Folder, last: Claim, *, has_locks: bool) -> bool:
+    """Say whether the last owner may still be at work; the lock, where there is one, is ours."""
+    if folder.size(_name(last.number, "over")) is not None:
+        return False
+    same_boot = bool(last.boot) and last.boot == boot_of_host()
+    if same_boot and has_locks:
+        return False
+    if same_boot and last.host == socket.gethostname() and last.pid_namespace == _pid_namespace():
+        is_this_process = last.pid == os.getpid()
+        return last.process_started == _process_started(last.pid) and (not is_this_process or last.token in _held)
+    return time.time() - _last_sign(folder, last) < SILENT_SECONDS
+
+
+def _last_sign(folder: Folder, claim: Claim) -> float:
+    """Return when an owner was last known to be alive; a sign that was cut off while written does not count."""
+    found = folder.read(_name(claim.number, "beat"))
+    if found is None:
+        return claim.since
+    try:
+        return max(claim.since, float(json.loads(found.to_pybytes())["at"]))
+    except (ValueError, KeyError, TypeError):
+        return claim.since
+
+
+def _own_claim(query_id: str, number: int) -> Claim:
+    return Claim(
+        number=number,
+        token=uuid.uuid4().hex,
+        query_id=query_id,
+        host=socket.gethostname(),
+        boot=boot_of_host(),
+        pid=os.getpid(),
+        process_started=_process_started(os.getpid()),
+        pid_namespace=_pid_namespace(),
+        since=time.time(),
+    )
+
+
+def _last_claim(folder: Folder) -> Claim | None:
+    found = None
+    while found is None:  # a record that is gone when it is read was removed by a newer owner
+        number = max(_numbers(folder), default=0)
+        if not number:
+            return None
+        name = _name(number, "json")
+        found = folder.read(name)
+    try:
+        body: dict[str, Any] = unseal(found.to_pybytes(), version=_FORMAT, name=name)
+        return Claim(**body)
+    except (ValueError, TypeError) as error:
+        raise StateError(
+            f"the owner record {folder.uri(name)} cannot be read ({error}). Make sure that no driver runs on this checkpoint, "
+            "then remove that file.",
+            code="DAMAGED_FILE",
+            file=folder.uri(name),
+        ) from error
+
+
+def _numbers(folder: Folder) -> list[int]:
+    return [number for number, kind in _found(folder) if kind == "json"]
+
+
+def _found(folder: Folder) -> list[tuple[int, str]]:
+    """Return the number and kind of every file of an owner."""
+    names = [name.rpartition("/")[2].partition(".") for name in folder.names(_FOLDER)]
+    return [(int(stem), kind) for stem, _, kind in names if stem.isdecimal()]
+
+
+def _name(number: int, kind: str) -> str:
+    return f"{_FOLDER}/{number:010d}.{kind}"
+
+
+def _in_use(folder: Folder, claim: Claim | None) -> StateError:
+    told = "another driver that is just starting" if claim is None else claim.describe()
+    return StateError(
+        f"the checkpoint {folder.location} is in use by {told}; two drivers on one checkpoint would undo each other's work. "
+        "Stop that one first. If it is dead: on the same host it is followed at once, on another host "
+        f"{SILENT_SECONDS:.0f} seconds after its last sign of life.",
+        code="CHECKPOINT_IN_USE",
+        owner=None if claim is None else claim.token,
+        location=folder.location,
+    )
+
+
+def _foreign(folder: Folder, claim: Claim, query_id: str) -> StateError:
+    return StateError(
+        f"the checkpoint {folder.location} was last owned by a driver of query {claim.query_id}, and this is query {query_id}: "
+        "Spark's own files in the checkpoint were removed or replaced, and the state stayed. Start with a new "
+        "checkpointLocation, or bring back the old directory from a copy.",
+        code="FOREIGN_STATE",
+        found=claim.query_id,
+        expected=query_id,
+    )
+
+
+def _process_started(pid: int) -> str:
+    """Return when a process started, as the kernel counts it; empty when there is none."""
+    found = read_bytes(f"/proc/{pid}/stat")
+    return "" if found is None else found.decode(errors="replace").rpartition(")")[2].split()[19]
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - not a path that leads anywhere
+    except OSError:
+        return ""

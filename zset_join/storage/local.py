@@ -1,0 +1,385 @@
+"""The operations of a local disk, one function each; all of them go through the hook.
+
+Two promises are built from them:
+
+- `write_atomic` and `write_new`: a name that a reader can see belongs to a whole file. They write beside the name, wait for the
+  disk, and give the file its name in one step: by `rename`, which replaces, or by `link`, which refuses a name that is taken.
+- `LocalFile`: a new file that is on the disk, under its name, once it was synced and its directory was.
+
+Paths may be relative; observers see them absolute. Errors are those of the operating system.
+
+Limits: POSIX. Rename and link are atomic on local file systems; on network mounts as far as they promise it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import uuid
+from pathlib import Path
+from typing import Any
+
+from zset_join.storage.operations import perform
+
+__all__ = [
+    "FileLock",
+    "LocalFile",
+    "file_size",
+    "link",
+    "list_directory",
+    "lock_file",
+    "make_directories",
+    "make_directory",
+    "modified_at",
+    "read_bytes",
+    "remove_directory",
+    "remove_file",
+    "remove_tree",
+    "rename",
+    "replace",
+    "sync_directory",
+    "touch",
+    "write_atomic",
+    "write_new",
+]
+
+_BUFFER_BYTES = 1 << 20
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+
+
+class LocalFile:
+    """Write a new file from its beginning to its end.
+
+    Small writes are gathered until a megabyte is there. Nothing is promised before `sync`, and the name is only as durable as
+    its directory: call `sync_directory` too.
+
+    Args:
+        path: the file; there must be none of that name.
+        mode: permission bits before the umask.
+
+    Raises:
+        FileExistsError: there is one.
+        FileNotFoundError: its directory is not there.
+    """
+
+    def __init__(self, path: str | Path, mode: int = 0o666) -> None:
+        self.path = os.path.abspath(path)  # noqa: PTH100 - Path.absolute() keeps ".." and is slower
+        self._waiting = bytearray()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor: int | None = perform("create", self.path, lambda: os.open(self.path, flags, mode))
+
+    def write(self, data: Any) -> int:
+        """Append bytes; returns how many."""
+        view = memoryview(data).cast("B")
+        if len(view) < _BUFFER_BYTES:
+            self._waiting += view
+            if len(self._waiting) >= _BUFFER_BYTES:
+                self.flush()
+        else:
+            self.flush()
+            self._write_out(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, bytearray()
+            self._write_out(memoryview(waiting))
+
+    def sync(self) -> None:
+        """Wait until the disk has all bytes."""
+        self.flush()
+        descriptor = self._opened()
+        perform("sync", self.path, lambda: os.fsync(descriptor))
+
+    def close(self, *, discard: bool = False) -> None:
+        """Close; closed already is no error.
+
+        Args:
+            discard: the file is about to be removed; what waits to be written is dropped.
+        """
+        if self._descriptor is None:
+            return
+        try:
+            if not discard:
+                self.flush()
+        finally:
+            descriptor, self._descriptor = self._descriptor, None
+            _close(self.path, descriptor)
+
+    def _write_out(self, view: memoryview) -> None:
+        descriptor = self._opened()
+        while len(view):
+            rest = view
+            written = perform("write", self.path, lambda rest=rest: os.write(descriptor, rest), data=rest)  # type: ignore[misc]
+            view = view[written:]
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            raise ValueError(f"{self.path} is closed")
+        return self._descriptor
+
+
+def _close(path: str, descriptor: int) -> None:
+    """Close a descriptor, also when an observer has other ideas: the process must not leak it."""
+    done = False
+
+    def act() -> None:
+        nonlocal done
+        done = True
+        os.close(descriptor)
+
+    try:
+        perform("close", path, act)
+    finally:
+        if not done:
+            os.close(descriptor)
+
+
+def write_atomic(path: str | Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace or make a file in one step: afterwards a reader sees the old file or all of the new one.
+
+    Args:
+        path: the file; its directory is there.
+        data: all of it.
+        durable: wait for the disk. False for a file that is not needed after a power cut.
+    """
+    beside = _written_beside(path, data, durable=durable)
+    try:
+        replace(beside, path)
+    except BaseException:
+        remove_file(beside)
+        raise
+    if durable:
+        sync_directory(Path(path).parent)
+
+
+def write_new(path: str | Path, data: bytes) -> None:
+    """Make a file in one step, on the disk when this returns.
+
+    Args:
+        path: the file; its directory is there.
+        data: all of it.
+
+    Raises:
+        FileExistsError: there is one of that name; it was not touched.
+    """
+    beside = _written_beside(path, data, durable=True)
+    try:
+        try:
+            link(beside, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _move_if_free(beside, path)
+    finally:
+        remove_file(beside)
+    sync_directory(Path(path).parent)
+
+
+def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> Path:
+    whole = Path(path)
+    beside = whole.with_name(f".{whole.name}.{uuid.uuid4().hex}")
+    file = LocalFile(beside)
+    try:
+        file.write(data)
+        if durable:
+            file.sync()
+        file.close()
+    except BaseException:
+        file.close(discard=True)
+        remove_file(beside)
+        raise
+    return beside
+
+
+def _move_if_free(beside: Path, path: str | Path) -> None:
+    """Do what `link` would, on a file system without links: two writers at the same moment are not told apart."""
+    if file_size(path) is not None:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+    rename(beside, path)
+
+
+def read_bytes(path: str | Path) -> bytes | None:
+    """Return the bytes of a file, or None when there is none."""
+    try:
+        return perform("read", _absolute(path), lambda: Path(path).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def file_size(path: str | Path) -> int | None:
+    """Return the size of a file, or None when there is none."""
+    try:
+        return perform("size", _absolute(path), lambda: Path(path).stat().st_size)
+    except FileNotFoundError:
+        return None
+
+
+def modified_at(path: str | Path) -> float | None:
+    """Return when a file was written or touched last, in seconds since 1970; None when there is none."""
+    try:
+        return perform("size", _absolute(path), lambda: Path(path).stat().st_mtime)
+    except FileNotFoundError:
+        return None
+
+
+def list_directory(directory: str | Path) -> list[str]:
+    """Return the names in a directory, sorted; none when it is not there."""
+    try:
+        return sorted(perform("list", _absolute(directory), lambda: os.listdir(directory)))  # noqa: PTH208 - names are wanted
+    except FileNotFoundError:
+        return []
+
+
+def rename(path: str | Path, target: str | Path) -> None:
+    """Give a file or directory another name; a directory of that name that is not empty is refused."""
+    perform("rename", _absolute(path), lambda: Path(path).rename(target), target=_absolute(target))
+
+
+def replace(path: str | Path, target: str | Path) -> None:
+    """Give a file another name; a file of that name is gone in the same step."""
+    perform("replace", _absolute(path), lambda: Path(path).replace(target), target=_absolute(target))
+
+
+def link(path: str | Path, target: str | Path) -> None:
+    """Give a file a second name.
+
+    Raises:
+        FileExistsError: the name is taken.
+    """
+    perform("link", _absolute(path), lambda: os.link(path, target), target=_absolute(target))
+
+
+def touch(path: str | Path) -> None:
+    """Set the time a file was written last to now."""
+    perform("touch", _absolute(path), lambda: os.utime(path))
+
+
+def remove_file(path: str | Path) -> None:
+    """Remove a file; one that is gone already is no error."""
+    perform("remove", _absolute(path), lambda: Path(path).unlink(missing_ok=True))
+
+
+def remove_directory(directory: str | Path) -> None:
+    """Remove a directory; one that is gone already is no error.
+
+    Raises:
+        OSError: it is not empty.
+    """
+    try:
+        perform("remove_directory", _absolute(directory), lambda: Path(directory).rmdir())
+    except FileNotFoundError:
+        return
+
+
+def remove_tree(directory: str | Path) -> None:
+    """Remove a directory and all below it, one operation each; one that is not there is no error. Links are not followed."""
+    for name in list_directory(directory):
+        path = Path(directory) / name
+        try:
+            is_directory = stat.S_ISDIR(path.lstat().st_mode)
+        except FileNotFoundError:
+            continue  # somebody else removes the same tree
+        if is_directory:
+            remove_tree(path)
+        else:
+            remove_file(path)
+    remove_directory(directory)
+
+
+def make_directory(directory: str | Path, mode: int = 0o777) -> None:
+    """Make one directory; one that is there already is no error."""
+    perform("make_directory", _absolute(directory), lambda: Path(directory).mkdir(mode, exist_ok=True))
+
+
+def make_directories(directory: str | Path, *, durable: bool = True) -> None:
+    """Make a directory and those above it, where they are missing.
+
+    Args:
+        directory: the lowest one.
+        durable: put the name of each one made on the disk.
+    """
+    path = Path(os.path.abspath(directory))  # noqa: PTH100 - as above
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for below in reversed(missing):
+        make_directory(below)
+        if durable:
+            sync_directory(below.parent)
+
+
+def sync_directory(directory: str | Path) -> None:
+    """Put the names in a directory on the disk."""
+
+    def act() -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    perform("sync_directory", _absolute(directory), act)
+
+
+class FileLock:
+    """Hold the lock of a file; `release`, or the end of the process however it ends, gives it back.
+
+    Args:
+        path: the file.
+        descriptor: the locked, open file.
+    """
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    def release(self) -> None:
+        """Give the lock back; given back already is no error."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            _close(self.path, descriptor)
+
+
+def lock_file(path: str | Path) -> FileLock | None:
+    """Take the lock of a file without waiting.
+
+    The file is made when it is not there. A lock on a file that was removed meanwhile is worth nothing, so the name is looked
+    at again after the lock was taken.
+
+    Returns:
+        The lock, or None when another one holds it, in this process or in another.
+    """
+    absolute = _absolute(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    while True:
+        lock = FileLock(absolute, descriptor := perform("open", absolute, lambda: os.open(absolute, flags, 0o666)))
+        try:
+            perform("lock", absolute, lambda held=descriptor: fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB))  # type: ignore[misc]
+            if _is_named(absolute, descriptor):
+                return lock
+        except BlockingIOError:
+            lock.release()
+            return None
+        except BaseException:
+            lock.release()
+            raise
+        lock.release()
+
+
+def _is_named(path: str, descriptor: int) -> bool:
+    """Say whether an open file still has its name."""
+    held = os.fstat(descriptor)
+    try:
+        named = os.stat(path)  # noqa: PTH116 - a pair with fstat
+    except FileNotFoundError:
+        return False
+    return (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino)
+
+
+def _absolute(path: str | Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - Path.absolute() keeps ".." and is slower

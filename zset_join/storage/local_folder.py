@@ -1,0 +1,185 @@
+"""A folder on a local or mounted disk.
+
+What `put_new` and a durable `create` made survives a power cut: the bytes are synced before the name is given, then the
+directory, and every directory between the folder and the file was synced by this process at least once. That somebody else made
+a directory is no proof that its name is on the disk. `put` is for what may be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from zset_join.storage import local
+from zset_join.storage.operations import perform
+
+__all__ = ["LocalFolder"]
+
+_Made = TypeVar("_Made")
+
+_settled: set[str] = set()
+"""Directories whose name this process has put on the disk."""
+
+
+class LocalFolder:
+    """Keep files below a directory.
+
+    Args:
+        root: the directory; absolute.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.location = str(root)
+
+    def __repr__(self) -> str:
+        return f"LocalFolder({self.location!r})"
+
+    def uri(self, name: str) -> str:
+        """Return the absolute path."""
+        return f"{self.location}/{name}" if name else self.location
+
+    def create(self, name: str) -> LocalFolderFile:
+        """Begin a new file; its directory is made where it is missing."""
+        path = self.uri(name)
+        return self._where_it_is(path, lambda: LocalFolderFile(path))
+
+    def put(self, name: str, data: bytes) -> None:
+        """Make or replace a file by rename; not synced: for what may be lost in a power cut."""
+        path = self.uri(name)
+        self._where_it_is(path, lambda: local.write_atomic(path, data, durable=False))
+
+    def put_new(self, name: str, data: bytes) -> None:
+        """Make a file by a hard link, which refuses a name that is taken."""
+        path = self.uri(name)
+        self._where_it_is(path, lambda: local.write_new(path, data))
+
+    def read(self, name: str) -> pa.Buffer | None:
+        """Return all bytes of a file."""
+        found = local.read_bytes(self.uri(name))
+        return None if found is None else pa.py_buffer(found)
+
+    def view(self, name: str) -> pa.Buffer | None:
+        """Return a file mapped; its pages are read when they are looked at."""
+        path = self.uri(name)
+        try:
+            descriptor = perform("open", path, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except FileNotFoundError:
+            return None
+        try:
+            size = os.fstat(descriptor).st_size
+            if not size:
+                return pa.py_buffer(b"")
+            return pa.py_buffer(perform("map", path, lambda: mmap.mmap(descriptor, size, prot=mmap.PROT_READ)))
+        finally:
+            os.close(descriptor)
+
+    def size(self, name: str) -> int | None:
+        """Return the bytes of a file."""
+        return local.file_size(self.uri(name))
+
+    def names(self, under: str) -> Iterator[str]:
+        """Yield the names below; files that begin with a dot are being written and are left out."""
+        for name in local.list_directory(self.uri(under)):
+            if name.startswith("."):
+                continue
+            below = f"{under}/{name}"
+            if Path(self.uri(below)).is_dir():
+                yield from self.names(below)
+            else:
+                yield below
+
+    def move(self, name: str, target: str) -> None:
+        """Rename a file."""
+        path = self.uri(target)
+        self._prepare(path)
+        local.replace(self.uri(name), path)
+        local.sync_directory(Path(path).parent)
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        local.remove_file(self.uri(name))
+
+    def remove_unfinished(self, *folders: str) -> None:
+        """Remove the files that begin with a dot."""
+        for under in folders:
+            for name in local.list_directory(self.uri(under)):
+                if name.startswith("."):
+                    local.remove_file(f"{self.uri(under)}/{name}")
+
+    def settle(self, under: str) -> None:
+        """Sync a directory, where there is one."""
+        try:
+            local.sync_directory(self.uri(under))
+        except FileNotFoundError:
+            return
+
+    def _where_it_is(self, path: str, act: Callable[[], _Made]) -> _Made:
+        """Do something with a file whose directory is made where it is missing."""
+        try:
+            self._prepare(path)
+            return act()
+        except FileNotFoundError:  # a directory was removed since it was prepared, as one for a query that begins anew
+            _settled.clear()
+            self._prepare(path)
+            return act()
+
+    def _prepare(self, path: str) -> None:
+        """See to it that the directory of a file is there and known to the disk."""
+        directory = path.rpartition("/")[0]
+        if directory in _settled:
+            return
+        current = self.location
+        if current not in _settled:
+            local.make_directories(current)
+            _settle_name(current)
+        for part in directory[len(self.location) :].split("/")[1:]:
+            below = f"{current}/{part}"
+            if below not in _settled:
+                local.make_directory(below)
+                local.sync_directory(current)
+                _settled.add(below)
+            current = below
+        _settled.add(directory)
+
+
+def _settle_name(directory: str) -> None:
+    """Put the name of a directory on the disk, and that of the one it stands in."""
+    parent = Path(directory).parent
+    local.sync_directory(parent)
+    with contextlib.suppress(PermissionError):  # not ours to read: whoever made the directory below it answers for its name
+        local.sync_directory(parent.parent)
+    _settled.add(directory)
+
+
+class LocalFolderFile:
+    """A new file on a local disk.
+
+    Args:
+        path: the file; its directory is there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = local.LocalFile(path)
+
+    def write(self, data: Any) -> int:
+        """Append bytes."""
+        return self._file.write(data)
+
+    def close(self, *, durable: bool) -> None:
+        """Close; synced, and its directory too, if it is to be durable."""
+        if durable:
+            self._file.sync()
+        self._file.close()
+        if durable:
+            local.sync_directory(Path(self._file.path).parent)
+
+    def discard(self) -> None:
+        """Close and remove."""
+        self._file.close(discard=True)
+        local.remove_file(self._file.path)

@@ -1,0 +1,91 @@
+"""The one place every file operation goes through, so that faults can be injected in one place.
+
+The law: whatever the project does to a file is one `Operation`, announced before it happens. An observer is given the
+operation and the act; it performs the act (or not), may raise before or after it, may write half of the bytes itself, may
+end the process. Without an observer an operation costs one test more than the act alone.
+
+Not covered: what other libraries do to files on their own (DuckDB, delta-rs), and stores to mapped memory.
+
+>>> seen = []
+>>> def note(operation, act):
+...     seen.append(operation.kind)
+...     return act()
+>>> with observe(note):
+...     perform("size", "/data/cp/format.json", lambda: 17)
+17
+>>> seen
+['size']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+__all__ = ["Observer", "Operation", "observe", "perform"]
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """Say what is about to happen to a file.
+
+    Args:
+        kind: what it does. On a local disk: create (of a name that is free), open (of a file that may be there), write (at
+            the end), sync, close, sync_directory, make_directory, rename, replace, link (a second name, which must be free),
+            remove, remove_directory, touch, read, size, list, lock, truncate, map. On another file system: put (a whole
+            object at once), put_new (the same, of a name that is free), create, write, close (of a large object, there
+            once it is closed), rename, make_directory, read, size, list, remove.
+        path: absolute path or URI.
+        target: where to, for rename, replace and link.
+        data: the bytes, for write and put.
+    """
+
+    kind: str
+    path: str
+    target: str | None = None
+    data: memoryview | None = None
+
+
+Observer = Callable[[Operation, Callable[[], Any]], Any]
+"""Is given an operation and the act; returns the act's result, or raises."""
+
+_observer: Observer | None = None
+
+
+@contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """Let an observer stand between the project and its files; process-wide, until the context ends.
+
+    Args:
+        observer: takes an operation and the act. The observer before is not asked meanwhile, and comes back afterwards.
+    """
+    global _observer
+    before = _observer
+    _observer = observer
+    try:
+        yield
+    finally:
+        _observer = before
+
+
+def perform(
+    kind: str, path: str, act: Callable[[], _Result], *, target: str | None = None, data: memoryview | None = None
+) -> _Result:
+    """Do one file operation, by way of the observer if there is one.
+
+    Args:
+        kind: what it does; see `Operation`.
+        path: absolute path or URI.
+        act: does it.
+        target: where to, for rename, replace and link.
+        data: the bytes, for write and put.
+    """
+    observer = _observer
+    if observer is None:
+        return act()
+    result: _Result = observer(Operation(kind, path, target, data), act)
+    return result

@@ -1,0 +1,94 @@
+"""JSON that proves it is whole: a small file whose every byte is covered by a checksum.
+
+    {"format":2,"crc32":"1a2b3c4d","body":{...}}
+
+The checksum starts from the name of the file, so that a file that stands in another one's place is caught as well, and covers
+format and body; what is left, the frame, is compared as it stands. The file stays ordinary JSON for people and tools.
+
+>>> data = seal({"epoch": 7}, version=2, name="commits/7")
+>>> data
+b'{"format":2,"crc32":"e6962204","body":{"epoch":7}}'
+>>> unseal(data, version=2, name="commits/7")
+{'epoch': 7}
+>>> unseal(data.replace(b"7", b"8"), version=2, name="commits/7")
+Traceback (most recent call last):
+ValueError: its checksum does not fit
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["UnknownFormatError", "seal", "unseal"]
+
+_FRAME = re.compile(rb'\{"format":(\d{1,9}),"crc32":"([0-9a-f]{8})","body":')
+
+
+class UnknownFormatError(ValueError):
+    """A whole file of a format this version does not know.
+
+    Args:
+        found: the format it says it has.
+    """
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+        super().__init__(f"it has format {found}")
+
+
+def seal(body: Mapping[str, Any], *, version: int, name: str) -> bytes:
+    """Return the bytes of a file.
+
+    Args:
+        body: JSON-ready.
+        version: number of the format.
+        name: what the file is called where it belongs.
+    """
+    return _framed(json.dumps(body, separators=(",", ":")).encode(), version, name)
+
+
+def unseal(data: bytes, *, version: int, name: str) -> dict[str, Any]:
+    """Return what was sealed.
+
+    Args:
+        data: all bytes of the file.
+        version: the format to expect.
+        name: what it must be called.
+
+    Raises:
+        UnknownFormatError: it has another format.
+        ValueError: a byte is missing, too many, or not what it was, or the file is another one's.
+    """
+    frame = _FRAME.match(data)
+    if frame is None:
+        raise _unframed(data)
+    if int(frame[1]) != version:
+        raise UnknownFormatError(int(frame[1]))
+    text = data[frame.end() : -1]
+    if _framed(text, version, name) != data:
+        raise ValueError("its checksum does not fit")
+    body: dict[str, Any] = json.loads(text)
+    return body
+
+
+def _framed(text: bytes, version: int, name: str) -> bytes:
+    return b'{"format":%d,"crc32":"%08x","body":%b}' % (version, _checksum(text, version, name), text)
+
+
+def _checksum(text: bytes, version: int, name: str) -> int:
+    return zlib.crc32(text, zlib.crc32(f"{version}\n{name}\n".encode()))
+
+
+def _unframed(data: bytes) -> ValueError:
+    """Tell a file of another layout, which says so, from a damaged one."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return ValueError("it is cut off or damaged")
+    if isinstance(found, dict) and isinstance(found.get("format"), int):
+        return UnknownFormatError(found["format"])
+    return ValueError("it says no format")
