@@ -17,6 +17,8 @@ from zset_join.changelog import (
     WeightFormat,
     decode,
     encode,
+    encoded_schema,
+    format_named,
 )
 from zset_join.changelog.encoding import group_keys
 from zset_join.errors import OptionError, PlanError, ResourceError, SinkError
@@ -118,6 +120,19 @@ def test_the_change_data_feed_carries_change_type_and_epoch() -> None:
     ]
 
 
+def test_a_delta_of_single_rows_may_be_larger_than_weights_may_grow_to() -> None:
+    assert encode(delta((1, "a", 1), (2, "a", -1)), (), RowKindFormat(), max_rows=1).num_rows == 2
+
+
+def test_the_change_data_feed_carries_the_time_of_the_epoch_when_asked() -> None:
+    feed = ChangeDataFeedFormat(timestamp_column="at")
+
+    written = encode(delta((1, "a", 1), (2, "b", 1)), ["id"], feed, epoch=1, committed_at_us=1_000_001)
+
+    assert written.column("at").type == pa.timestamp("us", tz="UTC")
+    assert written.column("at").cast(pa.int64()).to_pylist() == [1_000_001, 1_000_001]
+
+
 def test_the_change_data_feed_needs_an_epoch() -> None:
     with pytest.raises(OptionError, match="epoch=") as caught:
         encode(delta((1, "a", 1)), (), ChangeDataFeedFormat())
@@ -159,6 +174,9 @@ def test_an_append_only_output_takes_insertions_and_refuses_retractions() -> Non
         (["nope"], RowKindFormat(), "UNKNOWN_COLUMN"),
         ((), RowKindFormat(column="v"), "DUPLICATE_COLUMN"),
         ((), ChangeDataFeedFormat(version_column="id"), "DUPLICATE_COLUMN"),
+        ((), ChangeDataFeedFormat(timestamp_column="v"), "DUPLICATE_COLUMN"),
+        ((), WeightFormat(column="v"), "DUPLICATE_COLUMN"),
+        ((), UpsertFormat(column="v"), "DUPLICATE_COLUMN"),
         ((), UpsertFormat(), "MISSING_PRIMARY_KEY"),
     ],
 )
@@ -174,6 +192,42 @@ def test_a_key_or_column_that_cannot_be_is_refused(key: list[str], changelog_for
 )
 def test_an_empty_delta_becomes_no_rows(changelog_format: ChangelogFormat) -> None:
     assert lines(encode(ZSet.empty(SCHEMA), ["id"], changelog_format, epoch=1)) == []
+
+
+@pytest.mark.parametrize(
+    "changelog_format",
+    [
+        WeightFormat(),
+        RowKindFormat(),
+        ChangeDataFeedFormat(),
+        ChangeDataFeedFormat(timestamp_column="at"),
+        UpsertFormat(),
+        AppendFormat(),
+    ],
+)
+def test_the_schema_of_what_is_written_is_known_before(changelog_format: ChangelogFormat) -> None:
+    written = encode(delta((1, "a", 1)), ["id"], changelog_format, epoch=1)
+
+    assert encoded_schema(SCHEMA, changelog_format).equals(written.schema)
+
+
+@pytest.mark.parametrize(
+    ("form", "added"),
+    [
+        ("weight", ["_weight"]),
+        ("row_kind", ["_row_kind"]),
+        ("change_data_feed", ["_change_type", "_commit_version", "_commit_timestamp"]),
+    ],
+)
+def test_outputs_name_three_formats(form: str, added: list[str]) -> None:
+    assert encoded_schema(SCHEMA, format_named(form)).names == ["id", "v", *added]
+
+
+def test_an_unknown_form_is_refused_naming_those_there_are() -> None:
+    with pytest.raises(OptionError, match="'rowkind' is unknown; use one of weight, row_kind, change_data_feed") as caught:
+        format_named("rowkind")
+
+    assert caught.value.code == "FORM"
 
 
 @pytest.mark.parametrize("key", [(), ("id",), ("id", "v")])
@@ -201,6 +255,28 @@ def test_what_was_encoded_decodes_to_the_same_delta(key: tuple[str, ...], change
 )
 def test_keys_are_equal_when_spark_says_so(column: pa.Array) -> None:
     assert group_keys([column]).tolist() == [0, 1, 0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([0.0, None]),
+        pa.array(["", None]),
+        pa.array(["a", "a "]),
+        pa.array([[], None], pa.list_(pa.float64())),
+        pa.array([{"a": None}, None], pa.struct({"a": pa.int64()})),
+        pa.array([[1.0, 2.0], [1.0]]),
+    ],
+    ids=str,
+)
+def test_keys_are_different_when_spark_says_so(column: pa.Array) -> None:
+    assert group_keys([column]).tolist() == [0, 1]
+
+
+def test_many_wide_key_columns_keep_their_keys_apart() -> None:
+    columns = [pa.array(np.random.default_rng(column).permutation(3000)) for column in range(8)]
+
+    assert len(set(group_keys(columns).tolist())) == 3000
 
 
 def test_keys_of_several_columns_are_equal_when_all_columns_are() -> None:

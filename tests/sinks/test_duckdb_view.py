@@ -405,7 +405,26 @@ def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ['a"b', 'x"; DROP TABLE victim; --', "select", "weight", "c0", "rowid", "it's"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        'a"b',
+        'x"; DROP TABLE victim; --',
+        "'; DROP TABLE victim; --",
+        "select",
+        "weight",
+        "row_hash",
+        "c0",
+        "rowid",
+        "it's",
+        "$view",
+        "a.b",
+        "two\nlines",
+        " ",
+        "naïve 名前 😀",
+        "x" * 1000,
+    ],
+)
 def test_any_name_can_be_a_view_a_column_and_a_key(name: str) -> None:
     sink = opened(":memory:", pa.schema({name: pa.int64(), "v": pa.string()}), table=name, key=[name])
     sink.write(0, [ZSet.of({name: [1], "v": ["a"]})])
@@ -413,6 +432,24 @@ def test_any_name_can_be_a_view_a_column_and_a_key(name: str) -> None:
     sink.write(1, [ZSet.of({name: [1, 1], "v": ["a", "b"]}, [-1, 1])])
 
     assert sink.read().to_pylist() == [{name: 1, "v": "b"}]
+
+
+@pytest.mark.parametrize("name", ["_zset_join_epochs", "_ZSET_JOIN_EPOCHS"])
+def test_the_names_of_our_own_tables_are_taken(name: str) -> None:
+    with pytest.raises(SinkError, match="has a base table of that name") as caught:
+        opened(":memory:", KEYED, table=name)
+
+    assert caught.value.code == "SINK_NAME_TAKEN"
+
+
+def test_two_views_whose_names_differ_by_case_are_one_view(tmp_path: Path) -> None:
+    opened(tmp_path / "views.duckdb", KEYED, table="Orders").close()
+    second = DuckDBViewSink(tmp_path / "views.duckdb", "ORDERS")
+
+    with pytest.raises(SinkError, match='belongs to query "query"') as caught:
+        second.open(Relation(name="answer", schema=KEYED, mode="changelog"), "another")
+
+    assert caught.value.code == "SINK_QUERY_ID"
 
 
 def test_two_queries_share_a_file_in_two_views(tmp_path: Path) -> None:
@@ -458,6 +495,27 @@ def test_the_file_reaches_nothing_outside_itself(tmp_path: Path) -> None:
         connection.execute("SELECT * FROM read_csv(?)", [str(tmp_path / "secret.csv")])
 
     sink.close()
+
+
+def test_nobody_in_the_process_can_unlock_the_file(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "views.duckdb", KEYED)
+
+    with (
+        duckdb.connect(str(tmp_path / "views.duckdb")) as connection,
+        pytest.raises(duckdb.InvalidInputException, match="locked"),
+    ):
+        connection.execute("SET GLOBAL enable_external_access = true")
+
+    sink.close()
+
+
+def test_a_second_sink_of_the_process_opens_a_file_that_is_locked_already(tmp_path: Path) -> None:
+    first = opened(tmp_path / "views.duckdb", KEYED, table="first")
+
+    second = opened(tmp_path / "views.duckdb", KEYED, table="second")
+
+    second.write(0, [keyed([1], ["a"])])
+    assert (held(first), held(second)) == (Counter(), rows_of((1, "a")))
 
 
 def test_another_version_of_duckdb_computes_the_hashes_anew(tmp_path: Path) -> None:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.parquet_changelog import (
     ParquetChangelogSink,
+    are_staged,
     commit_epoch,
     committed_epochs,
+    committed_files,
     read_changelog,
     write_part,
 )
+from zset_join.storage.operations import Operation, observe
 from zset_join.zset import ZSet
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
@@ -65,7 +73,7 @@ def test_an_update_that_comes_in_two_chunks_is_one_update(tmp_path: Path) -> Non
 def test_the_manifest_names_epoch_files_rows_and_retractions(tmp_path: Path) -> None:
     opened(tmp_path / "log").write(0, [-OLD, NEW])
 
-    manifest = json.loads((tmp_path / "log" / "epoch=00000000" / "_manifest.json").read_text())
+    manifest = json.loads((tmp_path / "log" / "epoch=00000000" / "_manifest.json").read_text())["body"]
 
     file = manifest["files"][0]
     assert (manifest["epoch"], manifest["rows"], manifest["retractions"], len(manifest["files"])) == (0, 2, 1, 1)
@@ -135,7 +143,7 @@ def test_committing_an_epoch_twice_changes_nothing(tmp_path: Path) -> None:
 def test_an_epoch_with_a_missing_part_stays_absent(tmp_path: Path) -> None:
     opened(tmp_path / "log")
     part = write_part(tmp_path / "log", 0, "first", 0, [OLD])
-    next((tmp_path / "log" / "_staging").rglob(part.name)).unlink()
+    next((tmp_path / "log" / "_staging").glob(f"*{part.name}")).unlink()
 
     with pytest.raises(SinkError, match="is missing") as caught:
         commit_epoch(tmp_path / "log", 0, [part])
@@ -150,13 +158,48 @@ def test_committing_past_a_hole_is_refused(tmp_path: Path) -> None:
         commit_epoch(tmp_path / "log", 2, [])
 
 
-def test_opening_clears_what_was_never_committed(tmp_path: Path) -> None:
-    opened(tmp_path / "log")
-    write_part(tmp_path / "log", 0, "dead", 0, [OLD])
+def test_opening_clears_what_was_staged_for_epochs_that_are_there(tmp_path: Path) -> None:
+    opened(tmp_path / "log").write(0, [OLD])
+    write_part(tmp_path / "log", 0, "zombie", 0, [OLD])
+    (tmp_path / "log" / "_staging" / "commit-half-made").mkdir()
 
     opened(tmp_path / "log")
 
-    assert not (tmp_path / "log" / "_staging").exists()
+    assert list((tmp_path / "log" / "_staging").iterdir()) == []
+
+
+def test_a_driver_that_comes_back_late_cannot_reveal_what_was_cleared(tmp_path: Path) -> None:
+    slow = opened(tmp_path / "log")
+
+    def clear_before_the_rename(operation: Operation, act: Callable[[], Any]) -> Any:
+        if operation.kind == "rename" and (operation.target or "").endswith("epoch=00000000"):
+            opened(tmp_path / "log")
+        return act()
+
+    with pytest.raises(SinkError, match="cannot be used"), observe(clear_before_the_rename):
+        slow.write(0, [OLD])
+
+    assert committed_epochs(tmp_path / "log") == []
+
+
+def test_what_was_staged_for_the_next_epoch_can_be_committed_after_a_restart(tmp_path: Path) -> None:
+    opened(tmp_path / "log")
+    part = write_part(tmp_path / "log", 0, "first", 0, [OLD])
+
+    opened(tmp_path / "log")
+
+    assert are_staged(tmp_path / "log", 0, [part])
+    assert commit_epoch(tmp_path / "log", 0, [part]).rows == 1
+
+
+def test_a_commit_clears_what_other_attempts_staged(tmp_path: Path) -> None:
+    opened(tmp_path / "log")
+    kept = write_part(tmp_path / "log", 0, "first", 0, [OLD])
+    twin = write_part(tmp_path / "log", 0, "twin", 0, [OLD])
+
+    commit_epoch(tmp_path / "log", 0, [kept])
+
+    assert not are_staged(tmp_path / "log", 0, [twin])
 
 
 def test_a_damaged_file_is_noticed_by_its_size(tmp_path: Path) -> None:
@@ -166,6 +209,148 @@ def test_a_damaged_file_is_noticed_by_its_size(tmp_path: Path) -> None:
 
     with pytest.raises(SinkError, match=f"{file.name}.* of epoch 0 should have"):
         read_changelog(tmp_path / "log")
+
+
+def flipped(path: Path, position: int) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_byte_is_noticed_by_the_checksum(tmp_path: Path) -> None:
+    opened(tmp_path / "log").write(0, [OLD])
+    flipped(next((tmp_path / "log" / "epoch=00000000").glob("*.parquet")), 40)
+
+    with pytest.raises(SinkError, match="epoch 0 does not have the checksum") as caught:
+        read_changelog(tmp_path / "log")
+
+    assert caught.value.code == "SINK_PART"
+
+
+def test_a_damaged_manifest_is_noticed(tmp_path: Path) -> None:
+    opened(tmp_path / "log").write(0, [OLD])
+    flipped(tmp_path / "log" / "epoch=00000000" / "_manifest.json", 60)
+
+    with pytest.raises(SinkError, match=r"_manifest\.json.* of epoch 0 cannot be used"):
+        read_changelog(tmp_path / "log")
+
+
+def test_a_damaged_header_is_noticed(tmp_path: Path) -> None:
+    opened(tmp_path / "log").write(0, [OLD])
+    flipped(tmp_path / "log" / "_changelog.json", 60)
+
+    with pytest.raises(SinkError) as caught:
+        read_changelog(tmp_path / "log")
+
+    assert caught.value.code == "SINK_HEADER"
+
+
+def test_an_epoch_in_the_place_of_another_is_noticed(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "log")
+    sink.write(0, [OLD])
+    sink.write(1, [NEW])
+    (tmp_path / "log" / "epoch=00000000").rename(tmp_path / "kept")
+    (tmp_path / "log" / "epoch=00000001").rename(tmp_path / "log" / "epoch=00000000")
+    (tmp_path / "kept").rename(tmp_path / "log" / "epoch=00000001")
+
+    with pytest.raises(SinkError, match="of epoch 0 cannot be used: its checksum"):
+        read_changelog(tmp_path / "log")
+
+
+def test_an_epoch_of_another_query_is_noticed(tmp_path: Path) -> None:
+    opened(tmp_path / "log").write(0, [OLD])
+    other = ParquetChangelogSink(tmp_path / "other")
+    other.open(OUTPUT, "another query")
+    other.write(0, [NEW])
+    shutil.rmtree(tmp_path / "log" / "epoch=00000000")
+    (tmp_path / "other" / "epoch=00000000").rename(tmp_path / "log" / "epoch=00000000")
+
+    with pytest.raises(SinkError, match='belongs to query "another query"'):
+        read_changelog(tmp_path / "log")
+
+
+def test_the_committed_files_are_what_other_readers_should_open(tmp_path: Path) -> None:
+    sink = opened(tmp_path / "log")
+    sink.write(0, [OLD])
+    sink.write(1, [-OLD, NEW])
+
+    listed = committed_files(tmp_path / "log", up_to_epoch=0)
+
+    assert pq.read_table(listed).select(["k", "v", "_weight"]).to_pylist() == [{"k": 1, "v": "old", "_weight": 1}]
+
+
+def test_a_crash_while_the_changelog_was_made_leaves_nothing_that_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "._changelog.json.0123").write_bytes(b"half")
+
+    opened(tmp_path / "log").write(0, [OLD])
+
+    assert lines(tmp_path / "log") == [(1, "old", 1)]
+
+
+def test_two_drivers_that_commit_one_epoch_leave_it_once(tmp_path: Path) -> None:
+    first, second = opened(tmp_path / "log"), opened(tmp_path / "log")
+    first.write(0, [OLD])
+
+    progress = second.write(0, [OLD])
+
+    assert (progress.replayed, lines(tmp_path / "log")) == (True, [(1, "old", 1)])
+
+
+# -- object stores -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """Give a place in an object store that knows no rename."""
+    location = f"memory://changelog-{uuid.uuid4().hex}"
+    yield location
+    fsspec.filesystem("memory").rm(location, recursive=True)
+
+
+def test_a_changelog_may_lie_in_an_object_store(store: str) -> None:
+    sink = ParquetChangelogSink(f"{store}/log")
+    sink.open(OUTPUT, "query")
+    sink.write(0, [OLD])
+    sink.write(1, [-OLD, NEW])
+
+    assert read_changelog(f"{store}/log").select(["v", "_weight"]).to_pylist() == [
+        {"v": "old", "_weight": 1},
+        {"v": "old", "_weight": -1},
+        {"v": "new", "_weight": 1},
+    ]
+
+
+def test_an_epoch_without_a_manifest_does_not_exist_in_an_object_store(store: str) -> None:
+    sink = ParquetChangelogSink(f"{store}/log")
+    sink.open(OUTPUT, "query")
+
+    write_part(f"{store}/log", 0, "dead", 0, [OLD])
+
+    assert (committed_epochs(f"{store}/log"), committed_files(f"{store}/log")) == ([], [])
+
+
+def test_a_commit_in_an_object_store_removes_what_other_attempts_wrote(store: str) -> None:
+    sink = ParquetChangelogSink(f"{store}/log")
+    sink.open(OUTPUT, "query")
+    write_part(f"{store}/log", 0, "dead", 0, [OLD])
+
+    sink.write(0, [OLD])
+
+    found = [path for path in fsspec.filesystem("memory").find(f"{store}/log") if path.endswith(".parquet")]
+    assert [f"memory:/{path}" for path in found] == committed_files(f"{store}/log")
+
+
+def test_two_drivers_that_commit_one_epoch_to_an_object_store_leave_it_once(store: str) -> None:
+    first, second = ParquetChangelogSink(f"{store}/log"), ParquetChangelogSink(f"{store}/log")
+    first.open(OUTPUT, "query")
+    second.open(OUTPUT, "query")
+    first.write(0, [OLD])
+
+    progress = second.write(0, [OLD])
+
+    assert (progress.replayed, read_changelog(f"{store}/log").num_rows) == (True, 1)
 
 
 def test_a_missing_epoch_is_noticed(tmp_path: Path) -> None:

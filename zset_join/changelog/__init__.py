@@ -7,19 +7,22 @@ a delta down as such rows.
 from __future__ import annotations
 
 from zset_join.changelog.decoding import Decoded, decode
-from zset_join.changelog.encoding import encode
+from zset_join.changelog.encoding import encode, encoded_schema
 from zset_join.changelog.formats import (
     AppendFormat,
     ChangeDataFeedFormat,
+    ChangelogForm,
     ChangelogFormat,
     RowKindFormat,
     UpsertFormat,
     WeightFormat,
+    format_named,
 )
 
 __all__ = [
     "AppendFormat",
     "ChangeDataFeedFormat",
+    "ChangelogForm",
     "ChangelogFormat",
     "Decoded",
     "RowKindFormat",
@@ -27,4 +30,6 @@ __all__ = [
     "WeightFormat",
     "decode",
     "encode",
+    "encoded_schema",
+    "format_named",
 ]

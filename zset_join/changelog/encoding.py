@@ -40,12 +40,13 @@ from zset_join.kernels.nested import canonical_floats, canonical_nested, is_nest
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
 
-__all__ = ["encode", "group_keys"]
+__all__ = ["comparable_values", "encode", "encoded_schema", "group_keys"]
 
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 
 # Row kind of a line: by whether its row comes, then by whether it is half of an update.
 _KINDS = np.array([[3, 1], [0, 2]], np.int64)
+_MOMENT = pa.timestamp("us", tz="UTC")
 
 
 def encode(
@@ -54,6 +55,7 @@ def encode(
     changelog_format: ChangelogFormat,
     *,
     epoch: int | None = None,
+    committed_at_us: int = 0,
     max_rows: int = 10_000_000,
 ) -> pa.RecordBatch:
     """Write a delta down as rows of a changelog.
@@ -63,7 +65,8 @@ def encode(
         key: the columns that identify a row downstream, or a relation with a primary key. Empty: the whole row does.
         changelog_format: how a row says what it does.
         epoch: number of the epoch, written by `ChangeDataFeedFormat`.
-        max_rows: the most rows that weights beyond 1 may grow to.
+        committed_at_us: microseconds since 1970-01-01 UTC, written by `ChangeDataFeedFormat` with a `timestamp_column`.
+        max_rows: the most rows that weights beyond 1 may grow to; a delta without such weights may be larger.
 
     Returns:
         The columns of the delta, then those of the format. With a key, the changes of one key stand together.
@@ -82,11 +85,12 @@ def encode(
     ['-U', '+U', '+I']
     """
     columns = tuple(key.primary_key if isinstance(key, Relation) else key)
-    _check_columns(delta, columns, changelog_format)
+    _check_key(delta.schema, columns)
+    schema = encoded_schema(delta.schema, changelog_format)
     if isinstance(changelog_format, WeightFormat):
-        return _with_columns(delta.rows, {changelog_format.column: pa.array(delta.weights)})
+        return _with_columns(schema, delta.rows, pa.array(delta.weights))
     if isinstance(changelog_format, UpsertFormat):
-        return _encode_upserts(delta, columns, changelog_format)
+        return _encode_upserts(delta, columns, schema)
     if isinstance(changelog_format, AppendFormat) and (delta.weights < 0).any():
         row = int(np.flatnonzero(delta.weights < 0)[0])
         raise SinkError(
@@ -108,10 +112,46 @@ def encode(
                 "that the delta belongs to.",
                 code="MISSING_EPOCH",
             )
-        versions = pa.array(np.full(len(order), epoch, np.int64))
-        types = pa.array(CHANGE_TYPES).take(kinds)
-        return _with_columns(rows, {changelog_format.column: types, changelog_format.version_column: versions})
-    return _with_columns(rows, {changelog_format.column: pa.array(ROW_KINDS).take(kinds)})
+        added = [pa.array(CHANGE_TYPES).take(kinds), pa.array(np.full(len(order), epoch, np.int64))]
+        if changelog_format.timestamp_column is not None:
+            added.append(pa.repeat(pa.scalar(committed_at_us, _MOMENT), len(order)))
+        return _with_columns(schema, rows, *added)
+    return _with_columns(schema, rows, pa.array(ROW_KINDS).take(kinds))
+
+
+def encoded_schema(schema: pa.Schema, changelog_format: ChangelogFormat) -> pa.Schema:
+    """Return the columns that `encode` writes for rows with these columns.
+
+    Raises:
+        PlanError: a column of the format is among them already.
+
+    >>> encoded_schema(pa.schema({"id": pa.int64()}), WeightFormat()).names
+    ['id', '_weight']
+    """
+    added = _added_fields(changelog_format)
+    clashing = [field.name for field in added if field.name in schema.names]
+    if clashing:
+        raise PlanError(
+            f"the format adds {clashing}, and the rows have columns of that name; rename them, or give the format other names.",
+            code="DUPLICATE_COLUMN",
+            columns=clashing,
+        )
+    return pa.schema([*schema, *added])
+
+
+def _added_fields(changelog_format: ChangelogFormat) -> list[pa.Field]:
+    if isinstance(changelog_format, AppendFormat):
+        return []
+    if isinstance(changelog_format, WeightFormat):
+        return [pa.field(changelog_format.column, pa.int64(), nullable=False)]
+    if isinstance(changelog_format, UpsertFormat):
+        return [pa.field(changelog_format.column, pa.bool_(), nullable=False)]
+    fields = [pa.field(changelog_format.column, pa.string(), nullable=False)]
+    if isinstance(changelog_format, ChangeDataFeedFormat):
+        fields.append(pa.field(changelog_format.version_column, pa.int64(), nullable=False))
+        if changelog_format.timestamp_column is not None:
+            fields.append(pa.field(changelog_format.timestamp_column, _MOMENT, nullable=False))
+    return fields
 
 
 def group_keys(columns: Sequence[pa.Array]) -> _Int64s:
@@ -130,7 +170,7 @@ def group_keys(columns: Sequence[pa.Array]) -> _Int64s:
     """
     combined: _Int64s | None = None
     for column in columns:
-        numbers, count = _numbered(_comparable(column))
+        numbers, count = _numbered(comparable_values(column))
         if combined is None:
             combined = numbers
         else:
@@ -139,18 +179,21 @@ def group_keys(columns: Sequence[pa.Array]) -> _Int64s:
     return np.zeros(0, np.int64) if combined is None else combined
 
 
-def _numbered(column: pa.Array) -> tuple[_Int64s, int]:
-    encoded = column.dictionary_encode(null_encoding="encode")
-    numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    return numbers, max(1, len(encoded.dictionary))
+def comparable_values(column: pa.Array) -> pa.Array:
+    """Return values that are the same bits exactly where those of the column are equal in Spark's sense; NULL stays NULL.
 
+    Args:
+        column: n values of any type that can be compared.
 
-def _comparable(column: pa.Array) -> pa.Array:
-    """Return values that are the same bits exactly where those of the column are equal."""
+    Cost: nothing for most types, which are returned as they are; linear for floats, dictionaries and nested values.
+
+    >>> comparable_values(pa.array([0.0, -0.0])).to_pylist()
+    [0, 0]
+    """
     if isinstance(column.type, pa.BaseExtensionType):
-        return _comparable(column.storage)
+        return comparable_values(column.storage)
     if pt.is_dictionary(column.type):
-        return _comparable(column.dictionary_decode())
+        return comparable_values(column.dictionary_decode())
     if is_nested(column.type):
         return canonical_nested(column)
     if pt.is_floating(column.type):
@@ -160,13 +203,20 @@ def _comparable(column: pa.Array) -> pa.Array:
     return column
 
 
+def _numbered(column: pa.Array) -> tuple[_Int64s, int]:
+    encoded = column.dictionary_encode(null_encoding="encode")
+    numbers = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers, max(1, len(encoded.dictionary))
+
+
 def _expanded_order(delta: ZSet, groups: _Int64s | None, max_rows: int) -> _Int64s:
     """Return the rows to write: each as often as its weight says, retractions first, per key where there is one."""
     comes = delta.weights > 0
     order = np.argsort(comes if groups is None else groups * 2 + comes, kind="stable")
     # The lowest int64 has no positive counterpart; as unsigned it has.
     copies = np.abs(delta.weights).astype(np.uint64)
-    if copies.max(initial=0) > max_rows or int(copies.sum()) > max_rows:
+    highest = int(copies.max(initial=0))
+    if highest > max_rows or (highest > 1 and int(copies.sum()) > max_rows):
         row = int(copies.argmax())
         raise ResourceError(
             f"written as single rows, this delta takes more than max_rows={max_rows}; its largest weight is "
@@ -193,7 +243,7 @@ def _updates(comes: npt.NDArray[np.bool_], groups: _Int64s | None) -> _Int64s:
     return np.asarray(ranks < paired[groups], np.int64)
 
 
-def _encode_upserts(delta: ZSet, columns: tuple[str, ...], changelog_format: UpsertFormat) -> pa.RecordBatch:
+def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
     """Write one line per key: the row that is there after the epoch, or the one that has gone; the gone come first."""
     if not columns:
         raise PlanError(
@@ -222,33 +272,21 @@ def _encode_upserts(delta: ZSet, columns: tuple[str, ...], changelog_format: Ups
     deletes = gone[last[groups[gone]] == gone]
     order = np.concatenate([deletes, inserted])
     deleted = pa.array(np.arange(len(order)) < len(deletes))
-    return _with_columns(delta.rows.take(pa.array(order)), {changelog_format.column: deleted})
+    return _with_columns(schema, delta.rows.take(pa.array(order)), deleted)
 
 
-def _check_columns(delta: ZSet, columns: tuple[str, ...], changelog_format: ChangelogFormat) -> None:
-    names = delta.schema.names
-    missing = [name for name in columns if name not in names]
+def _check_key(schema: pa.Schema, columns: tuple[str, ...]) -> None:
+    missing = [name for name in columns if name not in schema.names]
     if missing:
         raise PlanError(
-            f"key={list(columns)} names {missing}, which is not among the columns {names}.",
+            f"key={list(columns)} names {missing}, which is not among the columns {schema.names}.",
             code="UNKNOWN_COLUMN",
             missing=missing,
         )
-    added = [] if isinstance(changelog_format, AppendFormat) else [changelog_format.column]
-    if isinstance(changelog_format, ChangeDataFeedFormat):
-        added.append(changelog_format.version_column)
-    clashing = [name for name in added if name in names]
-    if clashing:
-        raise PlanError(
-            f"the format adds {clashing}, and the rows have columns of that name; rename them, or give the format other names.",
-            code="DUPLICATE_COLUMN",
-            columns=clashing,
-        )
 
 
-def _with_columns(rows: pa.RecordBatch, added: dict[str, pa.Array]) -> pa.RecordBatch:
-    fields = [pa.field(name, column.type, nullable=False) for name, column in added.items()]
-    return pa.RecordBatch.from_arrays([*rows.columns, *added.values()], schema=pa.schema([*rows.schema, *fields]))
+def _with_columns(schema: pa.Schema, rows: pa.RecordBatch, *added: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=schema)
 
 
 def _row(delta: ZSet, row: int) -> tuple[object, ...]:

@@ -10,15 +10,18 @@
 
 A relation in upsert mode ignores -U and update_preimage: its primary key says which row an update replaces.
 
-The same formats serve for reading (`decoding`) and for writing (`encoding`).
+The same formats serve for reading (`decoding`) and for writing (`encoding`). Outputs offer three of them by name, as a
+`ChangelogForm`: `weight` (`_weight`), `row_kind` (`_row_kind`) and `change_data_feed` (`_change_type`, `_commit_version`,
+`_commit_timestamp`).
 
 Source: RowKind of Flink, the change data feed of Delta and Spark 4.2, `apply_as_deletes` of `create_auto_cdc_flow`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from zset_join.errors import OptionError
 
@@ -28,10 +31,12 @@ __all__ = [
     "SPELLINGS",
     "AppendFormat",
     "ChangeDataFeedFormat",
+    "ChangelogForm",
     "ChangelogFormat",
     "RowKindFormat",
     "UpsertFormat",
     "WeightFormat",
+    "format_named",
 ]
 
 # Row kinds are numbered as in Flink: insert, update before, update after, delete.
@@ -109,10 +114,33 @@ class ChangeDataFeedFormat:
     Args:
         column: name of the change type: insert, update_preimage, update_postimage or delete.
         version_column: name of the column that `encode` fills with the epoch; not read.
+        timestamp_column: name of the column that `encode` fills with the time of the epoch; not read. None: there is none.
     """
 
     column: str = "_change_type"
     version_column: str = "_commit_version"
+    timestamp_column: str | None = None
 
 
 ChangelogFormat: TypeAlias = AppendFormat | UpsertFormat | WeightFormat | RowKindFormat | ChangeDataFeedFormat
+ChangelogForm: TypeAlias = Literal["weight", "row_kind", "change_data_feed"]
+
+_FORMS: Mapping[str, ChangelogFormat] = {
+    "weight": WeightFormat(),
+    "row_kind": RowKindFormat(column="_row_kind"),
+    "change_data_feed": ChangeDataFeedFormat(timestamp_column="_commit_timestamp"),
+}
+
+
+def format_named(form: str) -> ChangelogFormat:
+    """Return the format that outputs call by a name.
+
+    Raises:
+        OptionError: no form has this name.
+
+    >>> format_named("row_kind")
+    RowKindFormat(column='_row_kind')
+    """
+    if form not in _FORMS:
+        raise OptionError(f"form={form!r} is unknown; use one of {', '.join(_FORMS)}.", code="FORM", form=form)
+    return _FORMS[form]

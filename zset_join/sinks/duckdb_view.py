@@ -98,7 +98,6 @@ class DuckDBViewSink:
         # DuckDB does not promise the same hashes from one version to the next.
         self._hash_version = f"{duckdb.__version__}/{hash_bits}"
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._last_epoch: int | None = None
 
     def __repr__(self) -> str:
         return f"DuckDBViewSink({self.path!r}, {self.table!r}, key={self.key!r})"
@@ -129,8 +128,7 @@ class DuckDBViewSink:
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the view contains; None before the first."""
-        self._connected()
-        return self._last_epoch
+        return self._stored_epoch()
 
     def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
         """Add the answer of one epoch to the view, in one transaction.
@@ -142,18 +140,19 @@ class DuckDBViewSink:
         """
         started = perf_counter()
         connection = self._connected()
-        if is_replay(self._described, self._last_epoch, epoch):
-            return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
         try:
             with self._transaction():
+                if is_replay(self._described, self._stored_epoch(), epoch):
+                    return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
                 rows, retractions = self._apply(epoch) if self._load(epoch, chunks) else (0, 0)
                 connection.execute(
                     UPDATE_EPOCH,
                     {"view": self.table, "epoch": epoch, "rows": rows, "retractions": retractions},
                 )
         except duckdb.Error as error:
+            if isinstance(error, duckdb.TransactionException) and self._has(epoch):
+                return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)  # another connection was first
             raise self._failed(f"written in epoch {epoch}", error) from error
-        self._last_epoch = epoch
         return SinkProgress(epoch, rows, retractions, perf_counter() - started)
 
     def read(self) -> pa.Table:
@@ -168,7 +167,6 @@ class DuckDBViewSink:
     def close(self) -> None:
         """Close the file; what was written stays."""
         connection, self._connection = self._connection, None
-        self._last_epoch = None
         if connection is not None:
             connection.close()
 
@@ -214,16 +212,24 @@ class DuckDBViewSink:
     def _attach(self) -> None:
         connection = self._connected()
         connection.execute(CREATE_EPOCHS)
-        known = connection.execute(FIND_VIEW, {"view": self.table}).fetchone()
-        if known is None:
+        known = connection.execute(FIND_VIEW, {"view": self.table}).fetchall()
+        if not known:
             self._create()
             return
-        query_id, epoch, layout, version = known
+        query_id, epoch, layout, version = known[0]
         self._check_owner(query_id, epoch, json.loads(layout))
-        self._last_epoch = epoch
         if version != self._hash_version:
             connection.execute(self._statements.rehash())
             connection.execute(UPDATE_VERSION, {"view": self.table, "version": self._hash_version})
+
+    def _stored_epoch(self) -> int | None:
+        """Read the last epoch from the file: another connection of this process may have written."""
+        found = self._connected().execute(FIND_VIEW, {"view": self.table}).fetchall()
+        return found[0][1] if found else None
+
+    def _has(self, epoch: int) -> bool:
+        last = self._stored_epoch()
+        return last is not None and last >= epoch
 
     def _layout(self) -> dict[str, Any]:
         encoded = base64.b64encode(self._schema.remove_metadata().serialize().to_pybytes()).decode()
@@ -231,10 +237,10 @@ class DuckDBViewSink:
 
     def _create(self) -> None:
         connection = self._connected()
-        taken = connection.execute(FIND_NAME, {"view": self.table}).fetchone()
-        if taken is not None:
+        taken = connection.execute(FIND_NAME, {"view": self.table}).fetchall()
+        if taken:
             raise SinkError(
-                f"{self._described} cannot be made: the file has a {taken[0].lower()} of that name which this "
+                f"{self._described} cannot be made: the file has a {taken[0][0].lower()} of that name which this "
                 f"package did not make. Choose another name or another file.",
                 code="SINK_NAME_TAKEN",
                 table=self.table,
@@ -409,8 +415,8 @@ class DuckDBViewSink:
 
     def _failed(self, what: str, error: duckdb.Error) -> SinkError:
         return SinkError(
-            f"{self._described} could not be {what}: {error}. The view is at the end of epoch {self._last_epoch}; "
-            f"check the path, the space on the disk, and that no other process has the file open.",
+            f"{self._described} could not be {what}: {error}. The view is as it was before; check the path, the space on the "
+            f"disk, and that no other process has the file open.",
             code="SINK_IO",
             table=self.table,
             path=self.path,

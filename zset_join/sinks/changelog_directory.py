@@ -1,0 +1,357 @@
+"""How a Parquet changelog lies in its folder, and how an epoch becomes visible there.
+
+    changelog/
+      _changelog.json                query id, form, key, schema
+      epoch=00000012/
+        _manifest.json               query id, epoch, files, rows, retractions
+        part-00000-....parquet
+      _staging/                      local disks only: what is not committed; readers pass over every `_` name
+
+The law: an epoch is a directory with a manifest, and the manifest is the last thing to appear. The manifest lists every file
+with bytes and checksum; header and manifests carry a checksum of their own. Each checksum starts from where the file belongs
+(and a part's from the query's id), so that a file of another epoch or of another query is caught as well as a damaged one.
+
+- On a local or mounted disk the parts wait in `_staging`; a commit moves them into a directory beside, adds the manifest,
+  syncs, and renames the directory. Any reader of `epoch=*` directories sees an epoch whole or not at all.
+- An object store cannot rename. Parts lie where they belong from the start, and the manifest is put when all are there, under a
+  name that must be free. A reader that lists files sees the parts of attempts too, until their epoch is committed and they are
+  removed: read what the manifests list (`committed_files`).
+
+Nothing is removed before a manifest stands that does not list it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import json
+import re
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from zset_join.changelog import ChangelogForm
+from zset_join.errors import SinkError
+from zset_join.storage import local
+from zset_join.storage.folder import is_local, open_folder
+from zset_join.storage.sealed import seal, unseal
+
+__all__ = ["ChangelogDirectory", "Header", "Manifest", "PartFile", "first_checksum"]
+
+_FORMAT = 2
+_HEADER = "_changelog.json"
+_MANIFEST = "_manifest.json"
+_STAGING = "_staging"
+_EPOCH_DIRECTORY = re.compile(r"epoch=(\d{8,})")
+_EPOCH_MANIFEST = re.compile(r"epoch=(\d{8,})/_manifest\.json")
+_STAGED = re.compile(r"(\d{8,})-part-.*")
+_NOT_EMPTY = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """One file of an epoch, written and waiting for its commit.
+
+    Args:
+        name: file name, unique among all attempts.
+        rows: lines in it, retractions included.
+        retractions: lines in it that take a row away.
+        bytes: its size.
+        crc32: checksum over query id, epoch, name and all bytes.
+    """
+
+    name: str
+    rows: int
+    retractions: int
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What every writer and reader of a changelog has to know.
+
+    Args:
+        query_id: whose changelog it is.
+        form: how a line says what it does.
+        key: columns that identify a row of the output.
+        schema: columns of the output.
+    """
+
+    query_id: str
+    form: ChangelogForm
+    key: tuple[str, ...]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an epoch consists of.
+
+    Args:
+        query_id: whose epoch it is.
+        epoch: the epoch.
+        files: its files.
+    """
+
+    query_id: str
+    epoch: int
+    files: tuple[PartFile, ...]
+
+
+class ChangelogDirectory:
+    """The files of one changelog.
+
+    Args:
+        location: a path or URI.
+    """
+
+    def __init__(self, location: str | Path) -> None:
+        self.folder = open_folder(location, option="path of the changelog")
+        self.location = self.folder.location
+        self._is_local = is_local(str(location))
+
+    def __str__(self) -> str:
+        return f'changelog "{self.location}"'
+
+    # -- header -------------------------------------------------------------------------------------------------------
+
+    def make(self, header: Header) -> None:
+        """Make the changelog, or leave the one that is there alone.
+
+        Raises:
+            SinkError: the directory has other files in it.
+        """
+        if self.folder.size(_HEADER) is not None:
+            return
+        if self._has_files():
+            raise SinkError(
+                f"{self}: the directory has files in it and is no changelog; choose an empty one.",
+                code="SINK_NAME_TAKEN",
+                directory=self.location,
+            )
+        schema = base64.b64encode(header.schema.serialize().to_pybytes()).decode()
+        body = {"query_id": header.query_id, "form": header.form, "key": list(header.key), "schema": schema}
+        with contextlib.suppress(FileExistsError):  # made by somebody else at the same moment: the caller compares it
+            self.folder.put_new(_HEADER, seal(body, version=_FORMAT, name=_HEADER))
+
+    def header(self) -> Header:
+        """Return the header.
+
+        Raises:
+            SinkError: there is none, or it is damaged.
+        """
+        try:
+            found = self.folder.read(_HEADER)
+            if found is None:
+                raise FileNotFoundError(f"there is no {_HEADER}")
+            body = unseal(found.to_pybytes(), version=_FORMAT, name=_HEADER)
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
+            return Header(body["query_id"], body["form"], tuple(body["key"]), schema)
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+            raise SinkError(
+                f"{self}: {_HEADER} cannot be read ({error}); ParquetChangelogSink.open makes it.",
+                code="SINK_HEADER",
+                directory=self.location,
+            ) from error
+
+    # -- epochs -------------------------------------------------------------------------------------------------------
+
+    def epochs(self) -> list[int]:
+        """Return the epochs, in order."""
+        if self._is_local:
+            names = local.list_directory(self.location)
+            found = (int(match[1]) for match in map(_EPOCH_DIRECTORY.fullmatch, names) if match)
+            return sorted(epoch for epoch in found if self.is_committed(epoch))
+        listed = (name.lstrip("/") for name in self.folder.names(""))
+        return sorted(int(match[1]) for match in map(_EPOCH_MANIFEST.fullmatch, listed) if match)
+
+    def is_committed(self, epoch: int) -> bool:
+        """Say whether an epoch is there."""
+        return self.folder.size(_final(epoch, _MANIFEST)) is not None
+
+    def manifest(self, header: Header, epoch: int) -> Manifest:
+        """Return the manifest of an epoch that is there.
+
+        Raises:
+            SinkError: it is damaged, or that of another epoch or query.
+        """
+        name = _final(epoch, _MANIFEST)
+        found = self.folder.read(name)
+        try:
+            body = unseal(b"" if found is None else found.to_pybytes(), version=_FORMAT, name=name)
+            if body["query_id"] != header.query_id:
+                raise ValueError(f'it belongs to query "{body["query_id"]}", not to "{header.query_id}"')
+        except ValueError as error:
+            raise self.damaged(epoch, _MANIFEST, f"cannot be used: {error}") from error
+        return Manifest(body["query_id"], body["epoch"], tuple(PartFile(**file) for file in body["files"]))
+
+    def read_part(self, header: Header, epoch: int, part: PartFile) -> pa.Buffer:
+        """Return all bytes of a listed file.
+
+        Raises:
+            SinkError: it is missing, or not what was listed.
+        """
+        name = _final(epoch, part.name)
+        found = self.folder.read(name)
+        if found is None:
+            raise self.damaged(epoch, part.name, f"should have {part.bytes} bytes and is missing")
+        if found.size != part.bytes:
+            raise self.damaged(epoch, part.name, f"should have {part.bytes} bytes and has {found.size}")
+        if zlib.crc32(found, first_checksum(header.query_id, epoch, part.name)) != part.crc32:
+            raise self.damaged(epoch, part.name, "does not have the checksum it was written with")
+        return found
+
+    def part_uri(self, epoch: int, part: PartFile) -> str:
+        """Return what others can open a listed file by."""
+        return self.folder.uri(_final(epoch, part.name))
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def staged(self, epoch: int, name: str) -> str:
+        """Return where a part waits for its commit."""
+        return f"{_STAGING}/{epoch:08d}-{name}" if self._is_local else _final(epoch, name)
+
+    def has_staged(self, epoch: int, part: PartFile) -> bool:
+        """Say whether a part waits for its commit, in its full length."""
+        return self.folder.size(self.staged(epoch, part.name)) == part.bytes
+
+    def reveal(self, header: Header, epoch: int, parts: Sequence[PartFile]) -> bool:
+        """Make an epoch visible.
+
+        Args:
+            header: of this changelog.
+            epoch: the epoch; those before it are there.
+            parts: the files of the epoch, each one staged.
+
+        Returns:
+            Whether it was this call; False when somebody else was first.
+
+        Raises:
+            SinkError: a part is missing or has another size.
+        """
+        for part in parts:
+            size = self.folder.size(self.staged(epoch, part.name))
+            if size != part.bytes:
+                there = "is missing" if size is None else f"has {size}"
+                raise self.damaged(epoch, part.name, f"should have {part.bytes} bytes and {there}")
+        body = {
+            "query_id": header.query_id,
+            "epoch": epoch,
+            "files": [asdict(part) for part in parts],
+            "rows": sum(part.rows for part in parts),
+            "retractions": sum(part.retractions for part in parts),
+        }
+        sealed = seal(body, version=_FORMAT, name=_final(epoch, _MANIFEST))
+        is_ours = self._rename_into_place(epoch, parts, sealed) if self._is_local else self._put_manifest(epoch, sealed)
+        self._remove_attempts(epoch, {part.name for part in parts} if is_ours else None)
+        return is_ours
+
+    def clear(self, through_epoch: int | None) -> None:
+        """Remove half-made directories, and what was staged for epochs that are there; later parts may still be committed."""
+        if not self._is_local:
+            return
+        last = -1 if through_epoch is None else through_epoch
+        for name in local.list_directory(f"{self.location}/{_STAGING}"):
+            path = f"{self.location}/{_STAGING}/{name}"
+            staged = _STAGED.fullmatch(name)
+            if staged is None and Path(path).is_dir():
+                _remove_half_made(path)
+            elif staged is None or int(staged[1]) <= last:
+                local.remove_file(path)
+
+    def damaged(self, epoch: int, name: str, what: str) -> SinkError:
+        """Return the error for a file that is not what it should be."""
+        return SinkError(
+            f'{self}: file "{name}" of epoch {epoch} {what}. Restore it, or let the query write the epoch again.',
+            code="SINK_PART",
+            directory=self.location,
+            epoch=epoch,
+            file=name,
+        )
+
+    @contextlib.contextmanager
+    def failures(self) -> Iterator[None]:
+        """Turn what the file system refuses into a SinkError."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise SinkError(
+                f"{self} cannot be used: {error}. Check the path, its rights and the space on the disk.",
+                code="SINK_IO",
+                directory=self.location,
+            ) from error
+
+    def _has_files(self) -> bool:
+        """Say whether somebody else's files are there; names with a dot are left-overs of our own."""
+        if self._is_local:
+            return any(not name.startswith(".") for name in local.list_directory(self.location))
+        return any(True for _ in self.folder.names(""))
+
+    def _rename_into_place(self, epoch: int, parts: Sequence[PartFile], sealed: bytes) -> bool:
+        made = f"{self.location}/{_STAGING}/commit-{uuid.uuid4().hex}"
+        target = f"{self.location}/epoch={epoch:08d}"
+        local.make_directories(made, durable=False)
+        for part in parts:
+            local.rename(self.folder.uri(self.staged(epoch, part.name)), f"{made}/{part.name}")
+        local.write_new(f"{made}/{_MANIFEST}", sealed)  # syncs the directory as well, with the parts in it
+        try:
+            local.rename(made, target)
+        except OSError as error:
+            if error.errno not in _NOT_EMPTY:
+                raise
+            if self.is_committed(epoch):
+                local.remove_tree(made)
+                return False
+            local.remove_tree(target)  # without a manifest it is not an epoch, and was not made by a rename of ours
+            local.rename(made, target)
+        local.sync_directory(self.location)
+        return True
+
+    def _put_manifest(self, epoch: int, sealed: bytes) -> bool:
+        try:
+            self.folder.put_new(_final(epoch, _MANIFEST), sealed)
+        except FileExistsError:
+            return False
+        return True
+
+    def _remove_attempts(self, epoch: int, listed: set[str] | None) -> None:
+        """Remove what other attempts left for an epoch that is there now; a late twin's file goes when `open` clears.
+
+        Args:
+            epoch: the epoch.
+            listed: names of the files it consists of; None when somebody else's manifest says so, who removes as well.
+        """
+        if self._is_local:
+            for name in local.list_directory(f"{self.location}/{_STAGING}"):
+                staged = _STAGED.fullmatch(name)
+                if staged is not None and int(staged[1]) <= epoch:
+                    local.remove_file(f"{self.location}/{_STAGING}/{name}")
+        elif listed is not None:
+            for name in self.folder.names(f"epoch={epoch:08d}"):
+                if name.rpartition("/")[2] not in listed | {_MANIFEST}:
+                    self.folder.remove(name)
+
+
+def _remove_half_made(path: str) -> None:
+    """Remove a directory in such a way that a driver that comes back late cannot reveal what is left of it."""
+    gone = f"{path}.gone"
+    try:
+        local.rename(path, gone)
+    except FileNotFoundError:
+        return  # it was revealed, or somebody else clears
+    local.remove_tree(gone)
+
+
+def first_checksum(query_id: str, epoch: int, name: str) -> int:
+    """Return what the checksum of a part starts from."""
+    return zlib.crc32(json.dumps([query_id, epoch, name]).encode())
+
+
+def _final(epoch: int, name: str) -> str:
+    return f"epoch={epoch:08d}/{name}"

@@ -1,0 +1,202 @@
+"""The changelog as a Delta table: every epoch appends its lines, in one commit.
+
+Columns: those of the output, those of the form (see `changelog.formats`), and `_epoch`. In the form `weight` the sum of the
+weights of each row up to an epoch is the output at the end of that epoch.
+
+The law: see `delta_log`; an epoch is one commit that carries its number. An epoch that changes nothing is an empty commit.
+
+Two ways to write, as in the Parquet changelog: the process that holds the answer calls `write`; a job of many tasks calls
+`write_delta_part` in each task, and `commit_parts` where the results come together. Files that were written and not committed
+are seen by no reader and stay until VACUUM; a commit may still take them after a restart.
+
+Memory: one chunk for the form `weight`, the whole epoch (of a part: the whole part) for the others.
+
+Limits: only `_epoch` has statistics in the log where tasks wrote the files; OPTIMIZE adds those of the other columns.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from zset_join.changelog import ChangelogForm, format_named
+from zset_join.errors import SinkError
+from zset_join.relation import Relation
+from zset_join.sinks.changelog_lines import ChangelogLines
+from zset_join.sinks.delta_files import DataFile, read_data_file
+from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
+from zset_join.sinks.delta_parts import EPOCH_COLUMN, delta_line_schema, write_delta_lines
+from zset_join.sinks.sink import SinkProgress, check_output, is_replay
+from zset_join.zset import ZSet
+
+__all__ = ["DeltaChangelogSink"]
+
+_ATTEMPTS = 15
+_TARGET_BYTES = 128 << 20
+
+
+class DeltaChangelogSink:
+    """Append every delta to a Delta table.
+
+    Args:
+        location: the table, a path or URI; made when it is not there.
+        form: how a line says what it does; with the key of the output relation, retraction and insertion of one key are an
+            update.
+        storage_options: what delta-rs needs to reach the table.
+
+    >>> import tempfile
+    >>> from zset_join.relation import Relation
+    >>> from zset_join.zset import ZSet
+    >>> delta = ZSet.of({"k": [1, 2]}, [-1, 1])
+    >>> changelog = DeltaChangelogSink(tempfile.mkdtemp())
+    >>> changelog.open(Relation(name="answer", schema=delta.schema, mode="changelog"), "doctest")
+    >>> changelog.write(0, [delta]).retractions
+    1
+    >>> changelog.read().to_pylist()
+    [{'k': 1, '_weight': -1, '_epoch': 0}, {'k': 2, '_weight': 1, '_epoch': 0}]
+    """
+
+    def __init__(
+        self,
+        location: str | Path,
+        form: ChangelogForm = "weight",
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        format_named(form)
+        self.form = form
+        self.log = DeltaLog(str(location), storage_options)
+        self._output: Relation | None = None
+        self._last_epoch: int | None = None
+
+    def __repr__(self) -> str:
+        return f"DeltaChangelogSink({self.log.location!r}, {self.form!r})"
+
+    def open(self, output: Relation, query_id: str) -> None:
+        """Attach the table to a query, making it when it is not there yet.
+
+        Raises:
+            PlanError: a column of the form is among those of the output.
+            SinkError: the table belongs to another query, has other columns, or cannot be opened.
+        """
+        check_output(str(self.log), output)
+        schema = delta_line_schema(str(self.log), output.schema, self.form)
+        properties = {"kind": "changelog", "form": self.form, "key": json.dumps(output.primary_key)}
+        self.log.open(schema, query_id, properties)
+        self._output = output
+        self._last_epoch = self.log.last_epoch()
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch of the changelog; None before the first."""
+        self._opened()
+        return self._last_epoch
+
+    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+        """Append the answer of one epoch.
+
+        Raises:
+            SinkError: the answer does not fit, an epoch is missing before this one, or the table cannot be written.
+        """
+        started = time.perf_counter()
+        output = self._opened()
+        if is_replay(str(self.log), self._looked_up(), epoch):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        lines = ChangelogLines(str(self.log), output.schema, self.form, output.primary_key, chunks, epoch=epoch)
+        with self.log.failures(f"written in epoch {epoch}"):
+            files = write_delta_lines(
+                self.log.folder,
+                str(self.log),
+                output.schema,
+                self.form,
+                lines,
+                epoch=epoch,
+                part=0,
+                target_bytes=_TARGET_BYTES,
+            )
+        is_ours = self._commit(epoch, files)
+        rows, retractions = (lines.rows, lines.retractions) if is_ours else (0, 0)
+        return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
+
+    def commit_parts(self, epoch: int, files: Sequence[DataFile]) -> SinkProgress:
+        """Make an epoch visible: the given files and nothing else. An epoch that is there already is left alone.
+
+        Args:
+            epoch: the epoch after the last one.
+            files: one attempt of each part; none for an epoch that changes nothing.
+
+        Raises:
+            SinkError: a file is missing or has another size, an epoch is missing before this one, or the table cannot be
+                written.
+        """
+        started = time.perf_counter()
+        self._opened()
+        if is_replay(str(self.log), self._looked_up(), epoch):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        for file in files:
+            self._check_file(epoch, file)
+        bounds, none = {EPOCH_COLUMN: epoch}, {EPOCH_COLUMN: 0}
+        is_ours = self._commit(epoch, [DataFile(file.name, file.bytes, file.rows, bounds, bounds, none) for file in files])
+        rows = sum(file.rows or 0 for file in files) if is_ours else 0
+        return SinkProgress(epoch, rows, 0, time.perf_counter() - started, replayed=not is_ours)
+
+    def read(self) -> pa.Table:
+        """Return all lines, in no particular order."""
+        output = self._opened()
+        schema = delta_line_schema(str(self.log), output.schema, self.form)
+        tables = [read_data_file(self.log.folder, file, schema) for file in self.log.files()]
+        return pa.concat_tables([schema.empty_table(), *tables])
+
+    def close(self) -> None:
+        """Detach from the query; the sink keeps no file open."""
+        self.log.close()
+        self._output = None
+        self._last_epoch = None
+
+    def _opened(self) -> Relation:
+        if self._output is None:
+            raise SinkError(f"{self.log} is closed; call open first.", code="SINK_CLOSED", table=self.log.location)
+        return self._output
+
+    def _looked_up(self) -> int | None:
+        """Read from the log which epoch is the last, and note it."""
+        self._last_epoch = self.log.last_epoch(look_again=True)
+        return self._last_epoch
+
+    def _commit(self, epoch: int, files: Sequence[DataFile]) -> bool:
+        """Append the files; again, when others committed meanwhile: new lines contradict nothing."""
+        conflict: ChangedTableError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                is_ours = self.log.commit(epoch, files)
+            except ChangedTableError as error:
+                conflict = error
+            else:
+                self._last_epoch = self.log.last_epoch()
+                return is_ours
+        raise SinkError(
+            f"{self.log} was changed by others in each of {_ATTEMPTS} attempts to add epoch {epoch}: {conflict}. Let other "
+            "jobs on this table run less often, and restart the query; it goes on with this epoch.",
+            code="SINK_CONFLICT",
+            table=self.log.location,
+            epoch=epoch,
+        ) from conflict
+
+    def _check_file(self, epoch: int, file: DataFile) -> None:
+        with self.log.failures("read"):
+            size = self.log.folder.size(file.name)
+        if size != file.bytes:
+            raise SinkError(
+                f'{self.log}: file "{file.name}" of epoch {epoch} should have {file.bytes} bytes and '
+                + ("is missing" if size is None else f"has {size}")
+                + ". Restart the query; it writes the epoch again.",
+                code="SINK_PART",
+                table=self.log.location,
+                epoch=epoch,
+                file=file.name,
+                expected=file.bytes,
+                actual=size,
+            )

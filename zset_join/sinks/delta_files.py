@@ -1,0 +1,305 @@
+"""The Parquet files of a Delta table: what types they have, how they are written, what their commit says about them.
+
+The law: reading a file back gives the rows that were written, value for value. Types that Delta does not have are refused and
+not converted: unsigned and half-precision numbers, nanoseconds, durations, times of day, intervals. What is said about a column
+(least, most, how many NULLs) is true; where it cannot be said in JSON without loss (floats, decimals, long texts, nested
+values), nothing is said.
+
+Ties and edge cases: column names that differ only by case are refused, Delta has no such columns. Milliseconds are all the
+precision the statistics of a timestamp have: the least is rounded down, the most up.
+
+Memory: one row group, 128k rows. Nothing here needs the package `deltalake`, so that tasks can write without it.
+
+Source: the Delta transaction protocol (schema serialization, per-file statistics).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from zset_join.errors import SinkError
+from zset_join.storage.folder import Folder, FolderFile
+
+__all__ = ["DataFile", "delta_schema", "read_data_file", "write_data_files"]
+
+_MOST_DIGITS = 38
+_ROW_GROUP_ROWS = 128 * 1024
+_SAID_COLUMNS = 32
+_SAID_TEXT = 32
+_Statistics = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file of the table.
+
+    Args:
+        name: path inside the table.
+        bytes: its size.
+        rows: rows in it; None when whoever wrote it did not say.
+        least: per column, a value no row is below; only where it is known.
+        most: per column, a value no row is above.
+        nulls: per column, how many rows have none.
+    """
+
+    name: str
+    bytes: int
+    rows: int | None
+    least: Mapping[str, Any] = field(default_factory=dict)
+    most: Mapping[str, Any] = field(default_factory=dict)
+    nulls: Mapping[str, int] = field(default_factory=dict)
+
+    def statistics(self) -> str:
+        """Return the statistics as a commit has them."""
+        found: dict[str, Any] = {
+            "numRecords": self.rows,
+            "minValues": {name: _in_json(value, up=False) for name, value in self.least.items()},
+            "maxValues": {name: _in_json(value, up=True) for name, value in self.most.items()},
+            "nullCount": dict(self.nulls),
+        }
+        return json.dumps(found)
+
+
+def delta_schema(described: str, schema: pa.Schema) -> pa.Schema:
+    """Return the columns as Delta has them.
+
+    Args:
+        described: what messages call the output.
+        schema: columns of the output.
+
+    Raises:
+        SinkError: two names differ only by case, a name is empty, or Delta has no type for a column.
+
+    >>> delta_schema("table", pa.schema({"s": pa.large_string()})).field("s").type
+    DataType(string)
+    """
+    folded = [name.lower() for name in schema.names]
+    clashes = sorted({name for name in schema.names if folded.count(name.lower()) > 1})
+    if clashes or "" in schema.names or not schema.names:
+        raise SinkError(
+            f"{described} cannot have the columns {schema.names}: names must be there and differ by more than case"
+            + (f"; {clashes} clash" if clashes else "")
+            + ". Rename the columns of the output.",
+            code="SINK_COLUMNS",
+            columns=schema.names,
+            clashes=clashes,
+        )
+    fields = []
+    for column in schema:
+        kind = _delta_type(column.type)
+        if kind is None:
+            raise SinkError(
+                f'{described} cannot keep column "{column.name}": Delta has no type for {column.type}. Cast it in the query.',
+                code="SINK_TYPE",
+                column=column.name,
+                type=str(column.type),
+            )
+        fields.append(pa.field(column.name, kind))
+    return pa.schema(fields)
+
+
+def write_data_files(
+    folder: Folder, prefix: str, schema: pa.Schema, pieces: Iterable[pa.RecordBatch], *, target_bytes: int
+) -> list[DataFile]:
+    """Write rows to new files, on the disk when this returns; none for no rows.
+
+    Args:
+        folder: the table.
+        prefix: what the names begin with; an id nobody else has follows.
+        schema: the columns as Delta has them.
+        pieces: the rows, with these columns in types that can be cast to those.
+        target_bytes: a file that has grown past this is ended; the next row group begins another.
+
+    Raises:
+        OSError: a file cannot be written; those that were begun are removed.
+    """
+    made: list[DataFile] = []
+    opened: _OpenFile | None = None
+    try:
+        for piece in _row_groups(pieces, schema):
+            opened = opened or _OpenFile(folder, f"{prefix}-{uuid.uuid4().hex}.parquet", schema)
+            opened.write(piece)
+            if opened.bytes >= target_bytes:
+                made.append(opened.finish())
+                opened = None
+        if opened is not None:
+            made.append(opened.finish())
+    except BaseException:
+        if opened is not None:
+            opened.discard()
+        for file in made:
+            folder.remove(file.name)
+        raise
+    return made
+
+
+def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Table:
+    """Return some columns of a file.
+
+    Args:
+        folder: the table.
+        file: the file.
+        schema: the columns to read, in the types to give them.
+
+    Raises:
+        OSError: the file is missing or damaged.
+    """
+    content = folder.view(file.name)
+    if content is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder.uri(file.name))
+    return pq.ParquetFile(pa.BufferReader(content)).read(columns=schema.names).select(schema.names).cast(schema)
+
+
+class _OpenFile:
+    """A file being written: a sink for pyarrow that counts."""
+
+    def __init__(self, folder: Folder, name: str, schema: pa.Schema) -> None:
+        self.name = name
+        self.bytes = 0
+        self.rows = 0
+        self.closed = False
+        self._schema = schema
+        self._file: FolderFile = folder.create(name)
+        self._metadata: list[Any] = []
+        # Dictionaries pay for texts; for numbers they cost as much as everything else together.
+        self._writer = pq.ParquetWriter(
+            pa.PythonFile(self, mode="w"),
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[column.name for column in schema if pt.is_string(column.type)],
+            metadata_collector=self._metadata,
+        )
+
+    def write(self, data: Any) -> int:
+        """Append rows (a batch), or, called by pyarrow, bytes."""
+        if isinstance(data, pa.RecordBatch):
+            self.rows += data.num_rows
+            self._writer.write_batch(data, row_group_size=_ROW_GROUP_ROWS)
+            return 0
+        size = memoryview(data).nbytes
+        self.bytes += size
+        self._file.write(data)
+        return size
+
+    def flush(self) -> None:
+        """Do nothing: what waits is written when the file is closed."""
+
+    def close(self) -> None:
+        """Do nothing: `finish` closes."""
+
+    def finish(self) -> DataFile:
+        """Complete the file."""
+        self._writer.close()
+        self._file.close(durable=True)
+        self.closed = True
+        least, most, nulls = _said(self._metadata[0], self._schema)
+        return DataFile(self.name, self.bytes, self.rows, least, most, nulls)
+
+    def discard(self) -> None:
+        """Give up."""
+        self.closed = True
+        self._file.discard()
+
+
+def _row_groups(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Put small pieces together and cut large ones, so that every row group but the last is of one size."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for piece in pieces:
+        rest = piece
+        while count + rest.num_rows >= _ROW_GROUP_ROWS:
+            taken = _ROW_GROUP_ROWS - count
+            yield pa.concat_batches([*waiting, rest.slice(0, taken)]).cast(schema)
+            rest, waiting, count = rest.slice(taken), [], 0
+        if rest.num_rows:
+            waiting.append(rest)
+            count += rest.num_rows
+    if count:
+        yield pa.concat_batches(waiting).cast(schema)
+
+
+def _delta_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type in which Delta keeps every value of this one; None when there is none."""
+    if pt.is_boolean(kind) or pt.is_signed_integer(kind) or pt.is_float32(kind) or pt.is_float64(kind) or pt.is_date32(kind):
+        return kind
+    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
+        return pa.string()
+    if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_binary_view(kind):
+        return pa.binary()
+    if pt.is_decimal(kind) and kind.precision <= _MOST_DIGITS and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pt.is_timestamp(kind) and kind.unit != "ns":
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if pt.is_map(kind):
+        key, item = _delta_type(kind.key_type), _delta_type(kind.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if pt.is_list(kind) or pt.is_large_list(kind):
+        item = _delta_type(kind.value_type)
+        return None if item is None else pa.list_(pa.field("element", item))
+    if pt.is_struct(kind):
+        fields = [(column.name, _delta_type(column.type)) for column in kind]
+        return None if any(found is None for _, found in fields) else pa.struct(fields)
+    return None
+
+
+def _said(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Return what is true of every row group: the least, the most, the NULLs of each plain column."""
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    leaf = 0
+    for column in list(schema)[:_SAID_COLUMNS]:
+        if not pt.is_nested(column.type):
+            found = [group.column(leaf).statistics for group in groups]
+            if all(statistics is not None and statistics.has_null_count for statistics in found):
+                nulls[column.name] = sum(statistics.null_count for statistics in found)
+            if _can_be_said(column.type):
+                _say(column.name, found, least, most)
+        leaf += _leaves(column.type)
+    return least, most, nulls
+
+
+def _say(name: str, found: list[Any], least: dict[str, Any], most: dict[str, Any]) -> None:
+    """Note the bounds of one column, where every row group has them and they fit."""
+    if not all(statistics is not None and statistics.has_min_max for statistics in found):
+        return
+    try:
+        low, high = min(statistics.min for statistics in found), max(statistics.max for statistics in found)
+    except (OverflowError, ValueError):
+        return  # a moment that Python's datetime does not reach: nothing is said
+    if not (isinstance(low, str) and max(len(low), len(high)) > _SAID_TEXT):
+        least[name], most[name] = low, high
+
+
+def _can_be_said(kind: pa.DataType) -> bool:
+    return bool(pt.is_signed_integer(kind) or pt.is_string(kind) or pt.is_date32(kind) or pt.is_timestamp(kind))
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if not pt.is_nested(kind):
+        return 1
+    return sum(_leaves(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _in_json(value: Any, *, up: bool) -> Any:
+    if isinstance(value, dt.datetime):
+        over = dt.timedelta(microseconds=value.microsecond % 1000)
+        rounded = value - over
+        if up and over:
+            rounded += dt.timedelta(milliseconds=1)
+        moment = rounded.replace(tzinfo=None).isoformat(timespec="milliseconds")
+        return moment if value.tzinfo is None else f"{moment}Z"
+    return value.isoformat() if isinstance(value, dt.date) else value

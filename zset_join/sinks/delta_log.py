@@ -1,0 +1,317 @@
+"""The log of a Delta table of ours, through delta-rs: what the changelog and the view have in common.
+
+The law: an epoch is one commit of the log, and the commit carries the epoch as the version of the application transaction
+`zset_join:<query id>`. So the table itself says which epochs it holds, an epoch that is there is never added again, and of two
+writers with the same epoch one commits; the other finds the epoch there and has nothing to do.
+
+A table belongs to one query. Its properties name the query and what must be the same next time:
+
+    zset_join.query_id   zset_join.kind   zset_join.form   zset_join.key
+
+Others may read it, OPTIMIZE and VACUUM it; whoever else changes its rows breaks its promise. Files of attempts that did not
+commit stay until VACUUM removes them; no reader sees them.
+
+On a local disk a commit is on the disk when `commit` returns; delta-rs itself does not wait for it.
+
+Limits: delta-rs cannot keep a table at a local path that has `%20` or the like in it. A table that was given column mapping,
+deletion vectors or partitions is refused. Credentials of an object store must be where both pyarrow (or fsspec), which writes
+the data files, and delta-rs find them, such as the environment; `storage_options` reach delta-rs alone.
+
+Source: the Delta transaction protocol (transaction identifiers).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from zset_join.errors import SinkError
+from zset_join.sinks.delta_files import DataFile
+from zset_join.storage.folder import Folder, is_local, local_path, open_folder
+from zset_join.storage.local import sync_directory
+from zset_join.storage.operations import perform
+
+__all__ = ["ChangedTableError", "DeltaLog"]
+
+_READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+_COLUMN_MAPPING_VERSION = 2
+
+
+class ChangedTableError(Exception):
+    """Somebody changed the table meanwhile, and a commit made from what it was would be wrong."""
+
+
+class DeltaLog:
+    """The log of one table of ours.
+
+    Args:
+        location: a path or URI.
+        storage_options: what delta-rs needs to reach it.
+    """
+
+    def __init__(self, location: str, storage_options: Mapping[str, str] | None = None) -> None:
+        self._is_local = is_local(location)
+        self.location = str(local_path(location)) if self._is_local else location.rstrip("/")
+        # As a URI: of a plain path delta-rs would decode the per cent signs.
+        self._table_uri = Path(self.location).as_uri() if self._is_local else self.location
+        self.folder: Folder = open_folder(self.location, option="path of the Delta table")
+        self._storage_options = dict(storage_options or {}) or None
+        self._table: DeltaTable | None = None
+        self._application = ""
+
+    def __str__(self) -> str:
+        return f'Delta table "{self.location}"'
+
+    def open(self, schema: pa.Schema, query_id: str, properties: Mapping[str, str]) -> None:
+        """Attach to the table, making it when there is none.
+
+        Args:
+            schema: its columns, of types Delta has.
+            query_id: whose table it is.
+            properties: what else must be the same next time: kind, form, key.
+
+        Raises:
+            SinkError: something else is there, the table belongs to another query, was made with other properties or
+                columns, or uses features of Delta that are not written here.
+        """
+        wanted = {f"zset_join.{name}": value for name, value in properties.items()}
+        with self.failures("opened"):
+            there = self._found()
+            table = self._made(schema, {"zset_join.query_id": query_id, **wanted}) if there is None else there
+            found = table.metadata().configuration
+        self._check_owner(found, query_id)
+        self._check_columns(table, schema, found, wanted)
+        self._check_features(table)
+        self._application = f"zset_join:{query_id}"
+        self._table = table
+
+    def close(self) -> None:
+        """Let go of the table."""
+        self._table = None
+
+    def last_epoch(self, *, look_again: bool = False) -> int | None:
+        """Return the last epoch the table holds; None before the first.
+
+        Args:
+            look_again: read the commits of others first.
+        """
+        table = self._opened()
+        with self.failures("read"):
+            if look_again:
+                table.update_incremental()
+            found: int | None = table.transaction_version(self._application)
+        return found
+
+    def has(self, epoch: int) -> bool:
+        """Look again, and say whether the table holds an epoch."""
+        last = self.last_epoch(look_again=True)
+        return last is not None and last >= epoch
+
+    def files(self) -> list[DataFile]:
+        """Return the files that the newest version this process has seen consists of."""
+        with self.failures("read"):
+            actions = pa.table(self._opened().get_add_actions(flatten=False)).to_pylist()
+        return [
+            DataFile(
+                unquote(action["path"]),
+                action["size_bytes"],
+                action.get("num_records"),
+                action.get("min") or {},
+                action.get("max") or {},
+            )
+            for action in actions
+        ]
+
+    def commit(self, epoch: int, adds: Iterable[DataFile], removes: Iterable[DataFile] = ()) -> bool:
+        """Make an epoch true, in one commit, unless it is there already.
+
+        Args:
+            epoch: the epoch.
+            adds: the files that join the table.
+            removes: the files that leave it.
+
+        Returns:
+            Whether the commit is ours; False when the epoch was there.
+
+        Raises:
+            ChangedTableError: somebody else committed meanwhile. What was made from the table's files is to be made anew.
+            SinkError: the log cannot be written.
+        """
+        table = self._opened()
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.name, file.bytes, {}, now, True, file.statistics()) for file in adds
+        ]
+        actions += [RemoveAction(file.name, True, now, file.bytes, {}) for file in removes]
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": f"zset_join epoch {epoch}"},
+            # No attempt after the first: delta-rs would let a commit pass that removes a file which OPTIMIZE has replaced.
+            max_commit_retries=0,
+            app_transactions=[Transaction(self._application, epoch)],
+        )
+        first = table.version() + 1
+
+        def act() -> None:
+            table.create_write_transaction(actions, mode="append", schema=table.schema(), commit_properties=properties)
+
+        with self.failures(f"written in epoch {epoch}"):
+            try:
+                perform("put_new", self.folder.uri("_delta_log"), act)
+            except CommitFailedError as error:
+                if self.has(epoch):
+                    return False
+                raise ChangedTableError(str(error)) from error
+            table.update_incremental()
+            self._settle(first, table.version())
+        return True
+
+    def vacuum(self, retention_hours: int) -> None:
+        """Remove the files that no version of the last hours needs, those of attempts that did not commit among them."""
+        with self.failures("vacuumed"):
+            self._opened().vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=True)
+
+    @contextlib.contextmanager
+    def failures(self, what: str) -> Iterator[None]:
+        """Turn what delta-rs and the file system refuse into a SinkError.
+
+        Args:
+            what: "could not be ..." in the message.
+        """
+        try:
+            yield
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise SinkError(
+                f"{self} could not be {what}: {error}. Check the path, its rights, the space there, and the settings of the "
+                "object store.",
+                code="SINK_IO",
+                table=self.location,
+            ) from error
+
+    def _opened(self) -> DeltaTable:
+        if self._table is None:
+            raise SinkError(f"{self} is closed; call open first.", code="SINK_CLOSED", table=self.location)
+        return self._table
+
+    def _found(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._table_uri, storage_options=self._storage_options)
+        except TableNotFoundError:
+            return None
+
+    def _made(self, schema: pa.Schema, configuration: Mapping[str, str]) -> DeltaTable:
+        if any("_delta_log" not in name.split("/") for name in self.folder.names("")):
+            raise SinkError(
+                f"{self}: the directory has files in it and is no Delta table; choose an empty one.",
+                code="SINK_NAME_TAKEN",
+                table=self.location,
+            )
+
+        def act() -> DeltaTable:
+            return DeltaTable.create(
+                self._table_uri,
+                schema=Schema.from_arrow(schema),
+                mode="ignore",
+                configuration=dict(configuration),
+                storage_options=self._storage_options,
+                raise_if_key_not_exists=False,
+            )
+
+        made = perform("put_new", self.folder.uri("_delta_log"), act)
+        self._settle(0, 0)
+        return made
+
+    def _settle(self, first: int, last: int) -> None:
+        """Put the commits of these versions on the disk."""
+        if not self._is_local:
+            return
+        for version in range(first, last + 1):
+            path = f"{self.location}/_delta_log/{version:020d}.json"
+            perform("sync", path, lambda path=path: _sync(path))  # type: ignore[misc]
+        sync_directory(f"{self.location}/_delta_log")
+
+    def _check_owner(self, found: Mapping[str, str | None], query_id: str) -> None:
+        owner = found.get("zset_join.query_id")
+        if owner is None:
+            raise SinkError(
+                f"{self} is there already, and this package did not make it. Choose another path; a query makes its table "
+                "itself.",
+                code="SINK_NAME_TAKEN",
+                table=self.location,
+            )
+        if owner != query_id:
+            raise SinkError(
+                f'{self} belongs to query "{owner}", not to "{query_id}". Write to another path, or delete this table to start '
+                "anew.",
+                code="SINK_QUERY_ID",
+                table=self.location,
+                expected=owner,
+                actual=query_id,
+            )
+
+    def _check_columns(
+        self, table: DeltaTable, schema: pa.Schema, found: Mapping[str, str | None], wanted: Mapping[str, str]
+    ) -> None:
+        columns, expected = _bare(json.loads(table.schema().to_json())), _bare(json.loads(Schema.from_arrow(schema).to_json()))
+        made_with = {name: found.get(name) for name in wanted}
+        if made_with != wanted or columns != expected:
+            raise SinkError(
+                f"{self} was made with {_named(made_with)} and columns [{_columns(columns)}]; the query now has "
+                f"{_named(wanted)} and columns [{_columns(expected)}]. Bring the query back, or start a new table and "
+                "checkpoint.",
+                code="SINK_SCHEMA",
+                table=self.location,
+            )
+
+    def _check_features(self, table: DeltaTable) -> None:
+        protocol = table.protocol()
+        features = set(protocol.reader_features or ()) - _READER_FEATURES
+        if protocol.min_reader_version == _COLUMN_MAPPING_VERSION:
+            features.add("columnMapping")
+        if table.metadata().partition_columns:
+            features.add("partitions")
+        if features:
+            raise SinkError(
+                f"{self} was given {sorted(features)}, which this package does not write. Undo that, or start a new table and "
+                "checkpoint.",
+                code="SINK_FEATURES",
+                table=self.location,
+                features=sorted(features),
+            )
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _bare(schema: Any) -> Any:
+    """Return a schema without the metadata of its columns: comments are anybody's to write."""
+    if isinstance(schema, dict):
+        return {name: _bare(value) for name, value in schema.items() if name != "metadata"}
+    return [_bare(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def _named(properties: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.removeprefix('zset_join.')}={value}" for name, value in properties.items())
+
+
+def _columns(schema: Mapping[str, Any]) -> str:
+    return ", ".join(f"{field['name']}: {_text(field['type'])}" for field in schema["fields"])
+
+
+def _text(kind: Any) -> str:
+    return kind if isinstance(kind, str) else json.dumps(kind)
