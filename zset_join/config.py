@@ -6,15 +6,17 @@ the name, the value and the cure, before anything runs.
 
 | option | default | meaning |
 |---|---|---|
-| `checkpointLocation` | required | directory that holds the query's progress and its state; one query, one directory |
+| `checkpointLocation` | required | path or URI that holds the query's progress and its state; one query, one directory |
 | `buckets` | cores of the session | how many parts the state has; fixed for the life of a checkpoint |
 | `onBadInput` | `error` | `error`: the epoch fails whole; `quarantine`: bad rows go to `deadLetterPath`, the rest proceeds |
 | `deadLetterPath` | `<checkpoint>/quarantine` | where quarantined rows go, one directory per epoch |
 | `localStateDir` | under the host's temporary directory | where workers keep the state as mapped files; a cache, safe to lose |
+| `localStateRetention` | `7 days` | local state that no query has used for so long is removed from the host |
 | `tombstoneRetention` | `2 days` | how long a deleted key remembers its sequence |
 | `chunkRows` | 65536 | most rows in one piece of an answer |
 | `maxRecordsPerBatch` | 100000 | rows that Spark hands to a worker at once |
-| `snapshotAfterBytes` | 64 MiB | a bucket gets a new snapshot once its input log outgrows this and its last snapshot |
+| `locality` | `auto` | `auto`: buckets return to the executor that has their state, where there are several; `on`; `off` |
+| `snapshotAfterBytes` | 64 MiB | a bucket gets a new snapshot once its input log outgrows this and its live rows |
 | `retainInputLog` | false | keep every input change for ever, so that `verify()` can start from the very first |
 """
 
@@ -24,13 +26,14 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from zset_join.errors import OptionError
 
-__all__ = ["BadInputPolicy", "QueryOptions", "parse_seconds"]
+__all__ = ["BadInputPolicy", "LocalityMode", "QueryOptions", "parse_seconds"]
 
 BadInputPolicy = Literal["error", "quarantine"]
+LocalityMode = Literal["auto", "on", "off"]
 
 _UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _SPELLED = {
@@ -39,9 +42,11 @@ _SPELLED = {
     "onbadinput": "onBadInput",
     "deadletterpath": "deadLetterPath",
     "localstatedir": "localStateDir",
+    "localstateretention": "localStateRetention",
     "tombstoneretention": "tombstoneRetention",
     "chunkrows": "chunkRows",
     "maxrecordsperbatch": "maxRecordsPerBatch",
+    "locality": "locality",
     "snapshotafterbytes": "snapshotAfterBytes",
     "retaininputlog": "retainInputLog",
 }
@@ -60,9 +65,11 @@ class QueryOptions:
     on_bad_input: BadInputPolicy = "error"
     dead_letter_path: str | None = None
     local_state_dir: str | None = None
+    local_state_retention_seconds: int = 7 * 86400
     tombstone_retention_seconds: int = 2 * 86400
     chunk_rows: int = 65536
     max_records_per_batch: int = 100_000
+    locality: LocalityMode = "auto"
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
 
@@ -91,6 +98,9 @@ class QueryOptions:
         policy = str(given.get("onbadinput", "error")).lower()
         if policy not in ("error", "quarantine"):
             raise _refused("onBadInput", given["onbadinput"], '"error" or "quarantine"')
+        locality = str(given.get("locality", "auto")).lower()
+        if locality not in get_args(LocalityMode):
+            raise _refused("locality", given["locality"], '"auto", "on" or "off"')
         buckets = given.get("buckets")
         return cls(
             checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
@@ -98,9 +108,13 @@ class QueryOptions:
             on_bad_input="quarantine" if policy == "quarantine" else "error",
             dead_letter_path=_optional_text("deadLetterPath", given.get("deadletterpath")),
             local_state_dir=_optional_text("localStateDir", given.get("localstatedir")),
+            local_state_retention_seconds=parse_seconds(
+                given.get("localstateretention", "7 days"), option="localStateRetention"
+            ),
             tombstone_retention_seconds=parse_seconds(given.get("tombstoneretention", "2 days"), option="tombstoneRetention"),
             chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),
             max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
+            locality=cast("LocalityMode", locality),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
         )

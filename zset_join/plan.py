@@ -52,10 +52,12 @@ class InputNode:
     Args:
         relation: its columns, keys and changelog mode, hidden columns included.
         hidden: columns that are in the relation only to order its changes.
+        has_baseline: the table starts from a baseline, loaded in epoch 0.
     """
 
     relation: Relation
     hidden: tuple[str, ...] = ()
+    has_baseline: bool = False
 
     @property
     def visible(self) -> tuple[str, ...]:
@@ -249,13 +251,14 @@ def _explain_input(node: InputNode) -> str:
         facts.append(f"keys=[{', '.join(relation.primary_key)}]")
     if relation.sequence_by:
         facts.append(f"sequence_by=[{', '.join(relation.sequence_by)}]")
-    return f'Input "{relation.name}" {" ".join(facts)} columns=[{", ".join(node.visible)}]'
+    beginning = " from a baseline" if node.has_baseline else ""
+    return f'Input "{relation.name}" {" ".join(facts)} columns=[{", ".join(node.visible)}]{beginning}'
 
 
 def _describe_side(side: SideNode) -> dict[str, Any]:
     source = side.source if isinstance(side, RouteNode) else side
     relation = source.relation
-    return {
+    described = {
         "name": relation.name,
         "mode": relation.mode,
         "columns": _describe_columns(relation, relation.schema.names),
@@ -265,6 +268,7 @@ def _describe_side(side: SideNode) -> dict[str, Any]:
         "sequence_by": list(relation.sequence_by),
         "routed": isinstance(side, RouteNode),
     }
+    return {**described, "baseline": True} if source.has_baseline else described
 
 
 def _describe_columns(relation: Relation, names: Sequence[str]) -> list[str]:

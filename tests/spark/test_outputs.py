@@ -1,17 +1,22 @@
-"""The three kinds of output, each read back and verified against Spark's batch join."""
+"""Every output, read back and verified against Spark's batch join, also when it fails beside the commit of an epoch."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Source
-from zset_join.errors import OptionError
+from zset_join.errors import OptionError, PlanError, SinkError
 from zset_join.spark import JoinedStream, JoinQuery, JoinStreamWriter, changes
+from zset_join.spark.delta_outputs import DeltaChangelogOutput
+from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, SinkOutput
 
 
 @pytest.fixture
@@ -81,6 +86,81 @@ def test_a_parquet_changelog_sums_up_to_the_join(spark: SparkSession, joined: Jo
     assert sorted(path.name for path in (tmp_path / "changes").glob("epoch=*")) == [f"epoch={n:08d}" for n in range(3)]
 
 
+def test_a_delta_view_holds_the_join_and_verifies(joined: JoinedStream, tmp_path: Path) -> None:
+    query = finished(joined.writeStream.toDelta(tmp_path / "table"), tmp_path)
+
+    table = DeltaTable(tmp_path / "table")
+    assert table.to_pyarrow_table().to_pylist() == [{"customer_id": 20, "order_id": 1, "item": "pen", "name": "Bobby"}]
+    assert table.transaction_version(f"zset_join:{query.id}") == 2
+    report = query.verify()
+    assert (report.equal, report.expected_rows, report.epoch) == (True, 1, 2)
+
+
+@pytest.mark.parametrize("form", ["weight", "row_kind", "change_data_feed"])
+def test_a_delta_changelog_sums_up_to_the_join(joined: JoinedStream, tmp_path: Path, form: str) -> None:
+    query = finished(joined.writeStream.toDelta(tmp_path / "table", form=form), tmp_path)
+
+    report = query.verify()
+    assert (report.equal, report.expected_rows) == (True, 1), str(report)
+    assert set(DeltaTable(tmp_path / "table").to_pyarrow_table().column("_epoch").to_pylist()) == {0, 1, 2}
+
+
+OUTPUTS: dict[str, tuple[Callable[[JoinStreamWriter, Path], JoinStreamWriter], type[Any]]] = {
+    "duckdb": (lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"), SinkOutput),
+    "parquet": (lambda writer, place: writer.toParquet(place / "changes"), ChangelogOutput),
+    "delta view": (lambda writer, place: writer.toDelta(place / "table"), SinkOutput),
+    "delta changelog": (lambda writer, place: writer.toDelta(place / "table", form="weight"), DeltaChangelogOutput),
+}
+
+
+def fail_once(publish: Callable[..., None], *, after: bool) -> Callable[..., None]:
+    """Let epoch 1 fail once, before or after it reached the output."""
+    failures = iter([OSError("the driver died beside its output")])
+
+    def failing(output: Any, session: SparkSession, files: Any, record: Any) -> None:
+        error = next(failures, None) if record.epoch == 1 else None
+        if error is not None and not after:
+            raise error
+        publish(output, session, files, record)
+        if error is not None:
+            raise error
+
+    return failing
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["state first", "output first"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_failed_beside_the_commit_of_an_epoch_has_it_once_after_a_restart(
+    joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+) -> None:
+    choose, kind = OUTPUTS[name]
+    monkeypatch.setattr(kind, "publish", fail_once(kind.publish, after=after))
+    with pytest.raises(StreamingQueryException, match="the driver died beside its output"):
+        finished(choose(joined.writeStream, tmp_path), tmp_path)
+
+    report = finished(choose(joined.writeStream, tmp_path), tmp_path).verify()
+
+    assert (report.equal, report.expected_rows, report.epoch) == (True, 1, 2), str(report)
+
+
+def test_a_function_is_called_again_with_the_same_rows_and_epoch_when_the_driver_died(
+    joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, list[Any]]] = []
+
+    def collect(delta: DataFrame, epoch: int) -> None:
+        seen.append((epoch, sorted(map(tuple, delta.collect()), key=repr)))
+
+    monkeypatch.setattr(FunctionOutput, "publish", fail_once(FunctionOutput.publish, after=True))
+    with pytest.raises(StreamingQueryException, match="the driver died beside its output"):
+        finished(joined.writeStream.foreachBatch(collect), tmp_path)
+
+    finished(joined.writeStream.foreachBatch(collect), tmp_path)
+
+    assert [epoch for epoch, _ in seen] == [0, 1, 1, 2]
+    assert seen[1] == seen[2]
+
+
 def test_a_function_gets_the_form_it_asked_for(joined: JoinedStream, tmp_path: Path) -> None:
     seen: list[tuple[int, list[Any]]] = []
 
@@ -96,6 +176,42 @@ def test_a_function_gets_the_form_it_asked_for(joined: JoinedStream, tmp_path: P
     ]
     with pytest.raises(OptionError, match="pass verify\\(actual_df"):
         query.verify()
+
+
+def upserts_of(joined: JoinedStream, tmp_path: Path, **options: Any) -> list[tuple[int, list[Any]]]:
+    """Run the join into upserts, and return what the function saw."""
+    seen: list[tuple[int, list[Any]]] = []
+
+    def collect(delta: DataFrame, epoch: int) -> None:
+        seen.append((epoch, sorted(tuple(row) for row in delta.select("order_id", "name", "_deleted").collect())))
+
+    finished(joined.writeStream.foreachBatch(collect, form="upsert", **options).option("buckets", 2), tmp_path)
+    return seen
+
+
+def test_upserts_are_one_net_change_per_key_also_when_the_row_moved_between_buckets(
+    joined: JoinedStream, tmp_path: Path
+) -> None:
+    assert upserts_of(joined, tmp_path) == [
+        (0, [(1, "Ann", False), (2, "Bob", False)]),
+        (1, [(1, "Bobby", False), (2, "Bobby", False)]),
+        (2, [(2, "Bobby", True)]),
+    ]
+
+
+def test_two_live_rows_that_claim_one_upsert_key_stop_the_query_naming_it(joined: JoinedStream, tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"claims the key \{'name': 'Bobby'\}") as caught:
+        upserts_of(joined, tmp_path, key=["name"])
+
+    assert (caught.value.code, caught.value.facts["epoch"]) == ("KEY_CLAIMED_TWICE", 1)
+
+
+@pytest.mark.parametrize(("key", "code"), [([], "MISSING_PRIMARY_KEY"), (["nope"], "UNKNOWN_COLUMN")])
+def test_upserts_without_a_key_that_can_be_are_refused(joined: JoinedStream, tmp_path: Path, key: list[str], code: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        upserts_of(joined, tmp_path, key=key)
+
+    assert caught.value.code == code
 
 
 def test_a_verification_needs_all_columns_of_a_table(spark: SparkSession, joined: JoinedStream, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_bad_input_stops_the_query_and_names_stream_key_epoch_and_cure(orders: S
     customers.add((10, "Ann", 1))
     sink = Collected()
 
-    with pytest.raises(BadInputError, match=r'"orders".*epoch 1(.|\n)*quarantine'):
+    with pytest.raises(BadInputError, match=r'"orders", epoch 1.*\(1 such row in this epoch(.|\n)*quarantine'):
         run(join_of(orders, customers), sink)
 
     assert len(sink.epochs) == 1

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from zset_join.errors import PlanError
-from zset_join.spark.session import check_session, local_session
+from zset_join.spark.session import check_session, cluster_settings, local_session
 
 
 def fake_java(directory: Path, says: str) -> Path:
@@ -47,3 +48,10 @@ def test_a_connect_session_is_refused_with_a_way_out() -> None:
 
     with pytest.raises(PlanError, match=r"Spark Connect.*\.master"):
         check_session(ConnectSession())  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_the_settings_for_a_cluster_name_a_daemon_that_can_be_started() -> None:
+    settings = cluster_settings()
+
+    assert importlib.util.find_spec(settings["spark.python.daemon.module"]) is not None
+    assert settings["spark.shuffle.reduceLocality.enabled"] == "false"

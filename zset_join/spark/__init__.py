@@ -18,8 +18,9 @@ epoch on the driver and `tasks` on the workers. `verification` compares the resu
 from __future__ import annotations
 
 from zset_join.spark.joined import JoinedStream
+from zset_join.spark.progress import join_progress
 from zset_join.spark.query import JoinQuery
-from zset_join.spark.session import local_session
+from zset_join.spark.session import cluster_settings, local_session
 from zset_join.spark.streams import ChangeStream, appends, changes
 from zset_join.spark.verification import VerificationReport
 from zset_join.spark.writer import JoinStreamWriter
@@ -32,5 +33,7 @@ __all__ = [
     "VerificationReport",
     "appends",
     "changes",
+    "cluster_settings",
+    "join_progress",
     "local_session",
 ]

@@ -118,7 +118,8 @@ def join(
         )
     sides: list[SideNode] = []
     for stream, position in ((left, 0), (right, 1)):
-        source = InputNode(relation=stream.relation([pair[position] for pair in pairs]), hidden=stream.hidden)
+        relation = stream.relation([pair[position] for pair in pairs])
+        source = InputNode(relation=relation, hidden=stream.hidden, has_baseline=stream.baseline is not None)
         sides.append(RouteNode(source=source) if needs_route(source.relation) else source)
     node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
     joined = JoinedStream(left=left, right=right, node=node)

@@ -22,9 +22,11 @@ from pyspark.sql.types import DataType
 from zset_join.key_types import common_key_type
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
+from zset_join.spark.baseline import union
 from zset_join.spark.layout import NOTE_FLAG, REJECTED, SlotLayout, make_layout
+from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
-from zset_join.spark.streams import RAW, REJECT, WEIGHT, ChangeStream
+from zset_join.spark.streams import ChangeStream
 
 __all__ = ["TaggedStream", "tag"]
 
@@ -37,12 +39,14 @@ class TaggedStream:
 
     Args:
         dataframe: columns flag, weight, raw (if the layout has it), the slots, bucket.
+        baseline: the rows that come before them, with the same columns; None when no side has a baseline.
         layout: how the sides use the slots.
         second_bucket: after a route, the bucket of the join key; None when nothing is routed.
         travelling: after a route, the Arrow schema of the rows.
     """
 
     dataframe: DataFrame
+    baseline: DataFrame | None
     layout: SlotLayout
     second_bucket: Column | None
     travelling: pa.Schema
@@ -61,13 +65,18 @@ def tag(left: ChangeStream, right: ChangeStream, node: JoinNode, buckets: int) -
     has_raw = any(stream.may_reject for stream in streams)
     layout = make_layout(left.schema, right.schema, has_raw=has_raw)
     slot_types = _slot_types(streams, layout)
-    sides = [_tag_side(streams, layout, slot_types, node, side, buckets) for side in (0, 1)]
+
+    def tagged(side: int, rows: DataFrame) -> DataFrame:
+        return _tag_side(streams[side], rows, layout, slot_types, node, side, buckets)
+
+    baselines = [None if stream.baseline is None else tagged(side, stream.baseline) for side, stream in enumerate(streams)]
     routed = [isinstance(side, RouteNode) for side in node.sides]
     fields = [pa.field("flag", pa.int8()), pa.field("weight", pa.int64())]
     fields += [pa.field(name, kind) for name, kind in zip(layout.names, layout.types, strict=True)]
     fields += [pa.field("note", pa.string()), pa.field("order", pa.int64())]
     return TaggedStream(
-        dataframe=sides[0].union(sides[1]),
+        dataframe=tagged(0, left.prepared).unionAll(tagged(1, right.prepared)),
+        baseline=union(baselines),
         layout=layout,
         second_bucket=_second_bucket(layout, node, buckets) if any(routed) else None,
         travelling=pa.schema(fields),
@@ -75,14 +84,14 @@ def tag(left: ChangeStream, right: ChangeStream, node: JoinNode, buckets: int) -
 
 
 def _tag_side(
-    streams: Sequence[ChangeStream],
+    stream: ChangeStream,
+    rows: DataFrame,
     layout: SlotLayout,
     slot_types: Sequence[DataType],
     node: JoinNode,
     side: int,
     buckets: int,
 ) -> DataFrame:
-    stream = streams[side]
     names = stream.schema.names
     columns = {name: F.col(_quoted(name)) for name in names}
     flag = F.lit(side).cast("byte")
@@ -93,9 +102,11 @@ def _tag_side(
         by_slot.get(slot, F.lit(None).cast(kind)).alias(name)
         for slot, (name, kind) in enumerate(zip(layout.names, slot_types, strict=True))
     ]
-    raw = [F.col(RAW).alias("raw")] if layout.has_raw else []
+    # NULL where the row is fine, the code alone where there was nothing to read, else "code:text".
+    told = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
+    raw = [told.alias("raw")] if layout.has_raw else []
     bucket = _first_bucket(node, side, columns, buckets).alias("bucket")
-    return stream.prepared.select(flag.alias("flag"), F.col(WEIGHT).alias("weight"), *raw, *slots, bucket)
+    return rows.select(flag.alias("flag"), F.col(WEIGHT).alias("weight"), *raw, *slots, bucket)
 
 
 def _first_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:

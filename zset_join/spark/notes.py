@@ -26,7 +26,9 @@ class TaskNote:
     Args:
         stage: name of the stage.
         bucket: the bucket.
+        executor: where it ran.
         rows_in: rows that came in, per side.
+        retractions_in: those of them that retract or delete.
         applied: those of them that were handed to the operator.
         emitted: rows a route sent on, per side.
         log: the log file of this epoch, or None when there were no rows.
@@ -36,14 +38,18 @@ class TaskNote:
         quarantined: files of rows put aside.
         quarantined_rows: how many, per side.
         statistics: the operator's own counts.
+        fan_out: the join key that made the most pairs of the answer, and how many.
         seconds: wall-clock seconds per step.
+        is_warm: the local state was there, at most one epoch behind; None when there was nothing to remember, or no need to.
         was_rebuilt: the mapped state could not be used and was made anew.
         error: why the bucket gave no answer.
     """
 
     stage: str
     bucket: int
+    executor: str = ""
     rows_in: list[int] = field(default_factory=lambda: [0, 0])
+    retractions_in: list[int] = field(default_factory=lambda: [0, 0])
     applied: list[int] = field(default_factory=lambda: [0, 0])
     emitted: list[int] = field(default_factory=lambda: [0, 0])
     log: LogEntry | None = None
@@ -53,7 +59,9 @@ class TaskNote:
     quarantined: list[PartEntry] = field(default_factory=list)
     quarantined_rows: list[int] = field(default_factory=lambda: [0, 0])
     statistics: dict[str, int] = field(default_factory=dict)
+    fan_out: dict[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    is_warm: bool | None = None
     was_rebuilt: bool = False
     error: dict[str, Any] | None = None
 
@@ -68,7 +76,9 @@ class TaskNote:
             {
                 "stage": self.stage,
                 "bucket": self.bucket,
+                "executor": self.executor,
                 "rows_in": self.rows_in,
+                "retractions_in": self.retractions_in,
                 "applied": self.applied,
                 "emitted": self.emitted,
                 "log": None if self.log is None else self.log.to_json(),
@@ -78,7 +88,9 @@ class TaskNote:
                 "quarantined": [part.to_json() for part in self.quarantined],
                 "quarantined_rows": self.quarantined_rows,
                 "statistics": self.statistics,
+                "fan_out": self.fan_out,
                 "seconds": self.seconds,
+                "is_warm": self.is_warm,
                 "was_rebuilt": self.was_rebuilt,
                 "error": self.error,
             }

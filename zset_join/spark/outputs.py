@@ -1,31 +1,31 @@
 """Where the answer of an epoch goes, seen from the driver.
 
 An output says how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
-back as a Z-set. Three kinds: a sink on the driver (the DuckDB view), a Parquet changelog whose files the tasks write
-themselves, and a user's function.
+back as a Z-set. Three kinds: a sink on the driver (the views), a changelog whose files the tasks write themselves (Parquet
+here, Delta in `delta_outputs`), and a user's function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.checkpoint.files import check_file, local_path
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.errors import OptionError, StateError
+from zset_join.errors import StateError
 from zset_join.relation import Relation
-from zset_join.sinks.changelog_form import ChangelogForm, changelog_schema
-from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, committed_epochs
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
 from zset_join.sinks.sink import Sink
 from zset_join.spark.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
 from zset_join.spark.schemas import spark_schema
+from zset_join.storage.folder import is_local, local_path
 
-__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SinkOutput"]
+__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SinkOutput", "read_lines"]
 
 
 class Output(Protocol):
@@ -45,11 +45,11 @@ class Output(Protocol):
         """Say whether the epoch is in it already."""
         ...
 
-    def can_publish(self, root: Path, record: CommitRecord) -> bool:
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Say whether the parts of a committed epoch are still there."""
         ...
 
-    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Take the answer of a committed epoch."""
         ...
 
@@ -86,13 +86,13 @@ class SinkOutput:
         last = self._sink.last_epoch()
         return last is not None and last >= epoch
 
-    def can_publish(self, root: Path, record: CommitRecord) -> bool:
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""
-        return _are_there(root, record)
+        return _are_there(files, record)
 
-    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Write the epoch."""
-        self._sink.write(record.epoch, read_arrow_parts(root, record.parts))
+        self._sink.write(record.epoch, read_arrow_parts(files, record.parts))
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the sink, when it can be read."""
@@ -108,15 +108,14 @@ class ChangelogOutput:
     """Let the tasks write the files of a Parquet changelog.
 
     Args:
-        directory: the changelog.
+        directory: the changelog, a path or URI.
         form: how weights are shown.
     """
 
     def __init__(self, directory: str, form: ChangelogForm) -> None:
-        self._directory = str(local_path(directory, option="toParquet(path)"))
+        self._directory = str(local_path(directory)) if is_local(directory) else directory
         self._form = form
         self._sink = ParquetChangelogSink(self._directory, form)
-        self._staged_epoch: int | None = None
         self.parts: PartWriter = ChangelogParts(self._directory)
 
     def describe(self) -> str:
@@ -124,7 +123,7 @@ class ChangelogOutput:
         return f"Parquet changelog {self._directory} ({self._form})"
 
     def open(self, relation: Relation, query_id: str) -> None:
-        """Make or check the changelog; what was staged and never committed is gone afterwards."""
+        """Make or check the changelog."""
         self._relation = relation
         self._sink.open(relation, query_id)
         self._last_epoch = self._sink.last_epoch()
@@ -133,28 +132,18 @@ class ChangelogOutput:
         """Compare with the last epoch of the changelog."""
         return self._last_epoch is not None and self._last_epoch >= epoch
 
-    def can_publish(self, root: Path, record: CommitRecord) -> bool:  # noqa: ARG002 - staged parts do not outlive `open`
-        """Say no: staged files are cleared when the changelog is opened."""
-        return not record.parts
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
+        """Look whether all parts are still staged."""
+        return are_staged(self._directory, record.epoch, _part_files(record))
 
-    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Make the epoch visible."""
-        files = [PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes) for part in record.parts]
-        commit_epoch(self._directory, record.epoch, files)
+        commit_epoch(self._directory, record.epoch, _part_files(record))
         self._last_epoch = record.epoch
 
     def contents(self, session: SparkSession) -> DataFrame | None:
-        """Read the committed epochs; a line of another form than `weight` stands for one copy."""
-        schema = spark_schema(changelog_schema(self._relation.schema, self._form))
-        paths = [f"{self._directory}/epoch={epoch:08d}" for epoch in committed_epochs(self._directory)]
-        if not paths:
-            return session.createDataFrame([], schema)
-        found = session.read.schema(schema).parquet(*paths)
-        if self._form == "weight":
-            return found
-        told = F.col("_row_kind" if self._form == "row_kind" else "_change_type")
-        gone = told.isin("-U", "-D", "update_preimage", "delete")
-        return found.withColumn("_weight", F.when(gone, F.lit(-1)).otherwise(F.lit(1)).cast("long"))
+        """Read the committed epochs."""
+        return read_lines(session, committed_files(self._directory), self._relation.schema, self._form)
 
     def close(self) -> None:
         """Close the changelog."""
@@ -182,23 +171,26 @@ class FunctionOutput:
 
     def open(self, relation: Relation, query_id: str) -> None:  # noqa: ARG002 - a function has no memory
         """Learn the columns."""
-        self._schema = changelog_schema(relation.schema, self._form)
+        self._schema = encoded_schema(relation.schema, format_named(self._form))
         self.parts = ParquetParts(self._form, relation.primary_key)
 
     def has(self, epoch: int) -> bool:  # noqa: ARG002 - a function has no memory
         """Say no: only the function knows."""
         return False
 
-    def can_publish(self, root: Path, record: CommitRecord) -> bool:
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""
-        return _are_there(root, record)
+        return _are_there(files, record)
 
-    def publish(self, session: SparkSession, root: Path, record: CommitRecord) -> None:
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Call the function."""
-        paths = [str(check_file(root, part.file)) for part in record.parts]
+        self._function(self.answer(session, files, record), record.epoch)
+
+    def answer(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> DataFrame:
+        """Return the answer of an epoch, after looking at every byte of its parts."""
+        paths = [files.check(part.file) for part in record.parts]
         schema = spark_schema(self._schema)
-        frame = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
-        self._function(frame, record.epoch)
+        return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
 
     def contents(self, session: SparkSession) -> DataFrame | None:  # noqa: ARG002 - a function has no memory
         """Return None: what the function did with the rows is its own affair."""
@@ -208,20 +200,34 @@ class FunctionOutput:
         """Do nothing."""
 
 
-def check_form(form: str, allowed: Sequence[str]) -> None:
-    """Refuse an unknown changelog form.
+def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:
+    """Return the lines of a changelog with a column `_weight`; a line of another form than `weight` stands for one copy.
 
-    Raises:
-        OptionError: the form is none of those.
+    Args:
+        session: reads.
+        paths: the files.
+        rows: columns of the output.
+        form: how weights are shown in the files.
     """
-    if form not in allowed:
-        raise OptionError(f"form={form!r}; expected one of {', '.join(allowed)}.", code="FORM", form=form)
+    schema = spark_schema(encoded_schema(rows, format_named(form)))
+    found = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+    if form == "weight":
+        return found
+    told = F.col("_row_kind" if form == "row_kind" else "_change_type")
+    gone = told.isin("-U", "-D", "update_preimage", "delete")
+    return found.withColumn("_weight", F.when(gone, F.lit(-1)).otherwise(F.lit(1)).cast("long"))
 
 
-def _are_there(root: Path, record: CommitRecord) -> bool:
+def _part_files(record: CommitRecord) -> list[PartFile]:
+    return [
+        PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes, part.file.crc32) for part in record.parts
+    ]
+
+
+def _are_there(files: CheckpointFiles, record: CommitRecord) -> bool:
     try:
         for part in record.parts:
-            check_file(root, part.file)
+            files.check(part.file)
     except StateError:
         return False  # parts are not synced to the disk; the caller answers the epoch again
     return True

@@ -4,9 +4,9 @@ A task does not send its answer through Spark; it writes a part file and reports
 the attempts that won, so the answer is computed once, is durable enough to be handed out again, and a twin attempt leaves
 nothing but a file that nobody lists.
 
-`ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` are the
-files of a Parquet changelog themselves. Parts of the first two are not synced: when they are lost, the epoch is answered again
-from the same state.
+`ArrowParts` are for outputs on the driver, `ParquetParts` for a user's function on a DataFrame, `ChangelogParts` and
+`DeltaParts` are the files of a changelog themselves. Parts of the first two are not synced: when they are lost, the epoch is
+answered again from the same state.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.checkpoint.files import FileEntry, NewFile, attempt_name, check_file
+from zset_join.changelog import ChangelogForm
+from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import PartEntry
-from zset_join.sinks.changelog_form import ChangelogForm, changelog_schema, to_changelog
+from zset_join.sinks.changelog_lines import ChangelogLines
+from zset_join.sinks.delta_files import DataFile
+from zset_join.sinks.delta_parts import write_delta_part
 from zset_join.sinks.parquet_changelog import write_part
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["ArrowParts", "ChangelogParts", "ParquetParts", "PartWriter", "merged", "read_arrow_parts"]
+__all__ = ["ArrowParts", "ChangelogParts", "DeltaParts", "ParquetParts", "PartWriter", "merged", "read_arrow_parts"]
 
 _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
@@ -36,7 +38,9 @@ _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 class PartWriter(Protocol):
     """What writes a task's piece of the answer; it travels to the worker."""
 
-    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:
+    def write(
+        self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
+    ) -> list[PartEntry]:
         """Write the chunks, retractions first, and return what to report; nothing for an empty answer."""
         ...
 
@@ -44,7 +48,9 @@ class PartWriter(Protocol):
 class ArrowParts:
     """Write one Arrow IPC stream per bucket, with the weight as last column."""
 
-    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:
+    def write(
+        self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
+    ) -> list[PartEntry]:
         """Write the chunks as they come."""
         counted = _Counted(chunks)
         first = next(counted, None)
@@ -52,7 +58,7 @@ class ArrowParts:
             return []
         whole = pa.schema([*schema, _WEIGHT_FIELD])
         with (
-            NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.arrows')}", durable=False) as file,
+            files.create(f"delta/{bucket}/{attempt_name(tick.epoch, '.arrows')}", durable=False) as file,
             pa.ipc.new_stream(pa.PythonFile(file, mode="w"), whole) as writer,
         ):
             for chunk in _chain(first, counted):
@@ -72,31 +78,37 @@ class ParquetParts:
     form: ChangelogForm = "weight"
     key: tuple[str, ...] = ()
 
-    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:
+    def write(
+        self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
+    ) -> list[PartEntry]:
         """Write the chunks; all at once where updates must be recognised."""
         counted = _Counted(chunks)
         first = next(counted, None)
         if first is None:
             return []
-        lines = 0
-        shown = changelog_schema(schema, self.form)
+        answer = f"the answer in bucket {bucket}"
+        lines = ChangelogLines(
+            answer,
+            schema,
+            self.form,
+            self.key,
+            _chain(first, counted),
+            epoch=tick.epoch,
+            committed_at_us=tick.watermark or 0,
+        )
         with (
-            NewFile(root, f"delta/{bucket}/{attempt_name(tick.epoch, '.parquet')}", durable=False) as file,
+            files.create(f"delta/{bucket}/{attempt_name(tick.epoch, '.parquet')}", durable=False) as file,
             pq.ParquetWriter(
                 pa.PythonFile(file, mode="w"),
-                shown,
+                lines.schema,
                 compression="lz4",
-                use_dictionary=[field.name for field in shown if pa.types.is_string(field.type)],
+                use_dictionary=[field.name for field in lines.schema if pa.types.is_string(field.type)],
                 write_statistics=False,
             ) as writer,
         ):
-            pieces = _chain(first, counted)
-            whole = self.form != "weight" and bool(self.key)
-            for piece in (ZSet.concat(pieces, schema=schema),) if whole else pieces:
-                made = to_changelog(piece, self.form, key=self.key, epoch=tick.epoch, committed_at_us=tick.watermark or 0)
-                lines += made.num_rows
-                writer.write_batch(made)
-        return [PartEntry(bucket, file.entry(lines), counted.retractions, "parquet")]
+            for batch in lines:
+                writer.write_batch(batch)
+        return [PartEntry(bucket, file.entry(lines.rows), lines.retractions, "parquet")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +121,14 @@ class ChangelogParts:
 
     directory: str
 
-    def write(self, root: Path, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]) -> list[PartEntry]:  # noqa: ARG002 - the changelog knows its own place and schema
+    def write(
+        self,
+        files: CheckpointFiles,  # noqa: ARG002 - the changelog knows its own place
+        bucket: int,
+        tick: Tick,
+        schema: pa.Schema,  # noqa: ARG002 - the changelog knows its own schema
+        chunks: Iterable[ZSet],
+    ) -> list[PartEntry]:
         """Write the chunks into the staging area of the changelog."""
         counted = _Counted(chunks)
         first = next(counted, None)
@@ -123,30 +142,68 @@ class ChangelogParts:
             _chain(first, counted),
             committed_at_us=tick.watermark,
         )
-        return [PartEntry(bucket, FileEntry(made.name, made.bytes, made.rows, 0), made.retractions, "changelog")]
+        return [PartEntry(bucket, FileEntry(made.name, made.bytes, made.rows, made.crc32), made.retractions, "changelog")]
 
 
-def read_arrow_parts(root: Path, parts: Iterable[PartEntry]) -> Iterator[ZSet]:
+@dataclass(frozen=True, slots=True)
+class DeltaParts:
+    """Write the files of a Delta changelog.
+
+    Args:
+        location: the table.
+        form: how weights are shown.
+        key: columns that identify a row of the output, to recognise updates.
+    """
+
+    location: str
+    form: ChangelogForm = "weight"
+    key: tuple[str, ...] = ()
+
+    def write(
+        self,
+        files: CheckpointFiles,  # noqa: ARG002 - the table has its own place
+        bucket: int,
+        tick: Tick,
+        schema: pa.Schema,
+        chunks: Iterable[ZSet],
+    ) -> list[PartEntry]:
+        """Write the chunks into the table's directory; no reader sees them before the driver commits them."""
+        counted = _Counted(chunks)
+        first = next(counted, None)
+        if first is None:
+            return []
+        made = write_delta_part(
+            self.location,
+            schema,
+            self.form,
+            self.key,
+            _chain(first, counted),
+            epoch=tick.epoch,
+            part=bucket,
+            committed_at_us=tick.watermark,
+        )
+        return [] if made is None else [PartEntry(bucket, _listed(made.file), made.retractions, "delta")]
+
+
+def read_arrow_parts(files: CheckpointFiles, parts: Iterable[PartEntry]) -> Iterator[ZSet]:
     """Yield the whole answer of an epoch: the retractions of all buckets, then the insertions.
 
     Raises:
         StateError: a part is missing or damaged.
 
-    Memory: the files are mapped, not read.
+    Memory: local files are mapped, not read; others are in memory until the last row was taken.
     """
-    listed = list(parts)
-    paths = [check_file(root, part.file, whole=False) for part in listed]
+    found = [files.view(part.file) for part in parts]
     for wanted_sign in (-1, 1):
-        for path in paths:
-            with pa.memory_map(str(path)) as source:
-                for batch in pa.ipc.open_stream(source):
-                    weights = np.asarray(batch.column(batch.num_columns - 1), dtype=np.int64)
-                    retractions = int(np.count_nonzero(weights < 0))
-                    begin, end = (0, retractions) if wanted_sign < 0 else (retractions, len(weights))
-                    if end > begin:
-                        schema = pa.schema(list(batch.schema)[:-1])
-                        rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
-                        yield ZSet(rows.slice(begin, end - begin), weights[begin:end])
+        for part in found:
+            for batch in pa.ipc.open_stream(part):
+                weights = np.asarray(batch.column(batch.num_columns - 1), dtype=np.int64)
+                retractions = int(np.count_nonzero(weights < 0))
+                begin, end = (0, retractions) if wanted_sign < 0 else (retractions, len(weights))
+                if end > begin:
+                    schema = pa.schema(list(batch.schema)[:-1])
+                    rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
+                    yield ZSet(rows.slice(begin, end - begin), weights[begin:end])
 
 
 class _Counted:
@@ -181,6 +238,11 @@ def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
             waiting, count = [], 0
     if waiting:
         yield ZSet.concat(waiting, schema=waiting[0].schema)
+
+
+def _listed(file: DataFile) -> FileEntry:
+    """Return the entry of a file whose commit does not need a checksum: its name is unique, and Delta has none."""
+    return FileEntry(file.name, file.bytes, file.rows or 0, 0)
 
 
 def _chain(first: ZSet, rest: Iterable[ZSet]) -> Iterator[ZSet]:

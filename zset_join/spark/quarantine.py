@@ -12,22 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from zset_join.checkpoint.files import NewFile, attempt_name, sync_directory
+from zset_join.checkpoint.files import CheckpointFiles, attempt_name
 from zset_join.checkpoint.record import PartEntry
 from zset_join.errors import BadInputError
+from zset_join.storage.folder import open_folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["Rejected", "refusal", "reveal", "write_quarantine"]
+__all__ = ["Rejected", "forget", "refusal", "reveal", "write_quarantine"]
 
 _SHOWN_VALUES = 5
+_REASONS = {
+    "NULL_AFTER_BASELINE": "the condition after_baseline is NULL, so nobody can tell whether the baseline has the row",
+    "NULL_OP": "the operation is NULL",
+    "NULL_WEIGHT": "the weight is NULL",
+    "UNDECODABLE_OP": "the operation {!r} is none of +I -U +U -D, insert, update and delete",
+}
 
 
 @dataclass(slots=True)
@@ -56,15 +62,13 @@ class Rejected:
 
 
 def undecodable_reasons(raw: Sequence[str | None]) -> tuple[list[str], list[str]]:
-    """Return code and reason of rows whose operation could not be read."""
-    codes = ["UNKNOWN_OP" if value is not None else "NULL_OP" for value in raw]
-    reasons = [
-        f"the operation {value!r} is none of +I -U +U -D, insert, update and delete"
-        if value is not None
-        else "the operation or weight is NULL"
-        for value in raw
-    ]
-    return codes, reasons
+    """Return code and reason of rows whose operation could not be read, in the words of `zset_join.changelog`.
+
+    Args:
+        raw: per row its code, or "code:text" where there was a text (see `normalise`).
+    """
+    parted = [(told or "").partition(":") for told in raw]
+    return [code for code, _, _ in parted], [_REASONS[code].format(text) for code, _, text in parted]
 
 
 def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> BadInputError:
@@ -72,8 +76,9 @@ def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> Ba
     first = rejected.rows[0].rows
     shown = [column for column in key if column in first.schema.names] or first.schema.names[:_SHOWN_VALUES]
     values = {column: first.column(column)[0].as_py() for column in shown}
+    count = "1 such row" if len(rejected) == 1 else f"{len(rejected)} such rows"
     return BadInputError(
-        f'relation "{name}", key {values}, epoch {tick.epoch}: {rejected.reasons[0]} ({len(rejected)} such rows in this '
+        f'relation "{name}", key {values}, epoch {tick.epoch}: {rejected.reasons[0]} ({count} in this '
         'bucket). Mend the source, or set the option onBadInput to "quarantine".',
         code=rejected.codes[0],
         relation=name,
@@ -85,6 +90,7 @@ def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> Ba
 
 def write_quarantine(
     directory: str,
+    query_id: str,
     tick: Tick,
     bucket: int,
     names: Sequence[str],
@@ -94,7 +100,8 @@ def write_quarantine(
     """Write the rejected rows of one bucket; nothing when there are none.
 
     Args:
-        directory: `deadLetterPath`.
+        directory: `deadLetterPath`, a path or a URI.
+        query_id: the query.
         tick: the epoch.
         bucket: the bucket.
         names: name of each stream.
@@ -105,8 +112,8 @@ def write_quarantine(
     if not pieces:
         return []
     table = pa.concat_tables(pieces)
-    root = Path(directory)
-    with NewFile(root, f"epoch={tick.epoch}/_{attempt_name(tick.epoch, '.parquet')}") as file:
+    files = CheckpointFiles(open_folder(directory, option="deadLetterPath"), query_id)
+    with files.create(f"epoch={tick.epoch}/_{attempt_name(tick.epoch, '.parquet')}") as file:
         pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd")
     made = file.entry(table.num_rows)
     return [PartEntry(bucket, made, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), "quarantine")]
@@ -114,11 +121,17 @@ def write_quarantine(
 
 def reveal(directory: str, parts: Sequence[PartEntry]) -> None:
     """Give the files of a committed epoch the names that readers look for; done already is no error."""
+    folder = open_folder(directory, option="deadLetterPath") if parts else None
     for part in parts:
-        hidden = Path(directory) / part.file.name
-        if hidden.exists():
-            hidden.rename(hidden.with_name(f"part-{part.bucket:05d}-{hidden.name.removeprefix('_')}"))
-            sync_directory(hidden.parent)
+        if folder is not None and folder.size(part.file.name) is not None:
+            place, _, name = part.file.name.rpartition("/")
+            folder.move(part.file.name, f"{place}/part-{part.bucket:05d}-{name.removeprefix('_')}")
+
+
+def forget(directory: str, parts: Sequence[PartEntry]) -> None:
+    """Remove the files of an attempt that is not to be believed."""
+    for part in parts:
+        open_folder(directory, option="deadLetterPath").remove(part.file.name)
 
 
 def _table(number: int, names: Sequence[str], schemas: Sequence[pa.Schema], rejected: Rejected) -> pa.Table:

@@ -9,7 +9,6 @@ The query id is Spark's: it stays the same across restarts on one checkpoint, an
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -172,8 +171,7 @@ class JoinQuery:
 
     def _with_ours(self, found: Any) -> dict[str, Any]:
         progress: dict[str, Any] = dict(found)
-        by_epoch: Mapping[int, dict[str, Any]] = {entry["epoch"]: entry for entry in list(self._runner.progress)}
-        progress["join"] = by_epoch.get(progress["batchId"])
+        progress["join"] = self._runner.progress.of_epoch(progress["batchId"])
         return progress
 
     def _close_at_the_end(self) -> None:

@@ -4,7 +4,8 @@
                        -> yes (a replay): the output is given the answer that was committed
 
 The law: an epoch reaches the output exactly when it is committed, and with the answer of its commit record. Rows in = rows
-applied + rows quarantined, for every stream and epoch; a difference stops the query.
+applied + rows quarantined, for every stream and epoch; a difference stops the query. Epoch 0 also has the baselines, before
+the first row of any stream.
 
 One Spark job per epoch: the tasks write logs and answers themselves and return one line each. The settings that job needs
 (batch size, no adaptive execution, UTC) are set on the batch's own session and put back before a user's function sees it.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,32 +23,33 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.bucket import StageContext
+from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder, has_commits, stored_description
+from zset_join.checkpoint.log import LogEntry
+from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.config import QueryOptions
 from zset_join.errors import StateError
 from zset_join.plan import RouteNode
 from zset_join.relation import Relation
+from zset_join.spark.baseline import settle
 from zset_join.spark.joined import JoinedStream
+from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStream
 from zset_join.spark.notes import TaskNote, note_of_error
+from zset_join.spark.offsets import offsets_digest
 from zset_join.spark.operators import OperatorOptions
 from zset_join.spark.outputs import Output
+from zset_join.spark.progress import JOIN_STAGE, ProgressLog, epoch_counts, first_notes, route_stage, stage_seconds
 from zset_join.spark.quarantine import reveal
 from zset_join.spark.schemas import spark_schema
-from zset_join.spark.tasks import JoinTask, RouteTask
+from zset_join.spark.tasks import AnswerAgainTask, JoinTask, RouteTask
 from zset_join.tick import Tick
 
-__all__ = ["JOIN_STAGE", "EpochRunner", "route_stage"]
+__all__ = ["EpochRunner"]
 
-JOIN_STAGE = "join"
-_PROGRESS_KEPT = 100
+_BEFORE_ALL_ROWS = 1 << 62
 _SIDES = ("left", "right")
-
-
-def route_stage(side: int) -> str:
-    """Return the name of the route stage of a side."""
-    return f"route-{_SIDES[side]}"
 
 
 class EpochRunner:
@@ -64,7 +65,7 @@ class EpochRunner:
 
     Attributes:
         error: what stopped the query, as it was raised here; None while it runs.
-        progress: the counts of the newest epochs, oldest first.
+        progress: what the newest epochs did.
         lock: held while an epoch runs.
         is_open: the output is open.
     """
@@ -80,10 +81,11 @@ class EpochRunner:
         dead_letter_path: str,
     ) -> None:
         self.error: BaseException | None = None
-        self.progress: deque[dict[str, Any]] = deque(maxlen=_PROGRESS_KEPT)
+        self.progress = ProgressLog()
         self.checkpoint: Checkpoint | None = None
         self.lock = threading.Lock()
         self.is_open = False
+        self._owner: Ownership | None = None
         self._joined = joined
         self._tagged = tagged
         self._options = options
@@ -95,7 +97,9 @@ class EpochRunner:
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
         )
-        self._order = F.monotonically_increasing_id().alias("order")
+        self._order = F.monotonically_increasing_id()
+        self._wanted = _wanted_settings(options, is_routed=tagged.second_bucket is not None)
+        self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
 
     def attach(self, query_id: str) -> None:
@@ -105,16 +109,30 @@ class EpochRunner:
             StateError: the checkpoint does not fit.
             SinkError: the output does not fit.
         """
+        # Claimed first: nothing is opened that another driver may be using.
+        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id)
+        try:
+            self._open(query_id)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, query_id: str) -> None:
+        given, location = self._joined.node.fingerprint(), self._options.checkpoint_location
+        description = settle(given, stored_description(location), is_loaded=has_commits(location))
         self._output.open(self.relation, query_id)
         self.is_open = True
+        self.progress.publish(query_id)
         self.checkpoint = Checkpoint(
             self._options.checkpoint_location,
             query_id=query_id,
             buckets=self._buckets,
-            description=self._joined.node.fingerprint(),
+            description=description,
             local_state_dir=self._options.local_state_dir,
             snapshot_after_bytes=self._options.snapshot_after_bytes,
             retain_input_log=self._options.retain_input_log,
+            local_state_retention_seconds=self._options.local_state_retention_seconds,
+            owner=self._owner,
         )
 
     @property
@@ -136,10 +154,15 @@ class EpochRunner:
             raise
 
     def close(self) -> None:
-        """Close the output, once no epoch runs."""
+        """Close the output and let go of the checkpoint, once no epoch runs."""
         with self.lock:
-            self._output.close()
-            self.is_open = False
+            try:
+                self._output.close()
+                self.is_open = False
+            finally:
+                if self._owner is not None:
+                    self._owner.release()
+            self._locality.close()
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -161,55 +184,55 @@ class EpochRunner:
     def _run(self, batch: DataFrame, epoch: int) -> None:
         started = time.perf_counter()
         checkpoint = self._opened()
-        record = checkpoint.committed(epoch)
+        offsets = offsets_digest(self._options.checkpoint_location, epoch)
+        record = checkpoint.committed(epoch, offsets)
         seconds: dict[str, float] = {}
         is_replay = record is not None
         if record is None:
-            record = self._evaluate(batch, epoch, seconds)
-        elif not self._output.has(epoch) and not self._output.can_publish(checkpoint.root, record):
-            record = self._evaluate(batch, epoch, seconds)  # its parts are lost; the state before it is still there
+            answered = self._evaluate(batch, Tick(epoch, self._watermark()), seconds)
+            committing = time.perf_counter()
+            record = checkpoint.commit(replace(answered, offsets=offsets))
+            seconds["commit"] = time.perf_counter() - committing
+        elif not self._output.has(epoch) and not self._output.can_publish(checkpoint.files, record):
+            # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
+            record = checkpoint.answer_again(self._answer_again(batch.sparkSession, record, seconds))
         reveal(self._dead_letter_path, record.quarantined)
         publishing = time.perf_counter()
         if not self._output.has(epoch):
-            self._output.publish(batch.sparkSession, checkpoint.root, record)
+            self._output.publish(batch.sparkSession, checkpoint.files, record)
         finished = time.perf_counter()
         seconds |= {"output": finished - publishing, "total": finished - started}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
-        self.progress.append({**record.progress, "replayed": is_replay, "seconds": rounded})
+        self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
 
     def _opened(self) -> Checkpoint:
         if self.checkpoint is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
         return self.checkpoint
 
-    def _evaluate(self, batch: DataFrame, epoch: int, seconds: dict[str, float]) -> CommitRecord:
-        """Answer an epoch with one Spark job, and commit it."""
-        checkpoint = self._opened()
+    def _evaluate(self, batch: DataFrame, tick: Tick, seconds: dict[str, float]) -> CommitRecord:
+        """Answer an epoch with one Spark job."""
         started = time.perf_counter()
-        tick = Tick(epoch, self._watermark())
-        with _settings(batch.sparkSession, self._options):
+        with _settings(batch.sparkSession, self._wanted):
             lines = self._answered(batch, tick).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
-        evaluated = time.perf_counter()
-        self._check(notes, epoch)
+        seconds["job"] = time.perf_counter() - started
+        self._check(notes, tick.epoch)
         record = self._record(notes, tick)
-        checkpoint.commit(record)
-        seconds |= {"job": evaluated - started, "commit": time.perf_counter() - evaluated}
-        for name in ("open", "fold", "receive", "answer", "log"):
-            seconds[f"task_{name}"] = max((note.seconds.get(name, 0.0) for note in notes), default=0.0)
+        self._locality.learn([note.executor for note in notes if note.stage == JOIN_STAGE])
+        seconds |= stage_seconds(notes)
         return record
 
     def _answered(self, batch: DataFrame, tick: Tick) -> DataFrame:
         """Return the plan of one epoch: its rows are the notes of the tasks."""
         checkpoint, node = self._opened(), self._joined.node
-        rows = batch.select("*", self._order).repartitionById(self._buckets, F.col("bucket"))
-        shared: dict[str, Any] = {
-            "tick": tick,
-            "node": node,
-            "options": self._operator_options,
-            "layout": self._tagged.layout,
-            "dead_letter_path": self._dead_letter_path,
-        }
+        rows = batch.select("*", self._order.alias("order"))
+        if tick.epoch == 0 and self._tagged.baseline is not None:
+            order = (self._order - F.lit(_BEFORE_ALL_ROWS)).alias("order")
+            rows = rows.unionAll(self._tagged.baseline.select("*", order))
+        self._locality.begin(batch.sparkSession)
+        rows = self._locality.pin(rows.repartitionById(self._buckets, F.col("bucket")))
+        shared = self._shared(tick)
         if self._tagged.second_bucket is not None:
             contexts = [
                 checkpoint.stage(route_stage(side), tick) if isinstance(node.sides[side], RouteNode) else None
@@ -218,14 +241,40 @@ class EpochRunner:
             schema = self._tagged.travelling
             route = RouteTask(contexts=(contexts[0], contexts[1]), schema=schema, **shared)
             rows = rows.mapInArrow(route, spark_schema(schema)).select("*", self._tagged.second_bucket)
-            rows = rows.repartitionById(self._buckets, F.col("bucket"))
-        task = JoinTask(
-            context=checkpoint.stage(JOIN_STAGE, tick),
-            output=self.relation.schema,
-            parts=self._output.parts,
-            **shared,
-        )
-        return rows.mapInArrow(task, "note string")
+            rows = self._locality.pin(rows.repartitionById(self._buckets, F.col("bucket")))
+        return rows.mapInArrow(self._join_task(checkpoint.stage(JOIN_STAGE, tick)), "note string")
+
+    def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
+        """Answer a committed epoch from its logged input, with one Spark job."""
+        checkpoint = self._opened()
+        started = time.perf_counter()
+        context = checkpoint.stage(JOIN_STAGE, Tick(record.epoch, record.watermark))
+        task = self._join_task(replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset()))
+        logs: dict[int, LogEntry] = {}
+        for key, history in record.histories.items():
+            stage, _, bucket = key.partition("/")
+            if stage == JOIN_STAGE and history.logs and history.logs[-1].first_epoch == record.epoch:
+                logs[int(bucket)] = history.logs[-1]
+        again = AnswerAgainTask(task=task, logs=logs)
+        with _settings(session, self._wanted):
+            lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(again, "note string").collect()
+        notes = [TaskNote.from_json(line[0]) for line in lines]
+        seconds["job"] = time.perf_counter() - started
+        return replace(record, parts=tuple(part for note in notes for part in note.parts))
+
+    def _join_task(self, context: StageContext) -> JoinTask:
+        return JoinTask(context=context, output=self.relation.schema, parts=self._output.parts, **self._shared(context.tick))
+
+    def _shared(self, tick: Tick) -> dict[str, Any]:
+        """Return what all tasks are told."""
+        return {
+            "tick": tick,
+            "node": self._joined.node,
+            "options": self._operator_options,
+            "layout": self._tagged.layout,
+            "dead_letter_path": self._dead_letter_path,
+            "query_id": self._opened().query_id,
+        }
 
     def _watermark(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""
@@ -242,7 +291,7 @@ class EpochRunner:
         buckets = sorted(note.bucket for note in notes if note.stage == JOIN_STAGE)
         routed = self._tagged.second_bucket is not None
         for side in (0, 1):
-            first = [note for note in notes if _is_first(note, side, routed=routed)]
+            first = first_notes(notes, side, routed=routed)
             came = sum(note.rows_in[side] for note in first)
             applied = sum(note.applied[side] for note in first)
             aside = sum(note.quarantined_rows[side] for note in first)
@@ -281,50 +330,32 @@ class EpochRunner:
             parts=tuple(part for note in notes for part in note.parts),
             quarantined=tuple(part for note in notes for part in note.quarantined),
         )
-        return replace(record, progress=self._counts(record, notes))
-
-    def _counts(self, record: CommitRecord, notes: Sequence[TaskNote]) -> dict[str, Any]:
-        """Return what `lastProgress` says about the epoch."""
         routed = self._tagged.second_bucket is not None
-        state: dict[str, int] = {}
-        for key, statistics in self._statistics.items():
-            if key.startswith(f"{JOIN_STAGE}/"):
-                for name, value in statistics.items():
-                    state[name] = state.get(name, 0) + value
-        return {
-            "epoch": record.epoch,
-            "rows_in": {
-                name: sum(note.rows_in[side] for note in notes if _is_first(note, side, routed=routed))
-                for side, name in enumerate(self._names())
-            },
-            "quarantined": {
-                name: sum(note.quarantined_rows[side] for note in notes) for side, name in enumerate(self._names())
-            },
-            "delta_rows": sum(part.file.rows for part in record.parts),
-            "retractions": sum(part.retractions for part in record.parts),
-            "state": state,
-            "log_bytes": sum(history.log_bytes for history in record.histories.values()),
-            "rebuilt_buckets": sum(note.was_rebuilt for note in notes),
-        }
+        return replace(record, progress=epoch_counts(record, notes, self._names(), self._statistics, routed=routed))
 
     def _names(self) -> list[str]:
         return [side.relation.name for side in self._joined.node.sides]
 
 
-def _is_first(note: TaskNote, side: int, *, routed: bool) -> bool:
-    """Say whether a note is of the stage that rows of this side reach first."""
-    return note.stage in (f"pass-{side}", route_stage(side)) if routed else note.stage == JOIN_STAGE
-
-
-@contextmanager
-def _settings(session: SparkSession, options: QueryOptions) -> Iterator[None]:
-    """Set what the job of an epoch needs, and put back what was there."""
-    wanted: Mapping[str, str] = {
+def _wanted_settings(options: QueryOptions, *, is_routed: bool) -> dict[str, str]:
+    """Return what the job of an epoch needs."""
+    wanted = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(options.max_records_per_batch),
         "spark.sql.execution.arrow.useLargeVarTypes": "false",
         "spark.sql.session.timeZone": "UTC",
     }
+    if is_routed:
+        # A route that runs again after an executor was lost sends the same rows and another note. Spark would take that for a
+        # source that cannot be trusted, and fail the query.
+        wanted["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
+        wanted["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
+    return wanted
+
+
+@contextmanager
+def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set what the job of an epoch needs, and put back what was there."""
     kept = {name: session.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():
         session.conf.set(name, value)

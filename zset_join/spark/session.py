@@ -1,4 +1,4 @@
-"""What a session must offer, checked before a query starts, and a local session that offers it.
+"""What a session must offer, checked before a query starts, what it should have, and a local session that has it.
 
 Workers must run the driver's Python: the same version, with the same packages. Spark starts `python3` from the PATH
 unless `PYSPARK_PYTHON` says otherwise, so a virtual environment of the driver is easily missed. One small job at the start of
@@ -26,8 +26,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zset_join.errors import PlanError
 
-__all__ = ["check_session", "local_session"]
+__all__ = ["check_session", "cluster_settings", "local_session"]
 
+_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "zset_join.spark.worker_daemon"
 _LEAST_JAVA = 17
 _LONGEST_SOCKET_DIRECTORY = 40
 _JAVA_CURE = (
@@ -64,9 +65,27 @@ def local_session(
     if len(tempfile.gettempdir()) <= _LONGEST_SOCKET_DIRECTORY:
         # TCP holds small answers back for 40 ms; a Unix socket does not. Its path may have 100 characters.
         builder = builder.config("spark.python.unix.domain.socket.enabled", "true")
+    if _workers_find_us():
+        builder = builder.config(_DAEMON, _OUR_DAEMON)
     for name, value in (options or {}).items():
         builder = builder.config(name, str(value))
     return builder.getOrCreate()
+
+
+def cluster_settings() -> dict[str, str]:
+    """Return Spark's settings that make joins run well on a cluster; they are read when a session is made.
+
+    With them a bucket's task goes where its state is (see `zset_join.spark.locality`), and workers start with the engine
+    loaded (see `zset_join.spark.worker_daemon`), which needs this package in the Python of every executor.
+
+    >>> sorted(cluster_settings())
+    ['spark.python.daemon.module', 'spark.scheduler.minRegisteredResourcesRatio', 'spark.shuffle.reduceLocality.enabled']
+    """
+    return {
+        _DAEMON: _OUR_DAEMON,
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.shuffle.reduceLocality.enabled": "false",
+    }
 
 
 def check_session(session: SparkSession) -> None:
@@ -91,6 +110,12 @@ def check_session(session: SparkSession) -> None:
             version=pyspark_version,
         )
     _check_workers(session)
+
+
+def _workers_find_us() -> bool:
+    """Say whether a new process finds this package; one that does not would keep every Python worker from starting."""
+    question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('zset_join') is None)"
+    return not subprocess.run([sys.executable, "-c", question], check=False).returncode
 
 
 def _check_workers(session: SparkSession) -> None:

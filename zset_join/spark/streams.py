@@ -15,22 +15,33 @@ With `row_kind_column` and `keys`, an update's old row (-U) is left out: the key
 
 The order of two changes of one key is `sequence_by`; without it the order of arrival, of which Spark promises only that it
 holds within one partition of one source.
+
+A stream may start from a `baseline`, a batch DataFrame of the rows that are there already; see `zset_join.spark.baseline`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
-from pyspark.sql.types import IntegralType, StringType
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode, Relation
+from zset_join.spark.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
+from zset_join.spark.row_reading import (
+    RAW,
+    REJECT,
+    WEIGHT,
+    RowReading,
+    deletes_where,
+    row_kinds_in,
+    weights_in,
+)
 from zset_join.spark.schemas import arrow_schema
 
 if TYPE_CHECKING:
@@ -38,11 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes"]
 
-WEIGHT, REJECT, RAW = "__weight", "__reject", "__raw"
 _SEQUENCE = "__sequence_"
-_INSERTS = ("+i", "i", "insert", "+u", "u", "update_after", "update_postimage")
-_RETRACTIONS = ("-d", "d", "delete")
-_OLD_ROWS = ("-u", "update_before", "update_preimage")
 _RESERVED = frozenset({"stream", "weight", "code", "reason", "epoch"})
 
 
@@ -61,6 +68,7 @@ class ChangeStream:
         prepared: columns, hidden columns, then weight, reject code and raw value of each row.
         schema: Arrow schema of columns and hidden columns.
         may_reject: rows may be undecodable.
+        baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
     """
 
     name: str
@@ -73,6 +81,7 @@ class ChangeStream:
     prepared: DataFrame = field(repr=False)
     schema: pa.Schema = field(repr=False)
     may_reject: bool = False
+    baseline: DataFrame | None = field(default=None, repr=False)
 
     def relation(self, join_key: Sequence[str]) -> Relation:
         """Return the description the engine works with."""
@@ -100,19 +109,30 @@ class ChangeStream:
         return join(self, other, on, how, null_safe=null_safe, condition=condition)
 
 
-def appends(df: DataFrame, *, name: str, keys: Sequence[str] | str | None = None) -> ChangeStream:
+def appends(
+    df: DataFrame,
+    *,
+    name: str,
+    keys: Sequence[str] | str | None = None,
+    baseline: DataFrame | None = None,
+    after_baseline: str | Column | None = None,
+) -> ChangeStream:
     """Describe a stream whose rows are only ever added.
 
     Args:
         df: a streaming DataFrame.
         name: what messages call it.
         keys: columns that identify a row, when there are any; the engine trusts them.
+        baseline: a batch DataFrame of the rows to start from; needs `after_baseline`.
+        after_baseline: condition, as SQL text or Column, that is true for the rows of the stream that are not in the
+            baseline; the others are left out. `"true"` when the stream begins where the baseline ends.
 
     Raises:
-        PlanError: `df` does not stream, or names unknown columns.
+        PlanError: `df` does not stream, names unknown columns, or the baseline does not fit.
     """
     _check_dataframe(df, name)
-    return _make(df, name, "append", tuple(df.columns), _names(df, keys, "keys", name), (), F.lit(1).cast("long"))
+    reading = RowReading(mode="append", columns=tuple(df.columns), keys=_names(df, keys, "keys", name))
+    return _make(df, name, reading, baseline, after_baseline)
 
 
 def changes(
@@ -126,6 +146,8 @@ def changes(
     except_column_list: Sequence[str] | None = None,
     weight_column: str | None = None,
     row_kind_column: str | None = None,
+    baseline: DataFrame | None = None,
+    after_baseline: str | Column | None = None,
 ) -> ChangeStream:
     """Describe a stream whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
@@ -139,6 +161,11 @@ def changes(
         except_column_list: columns to leave out instead.
         weight_column: integer column that says how many copies come (positive) or go (negative).
         row_kind_column: string column that says what a row does.
+        baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. With
+            `sequence_by` the stream may overlap it: the larger sequence wins. Where it also has the columns that say what a
+            row does, they count; else every row of it is a live row.
+        after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
+            baseline; the others are left out. Required without `keys`, where a change that comes twice counts twice.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
@@ -160,111 +187,88 @@ def changes(
             missing=missing,
         )
     sequence = _sequence(df, sequence_by, columns, name)
+    mode: ChangelogMode = "upsert" if key_names and weight_column is None else "changelog"
+    operation = None
     if weight_column is not None:
-        return _weighted(df, name, columns, key_names, weight_column)
-    if row_kind_column is not None:
-        return _row_kinds(df, name, columns, key_names, sequence, row_kind_column)
-    deleted = F.lit(False)
-    if apply_as_deletes is not None:
-        told = apply_as_deletes
-        told = _parsed(df, told, "apply_as_deletes", name) if isinstance(told, str) else told
-        deleted = F.coalesce(told, F.lit(False))
-    weight = F.when(deleted, F.lit(-1)).otherwise(F.lit(1)).cast("long")
-    return _make(df, name, "upsert", columns, key_names, sequence, weight)
-
-
-def _weighted(df: DataFrame, name: str, columns: tuple[str, ...], keys: tuple[str, ...], weight_column: str) -> ChangeStream:
-    kind = df.schema[weight_column].dataType
-    if not isinstance(kind, IntegralType):
-        raise PlanError(
-            f'changes "{name}": weight_column="{weight_column}" is of type {kind.simpleString()}; a weight is a whole number. '
-            "Cast it to bigint.",
-            code="WEIGHT_TYPE",
-            name=name,
-            column=weight_column,
-        )
-    given = F.col(_quoted(weight_column)).cast("long")
-    reject = F.when(given.isNull(), F.lit("NULL_WEIGHT"))
-    return _make(df, name, "changelog", columns, keys, (), F.coalesce(given, F.lit(0).cast("long")), reject, given)
-
-
-def _row_kinds(
-    df: DataFrame,
-    name: str,
-    columns: tuple[str, ...],
-    keys: tuple[str, ...],
-    sequence: tuple[tuple[str, Column | None], ...],
-    row_kind_column: str,
-) -> ChangeStream:
-    kind = df.schema[row_kind_column].dataType
-    if not isinstance(kind, StringType):
-        raise PlanError(
-            f'changes "{name}": row_kind_column="{row_kind_column}" is of type {kind.simpleString()}; a row kind is a string '
-            "such as +I, -U, +U, -D. Cast it, or use weight_column.",
-            code="ROW_KIND_TYPE",
-            name=name,
-            column=row_kind_column,
-        )
-    told = F.lower(F.trim(F.col(_quoted(row_kind_column))))
-    gone = _RETRACTIONS if keys else _RETRACTIONS + _OLD_ROWS
-    weight = F.when(told.isin(*_INSERTS), F.lit(1)).when(told.isin(*gone), F.lit(-1)).otherwise(F.lit(0)).cast("long")
-    known = told.isin(*_INSERTS, *_RETRACTIONS, *_OLD_ROWS)
-    reject = F.when(told.isNull() | ~known, F.lit("UNKNOWN_OP"))
-    kept = df.where(told.isNull() | ~told.isin(*_OLD_ROWS)) if keys else df
-    raw = F.col(_quoted(row_kind_column))
-    return _make(kept, name, "upsert" if keys else "changelog", columns, keys, sequence, weight, reject, raw, df)
+        operation = weights_in(df, name, weight_column)
+    elif row_kind_column is not None:
+        operation = row_kinds_in(df, name, row_kind_column, is_keyed=bool(key_names))
+    elif apply_as_deletes is not None:
+        told = _condition(df, apply_as_deletes, "apply_as_deletes", name)
+        operation = deletes_where(told, _used(df, told, name))
+    reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
+    return _make(df, name, reading, baseline, after_baseline)
 
 
 def _make(
-    df: DataFrame,
-    name: str,
-    mode: ChangelogMode,
-    columns: tuple[str, ...],
-    keys: tuple[str, ...],
-    sequence: tuple[tuple[str, Column | None], ...],
-    weight: Column,
-    reject: Column | None = None,
-    raw: Column | None = None,
-    given: DataFrame | None = None,
+    df: DataFrame, name: str, reading: RowReading, baseline: DataFrame | None, after_baseline: str | Column | None
 ) -> ChangeStream:
     """Build the stream and let Spark analyse every expression once."""
-    hidden = {column: expression for column, expression in sequence if expression is not None}
-    nothing = F.lit(None).cast("string")
+    check_overlap(name, reading.mode, baseline, after_baseline)
+    of_stream = reading
+    if after_baseline is not None:
+        of_stream = reading.after(_condition(df, after_baseline, "after_baseline", name), NULL_AFTER_BASELINE)
+    prepared = _prepared(df, name, of_stream, f'changes "{name}"')
+    hidden = tuple(reading.hidden)
+    table = prepared.drop(WEIGHT, REJECT, RAW) if hidden else df.select(*(_quoted(column) for column in reading.columns))
+    return ChangeStream(
+        name=name,
+        mode=reading.mode,
+        columns=reading.columns,
+        keys=reading.keys,
+        sequence_by=tuple(column for column, _ in reading.sequence),
+        hidden=hidden,
+        dataframe=df,
+        prepared=prepared,
+        schema=arrow_schema(table.schema, relation=name),
+        may_reject=of_stream.may_reject,
+        baseline=None if baseline is None else _prepared_baseline(df, prepared, baseline, name, reading),
+    )
+
+
+def _prepared_baseline(df: DataFrame, prepared: DataFrame, baseline: DataFrame, name: str, reading: RowReading) -> DataFrame:
+    """Read a baseline as its stream is read; without the columns that say what a row does, all rows of it are live."""
+    ordering = {column for expression in reading.hidden.values() for column in _used(df, expression, name)}
+    check_baseline(baseline, name, [*reading.columns, *sorted(ordering - {*reading.columns})])
+    operation = reading.operation
+    if operation is not None and not operation.used <= set(baseline.columns):
+        reading = replace(reading, operation=None)
+    return in_types_of(prepared, _prepared(baseline, name, reading, f'baseline of "{name}"'), name)
+
+
+def _prepared(df: DataFrame, name: str, reading: RowReading, what: str) -> DataFrame:
     try:
-        prepared = df.select(
-            *(F.col(_quoted(column)) for column in columns),
-            *(expression.alias(column) for column, expression in hidden.items()),
-            weight.alias(WEIGHT),
-            (nothing if reject is None else reject).alias(REJECT),
-            (nothing if reject is None or raw is None else F.when(reject.isNotNull(), raw.cast("string"))).alias(RAW),
-        )
-        table = df.select(*prepared.columns[: len(columns)]) if not hidden else prepared.drop(WEIGHT, REJECT, RAW)
-        schema = table.schema
+        prepared = reading.prepare(df)
     except (AnalysisException, ParseException) as error:
-        raise PlanError(
-            f'changes "{name}": Spark cannot make sense of an expression: {str(error).splitlines()[0]} Columns: {df.columns}.',
-            code="EXPRESSION",
-            name=name,
-        ) from error
+        raise _senseless(df, name, what, error) from error
     if not prepared._jdf.queryExecution().analyzed().deterministic():
         raise PlanError(
-            f'changes "{name}": the DataFrame or an expression is not deterministic (rand, uuid, ...). A retried epoch would '
+            f"{what}: the DataFrame or an expression is not deterministic (rand, uuid, ...). A retried epoch would "
             "see other rows. Compute such values at the source.",
             code="NOT_DETERMINISTIC",
             name=name,
         )
-    return ChangeStream(
+    return prepared
+
+
+def _used(df: DataFrame, expression: Column, name: str) -> frozenset[str]:
+    try:
+        return used_columns(df, expression)
+    except (AnalysisException, ParseException) as error:
+        raise _senseless(df, name, f'changes "{name}"', error) from error
+
+
+def _senseless(df: DataFrame, name: str, what: str, error: Exception) -> PlanError:
+    return PlanError(
+        f"{what}: Spark cannot make sense of an expression: {_first_line(error)} Columns: {df.columns}. Write expressions as "
+        'text or with col("..."), not with a column of a certain DataFrame.',
+        code="EXPRESSION",
         name=name,
-        mode=mode,
-        columns=columns,
-        keys=keys,
-        sequence_by=tuple(column for column, _ in sequence),
-        hidden=tuple(hidden),
-        dataframe=df if given is None else given,
-        prepared=prepared,
-        schema=arrow_schema(schema, relation=name),
-        may_reject=reject is not None,
     )
+
+
+def _condition(df: DataFrame, told: str | Column, argument: str, name: str) -> Column:
+    return _parsed(df, told, argument, name) if isinstance(told, str) else told
 
 
 def _check_dataframe(df: Any, name: Any) -> None:

@@ -4,15 +4,15 @@ The law: a task reads committed state and writes files nobody lists yet; only it
 at the same time or later, and both attempts report the same answer.
 
 An error that a user can act on does not fail the Spark task: it travels in the note, and the driver raises it as it is. A
-failed task would be retried for nothing, and would take its worker with it.
+failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
+waits for its note.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,13 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
-from zset_join.errors import StateError, ZsetJoinError
+from zset_join.checkpoint.log import LogEntry, read_log
+from zset_join.errors import ZsetJoinError
+from zset_join.operators.join import HashJoin
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.layout import NOTE_FLAG, Arrivals, SlotLayout, collect_arrivals
+from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import OperatorOptions, join_builder, project, route_builder
 from zset_join.spark.parts import PartWriter, merged
@@ -31,9 +34,10 @@ from zset_join.spark.quarantine import Rejected, refusal, undecodable_reasons, w
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["JoinTask", "RouteTask"]
+__all__ = ["AnswerAgainTask", "JoinTask", "RouteTask"]
 
 _ORDER_BITS = 33
+_TOO_LATE = "STALE_ATTEMPT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,7 @@ class _Task:
         options: options of the operators.
         layout: how rows travel.
         dead_letter_path: where bad rows go.
+        query_id: the query.
     """
 
     tick: Tick
@@ -53,6 +58,7 @@ class _Task:
     options: OperatorOptions
     layout: SlotLayout
     dead_letter_path: str
+    query_id: str
 
     @property
     def relations(self) -> tuple[Relation, Relation]:
@@ -83,9 +89,11 @@ class _Task:
             inputs = self._sift(operator, inputs, [rejected[side] for side in sides])
         for side, delta in zip(sides, inputs, strict=True):
             note.applied[side] = len(delta)
+            note.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
             note.quarantined_rows[side] = len(rejected[side])
         note.quarantined = write_quarantine(
             self.dead_letter_path,
+            self.query_id,
             self.tick,
             note.bucket,
             [relation.name for relation in self.relations],
@@ -133,26 +141,70 @@ class JoinTask(_Task):
         """Yield one batch with the column `note`: this task's note behind those of the tasks before."""
         started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
-        note = TaskNote(stage=self.context.stage, bucket=_bucket())
+        note = TaskNote(stage=self.context.stage, bucket=_bucket(), executor=executor_name())
         note.seconds["receive"] = time.perf_counter() - started
         try:
             if len(arrivals) or self.context.has_chores(note.bucket):
                 with BucketState(self.context, note.bucket, join_builder(self.node, self.options)) as state:
                     self._answer(state, arrivals, note)
-        except StateError:
-            raise
         except ZsetJoinError as error:
+            if error.code == _TOO_LATE:
+                raise
             note.refuse(error)
         yield pa.RecordBatch.from_pydict({"note": [*arrivals.notes, note.to_json()]})
 
     def _answer(self, state: BucketState, arrivals: Arrivals, note: TaskNote) -> None:
         inputs = self.accept(arrivals, note, (0, 1), state.operator)
+        self.write_answer(state, inputs, note)
+        _finish(state, inputs, note)
+
+    def write_answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
+        """Write the answer of the bucket to its inputs."""
         started = time.perf_counter()
         answer = state.operator.answer(self.tick, inputs)
         chunks = merged((project(chunk, self.output) for chunk in answer), self.options.chunk_rows)
-        note.parts = self.parts.write(Path(self.context.root), note.bucket, self.tick, self.output, chunks)
+        note.parts = self.parts.write(self.context.files, note.bucket, self.tick, self.output, chunks)
+        note.fan_out = self._fan_out(state.operator)
         note.seconds["answer"] = time.perf_counter() - started
-        _finish(state, inputs, note)
+
+    def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
+        """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""
+        found = operator.largest_fan_out() if isinstance(operator, HashJoin) else None
+        if found is None:
+            return None
+        names = self.node.left.relation.join_key
+        plain = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in found[1]]
+        return {"pairs": found[0], "key": dict(zip(names, plain, strict=True))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerAgainTask:
+    """Answer a committed epoch again whose answer was lost; callable, for `mapInArrow`.
+
+    The input comes from the log, so it is the one that was committed, whatever the sources would say now.
+
+    Args:
+        task: the task of the epoch.
+        logs: per bucket with rows, the log file of the epoch.
+    """
+
+    task: JoinTask
+    logs: Mapping[int, LogEntry]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one batch with the column `note`: this task's note."""
+        for _ in batches:
+            pass
+        context = self.task.context
+        note = TaskNote(stage=context.stage, bucket=_bucket(), executor=executor_name())
+        log = self.logs.get(note.bucket)
+        if log is not None:
+            with BucketState(context, note.bucket, join_builder(self.task.node, self.task.options)) as state:
+                schemas = [relation.schema for relation in state.operator.inputs]
+                for logged in read_log(context.files, log, schemas=schemas):
+                    self.task.write_answer(state, logged.deltas, note)
+                note.seconds.update(state.seconds)
+        yield pa.RecordBatch.from_pydict({"note": [note.to_json()]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,19 +222,22 @@ class RouteTask(_Task):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows to join, and the notes of this task."""
         bucket = _bucket()
+        started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
+        received = time.perf_counter() - started
         lines = []
         sent = 0
         for side, context in enumerate(self.contexts):
-            note = TaskNote(stage=f"pass-{side}" if context is None else context.stage, bucket=bucket)
+            stage = f"pass-{side}" if context is None else context.stage
+            note = TaskNote(stage=stage, bucket=bucket, executor=executor_name(), seconds={"receive": received})
             try:
                 for rows in self._changes(context, arrivals, note, side):
                     yield self._travelling(rows, side, bucket, sent)
                     sent += len(rows)
                     note.emitted[side] += len(rows)
-            except StateError:
-                raise
             except ZsetJoinError as error:
+                if error.code == _TOO_LATE:
+                    raise
                 note.refuse(error)
             lines.append(note.to_json())
         yield self._notes(lines)
@@ -247,7 +302,8 @@ def _finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
     started = time.perf_counter()
     note.log = state.log(inputs)
     note.seconds.update(state.seconds, log=time.perf_counter() - started)
-    note.snapshot, note.merged, note.was_rebuilt = state.snapshot, state.merged, state.was_rebuilt
+    note.snapshot, note.merged = state.snapshot, state.merged
+    note.is_warm, note.was_rebuilt = state.is_warm, state.was_rebuilt
     note.statistics = {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
@@ -37,7 +37,8 @@ from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.condition import to_column
 from zset_join.spark.joined import JoinedStream
-from zset_join.spark.runner import JOIN_STAGE, EpochRunner, route_stage
+from zset_join.spark.progress import JOIN_STAGE, route_stage
+from zset_join.spark.runner import EpochRunner
 from zset_join.spark.schemas import spark_schema, spark_type
 from zset_join.spark.streams import ChangeStream
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
@@ -195,7 +196,7 @@ def _changes(
     schema = pa.schema([*schemas[position], *_CHANGE_FIELDS])
     if not histories:
         return session.createDataFrame([], spark_schema(schema))
-    read = _ReadChanges(checkpoint.root, checkpoint.query_id, tuple(histories), tuple(schemas), position)
+    read = _ReadChanges(checkpoint.files, tuple(histories), tuple(schemas), position)
     return session.range(0, len(histories), 1, len(histories)).mapInArrow(read, spark_schema(schema))
 
 
@@ -203,8 +204,7 @@ def _changes(
 class _ReadChanges:
     """Read one bucket's snapshot and log in a task."""
 
-    root: Path
-    query_id: str
+    files: CheckpointFiles
     histories: tuple[BucketHistory, ...]
     schemas: tuple[pa.Schema, ...]
     position: int
@@ -219,14 +219,14 @@ class _ReadChanges:
 
     def _bucket(self, history: BucketHistory) -> Iterator[pa.RecordBatch]:
         if history.snapshot is not None:
-            tables = read_snapshot(self.root, history.snapshot)
+            tables = read_snapshot(self.files, history.snapshot)
             table = tables[_SIDES[self.position]]
             weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
             rows = table.select(self.schemas[self.position].names).filter(pa.array(weights > 0))
             for batch in rows.cast(self.schemas[self.position]).combine_chunks().to_batches():
                 yield self._with_order(batch, weights[weights > 0], -1)
         for log in history.logs:
-            for logged in read_log(self.root, log, query_id=self.query_id, schemas=self.schemas):
+            for logged in read_log(self.files, log, schemas=self.schemas):
                 delta = logged.deltas[self.position]
                 if len(delta):
                     yield self._with_order(delta.rows, delta.weights, logged.tick.epoch)

@@ -27,7 +27,7 @@ __all__ = ["warm_up"]
 
 
 def warm_up(node: JoinNode) -> None:
-    """Run every operator of a join over one made-up row per input: in, then out again."""
+    """Run every operator of a join over one made-up row per input: in, kept in a snapshot and back, then out again."""
     options = OperatorOptions()
     builders = [route_builder(side, options) for side in node.sides if isinstance(side, RouteNode)]
     with tempfile.TemporaryDirectory(prefix="zset_join-") as directory:
@@ -47,6 +47,7 @@ def _exercise(operator: DurableOperator) -> None:
         for _ in operator.answer(Tick(epoch, 0), deltas):
             pass
         operator.absorb(Tick(epoch, 0), deltas)
+        operator.restore(operator.snapshot())
 
 
 def _one_row(relation: Relation, weight: int) -> ZSet:

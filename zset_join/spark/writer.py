@@ -9,22 +9,24 @@ Every method returns the builder itself. What PySpark's own writer has and makes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from zset_join.checkpoint.checkpoint import stored_buckets
-from zset_join.checkpoint.files import local_path
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.checkpoint.checkpoint import checkpoint_folder, stored_buckets, stored_description
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError
-from zset_join.sinks.changelog_form import ChangelogForm, changelog_schema
 from zset_join.sinks.sink import Sink
+from zset_join.spark.baseline import has_baseline, with_start
 from zset_join.spark.normalise import tag
-from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput, check_form
+from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput
 from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.session import check_session
+from zset_join.spark.upsert_output import UpsertOutput
 from zset_join.spark.warm_up import warm_up
+from zset_join.storage.folder import folder_below, open_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from zset_join.spark.joined import JoinedStream
 
 __all__ = ["JoinStreamWriter"]
-
-_FORMS: tuple[str, ...] = get_args(ChangelogForm)
 
 
 class JoinStreamWriter:
@@ -140,14 +140,57 @@ class JoinStreamWriter:
         """Write every change to Parquet files, one directory per epoch.
 
         Args:
-            path: directory of the changelog.
+            path: directory of the changelog, a path or URI that the driver and all workers share.
             form: weight, row_kind or change_data_feed.
         """
-        check_form(form, _FORMS)
+        format_named(form)
         return self._to(ChangelogOutput(str(path), cast("ChangelogForm", form)))
 
+    def toDelta(  # noqa: N802 - as toDuckDB
+        self,
+        path: str | Path,
+        *,
+        form: str | None = None,
+        key: Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        vacuum_hours: int | None = None,
+    ) -> JoinStreamWriter:
+        """Keep a Delta table equal to the join, or, with `form`, append every change to one.
+
+        Args:
+            path: the table, a path or URI that the driver (for a changelog: and all workers) can reach.
+            form: weight, row_kind or change_data_feed for a changelog; None for a view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            storage_options: what delta-rs needs to reach the table.
+            vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
+        """
+        try:
+            from zset_join.sinks.delta_changelog import DeltaChangelogSink
+            from zset_join.sinks.delta_view import DeltaViewSink
+            from zset_join.spark.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                "toDelta needs the package deltalake, which is not installed: pip install 'zset-join[delta]'.",
+                code="MISSING_PACKAGE",
+                package="deltalake",
+            ) from error
+        if form is None:
+            sink = DeltaViewSink(path, key, storage_options=storage_options, vacuum_hours=vacuum_hours)
+            return self._to(DeltaViewOutput(sink))
+        format_named(form)
+        if key is not None or vacuum_hours is not None:
+            raise OptionError(
+                f"toDelta(form={form!r}, key={key!r}, vacuum_hours={vacuum_hours!r}): key and vacuum_hours are for a view, "
+                "form is for a changelog. Leave out the one or the other.",
+                code="ARGUMENT",
+                form=form,
+                key=key,
+            )
+        changelog = DeltaChangelogSink(path, cast("ChangelogForm", form), storage_options=storage_options)
+        return self._to(DeltaChangelogOutput(changelog))
+
     def foreachBatch(  # noqa: N802 - the name PySpark users type
-        self, function: Callable[[DataFrame, int], Any], *, form: str = "weight"
+        self, function: Callable[[DataFrame, int], Any], *, form: str = "weight", key: Sequence[str] | None = None
     ) -> JoinStreamWriter:
         """Call a function with the changes of every epoch, as a DataFrame, and the epoch's number.
 
@@ -155,11 +198,21 @@ class JoinStreamWriter:
 
         Args:
             function: takes the DataFrame and the epoch.
-            form: weight, row_kind or change_data_feed.
+            form: weight, row_kind or change_data_feed; or upsert, for one net change per key.
+            key: for upsert, the columns that identify a row; default: what the keys of the inputs imply.
         """
         if not callable(function):
             raise OptionError(f"foreachBatch({function!r}): expected a function of (DataFrame, epoch).", code="ARGUMENT")
-        check_form(form, _FORMS)
+        if form == "upsert" and not isinstance(key, str):
+            return self._to(UpsertOutput(function, key))
+        if key is not None:
+            raise OptionError(
+                f'foreachBatch(form={form!r}, key={key!r}): a key is a list of column names, and is for form="upsert".',
+                code="ARGUMENT",
+                form=form,
+                key=key,
+            )
+        format_named(form)
         return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
 
     def toSink(self, sink: Sink) -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
@@ -172,8 +225,8 @@ class JoinStreamWriter:
         return self._to(SinkOutput(sink))
 
     def format(self, source: str) -> NoReturn:
-        """Refuse; an output is chosen with toDuckDB, toParquet, foreachBatch or toSink."""
-        raise _not_here("format", source, "choose an output with toDuckDB, toParquet, foreachBatch or toSink")
+        """Refuse; an output is chosen with toDuckDB, toDelta, toParquet, foreachBatch or toSink."""
+        raise _not_here("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
 
     def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
         """Refuse; the answer is always what changed."""
@@ -197,13 +250,14 @@ class JoinStreamWriter:
             SinkError: the output belongs to another query or has other columns.
         """
         options = QueryOptions.from_options(self._options)
-        local_path(options.checkpoint_location)
+        checkpoint_folder(options.checkpoint_location)
         if self._output is None:
             raise OptionError(
-                "no output was chosen; add .toDuckDB(path, table), .toParquet(path) or .foreachBatch(function).",
+                "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
+                ".foreachBatch(function).",
                 code="MISSING_OUTPUT",
             )
-        changelog_schema(self._joined.arrow_schema, "weight")
+        encoded_schema(self._joined.arrow_schema, format_named("weight"))
         session = self._joined.left.dataframe.sparkSession
         warm_up(self._joined.node)
         check_session(session)
@@ -211,18 +265,21 @@ class JoinStreamWriter:
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
         tagged = tag(self._joined.left, self._joined.right, self._joined.node, buckets)
         if options.dead_letter_path is None:
-            quarantine = local_path(options.checkpoint_location) / "quarantine"
+            quarantine = folder_below(options.checkpoint_location, "quarantine")
         else:
-            quarantine = local_path(options.dead_letter_path, option="deadLetterPath")
+            quarantine = open_folder(options.dead_letter_path, option="deadLetterPath")
         runner = EpochRunner(
             self._joined,
             tagged,
             options,
             buckets=buckets,
             output=self._output,
-            dead_letter_path=str(quarantine),
+            dead_letter_path=quarantine.location,
         )
-        stream = tagged.dataframe.writeStream.option("checkpointLocation", options.checkpoint_location)
+        rows = tagged.dataframe
+        if tagged.baseline is not None or has_baseline(stored_description(options.checkpoint_location)):
+            rows = with_start(rows, options.checkpoint_location)
+        stream = rows.writeStream.option("checkpointLocation", options.checkpoint_location)
         if self._name is not None:
             stream = stream.queryName(self._name)
         if self._trigger:

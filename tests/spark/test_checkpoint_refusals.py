@@ -1,0 +1,97 @@
+"""What happens when the files of a checkpoint no longer belong together, and the way back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.spark.conftest import Collected, Source
+from tests.spark.test_query import Run, join_of
+from zset_join.errors import StateError
+from zset_join.spark.offsets import offsets_digest
+
+
+@pytest.fixture
+def stopped(orders: Source, customers: Source, run: Run) -> Collected:
+    """Give the output of a query that ran three epochs and was stopped."""
+    orders.add(("i", 1, 10, "pen", 1)).add(("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2))
+    customers.add((10, "Ann", 1)).add((20, "Bob", 1)).add((20, "Bobby", 2))
+    sink = Collected()
+    run(join_of(orders, customers), sink, retainInputLog=True)
+    assert len(sink.epochs) == 3
+    return sink
+
+
+def forget_in_spark(checkpoint: Path, folder: str, epoch: int) -> None:
+    for name in (str(epoch), f".{epoch}.crc"):
+        (checkpoint / folder / name).unlink(missing_ok=True)
+
+
+def test_a_damaged_log_is_refused_and_one_epoch_can_be_gone_back(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, stopped: Collected
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    for log in (checkpoint / "zset" / "log").glob("*/00000000000000000002-*"):
+        log.write_bytes(log.read_bytes()[:-1] + b"\x7f")
+    shutil.rmtree(tmp_path / "local")
+    orders.add(("d", 2, None, None, 3))
+    customers.add((30, "Cas", 1))
+
+    with pytest.raises(StateError) as refused:
+        run(join_of(orders, customers), stopped, retainInputLog=True)
+    (checkpoint / "zset" / "commits" / f"{2:020d}.json").unlink()
+    forget_in_spark(checkpoint, "commits", 2)
+    forget_in_spark(checkpoint, "offsets", 3)
+    run(join_of(orders, customers), stopped, retainInputLog=True)
+
+    assert refused.value.code == "DAMAGED_FILE"
+    assert stopped.total() == {(20, 1, "pen", "Bobby"): 1}
+
+
+def test_files_of_spark_that_were_rolled_back_are_refused_before_a_row_is_lost(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, stopped: Collected
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(tmp_path / "checkpoint", copy, ignore=shutil.ignore_patterns("zset"))
+    orders.add(("d", 2, None, None, 3))
+    run(join_of(orders, customers), stopped)
+    for folder in ("commits", "offsets", "sources"):
+        shutil.rmtree(tmp_path / "checkpoint" / folder)
+        shutil.copytree(copy / folder, tmp_path / "checkpoint" / folder)
+    orders.add(("i", 3, 10, "cap", 4))
+
+    with pytest.raises(StateError) as refused:
+        run(join_of(orders, customers), stopped)
+
+    assert refused.value.code == "EPOCH_REPLANNED"
+
+
+def test_a_second_query_on_a_checkpoint_in_use_is_refused(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, stopped: Collected
+) -> None:
+    writer = join_of(orders, customers).writeStream.options(
+        checkpointLocation=str(tmp_path / "checkpoint"), localStateDir=str(tmp_path / "local")
+    )
+    running = writer.trigger(processingTime="1 hour").toSink(stopped).start()
+
+    with pytest.raises(StateError, match="is in use by process") as refused:
+        run(join_of(orders, customers), Collected())
+    running.stop()
+    orders.add(("d", 1, None, None, 3))
+    run(join_of(orders, customers), stopped)
+
+    assert refused.value.code == "CHECKPOINT_IN_USE"
+    assert stopped.total() == {(20, 2, "ink", "Bobby"): 1}
+
+
+def test_what_an_epoch_reads_has_a_digest(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text("v1")
+    (tmp_path / "offsets" / "1").write_text("v1 other")
+
+    digests = [offsets_digest(str(tmp_path), epoch) for epoch in range(3)]
+
+    assert len(set(digests)) == 3
+    assert digests[2] is None

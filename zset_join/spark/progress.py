@@ -1,0 +1,148 @@
+"""What an epoch did, in numbers, for people: `lastProgress["join"]`, and the same from Spark's own listener.
+
+| key | what it counts |
+|---|---|
+| `epoch`, `replayed` | Spark's batch id; whether the answer was committed before this run |
+| `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
+| `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
+| `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
+| `state` | what the join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
+| `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
+| `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
+| `rebuilt_buckets` | buckets whose local state was there and could not be used |
+| `seconds` | `total`, and in it `job`, `commit`, `output`; per stage its slowest bucket, and the slowest in each step |
+
+Spark's own progress has no room for them: the `observedMetrics` of a query are computed inside its plan, from rows that come
+in, and our numbers are known when the function of `foreachBatch` returns. But what Spark tells a `StreamingQueryListener`
+comes after the epoch and to the driver's process, so `join_progress(event.progress)` finds these numbers for it.
+
+Limits: `state` counts the buckets that had rows since the query started; an idle one is not opened to be counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+from zset_join.checkpoint.record import CommitRecord
+from zset_join.spark.notes import TaskNote
+
+__all__ = ["JOIN_STAGE", "ProgressLog", "epoch_counts", "first_notes", "join_progress", "route_stage", "stage_seconds"]
+
+JOIN_STAGE = "join"
+_SIDES = ("left", "right")
+_KEPT = 100
+_logs: WeakValueDictionary[str, ProgressLog] = WeakValueDictionary()
+_logs_lock = threading.Lock()
+
+
+def route_stage(side: int) -> str:
+    """Return the name of the route stage of a side."""
+    return f"route-{_SIDES[side]}"
+
+
+@dataclass(slots=True, weakref_slot=True)
+class ProgressLog:
+    """Keep what the newest epochs of one query did.
+
+    Args:
+        entries: the newest epochs, oldest first.
+    """
+
+    entries: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+
+    def publish(self, query_id: str) -> None:
+        """Let `join_progress` find it."""
+        with _logs_lock:
+            _logs[query_id] = self
+
+    def of_epoch(self, epoch: int) -> dict[str, Any] | None:
+        """Return what an epoch did; None when it has not run here, or long ago."""
+        return next((entry for entry in reversed(list(self.entries)) if entry["epoch"] == epoch), None)
+
+
+def join_progress(progress: Any) -> dict[str, Any] | None:
+    """Return our numbers that belong to a progress of Spark.
+
+    Args:
+        progress: `event.progress` of `StreamingQueryListener.onQueryProgress`, or an entry of `recentProgress`.
+
+    Returns:
+        The epoch's numbers; None when the progress is of another query, or of no epoch that ran in this process.
+
+    >>> join_progress({"id": "of another query", "batchId": 3}) is None
+    True
+    """
+    if isinstance(progress, Mapping):
+        query_id, epoch = str(progress["id"]), int(progress["batchId"])
+    else:
+        query_id, epoch = str(progress.id), int(progress.batchId)
+    with _logs_lock:
+        log = _logs.get(query_id)
+    return None if log is None else log.of_epoch(epoch)
+
+
+def first_notes(notes: Sequence[TaskNote], side: int, *, routed: bool) -> list[TaskNote]:
+    """Return the notes of the stage that the rows of a side reach first."""
+    stages = (f"pass-{side}", route_stage(side)) if routed else (JOIN_STAGE,)
+    return [note for note in notes if note.stage in stages]
+
+
+def epoch_counts(
+    record: CommitRecord,
+    notes: Sequence[TaskNote],
+    names: Sequence[str],
+    statistics: Mapping[str, Mapping[str, int]],
+    *,
+    routed: bool,
+) -> dict[str, Any]:
+    """Return the counts of an epoch, without its seconds.
+
+    Args:
+        record: what is committed.
+        notes: what the tasks reported.
+        names: name of each stream.
+        statistics: the newest counts of every bucket, by "stage/bucket".
+        routed: some side goes through a route first.
+    """
+    state: dict[str, int] = {}
+    joined = [counts for key, counts in statistics.items() if key.startswith(f"{JOIN_STAGE}/")]
+    for counts in joined:
+        for name, value in counts.items():
+            state[name] = state.get(name, 0) + value
+    first = [first_notes(notes, side, routed=routed) for side in (0, 1)]
+    fan_outs = [note.fan_out for note in notes if note.fan_out is not None]
+    warm = [note.is_warm for note in notes if note.is_warm is not None]
+    histories = record.histories.values()
+    return {
+        "epoch": record.epoch,
+        "rows_in": {name: sum(note.rows_in[side] for note in first[side]) for side, name in enumerate(names)},
+        "retractions_in": {name: sum(note.retractions_in[side] for note in first[side]) for side, name in enumerate(names)},
+        "quarantined": {name: sum(note.quarantined_rows[side] for note in notes) for side, name in enumerate(names)},
+        "delta_rows": sum(part.file.rows for part in record.parts),
+        "retractions": sum(part.retractions for part in record.parts),
+        "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
+        "state": {"buckets": len(joined), **state},
+        "log_bytes": sum(history.log_bytes for history in histories),
+        "snapshot_bytes": sum(history.snapshot.bytes for history in histories if history.snapshot is not None),
+        "locality": {
+            "hits": sum(warm),
+            "misses": len(warm) - sum(warm),
+            "executors": len({note.executor for note in notes if note.stage == JOIN_STAGE}),
+        },
+        "rebuilt_buckets": sum(note.was_rebuilt for note in notes),
+    }
+
+
+def stage_seconds(notes: Sequence[TaskNote]) -> dict[str, float]:
+    """Return, per stage, the seconds of its slowest bucket (`join`) and of the slowest bucket in every step (`join.answer`)."""
+    seconds: dict[str, float] = {}
+    for note in notes:
+        steps = {f"{note.stage}.{step}": value for step, value in note.seconds.items()}
+        for name, value in {note.stage: sum(note.seconds.values()), **steps}.items():
+            seconds[name] = max(seconds.get(name, 0.0), value)
+    return seconds
