@@ -1,0 +1,157 @@
+"""Laws of cold stores: whatever is done to one, it holds the bag of rows that a dict would hold.
+
+A random history of puts, fetches, removals, merges, commits and reopenings is played to a store and to a `Counter`; after every
+step all rows of a code, or of a pair, must be the same bag. Every store plays the same histories.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from property_tests.cold_histories import (
+    CODES,
+    ROWS,
+    SUBCODES,
+    ColdRow,
+    DuckDBShelf,
+    FileShelf,
+    MemoryShelf,
+    Shelf,
+    as_bag,
+    as_codes,
+    as_rows,
+)
+from property_tests.profiles import profile_name
+from spill.cold_store import ColdRows, ColdStore
+
+# (histories, steps of each) per profile and kind of store; DuckDB takes milliseconds per step.
+_SIZES = {
+    "push": {"memory": (30, 30), "file": (40, 40), "duckdb": (6, 20)},
+    "scout": {"memory": (30, 30), "file": (60, 40), "duckdb": (10, 20)},
+    "hunt": {"memory": (200, 40), "file": (500, 50), "duckdb": (60, 30)},
+    "nightly": {"memory": (500, 50), "file": (3000, 60), "duckdb": (300, 40)},
+}
+_SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "file": FileShelf, "duckdb": DuckDBShelf}
+
+
+class ColdStoreHistory(RuleBasedStateMachine):
+    """Play one history to a store and to a bag of rows."""
+
+    kind = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.shelf: Shelf = _SHELVES[self.kind](self.directory)
+        self.store: ColdStore = self.shelf.open()
+        self.rows: Counter[ColdRow] = Counter()
+        self.taken: list[ColdRows] = []
+        self.epoch = -1
+
+    @initialize(rows=ROWS)
+    def begin(self, rows: list[ColdRow]) -> None:
+        self.put(rows)
+
+    @rule(rows=ROWS)
+    def put(self, rows: list[ColdRow]) -> None:
+        self.store.put(as_rows(rows))
+        self.rows.update(rows)
+
+    @rule(codes=st.lists(CODES, max_size=6))
+    def fetch_by_code(self, codes: list[int]) -> None:
+        found = self.store.fetch(as_codes(codes))
+
+        assert as_bag([found]) == self.held(codes)
+
+    @rule(pairs=st.lists(st.tuples(CODES, SUBCODES), max_size=6))
+    def fetch_by_pair(self, pairs: list[tuple[int, int]]) -> None:
+        found = self.store.fetch(as_codes(code for code, _ in pairs), as_codes(subcode for _, subcode in pairs))
+
+        expected = Counter({row: count for row, count in self.rows.items() if row[:2] in set(pairs)})
+        assert as_bag([found]) == expected
+
+    @rule(codes=st.lists(CODES, max_size=4), keep=st.integers(0, 3))
+    def fetch_and_remove(self, codes: list[int], keep: int) -> None:
+        found = self.store.fetch(as_codes(codes))
+        gone = as_bag([found])
+        if keep:
+            found = as_rows([]) if not len(found) else self.store.fetch(found.codes[::keep], found.subcodes[::keep])
+            gone = as_bag([found])
+        self.store.remove(found.places)
+        self.rows -= gone
+        self.taken.append(found)
+
+    @precondition(lambda self: self.taken)
+    @rule(position=st.integers(0, 100))
+    def restore_or_put(self, position: int) -> None:
+        taken = self.taken.pop(position % len(self.taken))
+        restored = self.store.restore(taken)
+        listed = list(zip(taken.codes.tolist(), taken.subcodes.tolist(), taken.rows.to_pylist(), strict=True))
+        self.store.put(as_rows(row for row, back in zip(listed, restored.tolist(), strict=True) if not back))
+        self.rows.update(listed)
+
+    @rule(codes=st.lists(CODES, max_size=3))
+    def remove_codes(self, codes: list[int]) -> None:
+        expected = self.held(codes)
+
+        assert self.store.remove_codes(as_codes(codes)) == expected.total()
+        self.rows -= expected
+
+    @rule(code=CODES, chunk_bytes=st.sampled_from([1, 5_000, 1 << 20]))
+    def stream(self, code: int, chunk_bytes: int) -> None:
+        assert as_bag(self.store.stream(code, chunk_bytes)) == self.held([code])
+
+    @rule(codes=st.lists(CODES, max_size=6))
+    def measure(self, codes: list[int]) -> None:
+        least = [sum(len(row) * count for (code, _, row), count in self.held([code]).items()) for code in codes]
+
+        sizes = self.store.bytes_of(as_codes(codes)).tolist()
+
+        assert all(size >= expected for size, expected in zip(sizes, least, strict=True))
+        assert all(size > 0 for size, code in zip(sizes, codes, strict=True) if self.held([code]))
+
+    @rule()
+    def tidy(self) -> None:
+        self.store.tidy()
+
+    @rule()
+    def commit_and_reopen(self) -> None:
+        self.epoch += 1
+        self.store.commit(self.epoch)
+        self.store = self.shelf.reopen(self.store)
+
+        assert self.store.epoch == self.epoch
+
+    @rule()
+    def clear(self) -> None:
+        self.store.clear()
+        self.rows.clear()
+
+    @invariant()
+    def holds_every_row(self) -> None:
+        assert self.store.row_count() == self.rows.total()
+        assert as_bag(self.store.scan(5_000)) == self.rows
+
+    def held(self, codes: list[int]) -> Counter[ColdRow]:
+        return Counter({row: count for row, count in self.rows.items() if row[0] in codes})
+
+    def teardown(self) -> None:
+        self.shelf.close(self.store)
+        shutil.rmtree(self.directory)
+
+
+@pytest.mark.parametrize("kind", sorted(_SHELVES))
+def test_a_store_holds_what_a_bag_would_hold(kind: str) -> None:
+    histories, steps = _SIZES[profile_name()][kind]
+    machine: Any = type(f"History_{kind}", (ColdStoreHistory,), {"kind": kind})
+
+    run_state_machine_as_test(machine, settings=settings(max_examples=histories, stateful_step_count=steps))

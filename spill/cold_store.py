@@ -1,0 +1,212 @@
+"""What a cold store is: rows on disk, found by a 64-bit code.
+
+The law: a store holds a bag of rows, each with a code and a subcode. `fetch` returns exactly the rows that have the codes
+asked for and changes nothing; `put` adds, `remove` takes away, nothing else does. What goes in comes out bit for bit,
+because a row is opaque bytes: the store knows neither columns nor weights nor operators.
+
+A code is a hash of a key and may collide: whoever fetches compares the key by value. The subcode orders and finds single rows
+of one code without reading the others (a hash of the row's identity); a store without subcodes keeps 0.
+
+How an epoch uses it. Fetching is reading, so it may happen twice. Whoever wants a fetched row in memory for good removes it
+here, so that every row is in one place; whoever has too much in memory puts rows here, or restores them where they were if
+they did not change meanwhile. Between the first change and `commit`
+a store is unclean: a process that dies meanwhile leaves a store that `open` refuses, and that its owner wipes and builds
+anew from the checkpoint. So a store is a cache: it is never synced to the disk and never the only copy of anything.
+
+Edge cases. Equal rows with equal codes are all kept. Codes may be asked for that are not there, and more than once. An empty
+row is a row.
+
+Known limits: a row has less than 2 GiB; a place holds until `tidy` or `clear` moves or drops its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import OptionError, ResourceError
+
+__all__ = ["MOST_ROW_BYTES", "ColdRows", "ColdStore", "Int64s", "cold_rows"]
+
+Int64s = npt.NDArray[np.int64]
+
+MOST_ROW_BYTES = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRows:
+    """Rows on their way into a cold store or out of it. The arrays belong to whoever holds them.
+
+    Args:
+        codes: code of each row.
+        subcodes: subcode of each row.
+        rows: bytes of each row, no NULL among them.
+        places: where each row stands in the store, for `remove`; empty for rows that come from elsewhere.
+    """
+
+    codes: Int64s
+    subcodes: Int64s
+    rows: pa.LargeBinaryArray
+    places: Int64s
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of all rows."""
+        offsets, _ = self.buffers()
+        return int(offsets[-1] - offsets[0])
+
+    def buffers(self) -> tuple[Int64s, npt.NDArray[np.uint8]]:
+        """Return the offsets (one more than rows) and the bytes they point into."""
+        _, offset_buffer, content_buffer = self.rows.buffers()
+        begin, end = self.rows.offset, self.rows.offset + len(self.rows) + 1
+        offsets = np.zeros(1, np.int64) if offset_buffer is None else np.frombuffer(offset_buffer, np.int64)[begin:end]
+        if len(offsets) == 0:
+            offsets = np.zeros(1, np.int64)
+        content = np.empty(0, np.uint8) if content_buffer is None else np.frombuffer(content_buffer, np.uint8)
+        return offsets, content
+
+
+def cold_rows(codes: Any, rows: Any, subcodes: Any = None) -> ColdRows:
+    """Return rows for `ColdStore.put`.
+
+    Args:
+        codes: int64 code per row.
+        rows: bytes per row, as an Arrow array of (large) binaries or as a list; NULL is refused.
+        subcodes: int64 subcode per row; default 0.
+
+    Raises:
+        OptionError: lengths that differ, or a NULL row.
+        ResourceError: a row of 2 GiB or more.
+
+    >>> len(cold_rows([7, 7], [b"a", b"b"]))
+    2
+    """
+    codes = np.ascontiguousarray(codes, np.int64)
+    subcodes = np.zeros(len(codes), np.int64) if subcodes is None else np.ascontiguousarray(subcodes, np.int64)
+    if isinstance(rows, pa.ChunkedArray):
+        rows = rows.combine_chunks()
+    array = rows.cast(pa.large_binary()) if isinstance(rows, pa.Array) else pa.array(rows, pa.large_binary())
+    if not len(codes) == len(subcodes) == len(array) or array.null_count:
+        raise OptionError(
+            f"a cold store was given {len(codes)} codes, {len(subcodes)} subcodes and {len(array)} rows of which "
+            f"{array.null_count} are NULL; it takes one code, one subcode and the bytes of each row.",
+            code="COLD_ROWS",
+            codes=len(codes),
+            subcodes=len(subcodes),
+            rows=len(array),
+            nulls=array.null_count,
+        )
+    made = ColdRows(codes, subcodes, array, np.empty(0, np.int64))
+    offsets, _ = made.buffers()
+    longest = int(np.diff(offsets).max(initial=0))
+    if longest > MOST_ROW_BYTES:
+        raise ResourceError(
+            f"one row has {longest} bytes; a cold store keeps rows of at most {MOST_ROW_BYTES} bytes. Keep such values outside "
+            "the join and join their names.",
+            code="COLD_ROW_BYTES",
+            row_bytes=longest,
+            limit=MOST_ROW_BYTES,
+        )
+    return made
+
+
+class ColdStore(Protocol):
+    """Rows on disk, found by code."""
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the last `commit`; -1 when there was none."""
+        ...
+
+    def put(self, rows: ColdRows) -> None:
+        """Add rows: all of them, or none and an error. Cost: their bytes, and the sorting of their codes.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; the store is as before.
+        """
+        ...
+
+    def fetch(self, codes: Int64s, subcodes: Int64s | None = None) -> ColdRows:
+        """Return all rows of some codes, or of some pairs of code and subcode, in no particular order.
+
+        Memory is what is returned and a few MB: ask `bytes_of` first where one code may have more rows than fit.
+
+        Raises:
+            StateError: what lies on the disk is not what was put there.
+        """
+        ...
+
+    def stream(self, code: int, chunk_bytes: int = 1 << 20) -> Iterator[ColdRows]:
+        """Yield all rows of one code in chunks of about `chunk_bytes` (a larger row comes alone)."""
+        ...
+
+    def scan(self, chunk_bytes: int = 1 << 20) -> Iterator[ColdRows]:
+        """Yield all rows, in chunks as `stream`."""
+        ...
+
+    def bytes_of(self, codes: Int64s) -> Int64s:
+        """Return for each code at least the bytes that its rows take, 0 when it surely has none; the disk is not read."""
+        ...
+
+    def remove(self, places: Int64s) -> None:
+        """Take rows out by their places, as the newest `fetch`, `stream` or `scan` said them.
+
+        Raises:
+            StateError: places that do not hold any more, or of rows that are gone.
+        """
+        ...
+
+    def restore(self, rows: ColdRows) -> npt.NDArray[np.bool_]:
+        """Put rows back that were fetched and removed, where they were; their bytes on the disk are still what they are.
+
+        Returns:
+            Per row, whether it is back. A row whose place is gone (its run was merged meanwhile) is not: put it.
+
+        Raises:
+            StateError: a row that was not removed.
+        """
+        ...
+
+    def remove_codes(self, codes: Int64s) -> int:
+        """Take all rows of some codes out; return how many there were."""
+        ...
+
+    def tidy(self) -> None:
+        """Do what keeps fetching fast and the disk small. An error leaves the store as before."""
+        ...
+
+    def commit(self, epoch: int) -> None:
+        """Declare the store whole, at the end of `epoch`."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        ...
+
+    def row_count(self) -> int:
+        """Return how many rows there are."""
+        ...
+
+    def disk_bytes(self) -> int:
+        """Return the bytes on disk, rows that are gone but not yet given back included."""
+        ...
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory that the store takes between calls."""
+        ...
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return counts for people: rows, runs, bytes, and what was read since the store was opened."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and memory; rows put since the last `commit` are lost with it."""
+        ...

@@ -1,0 +1,172 @@
+"""A cold store in plain files, one per run.
+
+A page is read by position, so a fetch reads what it needs and the gaps that are cheaper to read than to skip; nothing is
+cached in this process, the host's page cache does that. Pages the host does not have in memory are all asked for before the
+first of them is waited for, so the disk works on many at a time.
+
+Files are written once, never synced, and removed whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spill import run_kernels as k
+from spill.cold_store import Int64s
+from spill.pages import ReadPages
+from spill.read_kernels import plan_reads, read_ranges, read_ranges_cached
+from spill.run_store import RunStore
+from zset_join.errors import StateError
+from zset_join.storage.local import LocalFile, file_size, remove_file
+from zset_join.storage.operations import perform
+
+__all__ = ["FileColdStore", "FilePages"]
+
+_GAP_BYTES = 2048
+_READS_WITHOUT_WAITING = hasattr(os, "RWF_NOWAIT")
+
+
+class FileColdStore(RunStore):
+    """Keep cold rows in plain files.
+
+    Args:
+        directory: of this store alone; made when it is not there.
+        owner: whose rows they are and what their bytes depend on; compared when the store is opened again.
+        with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
+
+    Raises:
+        StateError: the directory holds something else, or a store that was being changed when its process died.
+
+    >>> import tempfile
+    >>> from spill.cold_store import cold_rows
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     store = FileColdStore(f"{directory}/orders", owner={"query": "doctest"})
+    ...     store.put(cold_rows([7, 8, 7], [b"a", b"b", b"c"]))
+    ...     sorted(store.fetch(np.array([7])).rows.to_pylist())
+    ...     store.close()
+    [b'a', b'c']
+    """
+
+    def __init__(self, directory: str | Path, *, owner: Mapping[str, str | int], with_subcodes: bool = True) -> None:
+        super().__init__(directory, pages=FilePages(directory), owner=owner, with_subcodes=with_subcodes)
+
+
+class FilePages:
+    """Keep the pages of each run in a file `<run>.pages`.
+
+    Args:
+        directory: where; it is there.
+    """
+
+    kind = "file"
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        self._descriptors: dict[int, int] = {}
+        self._sizes: dict[int, int] = {}
+
+    def _path(self, run: int) -> Path:
+        return self._directory / f"{run}.pages"
+
+    def write(self, run: int) -> _FileWriter:
+        """Begin a run."""
+        return _FileWriter(self._path(run), lambda size: self._sizes.__setitem__(run, size))
+
+    def read(self, run: int, pages: Int64s, directory: npt.NDArray[np.int64]) -> ReadPages:
+        """Return some pages of a run."""
+        begins, ends, places, late = (np.empty(len(pages), np.int64) for _ in range(4))
+        ranges, size = plan_reads(directory[:, k.END], pages, _GAP_BYTES, begins, ends, places)
+        begins, ends = begins[:ranges], ends[:ranges]
+        content = np.empty(size, np.uint8)
+        address = int(content.ctypes.data)
+        path = str(self._path(run))
+        descriptor = self._open(run)
+
+        def act() -> int:
+            if _READS_WITHOUT_WAITING:
+                return int(read_ranges_cached(descriptor, begins, ends, address, np.empty(2, np.int64), late))
+            return int(read_ranges(descriptor, begins, ends, address))
+
+        failed = perform("read", path, act)
+        if failed >= 0:
+            begin, end = int(begins[failed]), int(ends[failed])
+            found = len(os.pread(descriptor, end - begin, begin))
+            raise _missing(path, f"bytes {begin} to {end} could not be read (found {found})")
+        return ReadPages(address + places, content, size)
+
+    def _open(self, run: int) -> int:
+        if run not in self._descriptors:
+            path = str(self._path(run))
+            self._descriptors[run] = perform("open", path, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        return self._descriptors[run]
+
+    def check(self, run: int, directory: npt.NDArray[np.int64]) -> None:
+        """Raise StateError if the file is not as long as the directory says."""
+        expected = int(directory[-1, k.END]) if len(directory) else 0
+        found = file_size(self._path(run))
+        if found != expected:
+            raise _missing(str(self._path(run)), f"it has {found} bytes instead of {expected}")
+        self._sizes[run] = expected
+
+    def drop(self, run: int) -> None:
+        """Remove the file of a run."""
+        self._close(run)
+        self._sizes.pop(run, None)
+        remove_file(self._path(run))
+
+    def commit(self) -> None:
+        """Do nothing: what was written is in the file already."""
+
+    def disk_bytes(self) -> int:
+        """Return the bytes of all files."""
+        return sum(self._sizes.values())
+
+    def resident_bytes(self) -> int:
+        """Return 0: nothing is kept."""
+        return 0
+
+    def close(self) -> None:
+        """Close all files."""
+        for run in list(self._descriptors):
+            self._close(run)
+
+    def _close(self, run: int) -> None:
+        descriptor = self._descriptors.pop(run, None)
+        if descriptor is not None:
+            perform("close", str(self._path(run)), lambda: os.close(descriptor))
+
+
+class _FileWriter:
+    def __init__(self, path: Path, note_size: Callable[[int], None]) -> None:
+        self._path = path
+        self._note_size = note_size
+        self._size = 0
+        self._file = LocalFile(path, 0o600)
+
+    def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
+        """Write the pages behind the others."""
+        self._size += self._file.write(content[: int(ends[-1])])
+
+    def finish(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self._note_size(self._size)
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self._file.close(discard=True)
+        remove_file(self._path)
+
+
+def _missing(path: str, what: str) -> StateError:
+    return StateError(
+        f"{path} of a cold store is damaged: {what}. It is a cache: remove the store's directory, and it is built anew from "
+        "the checkpoint.",
+        code="COLD_STORE_DAMAGED",
+        path=path,
+    )

@@ -1,0 +1,95 @@
+"""Where the pages of a run lie: the part of a cold store that differs from one kind of disk storage to another.
+
+The law: `read` returns the bytes that were appended to that run under that page number; a run that was not finished leaves
+nothing behind once it is discarded. Pages say nothing about rows, codes or what is alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spill.cold_store import Int64s
+
+__all__ = ["PageWriter", "Pages", "ReadPages"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPages:
+    """Pages in memory.
+
+    Args:
+        addresses: where each page begins; valid as long as `owner` lives.
+        owner: keeps the memory.
+        read_bytes: what was read for them, gaps included.
+    """
+
+    addresses: Int64s
+    owner: Any
+    read_bytes: int
+
+
+class PageWriter(Protocol):
+    """Write one run, front to back."""
+
+    def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
+        """Add pages that stand in `content` one behind the other; `ends` says where each ends."""
+        ...
+
+    def finish(self) -> None:
+        """The run is complete."""
+        ...
+
+    def discard(self) -> None:
+        """Leave nothing behind; after `finish` this is an error of the caller."""
+        ...
+
+
+class Pages(Protocol):
+    """Keep the pages of the runs of one store."""
+
+    kind: str
+
+    def write(self, run: int) -> PageWriter:
+        """Begin a run."""
+        ...
+
+    def read(self, run: int, pages: Int64s, directory: npt.NDArray[np.int64]) -> ReadPages:
+        """Return some pages of a run.
+
+        Args:
+            run: its number.
+            pages: numbers, ascending.
+            directory: of the run, one line of `DIRECTORY_WORDS` words per page.
+
+        Raises:
+            StateError: the run or a page of it is missing.
+        """
+        ...
+
+    def check(self, run: int, directory: npt.NDArray[np.int64]) -> None:
+        """Raise StateError if a run is not there, or is not as long as its directory says."""
+        ...
+
+    def drop(self, run: int) -> None:
+        """Remove a run and give its space back."""
+        ...
+
+    def commit(self) -> None:
+        """Let what was written be found by the next process that opens the store."""
+        ...
+
+    def disk_bytes(self) -> int:
+        """Return the bytes on disk."""
+        ...
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory kept between calls."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
+        ...

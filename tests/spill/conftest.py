@@ -1,0 +1,28 @@
+"""Cold stores of every kind, in a directory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from property_tests.cold_histories import DuckDBShelf, FileShelf, MemoryShelf, Shelf
+from spill.cold_store import ColdStore
+
+SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "file": FileShelf, "duckdb": DuckDBShelf}
+
+
+@pytest.fixture(params=["file", "duckdb"])
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
+    """Give a place for a store that survives its closing."""
+    return SHELVES[request.param](tmp_path)
+
+
+@pytest.fixture(params=sorted(SHELVES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ColdStore]:
+    """Give an empty store."""
+    place = SHELVES[request.param](tmp_path)
+    opened = place.open()
+    yield opened
+    place.close(opened)

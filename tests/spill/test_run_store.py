@@ -1,0 +1,456 @@
+"""A store of runs: what it keeps on disk, how it stays small, and what it refuses to open."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_bag, as_codes, as_rows
+from spill.cold_store import ColdStore
+from spill.file_pages import FileColdStore
+from spill.run_store import RunStore, runs_to_merge
+from zset_join.errors import OptionError, StateError
+
+
+def numbered(codes: Iterable[int], size: int = 50) -> list[ColdRow]:
+    """Return one row per code, with content of its own."""
+    return [(code, -code, f"{code}:".encode().ljust(size, b".")) for code in codes]
+
+
+def fill(store: ColdStore, puts: int, rows: int) -> list[ColdRow]:
+    """Put rows of new codes several times; return all of them."""
+    filled: list[ColdRow] = []
+    for put in range(puts):
+        filled += numbered(range(put * rows, (put + 1) * rows))
+        store.put(as_rows(filled[-rows:]))
+    return filled
+
+
+def refusal(open_store: Callable[[], Any]) -> StateError:
+    """Return the error that opening raises."""
+    with pytest.raises(StateError) as refused:
+        open_store()
+    return refused.value
+
+
+# ---------------------------------------------------------------- staying the same
+
+
+def test_a_committed_store_opens_with_all_its_rows(shelf: Shelf) -> None:
+    store = shelf.open()
+    rows = fill(store, puts=3, rows=200)
+    store.remove_codes(as_codes([5, 205]))
+    store.commit(41)
+
+    again = shelf.reopen(store)
+
+    assert as_bag(again.scan()) == Counter(rows) - Counter(numbered([5, 205]))
+    assert again.epoch == 41
+    shelf.close(again)
+
+
+def test_a_new_store_has_committed_no_epoch(shelf: Shelf) -> None:
+    store = shelf.open()
+
+    assert store.epoch == -1
+    shelf.close(store)
+
+
+def test_a_new_store_that_was_never_used_opens_again(shelf: Shelf) -> None:
+    store = shelf.reopen(shelf.open())
+
+    assert store.row_count() == 0
+    shelf.close(store)
+
+
+def test_what_was_removed_stays_removed_when_runs_are_merged(shelf: Shelf) -> None:
+    store = shelf.open()
+    rows = fill(store, puts=4, rows=300)
+    store.remove_codes(as_codes(range(0, 1200, 3)))
+
+    store.tidy()
+
+    assert store.statistics()["runs"] == 1
+    assert as_bag(store.scan()) == Counter(row for row in rows if row[0] % 3)
+    shelf.close(store)
+
+
+def test_merged_rows_are_found_by_pair_when_their_code_fills_many_pages(shelf: Shelf) -> None:
+    store = shelf.open()
+    rows = [(7, subcode, f"{subcode}".encode() * 100) for subcode in range(4000)]
+    for part in range(4):
+        store.put(as_rows(rows[part::4]))
+
+    store.tidy()
+
+    wanted = [3, 1000, 1001, 3999]
+    found = store.fetch(as_codes([7] * 4), as_codes(wanted))
+    assert as_bag([found]) == Counter(rows[subcode] for subcode in wanted)
+    assert store.statistics()["pages_read"] <= 8
+    shelf.close(store)
+
+
+def test_a_code_with_rows_in_many_runs_is_found_in_all(shelf: Shelf) -> None:
+    store = shelf.open()
+    rows = [(7, put, bytes([put])) for put in range(10)]
+    for row in rows:
+        store.put(as_rows([row]))
+
+    assert as_bag([store.fetch(as_codes([7]))]) == Counter(rows)
+    shelf.close(store)
+
+
+# ---------------------------------------------------------------- staying small
+
+
+def test_runs_stay_few(tmp_path: Path) -> None:
+    shelf = FileShelf(tmp_path)
+    store = shelf.open()
+
+    most = 0
+    for put in range(200):
+        store.put(as_rows(numbered(range(put * 100, put * 100 + 100), size=8)))
+        store.tidy()
+        most = max(most, store.statistics()["runs"])
+
+    assert most <= 8
+    assert store.row_count() == 20_000
+    store.close()
+
+
+def test_rows_are_rewritten_about_as_often_as_there_are_levels(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+
+    for put in range(64):
+        store.put(as_rows(numbered(range(put * 2000, put * 2000 + 2000), size=8)))
+        store.tidy()
+
+    assert store.statistics()["rows_merged"] <= 4 * store.row_count()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("live", "rows", "merged"),
+    [
+        ([], [], []),
+        ([500], [500], []),
+        ([500, 500, 500], [500, 500, 500], []),
+        ([500, 900, 10, 3], [500, 900, 10, 3], [0, 1, 2, 3]),
+        ([5000, 5000, 5000, 5000, 20], [5000, 5000, 5000, 5000, 20], [0, 1, 2, 3, 4]),
+        ([5000, 5000, 5000, 20_000], [5000, 5000, 5000, 20_000], []),
+        ([499, 5000], [1000, 5000], [0]),
+        ([500, 5000], [1000, 5000], []),
+        ([0, 0], [10, 10], [0, 1]),
+    ],
+)
+def test_runs_are_merged_when_four_have_one_size_or_one_has_lost_most(
+    live: list[int], rows: list[int], merged: list[int]
+) -> None:
+    assert runs_to_merge(live, rows) == merged
+
+
+def test_the_space_of_removed_rows_is_given_back(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    fill(store, puts=1, rows=10_000)
+    full = store.disk_bytes()
+
+    store.remove_codes(as_codes(range(8_000)))
+    store.tidy()
+
+    assert store.disk_bytes() < full / 4
+    assert sum(path.stat().st_size for path in (tmp_path / "rows").iterdir()) < full / 4
+    store.close()
+
+
+def test_a_cleared_store_leaves_only_its_manifest(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    fill(store, puts=3, rows=100)
+
+    store.clear()
+
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["store.json"]
+    store.close()
+
+
+def test_the_bytes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    fill(store, puts=2, rows=1000)
+
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "rows").iterdir() if path.name != "store.json")
+
+    assert store.disk_bytes() == on_disk
+    store.close()
+
+
+def test_memory_holds_a_few_bytes_per_row(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+
+    store.put(as_rows(numbered(range(20_000), size=80)))
+
+    assert store.resident_bytes() <= 8 * 20_000
+    store.close()
+
+
+# ---------------------------------------------------------------- reading little
+
+
+def test_absent_and_removed_codes_do_not_reach_the_disk(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    fill(store, puts=1, rows=2000)
+    store.remove_codes(as_codes(range(0, 2000, 2)))
+    before = store.statistics()["pages_read"]
+
+    found = store.fetch(as_codes([*range(0, 2000, 2), *range(2000, 4000), *range(-1000, 0)]))
+
+    assert len(found) == 0
+    assert store.statistics()["pages_read"] - before <= 20
+    store.close()
+
+
+def test_a_fetch_reads_one_page_for_a_few_rows(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    fill(store, puts=1, rows=10_000)
+
+    store.fetch(as_codes([17, 5000]))
+
+    assert store.statistics()["bytes_read"] <= 2 * 2048
+    store.close()
+
+
+def test_a_pair_of_a_large_code_is_found_in_one_page(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    store.put(as_rows([(7, subcode, bytes(100)) for subcode in range(20_000)]))
+
+    found = store.fetch(as_codes([7]), as_codes([12_345]))
+
+    assert found.subcodes.tolist() == [12_345]
+    assert store.statistics()["pages_read"] <= 2
+    store.close()
+
+
+# ---------------------------------------------------------------- subcodes
+
+
+def test_a_store_without_subcodes_needs_half_the_prints(tmp_path: Path) -> None:
+    wide = FileColdStore(tmp_path / "wide", owner=OWNER)
+    narrow = FileColdStore(tmp_path / "narrow", owner=OWNER, with_subcodes=False)
+    rows = as_rows(numbered(range(10_000)))
+
+    wide.put(rows)
+    narrow.put(rows)
+
+    assert wide.resident_bytes() - narrow.resident_bytes() >= 2 * 10_000
+    assert as_bag([narrow.fetch(as_codes([17]))]) == Counter([(17, 0, numbered([17])[0][2])])
+    wide.close()
+    narrow.close()
+
+
+def test_a_store_without_subcodes_refuses_to_look_for_some(tmp_path: Path) -> None:
+    narrow = FileColdStore(tmp_path / "narrow", owner=OWNER, with_subcodes=False)
+
+    with pytest.raises(OptionError) as refused:
+        narrow.fetch(as_codes([1]), as_codes([1]))
+
+    assert refused.value.code == "COLD_SUBCODES"
+    narrow.close()
+
+
+# ---------------------------------------------------------------- places
+
+
+def test_places_from_before_a_merge_are_refused(shelf: Shelf) -> None:
+    store = shelf.open()
+    fill(store, puts=4, rows=10)
+    places = store.fetch(as_codes([1])).places
+    store.tidy()
+
+    with pytest.raises(StateError) as refused:
+        store.remove(places)
+
+    assert refused.value.code == "COLD_PLACES"
+    assert store.row_count() == 40
+    shelf.close(store)
+
+
+def test_a_row_whose_run_was_merged_cannot_be_restored(shelf: Shelf) -> None:
+    store = shelf.open()
+    fill(store, puts=4, rows=10)
+    found = store.fetch(as_codes([1, 11]))
+    store.remove(found.places)
+    store.tidy()
+
+    assert store.restore(found).tolist() == [False, False]
+    assert store.row_count() == 38
+    shelf.close(store)
+
+
+def test_a_place_survives_the_merging_of_other_runs(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    large = numbered(range(100_000, 110_000), size=8)
+    store.put(as_rows(large))
+    found = store.fetch(as_codes([105_000]))
+    store.remove(found.places)
+    fill(store, puts=4, rows=10)
+
+    store.tidy()
+
+    assert store.restore(found).tolist() == [True]
+    assert as_bag([store.fetch(as_codes([105_000]))]) == Counter([large[5000]])
+    store.close()
+
+
+def test_a_store_that_was_reopened_restores_too(shelf: Shelf) -> None:
+    store = shelf.open()
+    rows = fill(store, puts=1, rows=100)
+    found = store.fetch(as_codes([1, 2]))
+    store.remove(found.places)
+    store.commit(0)
+    store = shelf.reopen(store)
+
+    assert store.restore(found).tolist() == [True, True]
+    assert as_bag(store.scan()) == Counter(rows)
+    shelf.close(store)
+
+
+@pytest.mark.parametrize("place", [-1, 0, 99, 2 << 36, (1 << 36) + 10])
+def test_places_that_never_were_are_refused(tmp_path: Path, place: int) -> None:
+    store = FileShelf(tmp_path).open()
+    fill(store, puts=1, rows=10)
+
+    with pytest.raises(StateError):
+        store.remove(as_codes([place]))
+
+    store.close()
+
+
+# ---------------------------------------------------------------- opening
+
+
+def committed(directory: Path) -> Path:
+    """Leave a committed store with two runs behind; return its directory."""
+    store = FileColdStore(directory, owner=OWNER)
+    fill(store, puts=2, rows=100)
+    store.commit(3)
+    store.close()
+    return directory
+
+
+def test_a_store_closed_without_a_commit_is_refused(shelf: Shelf) -> None:
+    store = shelf.open()
+    store.put(as_rows(numbered([1])))
+    shelf.close(store)
+
+    error = refusal(shelf.open)
+
+    assert error.code == "COLD_STORE_UNCLEAN"
+    assert "built anew from the checkpoint" in error.message
+
+
+@pytest.mark.parametrize("owner", [{}, {**OWNER, "query": "another"}, {**OWNER, "bucket": 4}, {**OWNER, "layout": 1}])
+def test_the_store_of_another_owner_is_refused(tmp_path: Path, owner: dict[str, Any]) -> None:
+    directory = committed(tmp_path / "rows")
+
+    error = refusal(lambda: FileColdStore(directory, owner=owner))
+
+    assert error.code == "COLD_STORE_FOREIGN"
+    assert error.facts["differing"] == ["owner"]
+
+
+@pytest.mark.parametrize("name", ["format", "library", "boot", "pages", "subcodes"])
+def test_a_store_of_another_version_boot_or_shape_is_refused(tmp_path: Path, name: str) -> None:
+    directory = committed(tmp_path / "rows")
+    manifest = json.loads((directory / "store.json").read_text())
+    (directory / "store.json").write_text(json.dumps({**manifest, name: "other"}))
+
+    error = refusal(lambda: FileColdStore(directory, owner=OWNER))
+
+    assert (error.code, error.facts["differing"]) == ("COLD_STORE_FOREIGN", [name])
+
+
+def test_a_directory_with_files_but_no_manifest_is_refused(tmp_path: Path) -> None:
+    directory = committed(tmp_path / "rows")
+    (directory / "store.json").unlink()
+
+    assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_UNCLEAN"
+
+
+def test_a_manifest_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    directory = committed(tmp_path / "rows")
+    (directory / "store.json").write_text('{"clean": tr')
+
+    assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_UNCLEAN"
+
+
+@pytest.mark.parametrize("name", ["1.pages", "1.prints", "1.directory"])
+def test_a_run_with_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
+    directory = committed(tmp_path / "rows")
+    (directory / name).unlink()
+
+    assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_DAMAGED"
+
+
+@pytest.mark.parametrize("name", ["2.pages", "2.prints", "2.directory"])
+def test_a_run_with_a_short_file_is_refused(tmp_path: Path, name: str) -> None:
+    directory = committed(tmp_path / "rows")
+    (directory / name).write_bytes((directory / name).read_bytes()[:-1])
+
+    assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_DAMAGED"
+
+
+def test_a_page_with_other_bytes_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    directory = committed(tmp_path / "rows")
+    content = bytearray((directory / "1.pages").read_bytes())
+    content[:8] = bytes(8)
+    (directory / "1.pages").write_bytes(content)
+    store = FileColdStore(directory, owner=OWNER)
+
+    error = refusal(lambda: store.fetch(as_codes([0])))
+
+    assert (error.code, error.facts["page"]) == ("COLD_STORE_DAMAGED", 0)
+    store.close()
+
+
+def test_a_store_that_is_only_read_stays_clean(tmp_path: Path) -> None:
+    directory = committed(tmp_path / "rows")
+    store = FileColdStore(directory, owner=OWNER)
+    store.fetch(as_codes([1, 2, 3]))
+    store.close()
+
+    assert FileColdStore(directory, owner=OWNER).row_count() == 200
+
+
+def test_a_store_is_cleaned_by_a_commit_after_an_error(tmp_path: Path) -> None:
+    store = FileColdStore(tmp_path / "rows", owner=OWNER)
+    fill(store, puts=1, rows=10)
+    with pytest.raises(StateError):
+        store.remove(as_codes([-1]))
+
+    store.commit(0)
+    store.close()
+
+    assert FileColdStore(tmp_path / "rows", owner=OWNER).row_count() == 10
+
+
+def test_both_kinds_of_store_are_stores_of_runs(shelf: Shelf) -> None:
+    store = shelf.open()
+
+    assert isinstance(store, RunStore)
+    shelf.close(store)
+
+
+def test_large_groups_of_one_code_are_sorted_by_subcode(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    subcodes = np.random.default_rng(0).permutation(1000)
+    rows = [(code, int(subcode), bytes(8)) for subcode in subcodes for code in (1, 2)]
+
+    store.put(as_rows(rows))
+
+    listed = next(iter(store.scan()))
+    assert listed.subcodes.tolist() == [*range(1000), *range(1000)]
+    store.close()
