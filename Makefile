@@ -31,14 +31,15 @@ demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, 
 lint: $(READY) ## ruff, format, mypy --strict, layers, file length
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy --strict zset_join
+	$(PY) -m mypy --strict zset_join spill
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m tools.check_source_files
 
 bench: java $(READY) ## run the benchmarks; results go to benchmarks/results/latest.json
 	$(PY) -m benchmarks.run $(ARGS)
 
-soak: $(READY) ## the laws with the nightly profile: hours, not minutes
+soak: $(READY) ## the laws and the faults with their long profiles: hours, not minutes
+	FAULTS_PROFILE=long $(PYTEST) faults -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) property_tests -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	@if [ -f property_tests/soak.py ]; then HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak; fi
 

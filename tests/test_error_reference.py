@@ -1,7 +1,7 @@
 """The error reference names every code that can be raised, with the errors that carry it, and no other.
 
 A code reaches an error as the argument `code=`, as the `default_code` of its class, or through a table of codes that one
-call looks up (`_CODES`, `_FAULTS`, `codes`). The source is read, not run.
+call looks up (`_CODES`, `_FAULTS`, `_REASONS`, `codes`). The source is read, not run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 CODE = re.compile(r"[A-Z]+(_[A-Z]+)*")
 LINE = re.compile(r"\| `(?P<code>[A-Z_]+)` \| (?P<errors>[A-Za-z, ]+) \|")
-TABLES_OF_CODES = frozenset({"_CODES", "_FAULTS", "codes", "default_code"})
+TABLES_OF_CODES = frozenset({"_CODES", "_FAULTS", "_REASONS", "codes", "default_code"})
 
 
 def syntax_trees() -> Iterator[ast.AST]:
-    """Yield every statement and expression of the package."""
-    for path in sorted((ROOT / "zset_join").rglob("*.py")):
-        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    """Yield every statement and expression of the packages."""
+    for package in ("spill", "zset_join"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
 def codes_within(tree: ast.AST) -> set[str]:

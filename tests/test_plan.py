@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -109,6 +110,14 @@ def test_explain_says_what_each_node_remembers() -> None:
         '│  └─ Input "orders" upsert keys=[order_id] sequence_by=[ts] columns=[order_id, customer_id]',
         '└─ Input "customers" append columns=[customer_id, name, tags]',
     ]
+
+
+def test_a_side_with_a_baseline_says_so() -> None:
+    found = replace(node(), right=InputNode(relation=CUSTOMERS, has_baseline=True))
+
+    assert explain(found).splitlines()[-1].endswith("columns=[customer_id, name, tags] from a baseline")
+    assert found.fingerprint()["right"] == {**node().fingerprint()["right"], "baseline": True}
+    assert "baseline" not in found.fingerprint()["left"]
 
 
 def test_a_fingerprint_is_json_and_tells_queries_apart() -> None:

@@ -1,0 +1,317 @@
+"""The product in miniature: one driver, a few buckets and an output, in one process and without Spark.
+
+What is under test is the product's own: `Ownership`, `Checkpoint`, `BucketState`, `Route`, `HashJoin`, the Parquet changelog
+and the DuckDB view. Written here is only what Spark does between them: rows go to the bucket of their primary key,
+then to the bucket of their join key; the notes of the tasks come back to the driver; the driver commits, then publishes.
+`Spark` remembers which epochs are complete, as Spark's own commit log does, and names the next one.
+
+Thresholds are so small that within a few epochs logs are merged, snapshots are written and old files are removed.
+
+Memory: kilobytes. Cost: 5 to 20 ms an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+
+from faults.histories import History
+from faults.outputs import ChangelogOutput, Output, ViewOutput
+from zset_join.checkpoint import checkpoint as checkpoint_module
+from zset_join.checkpoint import local_state as local_state_module
+from zset_join.checkpoint import record as record_module
+from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder
+from zset_join.checkpoint.log import LogEntry
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
+from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.relation import Relation
+from zset_join.storage import local_folder
+from zset_join.zset import ZSet
+
+__all__ = ["BUCKETS", "JOIN", "QUERY_ID", "Driver", "Kind", "Note", "Place", "Task", "tiny_thresholds"]
+
+BUCKETS = 2
+JOIN = "join"
+QUERY_ID = "5f0c7a52-0000-4000-8000-000000000001"
+_MERGE_AFTER_FILES = 3
+_RECORDS_KEPT = 3
+_PATIENCE_SECONDS = 2.0
+_SNAPSHOT_AFTER_BYTES = 9_000
+
+Kind = Literal["changelog", "view"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Say where everything of one query lies.
+
+    Args:
+        root: a directory of its own.
+    """
+
+    root: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """Return the checkpoint location."""
+        return self.root / "checkpoint"
+
+    @property
+    def output(self) -> Path:
+        """Return the Parquet changelog."""
+        return self.root / "output"
+
+    @property
+    def view(self) -> Path:
+        """Return the DuckDB file."""
+        return self.root / "view.duckdb"
+
+    def local(self, host: str) -> Path:
+        """Return where a host keeps mapped state."""
+        return self.root / "hosts" / host
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a task tells the driver.
+
+    Args:
+        stage: which stage it worked for.
+        bucket: which bucket.
+        log: the input it logged.
+        snapshot: the snapshot it wrote.
+        merged: the log files it merged.
+        parts: its piece of the answer.
+    """
+
+    stage: str
+    bucket: int
+    log: LogEntry | None = None
+    snapshot: SnapshotEntry | None = None
+    merged: LogEntry | None = None
+    parts: tuple[PartEntry, ...] = ()
+
+    def added_to(self, history: BucketHistory) -> BucketHistory:
+        """Return the history with what this task wrote."""
+        if self.snapshot is not None:
+            history = history.with_snapshot(self.snapshot)
+        if self.merged is not None:
+            history = history.with_merged(self.merged)
+        return history if self.log is None else history.with_log(self.log)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One bucket of one stage in one epoch; every call is an attempt of its own.
+
+    Args:
+        context: what the driver said.
+        bucket: which bucket.
+        inputs: its rows, one delta per input of the operator.
+        build: makes the operator.
+        schema: columns of the answer.
+        output: writes the parts; None for a route, whose answer travels on.
+    """
+
+    context: StageContext
+    bucket: int
+    inputs: tuple[ZSet, ...]
+    build: Callable[[str], Any]
+    schema: pa.Schema
+    output: Output | None = None
+
+    def on_host(self, local_state_dir: Path) -> Task:
+        """Return the same task as another host would run it."""
+        return replace(self, context=replace(self.context, local_state_dir=str(local_state_dir)))
+
+    def attempt(self) -> tuple[Note, ZSet]:
+        """Run the task; return its note and, for a route, the rows that travel on."""
+        if not any(len(delta) for delta in self.inputs) and not self.context.has_chores(self.bucket):
+            return Note(self.context.stage, self.bucket), ZSet.empty(self.schema)
+        tick = self.context.tick
+        with BucketState(self.context, self.bucket, self.build) as state:
+            answer = state.operator.answer(tick, self.inputs)
+            parts: list[PartEntry] = []
+            travelling = ZSet.empty(self.schema)
+            if self.output is None:
+                travelling = ZSet.concat(answer, schema=self.schema)
+            else:
+                parts = self.output.write_part(self.context.files, self.bucket, tick, self.schema, answer)
+            log = state.log(self.inputs)
+            return Note(self.context.stage, self.bucket, log, state.snapshot, state.merged, tuple(parts)), travelling
+
+
+@dataclass
+class Driver:
+    """One life of the driver process.
+
+    Args:
+        history: the query and its input.
+        place: where it lies.
+        kind: which output.
+        host: where tasks run: their mapped state is kept under this name.
+        query_id: id of the query.
+        on_event: told "committed" or "complete" and the epoch, the moment it is true.
+    """
+
+    history: History
+    place: Place
+    kind: Kind = "changelog"
+    host: str = "host-a"
+    query_id: str = QUERY_ID
+    on_event: Callable[[str, int], None] = lambda _event, _epoch: None
+    checkpoint: Checkpoint = field(init=False)
+    output: Output = field(init=False)
+    relation: Relation = field(init=False)
+    _owner: Ownership | None = field(init=False, default=None)
+    _is_open: bool = field(init=False, default=False)
+
+    def open(self) -> Driver:
+        """Claim the checkpoint, open it and the output, as a query does when it starts in a new process."""
+        local_folder._settled.clear()  # what a process knows of the disk dies with it
+        operator = self.history.build_join(None)
+        self.relation = operator.output
+        operator.close()
+        location = str(self.place.checkpoint)
+        self._owner = Ownership.claim(checkpoint_folder(location), self.query_id)
+        self.output = self._make_output()
+        self._is_open = True
+        self.output.open(self.relation, self.query_id)
+        self.checkpoint = Checkpoint(
+            location,
+            query_id=self.query_id,
+            buckets=BUCKETS,
+            description={"how": self.history.how},
+            local_state_dir=str(self.place.local(self.host)),
+            snapshot_after_bytes=_SNAPSHOT_AFTER_BYTES,
+            owner=self._owner,
+        )
+        return self
+
+    def run(self, epochs: Sequence[int]) -> None:
+        """Run epochs, one after the other."""
+        for epoch in epochs:
+            self.run_epoch(epoch)
+
+    def run_epoch(self, epoch: int) -> None:
+        """Run one epoch as the runner of a query does: answer, commit, publish; or publish what is committed."""
+        record = self.checkpoint.committed(epoch)
+        if record is None:
+            record = self.recorded(epoch, self.answer(epoch))
+            self.checkpoint.commit(record)
+        elif not (self.has(epoch) or self.output.can_publish(self.checkpoint.files, record)):
+            record = self.checkpoint.answer_again(self.recorded(epoch, self.answer(epoch)))
+        self.on_event("committed", epoch)
+        if not self.has(epoch):
+            self.output.publish(self.checkpoint.files, record)
+        self.on_event("complete", epoch)
+
+    def has(self, epoch: int) -> bool:
+        """Say whether an epoch is in the output."""
+        last = self.output.last_epoch()
+        return last is not None and last >= epoch
+
+    def answer(self, epoch: int) -> list[Note]:
+        """Run all tasks of an epoch; nothing is committed."""
+        ran = [task.attempt() for task in self.route_tasks(epoch)]
+        notes = [note for note, _ in ran]
+        return notes + [task.attempt()[0] for task in self.join_tasks(epoch, [rows for _, rows in ran])]
+
+    def route_tasks(self, epoch: int) -> list[Task]:
+        """Return the tasks of the route stages."""
+        tick, history = self.history.tick(epoch), self.history
+        deltas = history.deltas(epoch)
+        tasks = []
+        for side in (side for side in (0, 1) if history.routed[side]):
+            build = partial(history.build_route, side)
+            schema = build(None).output.schema
+            context = self.checkpoint.stage(f"route-{side}", tick)
+            for bucket, rows in enumerate(_parted(deltas[side], history.relations[side].primary_key)):
+                tasks.append(Task(context, bucket, (rows,), build, schema))
+        return tasks
+
+    def join_tasks(self, epoch: int, travelling: Sequence[ZSet]) -> list[Task]:
+        """Return the tasks of the join stage.
+
+        Args:
+            epoch: the epoch.
+            travelling: what the tasks of `route_tasks` sent on, in their order.
+        """
+        context = self.checkpoint.stage(JOIN, self.history.tick(epoch))
+        sent = list(travelling)
+        parted = []
+        for relation, delta, routed in zip(
+            self.history.relations, self.history.deltas(epoch), self.history.routed, strict=True
+        ):
+            rows = ZSet.concat([sent.pop(0) for _ in range(BUCKETS)], schema=delta.schema) if routed else delta
+            parted.append(_parted(rows, relation.join_key, relation.primary_key))
+        return [
+            Task(
+                context,
+                bucket,
+                (parted[0][bucket], parted[1][bucket]),
+                self.history.build_join,
+                self.relation.schema,
+                self.output,
+            )
+            for bucket in range(BUCKETS)
+        ]
+
+    def recorded(self, epoch: int, notes: Sequence[Note]) -> CommitRecord:
+        """Return the record of an epoch, from the notes of the attempts that won."""
+        histories = dict(self.checkpoint.before(epoch))
+        for note in notes:
+            key = f"{note.stage}/{note.bucket}"
+            history = note.added_to(histories.get(key, BucketHistory()))
+            if history != BucketHistory():
+                histories[key] = history
+        return CommitRecord(
+            query_id=self.query_id,
+            epoch=epoch,
+            watermark=self.history.tick(epoch).watermark,
+            histories=histories,
+            parts=tuple(part for note in notes for part in note.parts),
+        )
+
+    def close(self) -> None:
+        """Let go of everything, as a query does when it stops; also when it did not come to open all of it."""
+        if self._is_open:
+            self.output.close()
+        if self._owner is not None:
+            self._owner.release()
+
+    def _make_output(self) -> Output:
+        return ViewOutput(self.place.view) if self.kind == "view" else ChangelogOutput(self.place.output)
+
+
+@contextmanager
+def tiny_thresholds() -> Iterator[None]:
+    """Let logs be merged and records be forgotten after a few epochs, and nobody wait long for a lock."""
+    with (
+        mock.patch.object(record_module, "MERGE_AFTER_FILES", _MERGE_AFTER_FILES),
+        mock.patch.object(checkpoint_module, "_RECORDS_KEPT", _RECORDS_KEPT),
+        mock.patch.object(local_state_module, "_PATIENCE_SECONDS", _PATIENCE_SECONDS),
+    ):
+        yield
+
+
+def _parted(rows: ZSet, key: Sequence[str], otherwise: Sequence[str] = ()) -> list[ZSet]:
+    """Return, per bucket, its rows; one whose key is NULL goes by its primary key, or by all of its values."""
+    buckets = np.zeros(len(rows), np.int64)
+    for position, line in enumerate(rows.rows.to_pylist()):
+        values = [line[name] for name in key]
+        chosen = values if None not in values else [line[name] for name in otherwise or line]
+        buckets[position] = crc32(repr(chosen).encode()) % BUCKETS
+    wanted = [np.flatnonzero(buckets == bucket) for bucket in range(BUCKETS)]
+    return [ZSet(rows.rows.take(pa.array(positions)), rows.weights[positions]) for positions in wanted]

@@ -1,0 +1,185 @@
+"""A recorded history: the changes of both sides, epoch by epoch, and what the plain query says after each.
+
+Two shapes. In `upserts` the left side moves between join keys and goes through a route, so a query has two stages; both
+sides are ordered by a sequence and old changes arrive late. In `changelog` both sides are bags. NULL join keys, long and
+missing strings, equal rows and an epoch without rows occur in both.
+
+The expected sums come from `property_tests.oracle`, which imports nothing of the engine.
+
+>>> history = recorded_history("full", "upserts", seed=1)
+>>> history == recorded_history("full", "upserts", seed=1), len(history.expected) == len(history.epochs)
+(True, True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from random import Random
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from property_tests.oracle import Counts, Side, batch_join, lay_out, resolve
+from zset_join.operators.join import HashJoin
+from zset_join.operators.route import Route
+from zset_join.plan import needs_route
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["HOWS", "SHAPES", "Changes", "History", "Shape", "recorded_history"]
+
+Shape = Literal["upserts", "changelog"]
+Changes = tuple[tuple[dict[str, Any], int], ...]
+
+HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
+SHAPES: tuple[Shape, ...] = ("upserts", "changelog")
+
+_SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "s": pa.int64(), "v": pa.string()})
+_VALUES = ("a", "", None, "a text that is too long to be kept inside its row")
+_EMPTY_EPOCH = 4
+
+
+@dataclass(frozen=True)
+class History:
+    """Hold what happens to one query.
+
+    Args:
+        how: the join type.
+        relations: the left and the right input.
+        epochs: per epoch, the changes of both sides in arrival order.
+    """
+
+    how: str
+    relations: tuple[Relation, Relation]
+    epochs: tuple[tuple[Changes, Changes], ...]
+
+    def deltas(self, epoch: int) -> tuple[ZSet, ZSet]:
+        """Return the input of an epoch."""
+        left, right = (_delta(relation, changes) for relation, changes in zip(self.relations, self.epochs[epoch], strict=True))
+        return left, right
+
+    def tick(self, epoch: int) -> Tick:
+        """Return the logical moment of an epoch."""
+        return Tick(epoch, epoch * 1_000_000)
+
+    @cached_property
+    def expected(self) -> tuple[Counts, ...]:
+        """Return, per epoch, the plain query over everything up to it."""
+        return tuple(self._joined(epoch) for epoch in range(len(self.epochs)))
+
+    def expected_after(self, epoch: int | None) -> Counts:
+        """Return the plain query after an epoch; nothing before the first."""
+        return {} if epoch is None else self.expected[epoch]
+
+    @property
+    def routed(self) -> tuple[bool, bool]:
+        """Say per side whether it goes through a route."""
+        left, right = (needs_route(relation) for relation in self.relations)
+        return left, right
+
+    def build_route(self, side: int, directory: str | None) -> Route:
+        """Make the route of a side."""
+        return Route(self.relations[side], directory=directory)
+
+    def build_join(self, directory: str | None) -> HashJoin:
+        """Make the join of one bucket; a routed side arrives without its sequence, which the route has settled."""
+        behind = [
+            Route(relation).output if needed else relation for relation, needed in zip(self.relations, self.routed, strict=True)
+        ]
+        return HashJoin(behind[0], behind[1], self.how, directory=directory)
+
+    def _joined(self, epoch: int) -> Counts:
+        sides = [
+            Side(tuple(relation.schema.names), relation.mode, relation.join_key, relation.primary_key, relation.sequence_by)
+            for relation in self.relations
+        ]
+        bags = [
+            resolve(side, [change for both in self.epochs[: epoch + 1] for change in both[number]])
+            for number, side in enumerate(sides)
+        ]
+        keys = [relation.join_key for relation in self.relations]
+        joined = batch_join(
+            bags[0], bags[1], how=self.how, left_key=keys[0], right_key=keys[1], null_safe=[False] * len(keys[0])
+        )
+        return lay_out(joined, how=self.how, left=sides[0], right=sides[1])
+
+
+def recorded_history(how: str, shape: Shape, *, seed: int, epochs: int = 8, changes: int = 6) -> History:
+    """Draw a history; the same arguments give the same one.
+
+    Args:
+        how: the join type.
+        shape: see the module.
+        seed: seed of everything random.
+        epochs: how many; the fifth has no rows.
+        changes: per side and epoch, at most.
+    """
+    rng = Random(f"{how}/{shape}/{seed}")
+    draw = _Upserts if shape == "upserts" else _Bag
+    sides = [draw(rng, number) for number in (0, 1)]
+    drawn = [
+        tuple(side.changes(epoch, 0 if epoch == _EMPTY_EPOCH else rng.randint(1, changes)) for side in sides)
+        for epoch in range(epochs)
+    ]
+    return History(how, (sides[0].relation, sides[1].relation), tuple((left, right) for left, right in drawn))
+
+
+class _Upserts:
+    """Draw upserts and deletes of a few primary keys; now and then one comes late."""
+
+    def __init__(self, rng: Random, side: int) -> None:
+        self._rng = rng
+        self._has_null_keys = side == 0
+        self.relation = Relation(
+            name="orders" if side == 0 else "customers",
+            schema=_SCHEMA,
+            join_key=("k",),
+            primary_key=("id",) if side == 0 else ("k", "id"),
+            sequence_by=("s",),
+            mode="upsert",
+        )
+
+    def changes(self, epoch: int, count: int) -> Changes:
+        return tuple(self._change(epoch) for _ in range(count))
+
+    def _change(self, epoch: int) -> tuple[dict[str, Any], int]:
+        rng = self._rng
+        row = {
+            "id": rng.randrange(5) if self._has_null_keys else rng.randrange(2),
+            "k": rng.choice((0, 1, 2, None)) if self._has_null_keys else rng.randrange(3),
+            "s": epoch - rng.choice((0, 0, 0, 1)),
+            "v": rng.choice(_VALUES),
+        }
+        if rng.random() < 0.3:
+            kept = {*self.relation.primary_key, *self.relation.sequence_by}
+            return {name: value if name in kept else None for name, value in row.items()}, -1
+        return row, 1
+
+
+class _Bag:
+    """Draw insertions and retractions of whole rows; a retraction names a row that is there."""
+
+    def __init__(self, rng: Random, side: int) -> None:
+        self._rng = rng
+        self._live: list[dict[str, Any]] = []
+        name = "clicks" if side == 0 else "views"
+        self.relation = Relation(name=name, schema=_SCHEMA, join_key=("k",), mode="changelog")
+
+    def changes(self, epoch: int, count: int) -> Changes:
+        return tuple(self._change(epoch) for _ in range(count))
+
+    def _change(self, epoch: int) -> tuple[dict[str, Any], int]:
+        rng = self._rng
+        if self._live and rng.random() < 0.35:
+            return self._live.pop(rng.randrange(len(self._live))), -1
+        row = {"id": rng.randrange(3), "k": rng.choice((0, 1, 2, None)), "s": epoch % 2, "v": rng.choice(_VALUES)}
+        self._live.append(row)
+        return row, 1
+
+
+def _delta(relation: Relation, changes: Sequence[tuple[dict[str, Any], int]]) -> ZSet:
+    rows = pa.RecordBatch.from_pylist([row for row, _ in changes], schema=relation.schema)
+    return ZSet.of(rows, [weight for _, weight in changes])

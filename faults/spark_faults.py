@@ -1,0 +1,331 @@
+"""Spark for real, with workers, drivers and executors killed: is the changelog still the batch join, after every death?
+
+    python -m faults.spark_faults [--long] [--seed N] [--keep DIRECTORY]
+
+Each search starts `faults.spark_program` on a place of its own, kills, starts it again on the same checkpoint, and so on to
+the end of the files. After every death the committed epochs of the changelog are summed up and held against a join made
+of dicts over as many files; at the end of a search the program itself holds the whole against Spark's own batch join.
+
+| search | what dies |
+|---|---|
+| `workers` | the Python worker of every bucket in attempts 0 and 1 of some epochs, in the middle of a part and after it |
+| `commits` | the driver, between its job and the commit, between commit and output, between output and Spark's commit |
+| `drivers` | the driver at random times; alone, so that its JVM and tasks live on for a while, or with all of them |
+| `executors` | an executor of two, in the middle of an epoch; local state is kept per executor |
+
+It prints what was injected, observed and compared, and fails when that is too little, or when anything was lost or doubled.
+
+Cost: 10 to 20 s per start of Spark on two cores; the long profile takes a quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from faults.tally import Tally
+from property_tests.oracle import Counts
+from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
+
+__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "short_of", "workers", "write_files"]
+
+ROOT = Path(__file__).resolve().parent.parent
+KEYS, ORDERS, CUSTOMERS = 40, 30, 12
+LONGEST_SECONDS = 900
+FLOORS = {"worker kills observed": 24, "driver kills observed": 20, "executor kills observed": 2, "comparisons": 30}
+"""What the long profile must reach."""
+
+_SCHEMAS = {
+    "orders": pa.schema(
+        [
+            ("op", pa.string()),
+            ("order_id", pa.int64()),
+            ("customer_id", pa.int64()),
+            ("amount", pa.float64()),
+            ("ts", pa.int64()),
+        ]
+    ),
+    "customers": pa.schema([("op", pa.string()), ("customer_id", pa.int64()), ("name", pa.string()), ("ts", pa.int64())]),
+}
+
+
+@dataclass
+class Death:
+    """Say how a run of the program ended.
+
+    Args:
+        status: its exit status; negative for a signal.
+        said: what it said, line by line.
+        error: the end of its standard error.
+    """
+
+    status: int
+    said: list[dict[str, Any]] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def verdict(self) -> dict[str, Any] | None:
+        """Return what it found at the end, when it came that far."""
+        return next((line for line in self.said if "equal" in line), None)
+
+
+def write_files(place: Path, *, epochs: int, seed: int) -> None:
+    """Write the input: one file per side and epoch, with inserts, updates, moved keys, deletes and late changes."""
+    draw = random.Random(seed)
+    for name, schema in _SCHEMAS.items():
+        directory = place / name
+        directory.mkdir(parents=True)
+        for epoch in range(epochs):
+            rows = [_row(draw, name, epoch * 100 + number) for number in range(ORDERS if name == "orders" else CUSTOMERS)]
+            path = directory / f"{epoch:04d}.parquet"
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+            os.utime(path, (1_600_000_000 + epoch, 1_600_000_000 + epoch))  # Spark takes files by their time
+
+
+def _row(draw: random.Random, name: str, moment: int) -> dict[str, Any]:
+    late = draw.random() < 0.1
+    row: dict[str, Any] = {"op": "d" if draw.random() < 0.15 else "u", "ts": max(0, moment - 150) if late else moment}
+    customer = None if name == "orders" and draw.random() < 0.05 else draw.randrange(KEYS)
+    row["customer_id"] = customer
+    if name == "orders":
+        return {**row, "order_id": draw.randrange(3 * KEYS), "amount": draw.randrange(1000) / 8}
+    return {**row, "name": f"customer {customer} as of {moment}"}
+
+
+def expected(place: Path, epochs: int) -> Counts:
+    """Return the full join of what the first files of either side make, by dicts alone."""
+    orders, customers = (
+        _table(place / name, epochs, key) for name, key in (("orders", "order_id"), ("customers", "customer_id"))
+    )
+    rows: Counts = {}
+    matched = set()
+    for order in orders.values():
+        customer = customers.get(order["customer_id"])
+        matched.add(order["customer_id"])
+        name, ts = (None, None) if customer is None else (customer["name"], customer["ts"])
+        row = (order["customer_id"], order["order_id"], order["amount"], order["ts"], name, ts)
+        rows[row] = rows.get(row, 0) + 1
+    for key, customer in customers.items():
+        if key not in matched:
+            rows[key, None, None, None, customer["name"], customer["ts"]] = 1
+    return rows
+
+
+def _table(directory: Path, epochs: int, key: str) -> dict[Any, dict[str, Any]]:
+    """Return key to row: the largest sequence wins, and of equals the later one."""
+    newest: dict[Any, dict[str, Any]] = {}
+    for epoch in range(epochs):
+        for row in pq.read_table(directory / f"{epoch:04d}.parquet").to_pylist():
+            if row[key] not in newest or row["ts"] >= newest[row[key]]["ts"]:
+                newest[row[key]] = row
+    return {name: row for name, row in newest.items() if row["op"] != "d"}
+
+
+def emitted(place: Path) -> tuple[int, Counts]:
+    """Return how many epochs the changelog has, and the sum of their deltas."""
+    changelog = place / "changelog"
+    epochs = committed_epochs(changelog) if changelog.exists() else []
+    rows: Counts = {}
+    if epochs:
+        for line in read_changelog(changelog).to_pylist():
+            weight = line.pop("_weight")
+            row = tuple(line.values())
+            rows[row] = rows.get(row, 0) + weight
+    return len(epochs), {row: weight for row, weight in rows.items() if weight}
+
+
+def compare(place: Path, tally: Tally, where: str) -> int:
+    """Hold what is committed against the join of as many files; return how many epochs are."""
+    epochs, rows = emitted(place)
+    tally.compare(rows, expected(place, epochs), f"{where}, {epochs} epochs")
+    return epochs
+
+
+@contextmanager
+def program(place: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the program in a process group of its own; whatever is left of the group is ended afterwards."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    with (place / "stderr").open("a") as errors:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "faults.spark_program", str(place), *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield child
+        finally:
+            _end_group(child)
+            child.wait()
+
+
+def run(place: Path, *arguments: str) -> Death:
+    """Run the program to its end, whichever that is."""
+    with program(place, *arguments) as child:
+        out = child.communicate(timeout=LONGEST_SECONDS)[0]
+    return Death(child.returncode, list(_lines(out.splitlines())), (place / "stderr").read_text()[-3000:])
+
+
+def workers(place: Path, tally: Tally, *, epochs: int, killing: Sequence[int], seed: int) -> None:
+    """Kill every worker in attempts 0 and 1 of some epochs; Spark tries again."""
+    write_files(place, epochs=epochs, seed=seed)
+    death = run(place, "--kill-workers", ",".join(map(str, killing)))
+    _finish(place, tally, death, "workers", epochs)
+
+
+def commits(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], seed: int, killing: Sequence[int] = ()) -> None:
+    """End the driver at chosen moments, such as `before-output@3`, one after the other; and workers in some epochs."""
+    write_files(place, epochs=epochs, seed=seed)
+    mortal = ("--kill-workers", ",".join(map(str, killing)))
+    for moment in moments:
+        tally.count("driver kills injected")
+        death = run(place, *mortal, "--kill-driver", moment)
+        _count_death(tally, death, f"commits, {moment}")
+        compare(place, tally, f"commits, after {moment}")
+    _finish(place, tally, run(place, *mortal), "commits", epochs)
+
+
+def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int) -> None:
+    """Kill the driver at random times after its query has started: half of the times alone, else with its JVM and workers."""
+    write_files(place, epochs=epochs, seed=seed)
+    draw = random.Random(seed)
+    done = 0
+    for number in range(kills):
+        tally.count("driver kills injected")
+        with program(place, "--kill-workers", str(done + 1)) as child:
+            said = _wait_until_ready(child)
+            time.sleep(draw.uniform(0, 6))
+            if draw.random() < 0.5:
+                child.kill()
+            else:
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            if draw.random() < 0.5:
+                _end_group(child)  # else the next driver meets a JVM that has not noticed yet
+            death = Death(child.returncode, said, (place / "stderr").read_text()[-3000:])
+        _count_death(tally, death, f"drivers, kill {number}")
+        done = compare(place, tally, f"drivers, after kill {number}")
+    _finish(place, tally, run(place), "drivers", epochs)
+
+
+def executors(place: Path, tally: Tally, *, epochs: int, killing: int, seed: int) -> None:
+    """Kill one of two executors in the middle of an epoch; each keeps local state of its own."""
+    write_files(place, epochs=epochs, seed=seed)
+    tally.count("executor kills injected")
+    cluster = ("--master", "local-cluster[2,1,1024]", "--local-state", "state", "--buckets", "4")
+    death = run(place, *cluster, "--kill-executor", str(killing))
+    # The bucket whose executor died was answered again by a worker of another one.
+    attempts = [line for path in (place / "faults").glob(f"attempt-{killing}-0-*") for line in path.read_text().split()]
+    if (place / "faults" / f"executor-{killing}").exists() and len(set(attempts)) > 1:
+        tally.count("executor kills observed")
+    _finish(place, tally, death, "executors", epochs)
+
+
+def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int) -> None:
+    """Count the worker kills of a search, and what its last run found."""
+    faults = place / "faults"
+    injected = [path.name.split("-")[1:] for path in faults.glob("worker-*")]
+    observed = [name for name in injected if (faults / f"attempt-{name[0]}-{name[1]}-{int(name[2]) + 1}").exists()]
+    tally.count("worker kills injected", len(injected))
+    tally.count("worker kills observed", len(observed))
+    if death.status or death.verdict is None:
+        tally.problem(f"{where}: the last run ended with status {death.status}: {death.error}")
+        return
+    tally.count("comparisons with Spark")
+    if not death.verdict["equal"]:
+        tally.problem(f"{where}: {death.verdict['text']}")
+    if compare(place, tally, f"{where}, at the end") != epochs:
+        tally.problem(f"{where}: not all of {epochs} epochs were committed")
+
+
+def _count_death(tally: Tally, death: Death, where: str) -> None:
+    if death.status == -signal.SIGKILL:
+        tally.count("driver kills observed")
+    elif death.verdict is None:
+        tally.problem(f"{where}: the driver ended by itself, with status {death.status}: {death.error}")
+
+
+def _wait_until_ready(child: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """Read until the query runs."""
+    said: list[dict[str, Any]] = []
+    if child.stdout is None:
+        raise RuntimeError("the program was started without a pipe")
+    for line in child.stdout:
+        said += _lines([line])
+        if said and "ready" in said[-1]:
+            break
+    return said
+
+
+def _lines(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        if line.startswith("{"):
+            yield json.loads(line)
+
+
+def _end_group(child: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # nobody is left
+
+
+def short_of(tally: Tally, floors: dict[str, int]) -> list[str]:
+    """Return what is wrong with a search: its problems, and the counts that are too low."""
+    low = [f"{name}: {tally.of(name)}, and {least} were wanted" for name, least in floors.items() if tally.of(name) < least]
+    return tally.problems + low
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run all searches and print what they counted."""
+    parser = argparse.ArgumentParser(prog="python -m faults.spark_faults")
+    parser.add_argument("--long", action="store_true", help="what make soak runs; else one search of each kind")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", help="a regular expression for the searches to run")
+    parser.add_argument("--keep", type=Path, help="directory to work in, kept afterwards")
+    given = parser.parse_args(arguments)
+    base = given.keep or Path(tempfile.mkdtemp(prefix="zset_join-spark-faults-"))
+    tally, seed = Tally(), given.seed
+    moments = [f"{when}@{epoch}" for epoch, when in enumerate(("before-commit", "before-output", "after-output") * 3)]
+    searches = {
+        "workers": lambda place: workers(place, tally, epochs=12, killing=(0, 2, 3, 7, 8, 9), seed=seed),
+        "commits": lambda place: commits(place, tally, epochs=12, moments=moments if given.long else moments[:3], seed=seed),
+        "drivers": lambda place: drivers(place, tally, epochs=120, kills=20 if given.long else 2, seed=seed),
+        "executors": lambda place: executors(place, tally, epochs=12, killing=4, seed=seed),
+        "executors-in-epoch-0": lambda place: executors(place, tally, epochs=6, killing=0, seed=seed + 1),
+    }
+    for name, search in searches.items():
+        if given.only is None or re.fullmatch(given.only, name):
+            before = tally.seconds
+            search(base / name)
+            print(f"{name}: {tally.seconds - before:.0f} s; so far {tally}", flush=True)  # noqa: T201 - the report
+    problems = short_of(tally, FLOORS if given.long and given.only is None else {"comparisons with Spark": 1})
+    for problem in problems:
+        print(f"FAILED: {problem}")  # noqa: T201
+    if given.keep is None:
+        shutil.rmtree(base, ignore_errors=True)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,264 @@
+"""A join in Spark as a program of its own, made to be killed: driver, workers, executors.
+
+    python -m faults.spark_program PLACE [--master local[2,4]] [--kill-workers E,E] [--kill-executor E] [--kill-driver WHEN@E]
+
+It reads the files below PLACE/orders and PLACE/customers, one of each per epoch, keeps `orders FULL JOIN customers` as a
+Parquet changelog in PLACE/changelog, and ends when all files are read. Orders are routed, customers are not. On its
+standard output it says JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals
+Spark's own batch join of the files.
+
+Faults are injected from outside the product: workers and executors die in the part writer that travels to them, the driver
+in the observer of its file operations. Every fault leaves a file in PLACE/faults *before* it strikes; that it struck is
+seen by what comes after (a later attempt, another executor, the end of the process).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.record import PartEntry
+from zset_join.storage.operations import Operation, observe
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from zset_join.spark import JoinedStream
+    from zset_join.spark.parts import PartWriter
+
+__all__ = ["KILLED_ATTEMPTS", "main", "note_attempt", "spark_home"]
+
+KILLED_ATTEMPTS = 2
+_CLUSTER = "local-cluster"
+
+
+@dataclass(frozen=True)
+class MortalParts:
+    """Write parts as the product does, and die in chosen epochs: in the middle of a part, or after it and before the log.
+
+    Args:
+        inner: the product's writer.
+        faults: directory of the files that faults leave.
+        worker_epochs: epochs in whose attempts 0 and 1 the Python worker is killed.
+        executor_epoch: epoch in whose attempt 0 of bucket 0 the executor is killed; -1 for none.
+    """
+
+    inner: PartWriter
+    faults: Path
+    worker_epochs: frozenset[int]
+    executor_epoch: int
+
+    def write(
+        self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
+    ) -> list[PartEntry]:
+        """Write a part, or die."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = 0 if context is None else context.attemptNumber()
+        note_attempt(self.faults, f"attempt-{tick.epoch}-{bucket}-{attempt}")
+        if tick.epoch == self.executor_epoch and bucket == 0 and _is_first(self.faults / f"executor-{tick.epoch}"):
+            os.kill(_parent_of(os.getppid()), signal.SIGKILL)
+            time.sleep(60)  # this worker goes down with it
+        dies = tick.epoch in self.worker_epochs and attempt < KILLED_ATTEMPTS
+        name = f"worker-{tick.epoch}-{bucket}-{attempt}"
+        if dies and attempt == 0:
+            chunks = _fatal(chunks, self.faults / name)
+        parts = self.inner.write(files, bucket, tick, schema, chunks)
+        if dies:
+            _die(self.faults / name)
+        return parts
+
+
+def note_attempt(faults: Path, name: str) -> None:
+    """Leave a line that says that an attempt came as far as its answer, and which process started its worker."""
+    with (faults / name).open("a") as file:
+        file.write(f"{os.getppid()}\n")
+
+
+def spark_home(directory: Path) -> Path:
+    """Return a SPARK_HOME for a local cluster: the installed package, but with a place of its own for executors to work in."""
+    import pyspark
+
+    home = directory / "spark-home"
+    home.mkdir(exist_ok=True)
+    for path in Path(pyspark.__file__).parent.iterdir():
+        link = home / path.name
+        if path.name != "work" and not link.exists():
+            link.symlink_to(path)
+    return home
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the program; see the module header."""
+    parser = argparse.ArgumentParser(prog="python -m faults.spark_program")
+    parser.add_argument("place", type=Path)
+    parser.add_argument("--master", default="local[2,4]")
+    parser.add_argument("--locality", default="auto")
+    parser.add_argument("--buckets", type=int, default=2)
+    parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
+    parser.add_argument("--kill-workers", default="", help="epochs, with commas")
+    parser.add_argument("--kill-executor", type=int, default=-1, help="an epoch")
+    parser.add_argument("--kill-driver", default="", help="before-commit, before-output or after-output, @, an epoch")
+    given = parser.parse_args(arguments)
+    (given.place / "faults").mkdir(exist_ok=True)
+    session = _session(given.place, given.master)
+    with ExitStack() as stack:
+        if given.kill_driver:
+            when, _, epoch = given.kill_driver.partition("@")
+            stack.enter_context(observe(_killer(when, int(epoch), given.place / "faults")))
+        equal = _run(session, given)
+    session.stop()
+    return 0 if equal else 1
+
+
+def _run(session: SparkSession, given: argparse.Namespace) -> bool:
+    place = given.place
+    joined = _joined(session, place)
+    writer = (
+        joined.writeStream.option("checkpointLocation", str(place / "checkpoint"))
+        .option("localStateDir", given.local_state or str(place / "local-state"))
+        .option("locality", given.locality)
+        .option("buckets", given.buckets)
+        .option("snapshotAfterBytes", 20_000)
+        .trigger(availableNow=True)
+        .toParquet(place / "changelog")
+    )
+    output = writer._output
+    if output is None:
+        raise RuntimeError("toParquet chose no output")
+    mortal = frozenset(int(epoch) for epoch in given.kill_workers.split(",") if epoch)
+    output.parts = MortalParts(output.parts, place / "faults", mortal, given.kill_executor)
+    query = writer.start()
+    _say({"ready": query.id})
+    told = -1
+    while True:
+        stopped = query.awaitTermination(0.1)
+        for entry in list(query._runner.progress.entries):
+            if entry["epoch"] > told:
+                told = entry["epoch"]
+                _say(entry)
+        if stopped:
+            break
+    report = query.verify(_final(session, place, "orders", "order_id"), _final(session, place, "customers", "customer_id"))
+    _say({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
+    return report.equal
+
+
+def _joined(session: SparkSession, place: Path) -> JoinedStream:
+    from zset_join.spark import changes
+
+    streams = {}
+    for name, key in (("orders", "order_id"), ("customers", "customer_id")):
+        schema = session.read.parquet(str(place / name)).schema
+        rows = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / name))
+        streams[name] = changes(
+            rows, name=name, keys=[key], sequence_by="ts", apply_as_deletes="op = 'd'", except_column_list=["op"]
+        )
+    return streams["orders"].join(streams["customers"], on="customer_id", how="full")
+
+
+def _final(session: SparkSession, place: Path, name: str, key: str) -> DataFrame:
+    """Return the table that all files make, by Spark alone."""
+    session.read.parquet(str(place / name)).createOrReplaceTempView(name)
+    return session.sql(
+        f"select * except(newest, op) from (select *, row_number() over (partition by {key} order by ts desc) newest "
+        f"from {name}) where newest = 1 and op <> 'd'"
+    )
+
+
+def _session(place: Path, master: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    from zset_join.spark import cluster_settings
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if master.startswith(_CLUSTER):
+        os.environ["SPARK_HOME"] = str(spark_home(place))
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("zset_join faults")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.memory", "512m")
+        .config("spark.local.dir", str(place / "spark-local"))
+        .config(map=cluster_settings())
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(place / "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+    )
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def _killer(when: str, epoch: int, faults: Path) -> Callable[[Operation, Callable[[], Any]], Any]:
+    """Return an observer that ends this process at a moment of an epoch.
+
+    before-commit: the tasks are done, and no commit record is there. before-output: the record is there, the output lacks the
+    epoch. after-output: the output has it, and Spark does not know that.
+    """
+    record, shown = f"/zset/commits/{epoch:020d}.json", f"/changelog/epoch={epoch:08d}"
+
+    def observer(operation: Operation, act: Callable[[], Any]) -> Any:
+        named = (operation.target or operation.path, operation.kind in ("rename", "link", "replace", "put"))
+        if when == "before-commit" and named[0].endswith(record) and named[1]:
+            _die(faults / f"driver-{when}-{epoch}")
+        found = act()
+        if when == "before-output" and named[0].endswith(record) and named[1]:
+            _die(faults / f"driver-{when}-{epoch}")
+        if when == "after-output" and named[0].endswith(shown) and named[1]:
+            _die(faults / f"driver-{when}-{epoch}")
+        return found
+
+    return observer
+
+
+def _fatal(chunks: Iterable[ZSet], fault: Path) -> Iterator[ZSet]:
+    for chunk in chunks:
+        yield chunk
+        _die(fault)
+
+
+def _die(fault: Path) -> None:
+    fault.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_first(fault: Path) -> bool:
+    """Say whether a fault strikes for the first time, and note that it does."""
+    try:
+        fault.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _parent_of(process: int) -> int:
+    text = Path(f"/proc/{process}/stat").read_text()
+    return int(text.rpartition(")")[2].split()[1])
+
+
+def _say(found: dict[str, Any]) -> None:
+    print(json.dumps(found), flush=True)  # noqa: T201 - this is what the program is for
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

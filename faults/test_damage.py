@@ -1,0 +1,49 @@
+"""A damaged checkpoint is refused, or the damage is where nobody reads; a wrong answer is never given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.damage import search_bytes, search_files
+from faults.profiles import chosen
+from faults.tally import Tally
+
+# The long profile injures every byte of every file.
+SAMPLE = chosen(short=250, long=None)
+BYTES = chosen(short=250, long=15_000)
+SWAPS = chosen(short=150, long=None)
+FILES = chosen(short=220, long=2_000)
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+def test_every_flipped_byte_is_detected(scratch: Path, tally: Tally) -> None:
+    search_bytes("flips", scratch, tally, sample=SAMPLE)
+
+    assert tally.problems == []
+    assert tally.of("damages detected") + tally.of("damages of files that nobody reads") == tally.of("damages injected")
+    assert tally.of("damages injected") >= BYTES
+    assert tally.of("damages detected") >= BYTES // 3
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+def test_every_cut_file_is_detected(scratch: Path, tally: Tally) -> None:
+    search_bytes("cuts", scratch, tally, sample=SAMPLE)
+
+    assert tally.problems == []
+    assert tally.of("damages detected") + tally.of("damages of files that nobody reads") == tally.of("damages injected")
+    assert tally.of("damages injected") >= BYTES
+    assert tally.of("damages detected") >= BYTES // 3
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+def test_every_missing_empty_longer_or_swapped_file_is_detected(scratch: Path, tally: Tally) -> None:
+    search_files(scratch, tally, sample=SWAPS)
+
+    assert tally.problems == []
+    assert tally.of("damages detected") + tally.of("damages of files that nobody reads") == tally.of("damages injected")
+    assert tally.of("damages injected") >= FILES
+    assert tally.of("damages detected") >= FILES // 3

@@ -1,0 +1,38 @@
+"""Errors of the operating system: the epoch fails whole, says why, and is right when it is tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.driver import Kind
+from faults.histories import Shape
+from faults.io_errors import search
+from faults.profiles import chosen
+from faults.tally import Tally
+
+ERRORS_OF_A_QUERY = chosen(short=60, long=1_500)
+FAULTS = ("EIO", "ENOSPC", "half a write, then ENOSPC", "half a write", "failed sync")
+QUERIES: tuple[tuple[str, Shape, Kind], ...] = (
+    ("full", "upserts", "changelog"),
+    ("left_anti", "changelog", "changelog"),
+    ("left", "upserts", "view"),
+)
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+@pytest.mark.parametrize(("how", "shape", "kind"), QUERIES)
+def test_an_epoch_that_meets_an_error_fails_whole_and_its_retry_is_right(
+    how: str, shape: Shape, kind: Kind, scratch: Path, tally: Tally
+) -> None:
+    search(how, shape, kind, scratch, tally, wanted=ERRORS_OF_A_QUERY)
+
+    assert tally.problems == []
+    assert (tally.lost, tally.doubled) == (0, 0)
+    assert tally.of("errors observed") >= ERRORS_OF_A_QUERY
+    assert [fault for fault in FAULTS if tally.of(fault) == 0] == []
+    assert tally.of("epochs that failed") >= ERRORS_OF_A_QUERY // 2
+    assert tally.of("comparisons") >= 2 * ERRORS_OF_A_QUERY

@@ -1,0 +1,56 @@
+"""SIGKILL before and after the operations of an epoch: nothing is lost, nothing is doubled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.driver import Kind
+from faults.histories import HOWS, Shape, recorded_history
+from faults.kills import search, search_moments
+from faults.profiles import chosen
+from faults.tally import Tally
+
+# Six join types: the long profile kills more than 10,000 times.
+KILLS_OF_A_JOIN = chosen(short=40, long=1_700)
+# Logs are merged in epoch 3, snapshots are written and old files removed in 6 and 7.
+EPOCHS = chosen(short=(3, 6), long=(3, 6, 7))
+POINTS_OF_AN_EPOCH = chosen(short=16, long=None)
+EPOCHS_BESIDE = chosen(short=(3, 6), long=(0, 1, 2, 3, 4, 5, 6, 7))
+POINTS_BESIDE = chosen(short=3, long=25)
+
+TIMES_OF_AN_EPOCH = chosen(short=4, long=100)
+
+BESIDE: tuple[tuple[Shape, Kind], ...] = (("changelog", "changelog"), ("upserts", "view"), ("changelog", "view"))
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+@pytest.mark.parametrize("how", HOWS)
+def test_a_killed_epoch_is_neither_lost_nor_doubled(how: str, scratch: Path, tally: Tally) -> None:
+    search(
+        recorded_history(how, "upserts", seed=1), "changelog", scratch / "main", tally, epochs=EPOCHS, points=POINTS_OF_AN_EPOCH
+    )
+    for shape, kind in BESIDE:
+        directory = scratch / f"{shape}-{kind}"
+        search(recorded_history(how, shape, seed=2), kind, directory, tally, epochs=EPOCHS_BESIDE, points=POINTS_BESIDE)
+
+    assert tally.problems == []
+    assert (tally.lost, tally.doubled) == (0, 0)
+    assert tally.of("kills observed") >= KILLS_OF_A_JOIN
+    assert tally.of("comparisons") >= 2 * KILLS_OF_A_JOIN
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+@pytest.mark.parametrize("kind", ["changelog", "view"])
+def test_a_process_killed_at_any_time_loses_and_doubles_nothing(kind: Kind, scratch: Path, tally: Tally) -> None:
+    history = recorded_history("full", "upserts", seed=3)
+
+    search_moments(history, kind, scratch, tally, epochs=EPOCHS, times=TIMES_OF_AN_EPOCH)
+
+    assert tally.problems == []
+    assert (tally.lost, tally.doubled) == (0, 0)
+    assert tally.of("kills observed") >= TIMES_OF_AN_EPOCH * len(EPOCHS) // 2
+    assert tally.of("comparisons") >= 2 * TIMES_OF_AN_EPOCH * len(EPOCHS)
