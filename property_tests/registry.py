@@ -15,11 +15,15 @@ from typing import Any, Protocol
 
 from hypothesis import strategies as st
 
+from property_tests.aggregate_preaggregated import build_preaggregated
+from property_tests.aggregate_reference import build_reference_aggregate
+from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate
 from property_tests.oracle import Counts, row_identity
 from property_tests.reference_join import ReferenceJoin
 from property_tests.routed_join import RoutedJoin
 from property_tests.shapes import HOWS, JoinSpec, Mode, RouteSpec, Spec
 from property_tests.strategies import join_specs, route_specs
+from property_tests.view_shapes import VIEW_KINDS, ViewKind, ViewSpec, build_view, view_specs
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
@@ -68,6 +72,14 @@ MODE_PAIRS: tuple[tuple[Mode, Mode], ...] = (
     ("upsert", "changelog"),
 )
 ROUTE_MODES: tuple[Mode, ...] = ("upsert", "sequenced")
+AGGREGATE_MODES: tuple[Mode, ...] = ("changelog", "keyed_changelog", "append")
+VIEW_MODES: tuple[Mode, ...] = ("changelog", "append")
+_NO_DIRECTORY = "it maps one delta to one answer and keeps nothing, so there is no directory to open again"
+_NO_ROWS = "what was reduced before the shuffle does not know its rows any more, so none of them can be named"
+_NO_FILES = "the reference keeps its rows in memory only; the laws about directories are the product's to obey"
+_NO_MEMORY = "it remembers no row, so it cannot know that a retraction takes back what was never there"
+_NOT_NOTICED = "sums do not name rows: a retraction of a row that was never there shows only once its group is empty"
+_KNOWS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
 
 
 class IllegalAnswerError(AssertionError):
@@ -121,6 +133,28 @@ class SumView:
         return dict(self._counts)
 
 
+class GroupView(SumView):
+    """The groups of an aggregate: the sum of the answers, one row per group.
+
+    Args:
+        key_columns: how many columns name a group.
+    """
+
+    def __init__(self, key_columns: int) -> None:
+        super().__init__()
+        self._key_columns = key_columns
+
+    def take(self, answer: Sequence[ZSet]) -> None:
+        """Add the answer; a group may not have two rows, nor one row twice."""
+        super().take(answer)
+        seen: set[tuple[Hashable, ...]] = set()
+        for row, weight in self.counts().items():
+            key = row[: self._key_columns]
+            if weight != 1 or key in seen:
+                raise IllegalAnswerError(f"group {key} has more than one row: {row} stands there {weight} times")
+            seen.add(key)
+
+
 class RouteView:
     """The buckets behind a route: each finds a row by primary key, but only among the rows of its own join key."""
 
@@ -162,7 +196,7 @@ class RouteView:
 class Subject:
     """One operator description under test, with the way to build it."""
 
-    spec: Spec
+    spec: Spec | AggregateSpec | ViewSpec
     build: Build
     live_rows: Callable[[Operator], int]
 
@@ -172,7 +206,9 @@ class Subject:
 
     def view(self) -> View:
         """Return an empty reader of its output."""
-        return SumView() if isinstance(self.spec, JoinSpec) else RouteView(self.spec.relation)
+        if isinstance(self.spec, AggregateSpec):
+            return GroupView(len(self.spec.group_by))
+        return RouteView(self.spec.relation) if isinstance(self.spec, RouteSpec) else SumView()
 
     def __repr__(self) -> str:
         return repr(self.spec)
@@ -298,12 +334,69 @@ def registered_join(
     return Registered(name, join_specs(how, *modes, **drawn), build, live_rows, exemptions)
 
 
+def registered_aggregate(mode: Mode, *, excused: Mapping[str, str] | None = None, **drawn: Any) -> Registered:
+    """Return the entry of aggregates over one mode; `drawn` narrows what `aggregate_specs` draws."""
+    exemptions = {"duplicate_delivery_is_invisible": _NO_DUPLICATES, **(excused or {})}
+    if mode == "append":
+        exemptions["undo_is_complete"] = _NO_UNDO
+    name = "-".join(
+        [
+            "aggregate",
+            "all" if drawn.get("is_global") else "groups",
+            *([] if drawn.get("knows_values", True) else ["sums"]),
+            mode,
+        ]
+    )
+    return Registered(name, aggregate_specs(mode, **drawn), build_aggregate, hash_join_live_rows, exemptions)
+
+
+def registered_view(kind: ViewKind, mode: Mode) -> Registered:
+    """Return the entry of one kind of view over inputs in one mode."""
+    exemptions = {"duplicate_delivery_is_invisible": _NO_DUPLICATES}
+    if mode == "append":
+        exemptions["undo_is_complete"] = _NO_UNDO
+    if kind != "distinct":
+        exemptions["reopening_is_invisible"] = _NO_DIRECTORY
+        if mode != "append":
+            exemptions |= {"quarantine_keeps_the_books": _NO_MEMORY, "errors_apply_nothing": _NO_MEMORY}
+    return Registered(f"{kind}-{mode}", view_specs(kind, mode), build_view, hash_join_live_rows, exemptions)
+
+
 REGISTRY: tuple[Registered, ...] = (
     *(
         registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows)
         for how in HOWS
         for modes in MODE_PAIRS
     ),
+    *(registered_aggregate(mode, is_global=is_global) for mode in AGGREGATE_MODES for is_global in (False, True)),
+    *(
+        registered_aggregate("changelog", is_global=is_global, knows_values=False, excused=_KNOWS_NO_VALUES)
+        for is_global in (False, True)
+    ),
+    *(
+        Registered(
+            f"reference-aggregate-{'all' if is_global else 'groups'}",
+            aggregate_specs("changelog", is_global=is_global),
+            build_reference_aggregate,
+            reference_live_rows,
+            dict.fromkeys(("reopening_is_invisible", "replay_after_crash_is_invisible"), _NO_FILES)
+            | {"duplicate_delivery_is_invisible": _NO_DUPLICATES},
+        )
+        for is_global in (False, True)
+    ),
+    *(
+        Registered(
+            f"preaggregated-{'sums' if sums else 'values'}-{'all' if is_global else 'groups'}",
+            aggregate_specs("changelog", is_global=is_global, knows_values=not sums),
+            build_preaggregated,
+            hash_join_live_rows,
+            dict.fromkeys(("quarantine_keeps_the_books", "errors_apply_nothing"), _NO_ROWS)
+            | {"duplicate_delivery_is_invisible": _NO_DUPLICATES},
+        )
+        for sums in (False, True)
+        for is_global in (False, True)
+    ),
+    *(registered_view(kind, mode) for kind in VIEW_KINDS for mode in VIEW_MODES),
     *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
     *(
         registered_join(

@@ -11,6 +11,7 @@ only after the 12th byte, the ends of int64, decimals of two scales.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from property_tests import oracle
 from zset_join.relation import ChangelogMode, Relation
 
 __all__ = [
+    "AGGREGATE_PAYLOADS",
     "HOWS",
     "KEY_SHAPES",
     "MARKER",
@@ -173,6 +175,27 @@ PAYLOADS: dict[str, tuple[pa.DataType, Values]] = {
     "float64": (pa.float64(), _FLOAT_POOL),
     "list": (pa.list_(pa.int64()), ([], None, [1], [1, None])),
     "struct": (_POINT, ({"a": 1, "b": "x"}, None, {"a": 1, "b": None})),
+}
+AGGREGATE_PAYLOADS: dict[str, tuple[pa.DataType, Values]] = {  # what an aggregate under test may have in `v`
+    **PAYLOADS,
+    "int8": (pa.int8(), (1, -1, 127, None, -128)),
+    "big_int64": (pa.int64(), (2**57, -(2**57), 1, None, 2**57 - 1)),
+    "float32": (pa.float32(), (0.5, -0.0, _NAN, None, 0.10000000149011612, 2.0**127)),
+    "extreme_float64": (
+        pa.float64(),
+        (1e300, 5e-324, -1e300, None, 0.1, 1e-30, math.inf, -math.inf),
+    ),
+    "tame_float64": (pa.float64(), (0.1, 0.2, -0.3, None, 1e10, 1e-10, 3.0)),
+    "decimal": (pa.decimal128(10, 2), (Decimal("1.10"), Decimal("-2.55"), None, Decimal("0.01"), Decimal("99999999.99"))),
+    "wide_decimal": (
+        pa.decimal128(33, 6),
+        (Decimal("1" * 26 + ".123456"), Decimal("-" + "9" * 26 + ".999999"), None, Decimal("0.000001"), Decimal("-3.000000")),
+    ),
+    "date": (pa.date32(), (dt.date(1970, 1, 1), dt.date(1969, 12, 31), None, dt.date(2024, 2, 29))),
+    "timestamp": (pa.timestamp("us", tz="UTC"), (_NOON.replace(tzinfo=_UTC), None, dt.datetime(1901, 1, 1, tzinfo=_UTC))),
+    "bool": (pa.bool_(), (True, False, None)),
+    "binary": (pa.binary(), (b"", b"\xff" * 9, None, b"\xff" * 8, b"\x00")),
+    "uint64": (pa.uint64(), (0, 2**64 - 1, None, 2**63)),
 }
 X_POOLS: tuple[Values, Values] = ((0, 1, 0, None), (1, 2, 0, None))
 F_POOL: Values = (0.0, 1.5, _NAN, -0.0, None)
@@ -361,7 +384,7 @@ def relation_of(
     keys = tuple(f"{key_prefix}{number}" for number in range(len(types)))
     fields: list[tuple[str, pa.DataType]] = [("id", ID_POOLS[id_type][0]), ("id2", pa.int32())]
     fields += list(zip(keys, types, strict=True))
-    fields += [("x", pa.int64()), ("f", pa.float64()), ("v", PAYLOADS[payload][0])]
+    fields += [("x", pa.int64()), ("f", pa.float64()), ("v", AGGREGATE_PAYLOADS[payload][0])]
     if mode == "sequenced":
         fields += [("s", pa.int64()), ("s2", pa.int32())]
     columns: dict[str, tuple[str, ...]] = {

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from property_tests.oracle import row_identity
 from property_tests.shapes import (
+    AGGREGATE_PAYLOADS,
     F_POOL,
     HOWS,
     ID_POOLS,
@@ -50,6 +51,7 @@ __all__ = [
     "histories",
     "join_specs",
     "make_join_spec",
+    "make_knobs",
     "make_route_spec",
     "plant_bad_lines",
     "random_history",
@@ -127,7 +129,7 @@ class _LiveModel:
         self.relation: Relation = spec.inputs[side]
         self.names = self.relation.schema.names
         self.shape = spec.key_shape
-        self.payload_pool = PAYLOADS[spec.payload][1]
+        self.payload_pool = AGGREGATE_PAYLOADS[spec.payload][1]
         self.id_pool = ID_POOLS[spec.id_type][1]
         self.key_positions = self.relation.field_indices(self.relation.primary_key)
         self.live: dict[Identity, list[Any]] = {}  # row identity -> [row, weight], changelog modes only
@@ -302,7 +304,7 @@ def make_join_spec(
         id_type=id_type,
         using=using,
         residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
-        knobs=_make_knobs(pick, hash_bits, chunk_rows),
+        knobs=make_knobs(pick, hash_bits, chunk_rows),
     )
 
 
@@ -312,11 +314,12 @@ def make_route_spec(pick: Pick, mode: Mode) -> RouteSpec:
     payload, id_type = pick(sorted(PAYLOADS)), pick(("float64", "int64", "string"))
     primary_keys: tuple[PrimaryKeyShape, ...] = ("id", "two_ids")
     relation = relation_of(0, mode, shape.name, primary_key=pick(primary_keys), payload=payload, id_type=id_type)
-    knobs = _make_knobs(pick, (32, 4), (65536, 1, 3))
+    knobs = make_knobs(pick)
     return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=knobs)
 
 
-def _make_knobs(pick: Pick, hash_bits: Sequence[int], chunk_rows: Sequence[int]) -> Knobs:
+def make_knobs(pick: Pick, hash_bits: Sequence[int] = (32, 4), chunk_rows: Sequence[int] = (65536, 1, 3)) -> Knobs:
+    """Return knobs; everything is picked."""
     return Knobs(
         hash_bits=pick(hash_bits),
         chunk_rows=pick(chunk_rows),

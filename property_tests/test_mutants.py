@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from property_tests.aggregate_mutants import AGGREGATE_MUTANTS
 from property_tests.laws import LAWS, Law, LawBrokenError
 from property_tests.mutants import SWITCHES, WRAPPERS, Mutant
 from property_tests.registry import Registered
 from property_tests.strategies import histories
 
-MUTANTS = (*SWITCHES, *WRAPPERS)
+MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS)
 _EXAMPLES = 600
 
 

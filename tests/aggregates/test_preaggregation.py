@@ -1,0 +1,89 @@
+"""Deltas that were reduced before the shuffle answer as the deltas themselves do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Change, delete, delta_of, insert, lines_of
+from zset_join.aggregates import AggregateCall
+from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.errors import BadInputError
+from zset_join.operators.aggregate import Aggregate
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+SALES = Relation(
+    name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.float64(), "note": pa.string()}), mode="changelog"
+)
+SUMS = [AggregateCall(function, "price") for function in ("count", "sum", "avg", "var_pop")]
+TASKS = [
+    insert(("A", 0.1, "x"), ("A", 1e300, "x"), ("B", math.nan, "x")),
+    [*insert(("A", 0.2, "y"), ("C", 1.0, "y")), *delete(("A", 1e300, "x"))],
+]
+
+
+def reduced(calls: list[AggregateCall], tasks: list[list[Change]]) -> tuple[Aggregate, ZSet]:
+    """Return the aggregate behind the shuffle, and what the tasks send it."""
+    reduction = Preaggregation(SALES, ["shop"], calls)
+    source = SALES if reduction.is_partial else reduction.relation
+    parts = [reduction.reduce(delta_of(SALES, task)) for task in tasks]
+    aggregate = Aggregate(source, ["shop"], calls, preaggregated=reduction.is_partial)
+    return aggregate, ZSet.concat(parts, schema=reduction.relation.schema)
+
+
+def answers(aggregate: Aggregate, delta: ZSet) -> list[Any]:
+    """Return the sorted answer of a first epoch."""
+    return sorted(lines_of(aggregate.answer(Tick(0), [delta])), key=repr)
+
+
+@pytest.mark.parametrize("more", [[], [AggregateCall("max", "price")]], ids=["sums", "with values"])
+def test_reduced_deltas_answer_alike(more: list[AggregateCall]) -> None:
+    aggregate, delta = reduced([*SUMS, *more], TASKS)
+
+    whole = answers(Aggregate(SALES, ["shop"], [*SUMS, *more]), delta_of(SALES, [line for task in TASKS for line in task]))
+
+    assert answers(aggregate, delta) == whole
+
+
+def test_sums_make_one_partial_line_per_group_and_task() -> None:
+    _, delta = reduced(SUMS, TASKS)
+
+    assert delta.rows.column("shop").to_pylist() == ["A", "B", "A", "C"]
+    assert delta.rows.column("_zset_weight").to_pylist() == [2, 1, 0, 1]
+
+
+def test_a_group_whose_changes_cancel_out_is_not_sent() -> None:
+    _, delta = reduced(SUMS, [[*insert(("A", 0.1, "x")), *delete(("A", 0.1, "y"))]])
+
+    assert len(delta) == 0
+
+
+def test_where_values_are_needed_the_rows_lose_the_columns_that_nobody_reads() -> None:
+    _, delta = reduced([AggregateCall("max", "price")], [insert(("A", 0.1, "x"), ("A", 0.1, "y"))])
+
+    assert delta.to_pylist() == [(("A", 0.1), 2)]
+
+
+def test_partial_lines_that_leave_a_group_with_less_than_nothing_are_refused() -> None:
+    aggregate, delta = reduced(SUMS, [delete(("A", 0.1, "x"))])
+
+    with pytest.raises(BadInputError, match='"sales", epoch 0'):
+        answers(aggregate, delta)
+
+
+def test_a_retraction_from_an_append_only_relation_is_refused_before_the_shuffle() -> None:
+    relation = Relation(name="sales", schema=SALES.schema)
+
+    with pytest.raises(BadInputError, match="append-only"):
+        Preaggregation(relation, ["shop"], SUMS).reduce(delta_of(relation, delete(("A", 0.1, "x"))))
+
+
+def test_an_empty_delta_reduces_to_an_empty_one() -> None:
+    _, delta = reduced(SUMS, [[]])
+
+    assert len(delta) == 0

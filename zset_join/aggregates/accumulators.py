@@ -1,0 +1,359 @@
+"""What a group remembers for its aggregates: counts and exact sums.
+
+An *accumulator* owns some state words of every group and adds the rows of a delta to them. Several aggregates may read one
+accumulator: sum(x), avg(x) and count(x) share one. Its first word always counts the values that are not NULL (and pass
+its filter), so a retraction that takes more than there is shows.
+
+| accumulator | state words | for |
+|---|---|---|
+| `CountOf` | 1 | count |
+| `SumOfIntegers` | 3 | sum, avg of integers and of decimals of up to 18 digits |
+| `SumOfDecimals` | 5 | sum, avg of wider decimals |
+| `SumOfFloats` | 6 | sum, avg of floats |
+| `MomentsOfFloats` | 13 | variance and standard deviation of anything, which are floats to Spark |
+| `zset_join.aggregates.multisets.ValuesOf` | 3 | min, max, count distinct, lists and sets |
+
+The law: the words after an epoch depend on the live rows of the group and on nothing else, neither on their order nor on rows
+that came and went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.aggregates.lines import Int64s, Lines
+from zset_join.kernels import aggregate_floats as floats
+from zset_join.kernels.aggregate_sums import add_counts, add_integers, add_partial_words
+from zset_join.key_types import storage_type
+from zset_join.row_conversion import plain
+
+__all__ = ["Accumulator", "CountOf", "MomentsOfFloats", "Source", "StateHeap", "SumOfDecimals", "SumOfFloats", "SumOfIntegers"]
+
+NARROW_DECIMAL_DIGITS = 18
+"""Decimals of so many digits are added as integers of 64 bits."""
+
+_MAX_DIGITS = 38
+_EXACT_INTEGERS, _EXACT_POWERS = 1 << 53, 22  # integers and powers of ten that a double holds exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an accumulator reads.
+
+    Args:
+        columns: names of input columns.
+        types: their types.
+        filter: number of the filter whose rows count, -1 for all rows.
+    """
+
+    columns: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+    filter: int = -1
+
+
+class StateHeap(Protocol):
+    """The heap of a state, as far as an accumulator needs it."""
+
+    view: int
+
+    def make_heap_room(self, size: int) -> int:
+        """Make room for so many bytes and return the heap offset up to which there is room; `view` knows where it stands."""
+        ...
+
+
+class Accumulator(Protocol):
+    """Some state words of every group."""
+
+    source: Source
+    words: int
+    at: int
+
+    def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
+        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        ...
+
+    def columns(self) -> list[pa.Field]:
+        """Return the columns in which the words of a group are written down."""
+        ...
+
+    def write(self, lines: Int64s, heap: int) -> list[pa.Array]:
+        """Return these columns for some lines."""
+        ...
+
+    def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
+        """Add words that were written down before."""
+        ...
+
+    def leftover(self, lines: Lines) -> int:
+        """Return an entry that has no rows but still a sum, or -1."""
+        ...
+
+    def store(self, heap: StateHeap, lines: Lines) -> None:
+        """Move what `after` keeps outside of the lines into the heap."""
+        ...
+
+    def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
+        """Rewrite what copied groups keep in the heap, from one state to another."""
+        ...
+
+
+def counted_flags(array: pa.Array) -> tuple[int, int, int]:
+    """Return the addresses of validity and values of an array, and its offset."""
+    buffers = array.buffers()
+    validity = buffers[0].address if buffers[0] is not None and array.null_count else 0
+    values = buffers[1].address if len(buffers) > 1 and buffers[1] is not None else 0
+    return validity, values, array.offset
+
+
+class _Linear:
+    """Words that are added up, with nothing in the heap."""
+
+    def __init__(self, source: Source, words: int) -> None:
+        self.source = source
+        self.words = words
+        self.at = 0
+
+    def columns(self) -> list[pa.Field]:
+        """Return the columns in which the words of a group are written down."""
+        return [pa.field(f"_zset_{self.at}_{word}", pa.int64()) for word in range(self.words)]
+
+    def write(self, lines: Int64s, heap: int) -> list[pa.Array]:  # noqa: ARG002 - part of the protocol
+        """Return these columns for some lines."""
+        return [pa.array(np.ascontiguousarray(lines[:, self.at + word])) for word in range(self.words)]
+
+    def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
+        """Add words that were written down before."""
+        # The count stands in a word of its own; what follows is one number.
+        self._merge_words(lines, columns[:1], 0)
+        self._merge_words(lines, columns[1 : self.words], 1)
+
+    def _merge_words(self, lines: Lines, columns: Sequence[pa.Array], word: int) -> None:
+        if columns:
+            values = np.empty((lines.count, len(columns)), np.int64)
+            for place, column in enumerate(columns):
+                values[:, place] = column.to_numpy(zero_copy_only=False)
+            place = lines.after_address + 8 * (self.at + word)
+            address = int(values.ctypes.data)
+            add_partial_words(lines.count, lines.entry_of, address, len(columns), lines.line_words, place)
+
+    def leftover(self, lines: Lines) -> int:
+        """Return an entry that has no rows but still a sum, or -1."""
+        if self.words == 1:
+            return -1
+        after = lines.after
+        gone = np.flatnonzero(after[:, 0] == 0)
+        left = after[gone, self.at + 1 : self.at + self.words].any(axis=1)
+        return int(gone[left][0]) if left.any() else -1
+
+    def store(self, heap: StateHeap, lines: Lines) -> None:
+        """Do nothing: all words are in the lines."""
+
+    def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
+        """Do nothing: all words were copied with the record."""
+
+
+class CountOf(_Linear):
+    """Count the rows that pass a filter, or the values of a column that are not NULL."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, 1)
+
+    def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
+        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        validity, start = 0, 0
+        array = None
+        if self.source.columns:
+            array = plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0]))
+            if pt.is_null(array.type):
+                return False
+            validity, _, start = counted_flags(array)
+        place = lines.after_address + 8 * self.at
+        return bool(add_counts(lines.count, lines.entry_of, weights, validity, start, lines.line_words, place))
+
+
+class SumOfIntegers(_Linear):
+    """Add integers, or decimals of up to 18 digits, in 128 bits."""
+
+    wide = False
+
+    def __init__(self, source: Source, words: int = 3) -> None:
+        super().__init__(source, words)
+        kind = storage_type(source.types[0])
+        self._kind = pa.decimal128(kind.precision, kind.scale) if pt.is_decimal(kind) else pa.int64()
+        self._step = 16 if pt.is_decimal(kind) else 8
+
+    def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
+        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        array = plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0]))
+        array = array if array.type == self._kind else array.cast(self._kind)
+        validity, values, start = counted_flags(array)
+        place = lines.after_address + 8 * self.at
+        return bool(
+            add_integers(
+                lines.count,
+                lines.entry_of,
+                weights,
+                validity,
+                values,
+                self._step,
+                self.wide,
+                start,
+                lines.line_words,
+                place,
+            )
+        )
+
+
+class SumOfDecimals(SumOfIntegers):
+    """Add decimals of up to 38 digits, in 256 bits."""
+
+    wide = True
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, 5)
+
+
+def _as_floats(array: pa.Array) -> pa.Array:
+    """Return numbers as the nearest doubles. Cost: decimals that have more than 53 bits are written as text and read."""
+    kind = array.type
+    if kind == pa.float64():
+        return array
+    if not pt.is_decimal(kind):
+        return array.cast(pa.float64(), safe=False)
+    if len(array) and kind.scale <= _EXACT_POWERS:
+        wide = array.cast(pa.decimal128(_MAX_DIGITS, kind.scale))
+        halves = np.frombuffer(wide.buffers()[1], np.int64)[2 * wide.offset : 2 * (wide.offset + len(wide))]
+        low, high = halves[0::2], halves[1::2]
+        if not ((high != low >> 63) | (low > _EXACT_INTEGERS) | (low < -_EXACT_INTEGERS)).any():
+            # Both are exact, so their quotient is rounded once.
+            return pa.array(low / float(10**kind.scale), mask=_null_mask(array))
+    return array.cast(pa.string()).cast(pa.float64())
+
+
+def _null_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return which values are NULL, None when no value is."""
+    return np.asarray(array.is_null().to_numpy(zero_copy_only=False)) if array.null_count else None
+
+
+class SumOfFloats:
+    """Add floats exactly."""
+
+    squares = False
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.at = 0
+        self.words = 2 + floats.WINDOW_WORDS + (floats.SQUARE_WORDS if self.squares else 0)
+        self._block_bytes = floats.SQUARE_BLOCK_BYTES if self.squares else floats.BLOCK_BYTES
+        self._owners: npt.NDArray[np.uint8] | None = None
+
+    @property
+    def block_at(self) -> int:
+        """Return the position of the block word in a line."""
+        return self.at + self.words - 1
+
+    def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
+        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        array = _as_floats(plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0])))
+        validity, values, start = counted_flags(array)
+        special = int(floats.count_special(lines.count, validity, values, start))
+        return bool(
+            floats.add_floats(
+                lines.count,
+                lines.entry_of,
+                weights,
+                validity,
+                values,
+                start,
+                lines.line_words,
+                lines.after_address + 8 * self.at,
+                self.squares,
+                lines.heap,
+                self._blocks(special),
+            )
+        )
+
+    def _blocks(self, count: int) -> int:
+        """Return the address of room for so many blocks; it lives as long as the lines do."""
+        self._owners = np.empty(count * self._block_bytes, np.uint8) if count else None
+        return 0 if self._owners is None else int(self._owners.ctypes.data)
+
+    def columns(self) -> list[pa.Field]:
+        """Return the columns in which the words of a group are written down."""
+        words = [pa.field(f"_zset_{self.at}_{word}", pa.int64()) for word in range(self.words - 1)]
+        return [*words, pa.field(f"_zset_{self.at}_block", pa.binary())]
+
+    def write(self, lines: Int64s, heap: int) -> list[pa.Array]:
+        """Return these columns for some lines."""
+        words = [pa.array(np.ascontiguousarray(lines[:, self.at + word])) for word in range(self.words - 1)]
+        blocks = np.ascontiguousarray(lines[:, self.block_at])
+        offsets = np.empty(len(lines) + 1, np.int32)
+        count, total = len(lines), 0
+        for content in (0, 1):
+            target = np.empty(total * content, np.uint8)
+            address = int(target.ctypes.data) if content else 0
+            total = floats.write_blocks(count, blocks, heap, self.squares, int(offsets.ctypes.data), address)
+        validity = pa.array(blocks != 0).buffers()[1]
+        written = pa.Array.from_buffers(pa.binary(), count, [validity, pa.py_buffer(offsets), pa.py_buffer(target)])
+        return [*words, written]
+
+    def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
+        """Add words that were written down before."""
+        count, last = lines.count, 1 + floats.WINDOW_WORDS
+        for begin, end in ((0, 1), (1, last), (last, self.words - 1)):
+            if begin < end:
+                values = np.empty((count, end - begin), np.int64)
+                for word in range(begin, end):
+                    values[:, word - begin] = columns[word].to_numpy(zero_copy_only=False)
+                place = lines.after_address + 8 * (self.at + begin)
+                address = int(values.ctypes.data)
+                add_partial_words(count, lines.entry_of, address, end - begin, lines.line_words, place)
+        blocks = columns[self.words - 1].cast(pa.binary())
+        present = count - blocks.null_count
+        if present:
+            validity, offsets, content = blocks.buffers()
+            floats.merge_blocks(
+                count,
+                lines.entry_of,
+                validity.address if validity is not None and blocks.null_count else 0,
+                offsets.address,
+                content.address,
+                blocks.offset,
+                lines.line_words,
+                lines.after_address + 8 * self.block_at,
+                self.squares,
+                lines.heap,
+                self._blocks(present),
+            )
+
+    def leftover(self, lines: Lines) -> int:
+        """Return an entry that has no rows but still a sum, or -1."""
+        gone = np.flatnonzero(lines.after[:, 0] == 0)
+        left = lines.after[gone, self.at + 1 : self.block_at].any(axis=1)
+        if left.any():
+            return int(gone[left][0])
+        return int(floats.find_leftover(lines.entries, lines.line_words, lines.after_address, self.block_at, lines.heap))
+
+    def store(self, heap: StateHeap, lines: Lines) -> None:
+        """Move what `after` keeps outside of the lines into the heap."""
+        heap.make_heap_room(0 if self._owners is None else 2 * len(self._owners))
+        floats.store_float_blocks(
+            heap.view, lines.entries, lines.line_words, lines.before_address, lines.after_address, self.block_at, self.squares
+        )
+
+    def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
+        """Rewrite what copied groups keep in the heap, from one state to another."""
+        floats.copy_float_blocks(old, new, groups, copied, state_offset + 8 * (self.block_at - 1), self.squares)
+
+
+class MomentsOfFloats(SumOfFloats):
+    """Add floats and their squares exactly."""
+
+    squares = True

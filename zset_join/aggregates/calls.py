@@ -1,0 +1,202 @@
+"""What an aggregate computes: one call per output column.
+
+Names, result types and the treatment of NULL are Spark's:
+
+| function | argument | result |
+|---|---|---|
+| `count` | nothing (rows), or a column (values that are not NULL) | bigint, never NULL |
+| `count_distinct` | one column or more (rows without NULL among them) | bigint, never NULL |
+| `sum` | integer / float / decimal(p,s) | bigint / double / decimal(p+10,s) |
+| `avg`, `mean` | integer or float / decimal(p,s) | double / decimal(p+4,s+4) |
+| `min`, `max` | number, date, time, boolean, string, binary | the column's type |
+| `min_by`, `max_by` (`first`, `last`) | value, order | the value's type: the value where the order is least, largest |
+| `variance`, `var_samp`, `var_pop`, `stddev`, `stddev_samp`, `stddev_pop` | number | double |
+| `collect_list`, `collect_set` | any column | array, never NULL |
+
+An empty group has no line; the one line of an empty global aggregate has 0 in its counts, an empty array in its lists and NULL
+elsewhere. Precision stops at 38 digits.
+
+What is decided here and not in Spark: a sum of floats is exact until it is rounded once, so it does not depend on the order and
+may differ from Spark's in its last digits; of several values with the same order, `min_by` takes the smallest and `max_by` the
+largest (NULL smallest of all); lists and sets come in ascending order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.aggregates.value_codecs import is_orderable
+from zset_join.errors import PlanError
+from zset_join.expressions import Expression, check
+from zset_join.kernels.nested_types import is_nested
+from zset_join.key_types import check_key_type, storage_type
+
+__all__ = ["FUNCTIONS", "AggregateCall", "result_field"]
+
+FUNCTIONS = {
+    "avg": "avg",
+    "collect_list": "collect_list",
+    "collect_set": "collect_set",
+    "count": "count",
+    "count_distinct": "count_distinct",
+    "first": "min_by",
+    "last": "max_by",
+    "max": "max",
+    "max_by": "max_by",
+    "mean": "avg",
+    "min": "min",
+    "min_by": "min_by",
+    "stddev": "stddev_samp",
+    "stddev_pop": "stddev_pop",
+    "stddev_samp": "stddev_samp",
+    "sum": "sum",
+    "var_pop": "var_pop",
+    "var_samp": "var_samp",
+    "variance": "var_samp",
+}
+"""Every function by the names it goes by."""
+
+_MAX_DIGITS = 38
+_COLUMNS = {"count": (0, 1), "count_distinct": (1, None), "min_by": (2, 2), "max_by": (2, 2)}
+_MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AggregateCall:
+    """One output column of an aggregate.
+
+    Args:
+        function: a key of `FUNCTIONS`.
+        columns: the column it reads, or several.
+        name: of the output column; default: as Spark names it, such as `sum(x)`. A filter needs a name.
+        where: only rows that pass count; an expression over columns named with `left(...)`.
+        limit: most values in a list or set; a group that exceeds it stops the epoch.
+
+    Raises:
+        PlanError: an unknown function, or a wrong number of columns.
+
+    >>> AggregateCall("max", "price").name, AggregateCall("count").name
+    ('max(price)', 'count(1)')
+    """
+
+    function: str
+    columns: tuple[str, ...] | str = ()
+    name: str = ""
+    where: Expression | None = None
+    limit: int = 10_000
+
+    def __post_init__(self) -> None:
+        columns = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
+        object.__setattr__(self, "columns", columns)
+        if self.function not in FUNCTIONS:
+            raise PlanError(
+                f"the aggregate function {self.function!r} is unknown; use one of {', '.join(FUNCTIONS)}.",
+                code="UNKNOWN_FUNCTION",
+                function=self.function,
+            )
+        least, most = _COLUMNS.get(self.kind, (1, 1))
+        if len(columns) < least or (most is not None and len(columns) > most):
+            wanted = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} or {most}"
+            raise PlanError(
+                f"{self.function} is given the columns {list(columns)}; it takes {wanted}.",
+                code="AGGREGATE_COLUMNS",
+                function=self.function,
+                columns=columns,
+            )
+        if not self.name:
+            if self.where is not None:
+                raise PlanError(
+                    f"{self._described()} with a filter needs a name of its own; pass name=...",
+                    code="AGGREGATE_NAME",
+                    function=self.function,
+                )
+            object.__setattr__(self, "name", self._described())
+
+    def _described(self) -> str:
+        columns = ", ".join(self.columns)
+        if self.kind == "count":
+            return f"count({columns or '1'})"
+        if self.kind == "count_distinct":
+            return f"count(DISTINCT {columns})"
+        return f"{self.function}({columns})"
+
+    @property
+    def kind(self) -> str:
+        """Return the plain name of the function."""
+        return FUNCTIONS[self.function]
+
+    def __repr__(self) -> str:
+        rest = f" where {self.where!r}" if self.where is not None else ""
+        return f"{self._described()} as {self.name}{rest}"
+
+
+def result_field(call: AggregateCall, schema: pa.Schema, relation: str) -> pa.Field:
+    """Return name, type and nullability of a call's output column.
+
+    Raises:
+        PlanError: a column that does not exist, or whose type the function does not take.
+    """
+    missing = [name for name in call.columns if name not in schema.names]
+    if missing:
+        raise PlanError(
+            f'{call!r} names {missing}, which is not among the columns {schema.names} of "{relation}".',
+            code="UNKNOWN_COLUMN",
+            relation=relation,
+            missing=missing,
+        )
+    if call.where is not None:
+        check(call.where, schema, pa.schema([]))
+    types = [schema.field(name).type for name in call.columns]
+    made = _result_type(call, types)
+    if made is None:
+        raise PlanError(
+            f"{call!r}: {call.function} does not take {', '.join(str(kind) for kind in types)}; cast the column of "
+            f'"{relation}" to a type that it takes first.',
+            code="AGGREGATE_TYPE",
+            relation=relation,
+            function=call.function,
+            types=[str(kind) for kind in types],
+        )
+    if call.kind in ("count_distinct", "collect_list", "collect_set", "min_by", "max_by"):
+        for name, kind in zip(call.columns, types, strict=True):
+            check_key_type(kind, relation=relation, column=name)
+    never_null = call.kind in ("count", "count_distinct", "collect_list", "collect_set")
+    return pa.field(call.name, made, nullable=not never_null)
+
+
+def _result_type(call: AggregateCall, types: Sequence[pa.DataType]) -> pa.DataType | None:
+    kind = call.kind
+    if kind == "count":
+        return pa.int64()
+    if kind == "count_distinct":
+        return pa.int64() if all(_is_kept(one) for one in types) else None
+    first = types[0]
+    if kind in ("sum", "avg") or kind in _MOMENTS:
+        return _number_result(kind, storage_type(first))
+    if kind in ("min", "max"):
+        return first if is_orderable(first) else None
+    if kind in ("min_by", "max_by"):
+        return first if _is_kept(first) and is_orderable(types[1]) else None
+    return pa.list_(first) if _is_kept(first) else None
+
+
+def _is_kept(declared: pa.DataType) -> bool:
+    return is_orderable(declared) or is_nested(storage_type(declared))
+
+
+def _number_result(kind: str, stored: pa.DataType) -> pa.DataType | None:
+    if pt.is_decimal(stored) and stored.precision <= _MAX_DIGITS:
+        if kind in _MOMENTS:
+            return pa.float64()
+        more = 10 if kind == "sum" else 4
+        scale = stored.scale if kind == "sum" else min(stored.scale + more, _MAX_DIGITS)
+        return pa.decimal128(min(stored.precision + more, _MAX_DIGITS), scale)
+    if pt.is_floating(stored):
+        return pa.float64()
+    if pt.is_integer(stored) and not pt.is_uint64(stored):
+        return pa.int64() if kind == "sum" else pa.float64()
+    return None

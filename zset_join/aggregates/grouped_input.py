@@ -1,0 +1,234 @@
+"""One input, grouped: what a delta does to every group, and the state behind it.
+
+`prepare` reads the state and says what each touched group was and will be; `absorb` writes exactly that. A row that the groups
+cannot take is found here: a retraction of a value, or from a group, that is not there.
+
+Known limit: groups do not remember rows. A retraction of a row that was never inserted goes unnoticed when its group has rows
+and all its values are there in other rows, or when no aggregate keeps single values; a sum that is not 0 when the last row
+leaves gives it away at last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.aggregates.accumulation import Accumulation, counted_at
+from zset_join.aggregates.group_state import GroupState
+from zset_join.aggregates.lines import Int64s, Lines
+from zset_join.aggregates.multisets import ValuesOf
+from zset_join.aggregates.preaggregation import PARTIAL_WEIGHT, partial_relation
+from zset_join.aggregates.rejected_changes import RejectedChanges
+from zset_join.errors import BadInputError
+from zset_join.kernels import changes as ch
+from zset_join.kernels.aggregate_groups import add_rows, resolve_rows
+from zset_join.row_conversion import conform
+from zset_join.tick import Tick
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["GroupedInput", "PreparedGroups"]
+
+_EPOCH_METADATA = b"zset_join.absorbed_epoch"
+_GROUPS, _VALUES = "groups", "values"
+_SNAPSHOT_ROWS = 1 << 16
+
+
+@dataclass(slots=True)
+class PreparedGroups:
+    """What one delta does, before anything is done; valid until the next delta is prepared.
+
+    Args:
+        lines: the touched groups before and after.
+        rejected: the rows that were left out.
+        rejected_rows: how many.
+        contradiction: an entry that has lost its last row but still has a sum, or -1.
+    """
+
+    lines: Lines
+    rejected: RejectedChanges
+    rejected_rows: int
+    contradiction: int
+
+
+class GroupedInput:
+    """Group a relation in changelog or append mode.
+
+    Args:
+        accumulation: the relation and what is accumulated of it.
+        group_by: the key columns; none for one global group.
+        preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
+        hash_bits: 32, or fewer to force collisions.
+        directory: where to map files; None keeps everything in memory.
+        name: first part of the file names.
+    """
+
+    def __init__(
+        self,
+        accumulation: Accumulation,
+        group_by: tuple[str, ...],
+        *,
+        preaggregated: bool,
+        hash_bits: int,
+        directory: str | None,
+        name: str,
+    ) -> None:
+        self.relation = accumulation.relation
+        self._preaggregated = preaggregated
+        self._accumulation = accumulation
+        schema = pa.schema([self.relation.schema.field(column) for column in group_by])
+        self.state = GroupState(
+            self.relation.name,
+            schema,
+            accumulation.accumulators,
+            fingerprint=(self.relation.name, self.relation.mode, accumulation.meaning()),
+            hash_bits=hash_bits,
+            directory=directory,
+            name=name,
+        )
+        if preaggregated:
+            self.relation = partial_relation(self.relation, group_by, accumulation.accumulators)
+
+    # ---------------------------------------------------------------- reading
+
+    def prepare(self, delta: ZSet) -> PreparedGroups:
+        """Say what a delta changes. Cost: the rows of the delta."""
+        count = len(delta)
+        rows = conform(delta.rows, self.relation)
+        weights = np.ascontiguousarray(delta.weights)
+        status = np.full(count, ch.OK, np.int8)
+        if self._preaggregated:
+            return self._prepare_partial(delta, rows, weights, status)
+        if self.relation.mode == "append" and count and weights.min() < 0:
+            status[weights < 0] = ch.RETRACTION_IN_APPEND
+            weights = np.where(status == ch.OK, weights, 0)
+        lines = self.state.load(rows, count)
+        if self._add(lines, rows, weights):
+            status = self._resolve(lines, rows, weights, status)
+            weights = np.where(status == ch.OK, weights, 0)
+            lines.reset()
+            self._add(lines, rows, weights)
+        rejected_rows = int((status > ch.LAST_HARMLESS).sum()) if status.any() else 0
+        return PreparedGroups(lines, RejectedChanges(delta, status), rejected_rows, self._contradiction(lines))
+
+    def _prepare_partial(self, delta: ZSet, rows: pa.RecordBatch, weights: Int64s, status: Any) -> PreparedGroups:
+        """Add partial lines; one that leaves its group with less than nothing is refused with all lines of that group."""
+        if len(delta) and (weights != 1).any():
+            status[weights != 1] = ch.ABSENT_ROW
+        lines = self.state.load(rows, len(delta))
+        add_rows(lines.count, lines.entry_of, _weights_of(rows), lines.line_words, lines.after_address)
+        below = lines.after[:, 0] < 0
+        for one in self._accumulation.accumulators:
+            one.merge(lines, [rows.column(field.name) for field in one.columns()])
+            counted = lines.after[:, counted_at(one)]
+            below |= (counted < 0) | (lines.after[:, 0] < counted)
+        status[below[lines.entry_of[: lines.count]]] = ch.ABSENT_ROW
+        rejected_rows = int((status != ch.OK).sum())
+        return PreparedGroups(lines, RejectedChanges(delta, status), rejected_rows, self._contradiction(lines))
+
+    def _add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
+        suspicious = bool(add_rows(lines.count, lines.entry_of, weights, lines.line_words, lines.after_address))
+        return self._accumulation.add(lines, rows, weights) or suspicious
+
+    def _resolve(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s, status: Any) -> Any:
+        """Decide row by row what the groups can take."""
+        constraints = self._accumulation.constraints(lines, rows)
+        places = np.array([[int(part.ctypes.data) for part in pair] for pair in constraints], np.int64)
+        resolve_rows(lines.count, weights, status, len(constraints), int(places.ctypes.data))
+        return status
+
+    def _contradiction(self, lines: Lines) -> int:
+        if (lines.after[:, 0] == 0).any():
+            for one in self._accumulation.accumulators:
+                entry = one.leftover(lines)
+                if entry >= 0:
+                    return entry
+        return -1
+
+    def refuse_contradiction(self, prepared: PreparedGroups, tick: Tick) -> None:
+        """Raise if a group has lost its last row but still has a sum.
+
+        Raises:
+            BadInputError: some retraction of this or of an earlier epoch did not match an inserted row.
+        """
+        entry = prepared.contradiction
+        if entry >= 0:
+            group = prepared.lines.group_of(entry)
+            raise BadInputError(
+                f'relation "{self.relation.name}", epoch {tick.epoch}: the group {group} has lost its last row, but its '
+                "sums are not 0; some retraction, now or earlier, had other values than the row it was meant for. A changelog "
+                "may not retract what it has not inserted: correct the source and start it from a snapshot.",
+                code="GROUP_CONTRADICTION",
+                relation=self.relation.name,
+                group=group,
+                epoch=tick.epoch,
+            )
+
+    # ---------------------------------------------------------------- writing
+
+    def absorb(self, prepared: PreparedGroups | None, epoch: int) -> None:
+        """Store what `prepare` found (None: nothing). Cost: the touched groups, amortised."""
+        self.state.begin()
+        if prepared is not None:
+            self.state.store(prepared.lines)
+        self.state.end(epoch)
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the groups, and the values of every multiset, as tables with the key columns in front."""
+        metadata = {_EPOCH_METADATA: str(self.state.absorbed_epoch).encode()}
+        refs, lines = self.state.live_lines()
+        heap = self.state.heap_address
+        columns = [*self._keys(refs), pa.array(np.ascontiguousarray(lines[:, 0]))]
+        fields = [*self.state.schema, pa.field(PARTIAL_WEIGHT, pa.int64())]
+        for one in self._accumulation.accumulators:
+            columns += one.write(lines, heap)
+            fields += one.columns()
+        tables = {_GROUPS: pa.table(columns, schema=pa.schema(fields, metadata))}
+        for number, one in enumerate(self._accumulation.accumulators):
+            if isinstance(one, ValuesOf):
+                total = int(lines[:, one.distinct_at].sum())
+                owners, values, copies = one.write_values(refs, self.state.state_place(one.at), total, heap)
+                fields = [*self.state.schema, *one.value_columns(), pa.field(PARTIAL_WEIGHT, pa.int64())]
+                columns = [*self._keys(owners), *values, pa.array(copies)]
+                tables[f"{_VALUES}_{number}"] = pa.table(columns, schema=pa.schema(fields, metadata))
+        return tables
+
+    def _keys(self, refs: Int64s) -> list[pa.ChunkedArray]:
+        parts = [self.state.gather_keys(refs[at : at + _SNAPSHOT_ROWS]) for at in range(0, len(refs), _SNAPSHOT_ROWS)]
+        schema = self.state.schema
+        return [pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))]
+
+    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self.state.clear()
+        self.state.begin()
+        for number, batch in self._parts(tables):
+            lines = self.state.load(batch, batch.num_rows)
+            weights = _weights_of(batch)
+            if number < 0:
+                add_rows(lines.count, lines.entry_of, weights, lines.line_words, lines.after_address)
+            for at, one in enumerate(self._accumulation.accumulators):
+                if number < 0:
+                    one.merge(lines, [batch.column(field.name) for field in one.columns()])
+                elif at == number and isinstance(one, ValuesOf):
+                    one.add_values(lines, [batch.column(field.name) for field in one.value_columns()], weights)
+            self.state.store(lines)
+        metadata = tables[_GROUPS].schema.metadata or {}
+        self.state.end(int(metadata.get(_EPOCH_METADATA, b"-1")))
+
+    def _parts(self, tables: Mapping[str, pa.Table]) -> list[tuple[int, pa.RecordBatch]]:
+        parts: list[tuple[int, pa.RecordBatch]] = []
+        for number in range(-1, len(self._accumulation.accumulators)):
+            name = _GROUPS if number < 0 else f"{_VALUES}_{number}"
+            if name in tables:
+                table = tables[name]
+                begins = range(0, table.num_rows, _SNAPSHOT_ROWS)
+                parts.extend((number, single_batch(table.slice(begin, _SNAPSHOT_ROWS))) for begin in begins)
+        return parts
+
+
+def _weights_of(rows: pa.RecordBatch) -> Int64s:
+    return np.ascontiguousarray(rows.column(PARTIAL_WEIGHT).to_numpy(zero_copy_only=False))

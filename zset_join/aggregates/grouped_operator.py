@@ -1,0 +1,170 @@
+"""The operator protocol over one grouped input: what aggregates and DISTINCT share.
+
+The law: after every epoch the sum of all answers equals the batch query over the sum of the inputs. `answer` and `absorb`
+prepare the delta of an epoch once between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from zset_join.aggregates.accumulation import Accumulation
+from zset_join.aggregates.grouped_input import GroupedInput, PreparedGroups
+from zset_join.aggregates.grouped_output import GroupedOutput
+from zset_join.aggregates.rejected_changes import describe_rejection, rejection_table
+from zset_join.errors import StateError
+from zset_join.relation import Relation
+from zset_join.state.rejected_rows import no_rejections
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["GroupedOperator"]
+
+
+class GroupedOperator:
+    """Answer with the change of some groups.
+
+    Args:
+        accumulation: the input and what is accumulated of it.
+        group_by: the key columns; none for one global group.
+        output: what the answer looks like: the key columns, then one column per call.
+        preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+    """
+
+    def __init__(
+        self,
+        accumulation: Accumulation,
+        group_by: tuple[str, ...],
+        output: Relation,
+        *,
+        preaggregated: bool = False,
+        on_bad_input: str,
+        chunk_rows: int,
+        hash_bits: int,
+        directory: str | None,
+    ) -> None:
+        self.group_by = group_by
+        self.output = output
+        self.on_bad_input = on_bad_input
+        self._input = GroupedInput(
+            accumulation, group_by, preaggregated=preaggregated, hash_bits=hash_bits, directory=directory, name="groups"
+        )
+        self.inputs: tuple[Relation, ...] = (self._input.relation,)
+        self._output = GroupedOutput(self._input.state, accumulation.results(), output.schema, chunk_rows)
+        self._prepared: tuple[Tick, ZSet, PreparedGroups] | None = None
+        self._reader = object()
+        self._totals = {"rejected_rows": 0, "contradicting_groups": 0}
+
+    # ---------------------------------------------------------------- the operator protocol
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._input.state.absorbed_epoch
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the change of the groups in chunks of at most `chunk_rows` rows; all retractions come first.
+
+        Raises:
+            BadInputError: rows that the groups cannot take, with policy `error`; a sum that does not fit its type.
+            ResourceError: a list or set beyond its limit.
+        """
+        (delta,) = deltas
+        if len(delta) == 0 and not self._is_due():
+            return
+        prepared = self._checked(tick, delta)
+        self._reader = reader = object()
+        chunks = self._output.chunks(prepared.lines, was_empty=self.absorbed_epoch < 0)
+        while True:
+            if self._reader is not reader or self._prepared is None:
+                raise StateError(
+                    "an answer was read on after the next one had begun; finish reading an answer before asking for another.",
+                    code="ANSWER_OUTDATED",
+                )
+            chunk = next(chunks, None)
+            if chunk is None:
+                return
+            yield chunk
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the delta of one epoch into the state.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        if tick.epoch <= self.absorbed_epoch:
+            raise StateError(
+                f"epoch {tick.epoch} was absorbed before (the state stands at {self.absorbed_epoch}); every epoch is absorbed "
+                "once, in order.",
+                code="EPOCH_ABSORBED",
+                epoch=tick.epoch,
+                absorbed_epoch=self.absorbed_epoch,
+            )
+        (delta,) = deltas
+        prepared = self._checked(tick, delta) if len(delta) else None
+        if prepared is not None:
+            self._totals["rejected_rows"] += prepared.rejected_rows
+            self._totals["contradicting_groups"] += prepared.contradiction >= 0
+        self._prepared = None
+        self._input.absorb(prepared, tick.epoch)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows that the groups cannot take: `input`, `row`, `weight`, `code`, `reason`."""
+        (delta,) = deltas
+        if len(delta) == 0:
+            return no_rejections()
+        return rejection_table(self.inputs[0], self._prepare(tick, delta).rejected)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of the state and of the working arrays."""
+        return self._input.state.resident_bytes()
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the groups as table `groups`, and each multiset as a table `values_<n>`."""
+        return self._input.snapshot()
+
+    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        self._input.restore(tables)
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: groups, state bytes, rows that were rejected so far."""
+        return {**self._totals, "groups": self._input.state.groups, "groups_bytes": self.resident_bytes()}
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = None
+        self._input.state.close()
+
+    # ---------------------------------------------------------------- one epoch
+
+    def _is_due(self) -> bool:
+        """Say whether the row of a global aggregate has yet to be emitted."""
+        return not self.group_by and self.absorbed_epoch < 0
+
+    def _prepare(self, tick: Tick, delta: ZSet) -> PreparedGroups:
+        """Resolve the delta; asked again for the same one, return what was found before."""
+        kept = self._prepared
+        if kept is not None and kept[0] == tick and kept[1] is delta:
+            return kept[2]
+        self._prepared = None
+        prepared = self._input.prepare(delta)
+        self._prepared = (tick, delta, prepared)
+        return prepared
+
+    def _checked(self, tick: Tick, delta: ZSet) -> PreparedGroups:
+        prepared = self._prepare(tick, delta)
+        if self.on_bad_input == "error":
+            if prepared.rejected_rows:
+                raise describe_rejection(self.inputs[0], prepared.rejected, tick)
+            self._input.refuse_contradiction(prepared, tick)
+        self._output.check(prepared.lines, tick, self.inputs[0].name)
+        return prepared

@@ -1,0 +1,138 @@
+"""The answer of one epoch: `-old` and `+new` of every group that changed.
+
+Law: per group at most one retraction, of exactly the row that was emitted last, and one insertion; nothing where all columns
+stay what they are. All retractions of an epoch come before its insertions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.aggregates.group_state import GroupState
+from zset_join.aggregates.lines import Int64s, Lines
+from zset_join.aggregates.results import Reading, Result
+from zset_join.errors import OptionError, PlanError
+from zset_join.key_types import check_key_type
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["GroupedOutput", "check_grouping"]
+
+
+class GroupedOutput:
+    """Build answers.
+
+    Args:
+        state: where the keys are.
+        results: the columns behind the key.
+        schema: of the answer.
+        chunk_rows: most rows in a chunk.
+    """
+
+    def __init__(self, state: GroupState, results: Sequence[Result], schema: pa.Schema, chunk_rows: int) -> None:
+        self._state, self._results, self._schema, self._chunk_rows = state, tuple(results), schema, chunk_rows
+
+    def check(self, lines: Lines, tick: Tick, relation: str) -> None:
+        """Refuse an epoch after which a column does not fit its type."""
+        for result in self._results:
+            result.check(lines, tick, relation)
+
+    def chunks(self, lines: Lines, *, was_empty: bool) -> Iterator[ZSet]:
+        """Yield the answer; `was_empty` says that no epoch came before, so that a global aggregate has no row yet."""
+        existed, exists = lines.before[:, 0] > 0, lines.after[:, 0] > 0
+        if not self._state.schema.names:
+            existed, exists = np.full(1, not was_empty), np.ones(1, np.bool_)
+        readings = [result.read(lines) for result in self._results]
+        changed = existed != exists
+        for reading in readings:
+            changed |= existed & exists & reading.differs()
+        old, new = np.flatnonzero(existed & changed), np.flatnonzero(exists & changed)
+        refs = self._state.key_refs(lines)
+        for begin in range(0, len(old) + len(new), self._chunk_rows):
+            end = begin + self._chunk_rows
+            parts = old[begin:end], new[max(0, begin - len(old)) : max(0, end - len(old))]
+            yield from self._chunk(refs, readings, *parts)
+
+    def _chunk(self, refs: Int64s, readings: Sequence[Reading], old: Int64s, new: Int64s) -> Iterator[ZSet]:
+        chosen = np.concatenate([refs[old], refs[new]])
+        try:
+            columns = self._state.gather_keys(chosen)
+        except OverflowError:
+            if len(chosen) == 1:
+                raise
+            for some in (old, new):
+                half = len(some) // 2
+                for part in (some[:half], some[half:]):
+                    yield from self._chunk(refs, readings, *((part, new[:0]) if some is old else (old[:0], part)))
+            return
+        columns += [reading.column(old, new) for reading in readings]
+        weights = np.ones(len(chosen), np.int64)
+        weights[: len(old)] = -1
+        yield ZSet(self._rows(columns, len(chosen)), weights)
+
+    def _rows(self, columns: list[pa.Array], count: int) -> pa.RecordBatch:
+        if columns:
+            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+
+
+def check_grouping(
+    relation: Relation,
+    group_by: Sequence[str],
+    calls: Sequence[AggregateCall],
+    on_bad_input: str,
+    chunk_rows: int,
+    hash_bits: int,
+) -> tuple[str, ...]:
+    """Refuse arguments that make no aggregate; return the key columns.
+
+    Raises:
+        PlanError: an input in upsert mode, a key column that does not exist or has no equality, an output name given twice, or
+            no output column at all.
+        OptionError: an option out of range.
+    """
+    if on_bad_input not in ("error", "quarantine"):
+        raise OptionError(
+            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
+            code="UNKNOWN_POLICY",
+            value=on_bad_input,
+        )
+    if chunk_rows < 1 or not 1 <= hash_bits <= 32:
+        raise OptionError(
+            f"chunk_rows={chunk_rows} must be positive, hash_bits={hash_bits} in 1..32.",
+            code="OPTION_RANGE",
+        )
+    if relation.mode == "upsert":
+        raise PlanError(
+            f'relation "{relation.name}" is in upsert mode; an aggregate needs full rows with weights. Join it, or normalise '
+            "it to a changelog first.",
+            code="AGGREGATE_OF_UPSERTS",
+            relation=relation.name,
+        )
+    missing = [name for name in group_by if name not in relation.schema.names]
+    if missing:
+        raise PlanError(
+            f"group_by={list(group_by)} names {missing}, which is not among the columns {relation.schema.names} of "
+            f'"{relation.name}".',
+            code="UNKNOWN_COLUMN",
+            relation=relation.name,
+            missing=missing,
+        )
+    for name in group_by:
+        check_key_type(relation.schema.field(name).type, relation=relation.name, column=name)
+    names = [*group_by, *(call.name for call in calls)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or not names:
+        what = f"would have more than one column named {twice}" if twice else "would have no column"
+        raise PlanError(
+            f'the aggregate over "{relation.name}" {what}; give each call a name of its own.',
+            code="OUTPUT_NAMES",
+            relation=relation.name,
+            names=names,
+        )
+    return tuple(group_by)

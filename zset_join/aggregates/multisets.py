@@ -1,0 +1,182 @@
+"""What min, max, count distinct, lists and sets remember: every value of a group, in order, with its number of copies.
+
+A maximum that is retracted must give way to the next one, however far down it is: after 10, 9, 8, 7, 6 come and 10, 9, 8 go,
+the maximum is 7. So nothing is cut off and nothing is guessed.
+
+The law: a multiset holds exactly the values of the live rows of its group (NULLs and rows that fail the filter left out).
+
+Cost: see `zset_join.kernels.aggregate_tree`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.aggregates.accumulators import Source, StateHeap
+from zset_join.aggregates.lines import Cells, Int64s, Lines
+from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, valid_flags
+from zset_join.kernels import aggregate_tree as tree
+from zset_join.kernels.aggregate_cells import match_cells, sort_cells
+from zset_join.kernels.aggregate_read import list_state
+from zset_join.kernels.aggregate_store import copy_values, store_cells
+
+__all__ = ["ValuesOf"]
+
+_MORE_HEAP = 1 << 20
+_LEAF_BYTES = 8192
+
+
+class ValuesOf:
+    """Keep the values of some columns.
+
+    Args:
+        source: the columns; a row counts when none of those that must not be NULL is.
+        may_be_null: per column, whether NULL is a value like others (the value of `max_by` may be NULL, its order may not).
+    """
+
+    words = tree.V_WORDS
+
+    def __init__(self, source: Source, may_be_null: Sequence[bool]) -> None:
+        self.source = source
+        self.at = 0
+        self.may_be_null = tuple(may_be_null)
+        self.codec = CompositeCodec([codec_of(kind) for kind in source.types], may_be_null)
+
+    @property
+    def total_at(self) -> int:
+        """Return the position in a line of the number of copies of all values."""
+        return self.at + tree.V_TOTAL
+
+    @property
+    def distinct_at(self) -> int:
+        """Return the position in a line of the number of distinct values."""
+        return self.at + tree.V_DISTINCT
+
+    def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
+        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        return self.add_values(lines, [rows.column(name) for name in self.source.columns], weights)
+
+    def add_values(self, lines: Lines, arrays: Sequence[pa.Array], weights: Int64s) -> bool:
+        """Net the values of a delta into cells and look them up; say whether one falls below 0 copies."""
+        count, words = lines.count, self.codec.words
+        keys: Int64s = np.empty((count, words), np.int64)
+        owners: list[Any] = [keys]
+        self.codec.encode(arrays, keys, owners)
+        valid = np.ones(count, np.uint8)
+        for array, nullable in zip(arrays, self.may_be_null, strict=True):
+            flags = None if nullable else valid_flags(array)
+            if flags is not None:
+                valid &= flags
+        cell_keys = np.empty((max(count, 1), words), np.int64)
+        owners.append(cell_keys)
+        cells = Cells(
+            bounds=np.empty(lines.entries + 2, np.int64),
+            keys=int(cell_keys.ctypes.data),
+            weights=np.empty(count, np.int64),
+            before=np.empty(count, np.int64),
+            cell_of=np.empty(count, np.int64),
+            count=0,
+            owners=owners,
+        )
+        cells.count = sort_cells(
+            lines.entries,
+            count,
+            lines.entry_of,
+            weights,
+            valid,
+            int(keys.ctypes.data),
+            words,
+            self.codec.texts,
+            cells.bounds,
+            lines.scratch.array("cell_order", count),
+            lines.scratch.array("cell_spare", count),
+            cells.cell_of,
+            cells.keys,
+            cells.weights,
+        )
+        lines.cells[self.at] = cells
+        return bool(
+            match_cells(
+                lines.heap,
+                lines.entries,
+                lines.line_words,
+                self.at,
+                lines.after_address,
+                cells.bounds,
+                cells.keys,
+                cells.weights,
+                cells.before,
+                words,
+                self.codec.texts,
+            )
+        )
+
+    def columns(self) -> list[pa.Field]:
+        """Return nothing: the values have a table of their own."""
+        return []
+
+    def write(self, lines: Int64s, heap: int) -> list[pa.Array]:  # noqa: ARG002 - part of the protocol
+        """Return nothing, see `write_values`."""
+        return []
+
+    def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
+        """Do nothing, see `add_values`."""
+
+    def value_columns(self) -> list[pa.Field]:
+        """Return the columns that a value is written down in."""
+        return [pa.field(f"_zset_value_{number}", kind) for number, kind in enumerate(self.source.types)]
+
+    def write_values(self, groups: Int64s, place: int, total: int, heap: int) -> tuple[Int64s, list[pa.Array], Int64s]:
+        """Return every value of some groups: the record of its group, the value, and the number of copies.
+
+        Args:
+            groups: record addresses.
+            place: offset in a record of the words of this accumulator.
+            total: distinct values of all these groups.
+            heap: where the heap of the state starts.
+        """
+        refs, copies = np.empty(total, np.int64), np.empty(total, np.int64)
+        keys = np.empty((total, self.codec.words), np.int64)
+        list_state(heap, groups, len(groups), place, self.codec.words, self.codec.texts, refs, int(keys.ctypes.data), copies)
+        return refs, [self.codec.decode(number, keys, None, heap) for number in range(len(self.source.types))], copies
+
+    def leftover(self, lines: Lines) -> int:  # noqa: ARG002 - part of the protocol
+        """Return -1: a group without rows has no values, because every row was found among them."""
+        return -1
+
+    def store(self, heap: StateHeap, lines: Lines) -> None:
+        """Move what `after` keeps outside of the lines into the heap."""
+        cells = lines.cells.get(self.at)
+        if cells is None or not cells.count:
+            return
+        spare = np.empty(_LEAF_BYTES + (cells.count + 16) * (8 * self.codec.words + 8), np.uint8)
+        entry, cell = 0, 0
+        needed = cells.count * (8 * self.codec.words + 8)
+        while entry < lines.entries:
+            limit = heap.make_heap_room(needed + _MORE_HEAP)
+            entry, cell, needed = store_cells(
+                heap.view,
+                entry,
+                lines.entries,
+                lines.line_words,
+                self.at,
+                lines.after_address,
+                cells.bounds,
+                cell,
+                cells.keys,
+                cells.weights,
+                cells.before,
+                self.codec.words,
+                self.codec.texts,
+                limit,
+                int(spare.ctypes.data),
+            )
+
+    def copy(self, old: int, new: int, groups: int, copied: int, state_offset: int) -> None:
+        """Rewrite what copied groups keep in the heap, from one state to another."""
+        place = state_offset + 8 * (self.at - 1)
+        copy_values(old, new, groups, copied, place, self.codec.words, self.codec.texts)

@@ -1,0 +1,84 @@
+"""Rows that no group can take, told to people.
+
+Every bad row has a code, and every code says what is wrong, what was expected and what to do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import BadInputError, WeightOverflowError
+from zset_join.kernels import changes as ch
+from zset_join.relation import Relation
+from zset_join.state.rejected_rows import REJECTION_SCHEMA
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["RejectedChanges", "describe_rejection", "rejection_table"]
+
+_REASONS = {
+    ch.ABSENT_ROW: (
+        "ABSENT_ROW",
+        "retracts a row that is not there; a changelog may not retract what it has not inserted",
+    ),
+    ch.WEIGHT_OVERFLOW: ("WEIGHT_OVERFLOW", "raises the number of rows of its group past 2^63 - 1"),
+    ch.RETRACTION_IN_APPEND: (
+        "RETRACTION_IN_APPEND",
+        "has a negative weight, but the relation is append-only; declare keys or a weight column if it changes",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedChanges:
+    """The rows of one delta that were left out.
+
+    Args:
+        delta: all rows.
+        status: per row, a status of `zset_join.kernels.changes`.
+    """
+
+    delta: ZSet
+    status: npt.NDArray[Any]
+
+    @property
+    def positions(self) -> list[int]:
+        """Return where the bad rows stand."""
+        return np.flatnonzero(self.status > ch.LAST_HARMLESS).tolist()
+
+
+def rejection_table(relation: Relation, rejected: RejectedChanges) -> pa.Table:
+    """Return one line per bad row, with its position in its delta."""
+    lines = []
+    for row in rejected.positions:
+        code, reason = _REASONS[int(rejected.status[row])]
+        weight = int(rejected.delta.weights[row])
+        lines.append({"input": relation.name, "row": row, "weight": weight, "code": code, "reason": reason})
+    return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
+
+
+def describe_rejection(relation: Relation, rejected: RejectedChanges, tick: Tick) -> BadInputError:
+    """Return the error for the first bad row, naming stream, key, weight, epoch and cure."""
+    positions = rejected.positions
+    row = positions[0]
+    code, reason = _REASONS[int(rejected.status[row])]
+    columns = relation.primary_key or tuple(relation.schema.names)
+    key = tuple(rejected.delta.rows.column(name)[row].as_py() for name in columns)
+    weight = int(rejected.delta.weights[row])
+    error_type = WeightOverflowError if code == "WEIGHT_OVERFLOW" else BadInputError
+    return error_type(
+        f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
+        f"({len(positions)} such rows in this epoch; nothing of it was applied). "
+        'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to keep bad rows aside.',
+        code=code,
+        relation=relation.name,
+        key=key,
+        weight=weight,
+        epoch=tick.epoch,
+        rejected_rows=len(positions),
+    )

@@ -1,0 +1,276 @@
+"""Column values as key words that order like Spark orders them, and back.
+
+The multisets behind min, max, count distinct and their like keep values as key words (`zset_join.kernels.aggregate_keys`).
+Numbers, dates and booleans take the words of `zset_join.state.sequence`; strings and binaries three words, compared as unsigned
+bytes; nested values the three words of their canonical bytes, whose order is fixed but means nothing.
+
+Ties and edge cases: NaN is the largest float; -0.0 is kept as 0.0 and every NaN as one NaN, so what comes back may have other
+bits than what came in, but is equal to it.
+
+Bytes: 8 per number (16 for decimals of more than 18 digits), 24 per string and its bytes beyond 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.errors import ResourceError
+from zset_join.kernels.aggregate_keys import TEXT_WORDS, fill_text_keys, gather_texts
+from zset_join.kernels.nested import canonical_nested, decode_nested
+from zset_join.kernels.nested_types import is_nested
+from zset_join.key_types import storage_type
+from zset_join.row_conversion import plain
+from zset_join.state.sequence import sequence_words
+
+__all__ = ["CompositeCodec", "Int64s", "ValueCodec", "codec_of", "is_orderable", "valid_flags"]
+
+Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.uint8]
+
+_NARROW_DECIMAL_DIGITS = 18
+_WIDE_DECIMAL_DIGITS = 38
+_MAX_ARROW_BYTES = (1 << 31) - 1
+_TEXT = 1
+
+
+class ValueCodec(Protocol):
+    """Turn values of one type into key words, and back.
+
+    `words` is how many a value takes, `texts` has a bit for each word that begins a string.
+    """
+
+    words: int
+    texts: int
+
+    def encode(self, array: pa.Array, keys: Int64s, at: int, owners: list[Any]) -> None:
+        """Write the words of every value into the columns of `keys` from `at` on; those of a NULL are arbitrary.
+
+        Whatever the words point into is added to `owners`.
+        """
+        ...
+
+    def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
+        """Return the values that some words stand for."""
+        ...
+
+
+def valid_flags(array: pa.Array) -> Flags | None:
+    """Return one byte per value, 0 where it is NULL; None when no value is."""
+    if not array.null_count:
+        return None
+    return np.asarray(array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8))
+
+
+def is_orderable(declared: pa.DataType) -> bool:
+    """Say whether min and max are offered for a type."""
+    kind = storage_type(declared)
+    return bool(
+        pt.is_integer(kind)
+        or pt.is_floating(kind)
+        or pt.is_boolean(kind)
+        or pt.is_temporal(kind)
+        or (pt.is_decimal(kind) and kind.precision <= _WIDE_DECIMAL_DIGITS)
+        or _is_bytes(kind)
+    )
+
+
+def codec_of(declared: pa.DataType) -> ValueCodec:
+    """Return the codec of a column type, which is orderable or nested."""
+    kind = storage_type(declared)
+    if is_nested(kind):
+        return _NestedCodec(declared, kind)
+    if _is_bytes(kind):
+        return _TextCodec(declared, kind)
+    return _NumberCodec(declared, kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_fixed_size_binary(kind)
+    )
+
+
+def _declared(array: pa.Array, declared: pa.DataType) -> pa.Array:
+    if array.type == declared:
+        return array
+    if isinstance(declared, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(declared, array.cast(declared.storage_type))
+    return array.cast(declared)
+
+
+class _NumberCodec:
+    """Integers, floats, booleans, decimals, dates and times."""
+
+    texts = 0
+
+    def __init__(self, declared: pa.DataType, kind: pa.DataType) -> None:
+        self._declared, self._kind = declared, kind
+        self.words = 2 if pt.is_decimal(kind) and kind.precision > _NARROW_DECIMAL_DIGITS else 1
+
+    def encode(self, array: pa.Array, keys: Int64s, at: int, owners: list[Any]) -> None:  # noqa: ARG002 - as the protocol has it
+        array = plain(array, self._kind)
+        for place, line in enumerate(sequence_words([array])):
+            keys[:, at + place] = line
+
+    def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:  # noqa: ARG002 - as the protocol has it
+        mask = None if valid is None else valid == 0
+        if pt.is_decimal(self._kind):
+            return _declared(self._decimals(keys, mask), self._declared)
+        words = np.ascontiguousarray(keys[:, 0])
+        kind = self._kind
+        if pt.is_floating(kind):
+            bits = np.where(words < 0, words ^ np.int64((1 << 63) - 1), words)
+            return _declared(pa.array(bits.view(np.float64), mask=mask).cast(kind), self._declared)
+        if pt.is_uint64(kind):
+            raw = words.view(np.uint64) ^ np.uint64(1 << 63)
+            return _declared(pa.array(raw, mask=mask), self._declared)
+        if pt.is_boolean(kind):
+            return _declared(pa.array(words != 0, mask=mask), self._declared)
+        if pt.is_temporal(kind):
+            plain_type = pa.int64() if kind.bit_width == 64 else pa.int32()
+            return _declared(pa.array(words, mask=mask).cast(plain_type).view(kind), self._declared)
+        return _declared(pa.array(words, mask=mask).cast(kind), self._declared)
+
+    def _decimals(self, keys: Int64s, mask: npt.NDArray[np.bool_] | None) -> pa.Array:
+        halves = np.empty((len(keys), 2), np.int64)
+        if self.words == 1:
+            halves[:, 0] = keys[:, 0]
+            halves[:, 1] = keys[:, 0] >> 63
+        else:
+            halves[:, 0] = keys[:, 1] ^ np.int64(-(1 << 63))
+            halves[:, 1] = keys[:, 0]
+        kind = pa.decimal128(self._kind.precision, self._kind.scale)
+        validity = None if mask is None else pa.array(~mask).buffers()[1]
+        made = pa.Array.from_buffers(kind, len(keys), [validity, pa.py_buffer(halves)])
+        return made.cast(self._kind)
+
+
+class _TextCodec:
+    """Strings and binaries."""
+
+    words = TEXT_WORDS
+    texts = _TEXT
+
+    def __init__(self, declared: pa.DataType, kind: pa.DataType) -> None:
+        self._declared = declared
+        self._kind = pa.binary() if pt.is_fixed_size_binary(kind) else kind
+        self._narrow = pa.string() if pt.is_string(kind) or pt.is_large_string(kind) else pa.binary()
+
+    def encode(self, array: pa.Array, keys: Int64s, at: int, owners: list[Any]) -> None:
+        array = plain(array, storage_type(array.type))
+        if array.type != self._kind:
+            array = array.cast(self._kind)
+        if not len(array):
+            return
+        validity, offsets, values = array.buffers()
+        owners.append(array)
+        wide = pt.is_large_string(array.type) or pt.is_large_binary(array.type)
+        fill_text_keys(
+            offsets.address,
+            8 if wide else 4,
+            0 if values is None else values.address,
+            validity.address if validity is not None and array.null_count else 0,
+            array.offset,
+            len(array),
+            int(keys.ctypes.data) + 8 * at,
+            keys.shape[1],
+        )
+
+    def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
+        return _declared(self.decode_bytes(keys, valid, heap), self._declared)
+
+    def decode_bytes(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
+        """Return the values as strings or binaries, whatever was declared."""
+        count = len(keys)
+        keys = np.ascontiguousarray(keys)
+        flags = np.ones(count, np.uint8) if valid is None else np.ascontiguousarray(valid)
+        total = int((keys[:, 1] * (flags != 0)).sum())
+        if total > _MAX_ARROW_BYTES:
+            raise ResourceError(
+                f"the strings of one column of an answer would take {total} bytes, more than an Arrow array holds; set "
+                "chunk_rows to fewer rows.",
+                code="STRING_BYTES",
+                bytes=total,
+            )
+        offsets, content = np.empty(count + 1, np.int32), np.empty(total, np.uint8)
+        gather_texts(
+            int(keys.ctypes.data),
+            keys.shape[1],
+            count,
+            int(flags.ctypes.data),
+            heap,
+            int(offsets.ctypes.data),
+            int(content.ctypes.data),
+        )
+        validity = None if valid is None else pa.array(flags != 0).buffers()[1]
+        return pa.Array.from_buffers(self._narrow, count, [validity, pa.py_buffer(offsets), pa.py_buffer(content)])
+
+
+class _NestedCodec:
+    """Structs and lists, by their canonical bytes."""
+
+    words = TEXT_WORDS
+    texts = _TEXT
+
+    def __init__(self, declared: pa.DataType, kind: pa.DataType) -> None:
+        self._declared, self._kind = declared, kind
+        self._text = _TextCodec(pa.binary(), pa.large_binary())
+
+    def encode(self, array: pa.Array, keys: Int64s, at: int, owners: list[Any]) -> None:
+        self._text.encode(canonical_nested(plain(array, self._kind)), keys, at, owners)
+
+    def decode(self, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
+        return _declared(decode_nested(self._text.decode_bytes(keys, valid, heap), self._kind), self._declared)
+
+
+class CompositeCodec:
+    """Several values side by side.
+
+    Args:
+        parts: the codecs of the values, in order of comparison.
+        may_be_null: per value, whether it may be NULL inside; NULL comes before everything else.
+    """
+
+    def __init__(self, parts: Sequence[ValueCodec], may_be_null: Sequence[bool]) -> None:
+        self.parts, self.may_be_null = tuple(parts), tuple(may_be_null)
+        self.words = self.texts = 0
+        self.places = []
+        for part, nullable in zip(self.parts, self.may_be_null, strict=True):
+            self.words += nullable
+            self.places.append(self.words)
+            self.texts |= part.texts << self.words
+            self.words += part.words
+
+    def encode(self, arrays: Sequence[pa.Array], keys: Int64s, owners: list[Any]) -> None:
+        """Write the words of every row."""
+        for array, part, place, nullable in zip(arrays, self.parts, self.places, self.may_be_null, strict=True):
+            part.encode(array, keys, place, owners)
+            if nullable:
+                flags = valid_flags(array)
+                keys[:, place - 1] = 1 if flags is None else flags
+                if flags is not None:
+                    keys[flags == 0, place : place + part.words] = 0
+
+    def span(self, number: int) -> tuple[int, int, int]:
+        """Return where the words of one of the values begin and end, its NULL flag included, and its strings among them."""
+        begin = self.places[number] - self.may_be_null[number]
+        end = self.places[number] + self.parts[number].words
+        return begin, end, self.parts[number].texts << (self.places[number] - begin)
+
+    def decode(self, number: int, keys: Int64s, valid: Flags | None, heap: int) -> pa.Array:
+        """Return one of the values of every row."""
+        place, part = self.places[number], self.parts[number]
+        if self.may_be_null[number]:
+            inside = (keys[:, place - 1] != 0).view(np.uint8)
+            valid = inside if valid is None else valid & inside
+        return part.decode(keys[:, place : place + part.words], valid, heap)

@@ -1,0 +1,103 @@
+"""GROUP BY over a changing table: count, sum, avg, min, max and more, exact under retraction.
+
+The law: after every epoch the sum of all answers equals the batch query over the sum of the inputs: one row per group that
+has rows, or exactly one row where there is no GROUP BY.
+
+An answer has at most two lines per group, `-old` and `+new`, none where the columns stay what they are. A group whose last
+row goes is gone. The one row of a global aggregate is emitted in the first epoch, even if that is empty, and from then on
+only changes.
+
+Remembers per group: its key, 8 bytes per state word (`zset_join.aggregates.accumulators`), and for min, max and their like
+every distinct value with its number of copies.
+
+Edge cases: group keys compare as Spark's do (NULL with NULL, NaN with NaN, 0.0 with -0.0; the bits that came first are
+shown). NULLs count nowhere but in count(1) and as the value of `min_by` and `max_by`. A sum that leaves its type stops the
+epoch, under either policy, as Spark's ANSI mode does.
+
+Known limits: rows are not remembered, so not every impossible retraction is noticed, see
+`zset_join.aggregates.grouped_input`. The input is in changelog or append mode.
+
+Source: semantics section 10; group-by of differential dataflow and DBSP (Budiu et al., VLDB 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from zset_join.aggregates.accumulation import Accumulation
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.aggregates.grouped_operator import GroupedOperator
+from zset_join.aggregates.grouped_output import check_grouping
+from zset_join.errors import OptionError
+from zset_join.relation import Relation
+
+__all__ = ["Aggregate"]
+
+
+class Aggregate(GroupedOperator):
+    """Aggregate a relation incrementally.
+
+    Args:
+        relation: the input, in changelog or append mode.
+        group_by: the key columns; none for a global aggregate.
+        calls: the output columns besides the key.
+        preaggregated: whether the deltas were reduced to partial lines before, see
+            `zset_join.aggregates.preaggregation`; goes with policy `error` only.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+
+    Raises:
+        PlanError: columns or types that cannot be grouped or aggregated.
+        StateError: the directory holds something else.
+
+    >>> from zset_join import Tick, ZSet
+    >>> sales = Relation(name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.int64()}), mode="changelog")
+    >>> totals = Aggregate(sales, ["shop"], [AggregateCall("sum", "price"), AggregateCall("max", "price")])
+    >>> totals.absorb(Tick(0), [ZSet.of({"shop": ["A", "A"], "price": [3, 4]})])
+    >>> gone = ZSet.of({"shop": ["A"], "price": [4]}, [-1])
+    >>> [row for chunk in totals.answer(Tick(1), [gone]) for row in chunk.to_pylist()]
+    [(('A', 7, 4), -1), (('A', 3, 3), 1)]
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        group_by: Sequence[str],
+        calls: Sequence[AggregateCall],
+        *,
+        preaggregated: bool = False,
+        on_bad_input: str = "error",
+        chunk_rows: int = 65_536,
+        hash_bits: int = 32,
+        directory: str | None = None,
+    ) -> None:
+        keys = check_grouping(relation, group_by, calls, on_bad_input, chunk_rows, hash_bits)
+        self.calls = tuple(calls)
+        accumulation = Accumulation(relation, calls)
+        if preaggregated and (on_bad_input != "error" or not accumulation.is_linear):
+            raise OptionError(
+                f'preaggregated=True goes with on_bad_input="error" (here "{on_bad_input}") and with sums and counts only; '
+                "feed the rows themselves.",
+                code="PREAGGREGATED",
+                relation=relation.name,
+            )
+        output = Relation(
+            name=f"{relation.name}_by_{'_'.join(keys) or 'all'}",
+            schema=pa.schema([*(relation.schema.field(name) for name in keys), *accumulation.fields]),
+            primary_key=keys,
+            mode="changelog",
+        )
+        super().__init__(
+            accumulation,
+            keys,
+            output,
+            preaggregated=preaggregated,
+            on_bad_input=on_bad_input,
+            chunk_rows=chunk_rows,
+            hash_bits=hash_bits,
+            directory=directory,
+        )

@@ -1,0 +1,174 @@
+"""What the operators without state share: UNION, WHERE and SELECT map one delta to one delta.
+
+The law of a *linear* operator: the answer to a sum of deltas is the sum of the answers. So nothing has to be remembered, and
+a retraction becomes the retraction of what its insertion became, as long as the same row always gives the same result.
+
+Remembers the number of the last epoch, for the duration of the process. Cost: the rows of the delta, each hashed once, so that
+rows that have become equal are netted and retractions come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.errors import BadInputError, OptionError, PlanError, StateError
+from zset_join.relation import Relation
+from zset_join.row_conversion import take_rows
+from zset_join.state.rejected_rows import REJECTION_SCHEMA, no_rejections
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["StatelessOperator"]
+
+_EPOCH_METADATA = b"zset_join.absorbed_epoch"
+_REASON = "has a negative weight, but the relation is append-only; declare keys or a weight column if it changes"
+
+
+class StatelessOperator:
+    """Map deltas to an answer, epoch by epoch.
+
+    Args:
+        inputs: in changelog or append mode.
+        output: what the answer looks like.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        chunk_rows: rows per chunk of an answer.
+    """
+
+    def __init__(self, inputs: Sequence[Relation], output: Relation, *, on_bad_input: str, chunk_rows: int) -> None:
+        if on_bad_input not in ("error", "quarantine"):
+            raise OptionError(
+                f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
+                code="UNKNOWN_POLICY",
+                value=on_bad_input,
+            )
+        if chunk_rows < 1:
+            raise OptionError(f"chunk_rows={chunk_rows} must be positive.", code="OPTION_RANGE")
+        for relation in inputs:
+            if relation.mode == "upsert":
+                raise PlanError(
+                    f'relation "{relation.name}" is in upsert mode; "{output.name}" needs full rows with weights. Join it, or '
+                    "normalise it to a changelog first.",
+                    code="AGGREGATE_OF_UPSERTS",
+                    relation=relation.name,
+                )
+        self.inputs: tuple[Relation, ...] = tuple(inputs)
+        self.output = output
+        self.on_bad_input = on_bad_input
+        self._chunk_rows = chunk_rows
+        self._absorbed_epoch = -1
+        self._rejected_rows = 0
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch that was absorbed, -1 when there was none."""
+        return self._absorbed_epoch
+
+    def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
+        """Return what the deltas of one epoch become, tidy or not."""
+        raise NotImplementedError
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the change of the output in chunks of at most `chunk_rows` rows; all retractions come first.
+
+        Raises:
+            BadInputError: a retraction from an append-only input, with policy `error`.
+        """
+        kept = self._without_bad_rows(tick, deltas)
+        if not any(len(delta) for delta in kept):
+            return
+        made = self.mapped(kept).consolidated()
+        order = np.concatenate([np.flatnonzero(made.weights < 0), np.flatnonzero(made.weights > 0)])
+        for begin in range(0, len(order), self._chunk_rows):
+            chosen = order[begin : begin + self._chunk_rows]
+            yield ZSet(take_rows(made.rows, chosen), made.weights[chosen])
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """End the epoch.
+
+        Raises:
+            BadInputError: as `answer`.
+            StateError: an epoch that was absorbed before.
+        """
+        if tick.epoch <= self._absorbed_epoch:
+            raise StateError(
+                f"epoch {tick.epoch} was absorbed before (the state stands at {self._absorbed_epoch}); every epoch is absorbed "
+                "once, in order.",
+                code="EPOCH_ABSORBED",
+                epoch=tick.epoch,
+                absorbed_epoch=self._absorbed_epoch,
+            )
+        kept = self._without_bad_rows(tick, deltas)
+        self._rejected_rows += sum(len(delta) for delta in deltas) - sum(len(delta) for delta in kept)
+        self._absorbed_epoch = tick.epoch
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - part of the protocol
+        """Return the retractions from append-only inputs: `input`, `row`, `weight`, `code`, `reason`."""
+        lines = [
+            {
+                "input": relation.name,
+                "row": int(row),
+                "weight": int(delta.weights[row]),
+                "code": "RETRACTION_IN_APPEND",
+                "reason": _REASON,
+            }
+            for relation, delta in zip(self.inputs, deltas, strict=True)
+            for row in _bad_rows(relation, delta)
+        ]
+        return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA) if lines else no_rejections()
+
+    def resident_bytes(self) -> int:
+        """Return 0."""
+        return 0
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return a table without rows that carries the number of the last epoch."""
+        metadata = {_EPOCH_METADATA: str(self._absorbed_epoch).encode()}
+        return {"stateless": pa.schema({"_zset_weight": pa.int64()}, metadata).empty_table()}
+
+    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+        """Go on after the last epoch of a snapshot."""
+        metadata = tables["stateless"].schema.metadata or {}
+        self._absorbed_epoch = int(metadata.get(_EPOCH_METADATA, b"-1"))
+
+    def statistics(self) -> dict[str, int]:
+        """Return the number of rows that were rejected so far."""
+        return {"rejected_rows": self._rejected_rows}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _without_bad_rows(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
+        kept = []
+        for relation, delta in zip(self.inputs, deltas, strict=True):
+            bad = _bad_rows(relation, delta)
+            if len(bad) and self.on_bad_input == "error":
+                raise _refusal(relation, delta, int(bad[0]), len(bad), tick)
+            if len(bad):
+                good = np.setdiff1d(np.arange(len(delta)), bad)
+                delta = ZSet(take_rows(delta.rows, good), delta.weights[good])
+            kept.append(delta)
+        return kept
+
+
+def _bad_rows(relation: Relation, delta: ZSet) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    return np.flatnonzero((delta.weights < 0) & (relation.mode == "append"))
+
+
+def _refusal(relation: Relation, delta: ZSet, row: int, rows: int, tick: Tick) -> BadInputError:
+    columns = relation.primary_key or tuple(relation.schema.names)
+    key = tuple(delta.rows.column(name)[row].as_py() for name in columns)
+    weight = int(delta.weights[row])
+    return BadInputError(
+        f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {_REASON} '
+        f"({rows} such rows in this epoch; nothing of it was applied). Correct the source, or set "
+        'on_bad_input="quarantine" to keep bad rows aside.',
+        code="RETRACTION_IN_APPEND",
+        relation=relation.name,
+        key=key,
+        weight=weight,
+        epoch=tick.epoch,
+        rejected_rows=rows,
+    )
