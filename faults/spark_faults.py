@@ -206,15 +206,15 @@ def commits(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], s
 
 
 def drivers(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int) -> None:
-    """Kill the driver at random times after its query has started: half of the times alone, else with its JVM and workers."""
+    """Kill the driver at random times, some epochs after its start: half of the times alone, else with its JVM and workers."""
     write_files(place, epochs=epochs, seed=seed)
     draw = random.Random(seed)
     done = 0
     for number in range(kills):
         tally.count("driver kills injected")
         with program(place, "--kill-workers", str(done + 1)) as child:
-            said = _wait_until_ready(child)
-            time.sleep(draw.uniform(0, 6))
+            said = _read_until(child, epochs=draw.randrange(4))
+            time.sleep(draw.uniform(0, 2))
             if draw.random() < 0.5:
                 child.kill()
             else:
@@ -265,14 +265,14 @@ def _count_death(tally: Tally, death: Death, where: str) -> None:
         tally.problem(f"{where}: the driver ended by itself, with status {death.status}: {death.error}")
 
 
-def _wait_until_ready(child: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """Read until the query runs."""
+def _read_until(child: subprocess.Popen[str], *, epochs: int) -> list[dict[str, Any]]:
+    """Read until the query runs and has told of so many epochs."""
     said: list[dict[str, Any]] = []
     if child.stdout is None:
         raise RuntimeError("the program was started without a pipe")
     for line in child.stdout:
         said += _lines([line])
-        if said and "ready" in said[-1]:
+        if len([told for told in said if "ready" in told or "epoch" in told]) > epochs:
             break
     return said
 

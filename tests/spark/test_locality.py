@@ -77,6 +77,31 @@ def test_a_pinned_query_answers_as_any_other(orders: Source, customers: Source, 
     assert [(entry["misses"], entry["hits"] > 0) for entry in told] == [(0, False), (0, True), (0, True)]
 
 
+def test_state_that_is_not_where_the_bucket_runs_is_a_miss(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    orders.add(("i", 1, 10, "pen", 1))
+    customers.add((10, "Ann", 1))
+    joined = appends(orders.stream(), name="orders").join(appends(customers.stream(), name="customers"), on="customer_id")
+    sink = Collected()
+    run(joined, sink)
+
+    orders.add(("i", 2, 10, "ink", 1))
+    query = run(joined, sink, localStateDir=str(tmp_path / "another host"))
+
+    assert query.recentProgress[0]["join"]["locality"] == {"hits": 0, "misses": 1, "executors": 1}
+
+
+def test_an_anchor_that_somebody_has_dropped_is_made_anew(spark: SparkSession, pinned: Callable[..., DataFrame]) -> None:
+    locality = Locality("on", 2)
+    locality.begin(spark)
+    spark.catalog.clearCache()
+
+    locality.begin(spark)
+
+    rows = spark.range(10).select((F.col("id") % 2).cast("int").alias("bucket"), "id")
+    assert "InMemoryRelation" in plan_of(locality.pin(rows.repartitionById(2, F.col("bucket"))))
+    locality.close()
+
+
 def test_an_anchor_is_made_anew_when_half_of_the_places_are_empty() -> None:
     locality = Locality("auto", 8)
 

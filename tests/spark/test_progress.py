@@ -28,6 +28,12 @@ class Heard(StreamingQueryListener):
     def __init__(self) -> None:
         self.progress: list[tuple[int, dict[str, Any] | None]] = []
 
+    def wait_for(self, count: int) -> None:
+        """Wait until so many were told; listeners are told a moment later."""
+        deadline = time.monotonic() + 60
+        while len(self.progress) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         pass
 
@@ -74,9 +80,7 @@ def test_sparks_own_listener_finds_the_numbers_of_the_join(
     spark.streams.addListener(heard)
     try:
         query = run(join_of(orders, customers), Collected())
-        deadline = time.monotonic() + 60
-        while len(heard.progress) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        heard.wait_for(2)
     finally:
         spark.streams.removeListener(heard)
 

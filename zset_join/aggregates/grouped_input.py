@@ -98,7 +98,7 @@ class GroupedInput:
         """Say what a delta changes. Cost: the rows of the delta."""
         count = len(delta)
         rows = conform(delta.rows, self.relation)
-        weights = np.ascontiguousarray(delta.weights)
+        weights = np.require(delta.weights, np.int64, ["C", "W"])
         status = np.full(count, ch.OK, np.int8)
         if self._preaggregated:
             return self._prepare_partial(delta, rows, weights, status)
@@ -231,4 +231,4 @@ class GroupedInput:
 
 
 def _weights_of(rows: pa.RecordBatch) -> Int64s:
-    return np.ascontiguousarray(rows.column(PARTIAL_WEIGHT).to_numpy(zero_copy_only=False))
+    return np.require(rows.column(PARTIAL_WEIGHT).to_numpy(zero_copy_only=False), np.int64, ["C", "W"])

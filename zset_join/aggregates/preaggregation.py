@@ -103,7 +103,7 @@ class Preaggregation:
             )
         if not len(delta):
             return ZSet.empty(self.relation.schema)
-        weights = np.ascontiguousarray(delta.weights)
+        weights = np.require(delta.weights, np.int64, ["C", "W"])
         lines = self._state.load(rows, len(delta))
         add_rows(lines.count, lines.entry_of, weights, lines.line_words, lines.after_address)
         self._accumulation.add(lines, rows, weights)

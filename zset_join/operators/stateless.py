@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.errors import BadInputError, OptionError, PlanError, StateError
@@ -153,7 +154,7 @@ class StatelessOperator:
         return kept
 
 
-def _bad_rows(relation: Relation, delta: ZSet) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def _bad_rows(relation: Relation, delta: ZSet) -> npt.NDArray[np.intp]:
     return np.flatnonzero((delta.weights < 0) & (relation.mode == "append"))
 
 

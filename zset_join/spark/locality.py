@@ -65,7 +65,7 @@ class Locality:
         executors = _count_executors(session)
         if self._mode == "off" or (self._mode == "auto" and executors < 2):
             self.close()
-        elif self._anchor is None or self._is_lopsided(executors):
+        elif self._anchor is None or not self._anchor.storageLevel.useMemory or self._is_lopsided(executors):
             self.close()
             self._made_for = executors
             self._anchor = self._make(session, executors)
