@@ -38,10 +38,11 @@ lint: $(READY) ## ruff, format, mypy --strict, layers, file length
 bench: java $(READY) ## run the benchmarks; results go to benchmarks/results/latest.json
 	$(PY) -m benchmarks.run $(ARGS)
 
-soak: $(READY) ## the laws and the faults with their long profiles: hours, not minutes
+soak: java $(READY) ## the laws and the faults with their long profiles: hours, not minutes
 	FAULTS_PROFILE=long $(PYTEST) faults -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) property_tests -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
-	@if [ -f property_tests/soak.py ]; then HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak; fi
+	HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak
+	$(PY) -m faults.spark_faults --long
 
 docs: java $(READY) ## check the documentation: every link resolves, every code block runs
 	$(PYTEST) tests/test_documentation.py $(ARGS)
