@@ -6,6 +6,7 @@ the time, sometimes empty, sometimes longer than a page, so that the rows of one
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -65,15 +66,15 @@ def as_codes(codes: Iterable[int]) -> Int64s:
     return np.array(list(codes), np.int64)
 
 
-class Shelf:
+class Shelf(ABC):
     """Where a store stands, so that it can be opened again."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
+    @abstractmethod
     def open(self) -> ColdStore:
         """Open the store."""
-        raise NotImplementedError
 
     def reopen(self, store: ColdStore) -> ColdStore:
         """Close a store that was committed, and open it again."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zset_join.errors import StateError
+
 __all__ = ["Tick"]
 
 
@@ -26,3 +28,21 @@ class Tick:
 
     epoch: int
     watermark: int | None = None
+
+    def check_follows(self, absorbed_epoch: int) -> None:
+        """Refuse to be absorbed into a state that holds this epoch, or a later one, already.
+
+        Args:
+            absorbed_epoch: the last epoch in the state, -1 when there was none.
+
+        Raises:
+            StateError: the epoch was absorbed before.
+        """
+        if self.epoch <= absorbed_epoch:
+            raise StateError(
+                f"epoch {self.epoch} was absorbed before (the state stands at {absorbed_epoch}); every epoch is absorbed once, "
+                "in order.",
+                code="EPOCH_ABSORBED",
+                epoch=self.epoch,
+                absorbed_epoch=absorbed_epoch,
+            )

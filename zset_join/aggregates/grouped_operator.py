@@ -99,14 +99,7 @@ class GroupedOperator:
             BadInputError: as `answer`; the state is unchanged.
             StateError: an epoch that was absorbed before.
         """
-        if tick.epoch <= self.absorbed_epoch:
-            raise StateError(
-                f"epoch {tick.epoch} was absorbed before (the state stands at {self.absorbed_epoch}); every epoch is absorbed "
-                "once, in order.",
-                code="EPOCH_ABSORBED",
-                epoch=tick.epoch,
-                absorbed_epoch=self.absorbed_epoch,
-            )
+        tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
         prepared = self._checked(tick, delta) if len(delta) else None
         if prepared is not None:

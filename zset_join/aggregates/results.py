@@ -7,6 +7,7 @@ does not matter.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -138,7 +139,7 @@ class _IntegerSum:
         return _Words(lines.before[:, value], lines.after[:, value], old_valid, new_valid, _integers)
 
 
-class _FloatResult(_Plain):
+class _FloatResult(_Plain, ABC):
     """A float per line, made by a kernel."""
 
     def __init__(self, accumulator: Accumulator) -> None:
@@ -154,8 +155,8 @@ class _FloatResult(_Plain):
         (old, old_valid), (new, new_valid) = made
         return _Words(old, new, old_valid, new_valid, _floats)
 
-    def _fill(self, lines: Lines, place: int, values: npt.NDArray[np.float64], block: Int64s) -> Flags:
-        raise NotImplementedError
+    @abstractmethod
+    def _fill(self, lines: Lines, place: int, values: npt.NDArray[np.float64], block: Int64s) -> Flags: ...
 
 
 class _IntegerAverage(_FloatResult):

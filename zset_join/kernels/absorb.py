@@ -57,7 +57,7 @@ from zset_join.kernels.heap import block_bytes
 from zset_join.kernels.keys import hash_row
 from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, store_u8, store_u64, zero_bytes
 from zset_join.kernels.rows import (
-    add_to_header,
+    add_to_word,
     forget_identity,
     free_values,
     give_row,
@@ -206,7 +206,7 @@ def _absorb_deleted(view: int, delta: int, keep_tombstones: bool, watermark: int
         else:
             forget_identity(view, word(codes, word(word(delta, D_FIRST_OF), entry)), number)
             give_row(view, number)
-    add_to_header(word(view, HEADER), H_LIVE_ROWS, -count)
+    add_to_word(word(view, HEADER), H_LIVE_ROWS, -count)
 
 
 @kernel
@@ -215,7 +215,7 @@ def _leave_tombstone(view: int, delta: int, entry: int, number: int, watermark: 
     variables, source = word(delta, D_VARIABLES), word(delta, D_ROWS) + word(word(delta, D_LAST_OF), entry) * word(view, STRIDE)
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     _blank(source, word(delta, D_OTHER_COLUMNS))
-    store_values(view, variables, row, source, 0)
+    store_values(view, variables, row, source, 0, word(view, STRIDE))
     join_tombstone_queue(view, number, watermark)
 
 
@@ -234,7 +234,7 @@ def _absorb_overwritten(view: int, delta: int) -> None:
         number, index = word(found, entry), word(after_of, entry)
         row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
         free_values(view, variables, row)
-        store_values(view, variables, row, rows + index * word(view, STRIDE), 0)
+        store_values(view, variables, row, rows + index * word(view, STRIDE), 0, word(view, STRIDE))
         put(numbers, index, number)
 
 
@@ -261,7 +261,7 @@ def _absorb_moved(view: int, delta: int) -> None:
         row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
         unlink(view, number)
         free_values(view, variables, row)
-        store_values(view, variables, row, source, 0)
+        store_values(view, variables, row, source, 0, word(view, STRIDE))
         _arrange(view, delta, number, index, source)
         put(numbers, index, number)
 
@@ -288,13 +288,13 @@ def _absorb_inserted(view: int, delta: int) -> None:
         source = word(delta, D_ROWS) + index * word(view, STRIDE)
         number = take_row(view)
         row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
-        store_values(view, variables, row, source, 0)
+        store_values(view, variables, row, source, 0, word(view, STRIDE))
         store_u64(row + WEIGHT, 1)
         insert_slot(identity_slots, identity_bits, word(identity_codes, index), number)
         _arrange(view, delta, number, index, source)
         put(numbers, index, number)
-    add_to_header(word(view, HEADER), H_IDENTITY_COUNT, count)
-    add_to_header(word(view, HEADER), H_LIVE_ROWS, count)
+    add_to_word(word(view, HEADER), H_IDENTITY_COUNT, count)
+    add_to_word(word(view, HEADER), H_LIVE_ROWS, count)
 
 
 @kernel
@@ -323,10 +323,10 @@ def _absorb_others(view: int, delta: int, watermark: int) -> None:
         else:
             leave_tombstone_queue(view, number)
             free_values(view, variables, row)
-            store_values(view, variables, row, source, 0)
+            store_values(view, variables, row, source, 0, word(view, STRIDE))
             store_u64(row + WEIGHT, 1)
             _arrange(view, delta, number, index, source)
-            add_to_header(word(view, HEADER), H_LIVE_ROWS, 1)
+            add_to_word(word(view, HEADER), H_LIVE_ROWS, 1)
         put(numbers, index, number)
 
 
@@ -359,16 +359,16 @@ def absorb_weights(view: int, delta: int) -> None:
         if number == 0:
             number = take_row(view)
             row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
-            store_values(view, variables, row, source, 0)
+            store_values(view, variables, row, source, 0, word(view, STRIDE))
             insert_identity(view, number, word(codes, index))
             _arrange(view, delta, number, index, source)
-            add_to_header(header, H_LIVE_ROWS, 1)
+            add_to_word(header, H_LIVE_ROWS, 1)
         elif word(after_of, entry) == 0:
             unlink(view, number)
             forget_identity(view, word(codes, index), number)
             free_values(view, variables, row)
             give_row(view, number)
-            add_to_header(header, H_LIVE_ROWS, -1)
+            add_to_word(header, H_LIVE_ROWS, -1)
             continue
         store_u64(row + WEIGHT, word(after_of, entry))
         put(word(delta, D_NUMBERS), index, number)
@@ -384,8 +384,8 @@ def absorb_appends(view: int, delta: int) -> None:
         number = take_row(view)
         row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
         source = word(delta, D_ROWS) + index * word(view, STRIDE)
-        store_values(view, variables, row, source, 0)
+        store_values(view, variables, row, source, 0, word(view, STRIDE))
         _arrange(view, delta, number, index, source)
         store_u64(row + WEIGHT, word(word(delta, D_WEIGHTS), index))
-        add_to_header(header, H_LIVE_ROWS, 1)
+        add_to_word(header, H_LIVE_ROWS, 1)
         put(word(delta, D_NUMBERS), index, number)

@@ -17,20 +17,11 @@ from zset_join.kernels.columns import (
     FLAG_LIVE,
     FLAGS,
     HASH,
-    HEAP_BIT,
-    INLINE_BYTES,
-    NEXT,
-    NULLS,
-    OFFSET,
     WEIGHT,
-    column_count,
-    field,
 )
 from zset_join.kernels.compiled import kernel
-from zset_join.kernels.heap import allocate_block, free_block
-from zset_join.kernels.keys import equal_columns, variable_bytes
+from zset_join.kernels.keys import equal_columns
 from zset_join.kernels.memory import (
-    copy_bytes,
     load_u8,
     load_u32,
     load_u64,
@@ -40,8 +31,8 @@ from zset_join.kernels.memory import (
     store_u32,
     store_u64,
 )
+from zset_join.kernels.rows import add_to_word, free_values, give_row, store_values, take_row
 from zset_join.kernels.side import (
-    H_FREE_ROW,
     H_JOIN_COUNT,
     H_LIVE_ROWS,
     H_ROWS_END,
@@ -171,65 +162,28 @@ def add_rows(count: int, entry_of: Any, weights: Any, words: int, after: int) ->
 
 
 @kernel
-def _add(header: int, position: int, amount: int) -> None:
-    store_u64(header + position * 8, load_u64(header + position * 8) + amount)
-
-
-@kernel
-def _take_row(view: int) -> int:
-    header = word(view, HEADER)
-    number = load_u64(header + H_FREE_ROW * 8)
-    if number != 0:
-        store_u64(header + H_FREE_ROW * 8, load_u32(word(view, ROWS) + (number - 1) * word(view, STRIDE) + NEXT))
-        return number
-    end = load_u64(header + H_ROWS_END * 8)
-    store_u64(header + H_ROWS_END * 8, end + 1)
-    return end + 1
-
-
-@kernel
-def _store_key(view: int, variables: int, row: int, source: int, source_heap: int, key_bytes: int) -> None:
-    """Copy NULL bits and key columns of a record; long strings go to the heap."""
-    copy_bytes(row + NULLS, source + NULLS, key_bytes - NULLS)
-    for column in range(column_count(variables)):
-        slot = row + field(variables, column, OFFSET)
-        length = load_u32(slot)
-        if length > INLINE_BYTES:
-            offset = allocate_block(word(view, HEAP), word(view, HEADER), length)
-            source_bytes = variable_bytes(source + field(variables, column, OFFSET), source_heap)
-            copy_bytes(word(view, HEAP) + offset, source_bytes, length)
-            store_u64(slot + 8, offset | HEAP_BIT)
-
-
-@kernel
 def _forget_group(view: int, variables: int, number: int) -> None:
     header = word(view, HEADER)
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     position = find_row_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), load_u32(row + HASH), number)
     remove_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), position)
-    for column in range(column_count(variables)):
-        slot = row + field(variables, column, OFFSET)
-        length = load_u32(slot)
-        if length > INLINE_BYTES:
-            free_block(word(view, HEAP), header, load_u64(slot + 8) ^ HEAP_BIT, length)
-    store_u8(row + FLAGS, 0)
-    store_u32(row + NEXT, load_u64(header + H_FREE_ROW * 8))
-    store_u64(header + H_FREE_ROW * 8, number)
-    _add(header, H_JOIN_COUNT, -1)
-    _add(header, H_LIVE_ROWS, -1)
+    free_values(view, variables, row)
+    give_row(view, number)
+    add_to_word(header, H_JOIN_COUNT, -1)
+    add_to_word(header, H_LIVE_ROWS, -1)
 
 
 @kernel
 def _new_group(view: int, variables: int, source: int, source_heap: int, key_bytes: int, code: int) -> int:
     """Store a new group without its state; return its record."""
-    number = _take_row(view)
+    number = take_row(view)
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
-    _store_key(view, variables, row, source, source_heap, key_bytes)
+    store_values(view, variables, row, source, source_heap, key_bytes)
     store_u32(row + HASH, code)
     store_u8(row + FLAGS, FLAG_LIVE)
     insert_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), code, number)
-    _add(word(view, HEADER), H_JOIN_COUNT, 1)
-    _add(word(view, HEADER), H_LIVE_ROWS, 1)
+    add_to_word(word(view, HEADER), H_JOIN_COUNT, 1)
+    add_to_word(word(view, HEADER), H_LIVE_ROWS, 1)
     return row
 
 
@@ -336,4 +290,4 @@ def _take_from_cells(index: int, copies: int, constraints: int, places: int) -> 
     for constraint in range(constraints):
         cell = load_u64(load_u64(places + constraint * 16) + index * 8)
         if cell >= 0:
-            _add(load_u64(places + constraint * 16 + 8), cell, -copies)
+            add_to_word(load_u64(places + constraint * 16 + 8), cell, -copies)

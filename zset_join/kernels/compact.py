@@ -7,7 +7,7 @@ from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import hash_row
 from zset_join.kernels.memory import load_u8, load_u32, load_u64, store_u64
 from zset_join.kernels.rows import (
-    add_to_header,
+    add_to_word,
     insert_identity,
     join_tombstone_queue,
     leave_alone,
@@ -26,7 +26,7 @@ def _copy_row(
 ) -> None:
     number = take_row(new)
     row = word(new, ROWS) + (number - 1) * word(new, STRIDE)
-    store_values(new, variables, row, source, word(old, HEAP))
+    store_values(new, variables, row, source, word(old, HEAP), word(new, STRIDE))
     if has_identity:
         insert_identity(new, number, hash_row(row, word(new, HEAP), identity_columns, word(new, HASH_MASK)))
     if load_u8(source + FLAGS) & FLAG_ARRANGED:
@@ -34,7 +34,7 @@ def _copy_row(
     else:
         leave_alone(new, number, load_u32(source + HASH))
     store_u64(row + WEIGHT, load_u64(source + WEIGHT))
-    add_to_header(word(new, HEADER), H_LIVE_ROWS, 1)
+    add_to_word(word(new, HEADER), H_LIVE_ROWS, 1)
 
 
 @kernel
@@ -69,7 +69,7 @@ def copy_live_rows(old: int, new: int, variables: int, join_columns: int, identi
         source = word(old, ROWS) + (tombstone - 1) * word(old, STRIDE)
         number = take_row(new)
         row = word(new, ROWS) + (number - 1) * word(new, STRIDE)
-        store_values(new, variables, row, source, word(old, HEAP))
+        store_values(new, variables, row, source, word(old, HEAP), word(new, STRIDE))
         insert_identity(new, number, hash_row(row, word(new, HEAP), identity_columns, word(new, HASH_MASK)))
         join_tombstone_queue(new, number, load_u64(source + WEIGHT))
         tombstone = load_u32(source + NEXT)

@@ -47,7 +47,7 @@ from zset_join.kernels.side import (
 from zset_join.kernels.slots import find_key_slot, find_row_slot, insert_slot, remove_slot, replace_slot, slot_number
 
 __all__ = [
-    "add_to_header",
+    "add_to_word",
     "forget_identity",
     "free_values",
     "give_row",
@@ -65,9 +65,9 @@ _VALUES = 24  # the first aligned word behind the flags; a record with many colu
 
 
 @kernel
-def add_to_header(header: int, position: int, amount: int) -> None:
-    """Add to one word of the header."""
-    store_u64(header + position * 8, load_u64(header + position * 8) + amount)
+def add_to_word(array: int, position: int, amount: int) -> None:
+    """Add to one word of an array (the header, most often), by its address."""
+    store_u64(array + position * 8, load_u64(array + position * 8) + amount)
 
 
 @kernel
@@ -104,14 +104,14 @@ def free_values(view: int, variables: int, row: int) -> None:
 
 
 @kernel
-def store_values(view: int, variables: int, row: int, source: int, source_heap: int) -> None:
-    """Copy NULL bits and values of a record; long strings go to the heap.
+def store_values(view: int, variables: int, row: int, source: int, source_heap: int, end: int) -> None:
+    """Copy NULL bits and values of a record up to byte `end`; long strings go to the heap.
 
     The values are copied as the aligned words they are read as: a load that spans two stores would wait for both.
     """
     for place in range(NULLS, _VALUES):
         store_u8(row + place, load_u8(source + place))
-    copy_bytes(row + _VALUES, source + _VALUES, word(view, STRIDE) - _VALUES)
+    copy_bytes(row + _VALUES, source + _VALUES, end - _VALUES)
     for column in range(column_count(variables)):
         slot = row + field(variables, column, OFFSET)
         length = load_u32(slot)
@@ -137,7 +137,7 @@ def link(view: int, join_columns: int, number: int, code: int, key: int, key_hea
     position = find_key_slot(slots, bits, code, key, key_heap, join_columns, rows, stride, heap, join_columns)
     if position < 0:
         insert_slot(slots, bits, code, number)
-        add_to_header(word(view, HEADER), H_JOIN_COUNT, 1)
+        add_to_word(word(view, HEADER), H_JOIN_COUNT, 1)
         store_u32(row + NEXT, 0)
         return
     head = slot_number(slots, position)
@@ -167,7 +167,7 @@ def unlink(view: int, number: int) -> None:
         replace_slot(word(view, JOIN_SLOTS), position, following)
     else:
         remove_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), position)
-        add_to_header(word(view, HEADER), H_JOIN_COUNT, -1)
+        add_to_word(word(view, HEADER), H_JOIN_COUNT, -1)
 
 
 @kernel
@@ -182,7 +182,7 @@ def leave_alone(view: int, number: int, code: int) -> None:
 def insert_identity(view: int, number: int, code: int) -> None:
     """Put a row into the identity table."""
     insert_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
-    add_to_header(word(view, HEADER), H_IDENTITY_COUNT, 1)
+    add_to_word(word(view, HEADER), H_IDENTITY_COUNT, 1)
 
 
 @kernel
@@ -190,7 +190,7 @@ def forget_identity(view: int, code: int, number: int) -> None:
     """Take a row out of the identity table."""
     position = find_row_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
     remove_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), position)
-    add_to_header(word(view, HEADER), H_IDENTITY_COUNT, -1)
+    add_to_word(word(view, HEADER), H_IDENTITY_COUNT, -1)
 
 
 @kernel
@@ -209,7 +209,7 @@ def leave_tombstone_queue(view: int, number: int) -> None:
         store_u32(rows + (previous - 1) * stride + NEXT, following)
     else:
         store_u64(header + H_TOMBSTONE_FIRST * 8, following)
-    add_to_header(header, H_TOMBSTONES, -1)
+    add_to_word(header, H_TOMBSTONES, -1)
 
 
 @kernel
@@ -228,4 +228,4 @@ def join_tombstone_queue(view: int, number: int, watermark: int) -> None:
     else:
         store_u64(header + H_TOMBSTONE_FIRST * 8, number)
     store_u64(header + H_TOMBSTONE_LAST * 8, number)
-    add_to_header(header, H_TOMBSTONES, 1)
+    add_to_word(header, H_TOMBSTONES, 1)

@@ -197,14 +197,7 @@ class HashJoin:
             BadInputError: as `answer`; the state is unchanged.
             StateError: an epoch that was absorbed before.
         """
-        if tick.epoch <= self.absorbed_epoch:
-            raise StateError(
-                f"epoch {tick.epoch} was absorbed before (the state stands at {self.absorbed_epoch}); every epoch is absorbed "
-                "once, in order.",
-                code="EPOCH_ABSORBED",
-                epoch=tick.epoch,
-                absorbed_epoch=self.absorbed_epoch,
-            )
+        tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
         self._refuse_bad_input(prepared)
         degrees = self._degrees(prepared) if self._residual is not None else {}

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.errors import OptionError, PlanError
 from zset_join.kernels.epoch import CHANGE_WORDS
 from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
@@ -147,14 +147,7 @@ class Route:
             BadInputError: as `answer`; the state is unchanged.
             StateError: an epoch that was absorbed before.
         """
-        if tick.epoch <= self.absorbed_epoch:
-            raise StateError(
-                f"epoch {tick.epoch} was absorbed before (the state stands at {self.absorbed_epoch}); every epoch is absorbed "
-                "once, in order.",
-                code="EPOCH_ABSORBED",
-                epoch=tick.epoch,
-                absorbed_epoch=self.absorbed_epoch,
-            )
+        tick.check_follows(self.absorbed_epoch)
         (delta,) = deltas
         prepared = None
         if len(delta):

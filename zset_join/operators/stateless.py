@@ -9,13 +9,14 @@ rows that have become equal are netted and retractions come first.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import BadInputError, OptionError, PlanError, StateError
+from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
 from zset_join.state.rejected_rows import REJECTION_SCHEMA, no_rejections
@@ -28,7 +29,7 @@ _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 _REASON = "has a negative weight, but the relation is append-only; declare keys or a weight column if it changes"
 
 
-class StatelessOperator:
+class StatelessOperator(ABC):
     """Map deltas to an answer, epoch by epoch.
 
     Args:
@@ -67,9 +68,9 @@ class StatelessOperator:
         """Return the last epoch that was absorbed, -1 when there was none."""
         return self._absorbed_epoch
 
+    @abstractmethod
     def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
         """Return what the deltas of one epoch become, tidy or not."""
-        raise NotImplementedError
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the output in chunks of at most `chunk_rows` rows; all retractions come first.
@@ -93,14 +94,7 @@ class StatelessOperator:
             BadInputError: as `answer`.
             StateError: an epoch that was absorbed before.
         """
-        if tick.epoch <= self._absorbed_epoch:
-            raise StateError(
-                f"epoch {tick.epoch} was absorbed before (the state stands at {self._absorbed_epoch}); every epoch is absorbed "
-                "once, in order.",
-                code="EPOCH_ABSORBED",
-                epoch=tick.epoch,
-                absorbed_epoch=self._absorbed_epoch,
-            )
+        tick.check_follows(self._absorbed_epoch)
         kept = self._without_bad_rows(tick, deltas)
         self._rejected_rows += sum(len(delta) for delta in deltas) - sum(len(delta) for delta in kept)
         self._absorbed_epoch = tick.epoch
@@ -138,7 +132,7 @@ class StatelessOperator:
         """Return the number of rows that were rejected so far."""
         return {"rejected_rows": self._rejected_rows}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not to be overridden: there are no files to let go of
         """Do nothing."""
 
     def _without_bad_rows(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
