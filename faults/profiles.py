@@ -3,7 +3,7 @@
 | profile | chosen by | what it is for |
 |---|---|---|
 | `short` (default) | | every push: each kind of fault at each kind of place, the same ones on every run |
-| `long` | `FAULTS_PROFILE=long` | `make soak`: every fault at every place, until the floors of the issue are reached |
+| `long` | `FAULTS_PROFILE=long` | `make soak`: every fault at every place, until the floors are reached |
 
 The floors are written beside the tests that hold them.
 """

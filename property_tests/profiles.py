@@ -3,8 +3,7 @@
 | profile | chosen by | examples per (operator, law) | random |
 |---|---|---|---|
 | `push` (default) | | 12 | no: the same examples on every run, so that a red push means a changed engine |
-| `nightly` | `HYPOTHESIS_PROFILE=nightly` | 1000 | yes |
-| `hunt` | `HYPOTHESIS_PROFILE=hunt` | 100 | yes |
+| `nightly` | `HYPOTHESIS_PROFILE=nightly` | 100 | yes, so that nights add up |
 | `scout` | `HYPOTHESIS_PROFILE=scout` | 20 | yes, and failures are not made smaller: a quick look at what is broken |
 """
 
@@ -19,7 +18,7 @@ __all__ = ["MAX_CHANGES", "load_profile", "profile_name"]
 _COMMON = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True, database=None
 )
-MAX_CHANGES = {"push": 18, "hunt": 18, "scout": 18, "nightly": 24}
+MAX_CHANGES = {"push": 18, "scout": 18, "nightly": 24}
 
 
 def profile_name() -> str:
@@ -30,7 +29,6 @@ def profile_name() -> str:
 def load_profile() -> None:
     """Register the profiles and load the one that was asked for."""
     settings.register_profile("push", _COMMON, max_examples=12, derandomize=True)
-    settings.register_profile("hunt", _COMMON, max_examples=100)
     settings.register_profile("scout", _COMMON, max_examples=20, phases=[Phase.generate])
-    settings.register_profile("nightly", _COMMON, max_examples=1000)
+    settings.register_profile("nightly", _COMMON, max_examples=100)
     settings.load_profile(profile_name())

@@ -37,8 +37,7 @@ from spill.cold_store import ColdRows, ColdStore
 _SIZES = {
     "push": {"memory": (30, 30), "file": (40, 40), "duckdb": (6, 20)},
     "scout": {"memory": (30, 30), "file": (60, 40), "duckdb": (10, 20)},
-    "hunt": {"memory": (200, 40), "file": (500, 50), "duckdb": (60, 30)},
-    "nightly": {"memory": (500, 50), "file": (3000, 60), "duckdb": (300, 40)},
+    "nightly": {"memory": (200, 40), "file": (500, 50), "duckdb": (60, 30)},
 }
 _SHELVES: dict[str, type[Shelf]] = {"memory": MemoryShelf, "file": FileShelf, "duckdb": DuckDBShelf}
 
