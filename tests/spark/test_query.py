@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Collected, Source, weights
-from zset_join.errors import BadInputError, StateError
+from zset_join.errors import BadInputError, OptionError, StateError
 from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 
@@ -53,6 +53,24 @@ def test_a_left_join_follows_inserts_updates_key_moves_and_deletes(orders: Sourc
     assert weights(sink.epochs[0]) == {(10, 1, "pen", "Ann"): 1, (20, 2, "ink", None): 1, (None, 3, "cap", None): 1}
     assert sink.total() == {(20, 1, "pen", "Bob"): 1, (10, 3, "cap", "Anna"): 1}
     assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def test_a_row_is_explained_from_the_log(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1))
+    customers.add((10, "Ann", 1), (20, "Bob", 1))
+    orders.add(("u", 1, 20, "pen", 3), ("u", 1, 10, "old", 2))
+    customers.add()
+    sink = Collected()
+
+    query = run(join_of(orders, customers), sink)
+    history = query.explain_row({"order_id": 1})
+
+    rows = [[(tuple(row.values()), weight) for row, weight in event.emitted] for event in history.events]
+    assert rows == [[((10, 1, "pen", "Ann"), 1)], [((10, 1, "pen", "Ann"), -1), ((20, 1, "pen", "Bob"), 1)]]
+    assert [change.stream for change in history.events[0].changes] == ["orders", "customers"]
+    assert history.is_complete
+    with pytest.raises(OptionError, match="the output has no column"):
+        query.explain_row({"ts": 1})
 
 
 def emitted(query: JoinQuery, sink: Collected) -> DataFrame:

@@ -9,6 +9,7 @@ The query id is Spark's: it stays the same across restarts on one checkpoint, an
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -23,6 +24,7 @@ from zset_join.spark.outputs import Output
 from zset_join.spark.runner import EpochRunner
 
 if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
     from zset_join.spark.verification import VerificationReport
 
 __all__ = ["JoinQuery", "start_query"]
@@ -160,6 +162,25 @@ class JoinQuery:
             actual_df=actual_df,
             most_differences=most_differences,
         )
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
+        """Return which input changes made and unmade the output rows with given values, from the log that is kept.
+
+        Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
+
+        Args:
+            row: columns of the join's output to values; name the output key, or at least few rows.
+            most_rows: rows and input changes to report at most.
+
+        Raises:
+            OptionError: `ROW_QUESTION`: an unknown or nested column, a value of another type, or too many rows.
+            StateError: the checkpoint cannot be read.
+
+        Cost: two or three passes over the log and the snapshots of the join, on the driver.
+        """
+        from zset_join.spark.row_explaining import explain_row
+
+        return explain_row(self._joined, self._runner, row, most_rows=most_rows)
 
     def _awaited(self, timeout: float) -> bool:
         return bool(self.spark_query.awaitTermination(timeout))  # type: ignore[arg-type]  # PySpark takes seconds as float

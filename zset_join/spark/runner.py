@@ -92,7 +92,7 @@ class EpochRunner:
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
-        self._operator_options = OperatorOptions(
+        self.operator_options = OperatorOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
@@ -270,7 +270,7 @@ class EpochRunner:
         return {
             "tick": tick,
             "node": self._joined.node,
-            "options": self._operator_options,
+            "options": self.operator_options,
             "layout": self._tagged.layout,
             "dead_letter_path": self._dead_letter_path,
             "query_id": self._opened().query_id,

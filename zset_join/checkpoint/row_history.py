@@ -1,0 +1,417 @@
+"""Which input changes made and unmade an output row, from the log that the checkpoint keeps.
+
+The rows asked for are found on the side whose columns are named; the join keys they ever had tell which logged rows
+matter. Those are replayed, epoch by epoch, through an operator that is built empty, so what is reported is what the engine
+answers, not a second opinion about it.
+
+Memory: the matching rows of one epoch and the state of their join keys. Cost: two passes over snapshot and log of the
+stage, three where a row of an upsert stream may change its join key. Limits: what happened before a bucket's snapshot is
+told as the rows that were live then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zset_join.checkpoint.bucket import DurableOperator
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.snapshot import read_snapshot
+from zset_join.errors import KeyTypeError, OptionError
+from zset_join.key_types import common_key_type, storage_type
+from zset_join.relation import Relation
+from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
+from zset_join.tick import Tick
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["InputChange", "RowEvent", "RowHistory", "RowQuestion"]
+
+_SIDES = ("left", "right")
+Row = dict[str, Any]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class InputChange:
+    """Hold one change of an input: the stream, the row as it was logged, and its weight (-1 in upsert mode: a delete)."""
+
+    stream: str
+    row: Row
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowEvent:
+    """Hold what one epoch did to the rows asked for.
+
+    Args:
+        epoch: the epoch.
+        emitted: the changes of the output, as (row, weight), retractions first; empty when the inputs changed nothing.
+        changes: the input changes with the join keys of the rows asked for; empty when `is_snapshot`.
+        is_snapshot: these rows were live when the log that is kept begins; what made them is no longer there.
+    """
+
+    epoch: int
+    emitted: tuple[tuple[Row, int], ...]
+    changes: tuple[InputChange, ...]
+    is_snapshot: bool = False
+
+
+@dataclass(slots=True)
+class _Selection:
+    """Name the logged rows that matter: by join key, and per side by primary key where a row may change its join key.
+
+    Each is one array of values per key column, None for a column that does not narrow. More rows than needed do no harm.
+    """
+
+    join_keys: list[pa.Array | None]
+    primary_keys: list[list[pa.Array | None] | None]
+
+
+@dataclass(frozen=True)
+class RowHistory:
+    """Say how some rows of an output came and went.
+
+    Args:
+        question: the columns and values asked for.
+        events: what happened, oldest first.
+        is_complete: the log reaches back to the first epoch.
+    """
+
+    question: Mapping[str, Any]
+    events: Sequence[RowEvent] = field(default_factory=tuple)
+    is_complete: bool = True
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{name}={value!r}" for name, value in self.question.items())
+        since = "since the first epoch" if self.is_complete else "since the log that is kept begins"
+        lines = [f"{named}: {len(self.events)} epochs touched it {since}"]
+        for event in self.events:
+            lines.append(f"epoch {event.epoch}" + (" (from a snapshot)" if event.is_snapshot else ""))
+            lines += [f"  {weight:+d} {row}" for row, weight in event.emitted] or ["  nothing changed in the output"]
+            lines += [f"    because {change.stream} {change.weight:+d} {change.row}" for change in event.changes]
+        return "\n".join(lines)
+
+
+class RowQuestion:
+    """Ask for the history of output rows with given values.
+
+    Args:
+        build: makes the join, in memory when given None.
+        shown: columns of the output that users see.
+        sources: per column of the operator's output, (side, source column), from `joined_schema`.
+        row: column names of the output to values; at least one is not None.
+        most_rows: rows of the answer that are reported at most.
+
+    Raises:
+        OptionError: a column the output does not have, a value of another type, nested columns, or nothing but None.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[str | None], DurableOperator],
+        shown: pa.Schema,
+        sources: Sequence[tuple[str, str]],
+        row: Mapping[str, Any],
+        *,
+        most_rows: int = 1_000,
+    ) -> None:
+        self._build = build
+        self._shown = shown
+        self._row = dict(row)
+        self._most_rows = most_rows
+        self._rows = 0
+        operator = build(None)
+        try:
+            self._inputs = operator.inputs
+            names = operator.output.schema.names
+        finally:
+            operator.close()
+        self._values = {name: _value(shown, name, value) for name, value in self._row.items()}
+        found = dict(zip(names, sources, strict=True))
+        pairs = list(zip(*(relation.join_key for relation in self._inputs), strict=True))
+        self._key_types = [_common_type(self._inputs, *pair) for pair in pairs]
+        self._key_names = [
+            [name for name, source in found.items() if source in {("left", left), ("both", left), ("right", right)}]
+            for left, right in pairs
+        ]
+        self._wanted: tuple[dict[str, pa.Scalar], ...] = ({}, {})
+        for name, value in self._values.items():
+            if value.is_valid:
+                side, source = found[name]
+                for position in (0, 1) if side == "both" else (_SIDES.index(side),):
+                    self._wanted[position][source] = value
+        if not any(self._wanted):
+            raise OptionError(
+                f"explain_row({self._row!r}) names no value; give at least one column of {shown.names} and its value.",
+                code="ROW_QUESTION",
+                row=self._row,
+            )
+
+    def ask(self, files: CheckpointFiles, histories: Sequence[BucketHistory]) -> RowHistory:
+        """Return the history of the rows, from what all buckets of the join stage keep.
+
+        Raises:
+            OptionError: more rows than `most_rows` match.
+            StateError: a file is missing or damaged.
+        """
+        self._rows = 0
+        events: dict[int, RowEvent] = {}
+        for history in histories:
+            for event in self._of_bucket(files, history):
+                before = events.get(event.epoch)
+                events[event.epoch] = event if before is None else _together(before, event)
+        is_complete = all(history.snapshot is None for history in histories)
+        return RowHistory(self._row, tuple(events[epoch] for epoch in sorted(events)), is_complete)
+
+    def _of_bucket(self, files: CheckpointFiles, history: BucketHistory) -> Iterator[RowEvent]:
+        selection = self._select(files, history)
+        if selection is None:
+            return
+        operator = self._build(None)
+        try:
+            if history.snapshot is not None:
+                tables = read_snapshot(files, history.snapshot)
+                for position, side in enumerate(_SIDES):
+                    tables[side] = tables[side].filter(pa.array(self._is_selected(tables[side], position, selection)))
+                operator.restore(tables)
+                live, _ = self._emitted(self._live_at(tables))
+                if live:
+                    yield RowEvent(history.snapshot.through_epoch, live, (), is_snapshot=True)
+            for tick, deltas in self._epochs(files, history, operator.absorbed_epoch):
+                kept = tuple(_filtered(delta, self._is_selected(delta.rows, at, selection)) for at, delta in enumerate(deltas))
+                if not any(len(delta) for delta in kept):
+                    continue
+                emitted, keys = self._emitted(operator.answer(tick, kept))
+                changes = tuple(self._changes(kept, bool(emitted), keys))
+                operator.absorb(tick, kept)
+                if emitted or changes:
+                    yield RowEvent(tick.epoch, emitted, changes)
+        finally:
+            operator.close()
+
+    def _epochs(self, files: CheckpointFiles, history: BucketHistory, after: int) -> Iterator[tuple[Tick, tuple[ZSet, ...]]]:
+        schemas = [relation.schema for relation in self._inputs]
+        for log in history.logs:
+            for logged in read_log(files, log, schemas=schemas):
+                if logged.tick.epoch > after:
+                    yield logged.tick, logged.deltas
+
+    def _tables(self, files: CheckpointFiles, history: BucketHistory) -> Iterator[tuple[int, Any]]:
+        """Yield (input, rows) of the snapshot and of every logged epoch."""
+        if history.snapshot is not None:
+            tables = read_snapshot(files, history.snapshot)
+            yield from ((position, tables[side]) for position, side in enumerate(_SIDES))
+        for _, deltas in self._epochs(files, history, -1):
+            yield from ((position, delta.rows) for position, delta in enumerate(deltas))
+
+    def _select(self, files: CheckpointFiles, history: BucketHistory) -> _Selection | None:
+        """Return which rows of a bucket matter; None when there are none."""
+        found: list[list[pa.Array]] = [[] for _ in self._inputs[0].join_key]
+        rows = 0
+        for position, table in self._tables(files, history):
+            mask = self._matches(table, position)
+            if mask.any():
+                rows += int(mask.sum())
+                for at, values in enumerate(self._join_key(table, position)):
+                    if values is not None:
+                        found[at].append(values.filter(pa.array(mask)))
+        if not rows:
+            return None
+        selection = _Selection(_distinct(found), [None, None])
+        movers = [at for at, side in enumerate(self._inputs) if side.mode == "upsert" and not _is_inside(side)]
+        moved: dict[int, list[list[pa.Array]]] = {at: [[] for _ in self._inputs[at].primary_key] for at in movers}
+        if movers:
+            for position, table in self._tables(files, history):
+                if position in moved:
+                    mask = self._is_selected(table, position, selection)
+                    for at, values in enumerate(self._primary_key(table, position)):
+                        if values is not None:
+                            moved[position][at].append(values.filter(pa.array(mask)))
+        for position, columns in moved.items():
+            selection.primary_keys[position] = _distinct(columns)
+        return selection
+
+    def _join_key(self, table: Any, position: int) -> list[pa.Array | None]:
+        """Return the join key columns in the types both sides share."""
+        names = self._inputs[position].join_key
+        return [_comparable(table.column(name), kind) for name, kind in zip(names, self._key_types, strict=True)]
+
+    def _primary_key(self, table: Any, position: int) -> list[pa.Array | None]:
+        relation = self._inputs[position]
+        return [
+            _comparable(table.column(name), storage_type(relation.schema.field(name).type)) for name in relation.primary_key
+        ]
+
+    def _is_selected(self, table: Any, position: int, selection: _Selection) -> Flags:
+        mask = _is_among(self._join_key(table, position), selection.join_keys, table.num_rows)
+        primary_keys = selection.primary_keys[position]
+        if primary_keys is not None:
+            mask |= _is_among(self._primary_key(table, position), primary_keys, table.num_rows)
+        return mask
+
+    def _matches(self, table: Any, position: int) -> Flags:
+        """Say which rows of an input have the values asked for; none where nothing of this side is asked for."""
+        wanted = self._wanted[position]
+        mask = np.full(table.num_rows, bool(wanted))
+        for name, value in wanted.items():
+            mask &= _equals(table.column(name), value)
+        return mask
+
+    def _live_at(self, tables: Mapping[str, pa.Table]) -> Iterator[ZSet]:
+        """Yield what the join of the rows in a snapshot is."""
+        operator = self._build(None)
+        try:
+            deltas = []
+            for side, relation in zip(_SIDES, self._inputs, strict=True):
+                weights = np.asarray(tables[side].column(SNAPSHOT_WEIGHT), dtype=np.int64)
+                rows = tables[side].select(relation.schema.names).cast(relation.schema)
+                deltas.append(_filtered(ZSet(single_batch(rows), weights), weights > 0))
+            yield from operator.answer(Tick(0), deltas)
+        finally:
+            operator.close()
+
+    def _emitted(self, answer: Iterator[ZSet]) -> tuple[tuple[tuple[Row, int], ...], list[pa.Array | None]]:
+        """Return the rows of an answer that were asked for, and the values of their join keys."""
+        kept = []
+        keys: list[list[pa.Array]] = [[] for _ in self._key_names]
+        for chunk in answer:
+            mask = np.ones(len(chunk), np.bool_)
+            for name, value in self._values.items():
+                mask &= _equals(chunk.rows.column(name), value)
+            asked = _filtered(chunk, mask)
+            self._count(len(asked))
+            kept.append(ZSet(asked.rows.select(self._shown.names), asked.weights))
+            for at, (names, kind) in enumerate(zip(self._key_names, self._key_types, strict=True)):
+                columns = [column for name in names if (column := _comparable(asked.rows.column(name), kind)) is not None]
+                keys[at] += [pc.coalesce(*columns)] if columns else []
+        rows = ZSet.concat(kept, schema=self._shown).consolidated()
+        pairs = list(zip(rows.rows.to_pylist(), rows.weights.tolist(), strict=True))
+        return tuple(sorted(pairs, key=lambda pair: pair[1] > 0)), _distinct(keys)
+
+    def _changes(self, deltas: Sequence[ZSet], met: bool, keys: Sequence[pa.Array | None]) -> Iterator[InputChange]:
+        """Yield the changes that name the rows asked for, and, if any were emitted, those of the other side with their keys."""
+        for position, (relation, delta) in enumerate(zip(self._inputs, deltas, strict=True)):
+            if not len(delta):
+                continue
+            if self._wanted[position]:
+                mask = self._names_row(relation, delta, position)
+            elif met:
+                mask = _is_among(self._join_key(delta.rows, position), keys, len(delta))
+            else:
+                continue
+            kept = _filtered(delta, mask)
+            self._count(len(kept))
+            for row, weight in zip(kept.rows.to_pylist(), kept.weights.tolist(), strict=True):
+                yield InputChange(relation.name, row, weight)
+
+    def _names_row(self, relation: Relation, delta: ZSet, position: int) -> Flags:
+        """Say which changes have the values asked for; a delete by key needs no other column."""
+        mask = np.ones(len(delta), np.bool_)
+        by_key = (delta.weights < 0) & (relation.mode == "upsert")
+        for name, value in self._wanted[position].items():
+            is_key = name in relation.primary_key or name in relation.join_key
+            mask &= _equals(delta.rows.column(name), value) | (by_key & (not is_key))
+        return mask
+
+    def _count(self, rows: int) -> None:
+        self._rows += rows
+        if self._rows > self._most_rows:
+            raise OptionError(
+                f"explain_row({self._row!r}) touches more than {self._most_rows} rows; name more columns, best the output key, "
+                "or raise most_rows.",
+                code="ROW_QUESTION",
+                row=self._row,
+                most_rows=self._most_rows,
+            )
+
+
+def _value(shown: pa.Schema, name: str, value: Any) -> pa.Scalar:
+    if name not in shown.names:
+        raise OptionError(
+            f'the output has no column "{name}"; its columns are {shown.names}.', code="ROW_QUESTION", column=name
+        )
+    kind = shown.field(name).type
+    if pt.is_nested(kind):
+        raise OptionError(
+            f'explain_row compares plain columns, and "{name}" is {kind}; name another column.',
+            code="ROW_QUESTION",
+            column=name,
+        )
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise OptionError(
+            f'{value!r} is no value of the column "{name}" ({kind}): {error}', code="ROW_QUESTION", column=name, value=value
+        ) from error
+
+
+def _common_type(inputs: Sequence[Relation], left: str, right: str) -> pa.DataType:
+    kinds = [relation.schema.field(name).type for relation, name in zip(inputs, (left, right), strict=True)]
+    return common_key_type(*kinds, left_column=left, right_column=right)
+
+
+def _is_inside(relation: Relation) -> bool:
+    """Say whether a row keeps its join key for as long as it keeps its primary key."""
+    return set(relation.join_key) <= set(relation.primary_key)
+
+
+def _comparable(column: Any, kind: pa.DataType) -> pa.Array | None:
+    """Return a key column as a type that can be looked up, with one zero; None for nested ones."""
+    if pt.is_nested(kind):
+        return None
+    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values = values.cast(kind)
+    return pc.add(values, pa.scalar(0.0, kind)) if pt.is_floating(kind) else values
+
+
+def _distinct(columns: Sequence[Sequence[pa.Array]]) -> list[pa.Array | None]:
+    return [pc.unique(pa.chunked_array(values)) if values else None for values in columns]
+
+
+def _is_among(columns: Sequence[pa.Array | None], values: Sequence[pa.Array | None], rows: int) -> Flags:
+    """Say which rows have, in every column that narrows, one of the values; NULL is a value."""
+    mask = np.ones(rows, np.bool_)
+    for column, known in zip(columns, values, strict=True):
+        if column is not None and known is not None:
+            mask &= _flags(pc.is_in(column, value_set=known))
+    return mask
+
+
+def _equals(column: Any, value: pa.Scalar) -> Flags:
+    """Say which values equal one; NULL equals NULL, NaN equals NaN. A value that a narrower column cannot hold equals none."""
+    if not value.is_valid:
+        return _flags(column.is_null())
+    if pt.is_floating(value.type) and np.isnan(value.as_py()):
+        return _flags(pc.is_nan(column.cast(pa.float64())))
+    try:
+        kind = common_key_type(column.type, value.type, left_column="column", right_column="value")
+    except KeyTypeError:
+        kind = value.type
+    kind = storage_type(kind)
+    return _flags(pc.equal(column.cast(kind), value.cast(kind)))
+
+
+def _flags(values: Any) -> Flags:
+    filled = pc.fill_null(values, False)
+    return np.asarray(filled, dtype=np.bool_)
+
+
+def _filtered(delta: ZSet, mask: Flags) -> ZSet:
+    return delta if mask.all() else ZSet(delta.rows.filter(pa.array(mask)), delta.weights[mask])
+
+
+def _together(first: RowEvent, second: RowEvent) -> RowEvent:
+    """Join what two buckets did in one epoch; retractions and deletes come first."""
+    emitted = sorted((*first.emitted, *second.emitted), key=lambda pair: pair[1] > 0)
+    changes = sorted((*first.changes, *second.changes), key=lambda change: change.weight > 0)
+    return RowEvent(first.epoch, tuple(emitted), tuple(changes), first.is_snapshot or second.is_snapshot)
