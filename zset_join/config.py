@@ -26,14 +26,27 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 from zset_join.errors import OptionError
 
-__all__ = ["BadInputPolicy", "LocalityMode", "QueryOptions", "parse_seconds"]
+__all__ = [
+    "DEFAULT_JOIN_MAX_BUFFERED_BYTES",
+    "BadInputPolicy",
+    "BufferLimit",
+    "BufferPolicy",
+    "EvictionMode",
+    "LocalityMode",
+    "QueryOptions",
+    "parse_seconds",
+]
 
 BadInputPolicy = Literal["error", "quarantine"]
 LocalityMode = Literal["auto", "on", "off"]
+BufferPolicy = Literal["abort", "evict_oldest", "spill"]
+EvictionMode = Literal["retract", "forget"]
+
+DEFAULT_JOIN_MAX_BUFFERED_BYTES = 524_288_000
 
 _UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _SPELLED = {
@@ -51,6 +64,83 @@ _SPELLED = {
     "retaininputlog": "retainInputLog",
 }
 _MOST_BUCKETS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferLimit:
+    """Say how many bytes an append-only join may hold, and what happens at the limit; build it with `of`.
+
+    Args:
+        max_bytes: left and right together stay below it; 0 for no limit.
+        policy: `abort` or `evict_oldest`.
+        on_evict: what becomes of the joined rows of an evicted row: `retract` or `forget`.
+    """
+
+    max_bytes: int = DEFAULT_JOIN_MAX_BUFFERED_BYTES
+    policy: BufferPolicy = "abort"
+    on_evict: EvictionMode = "retract"
+
+    @classmethod
+    def of(cls, max_bytes: Any = DEFAULT_JOIN_MAX_BUFFERED_BYTES, policy: Any = "abort", on_evict: Any = "retract") -> Self:
+        """Check a limit as it was given.
+
+        Args:
+            max_bytes: a number of bytes, or 0 or None for no limit.
+            policy: one of `BufferPolicy`.
+            on_evict: one of `EvictionMode`.
+
+        Raises:
+            OptionError: a value that is not allowed, values that do not go together, or `spill`, which is not there yet.
+
+        >>> BufferLimit.of("1000000", "evict_oldest").evicts, BufferLimit.of(None).max_bytes
+        (True, 0)
+        """
+        chosen, mode = str(policy).lower(), str(on_evict).lower()
+        if chosen not in get_args(BufferPolicy):
+            raise _refused("join_buffer_policy", policy, '"abort", "evict_oldest" or "spill"')
+        if mode not in get_args(EvictionMode):
+            raise _refused("on_evict", on_evict, '"retract" or "forget"')
+        limit = 0 if max_bytes is None else _whole("join_max_buffered_bytes", max_bytes, 0, 2**62)
+        if chosen == "spill":  # to be wired here: `HashJoin` would be given a hybrid state with this many resident bytes
+            raise OptionError(
+                'join_buffer_policy="spill" moves rows to disk, which needs default_hash_join = "hybrid"; this version cannot '
+                'do that yet. Use "abort" with a larger join_max_buffered_bytes, or "evict_oldest".',
+                code="SPILL_NEEDS_HYBRID",
+                option="join_buffer_policy",
+                value=policy,
+            )
+        if chosen == "evict_oldest" and not limit:
+            raise _refused("join_max_buffered_bytes", max_bytes, 'a limit above 0 with join_buffer_policy="evict_oldest"')
+        if chosen == "abort" and mode == "forget":
+            raise _refused("on_evict", on_evict, 'it only with join_buffer_policy="evict_oldest"; "abort" drops nothing')
+        return cls(max_bytes=limit, policy=cast("BufferPolicy", chosen), on_evict=cast("EvictionMode", mode))
+
+    @property
+    def evicts(self) -> bool:
+        """Say whether rows are dropped at the limit."""
+        return self.policy == "evict_oldest"
+
+    @property
+    def forgets(self) -> bool:
+        """Say whether dropped rows leave the answers of the past as they are."""
+        return self.evicts and self.on_evict == "forget"
+
+    def check_applies(self, *, is_append_only: bool, left: str, right: str) -> None:
+        """Refuse a limit that was asked for where it would do nothing.
+
+        Raises:
+            OptionError: a side is not in append mode, and the limit is not the default one, or is none.
+        """
+        if is_append_only or self in (BufferLimit(), BufferLimit(max_bytes=0)):
+            return
+        raise OptionError(
+            f'join_max_buffered_bytes={self.max_bytes} and join_buffer_policy="{self.policy}" are for a join of two inputs in '
+            f'append mode, and "{left}" and "{right}" are not both: what they hold follows their keys and retractions. Leave '
+            "the options out, or declare both sides append-only.",
+            code="BUFFER_NOT_APPEND",
+            left=left,
+            right=right,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

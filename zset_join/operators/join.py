@@ -27,14 +27,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
 from zset_join.errors import StateError, WeightOverflowError
 from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
 from zset_join.relation import Relation
+from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Step
 from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
 from zset_join.state.joined_rows import JoinedRows
+from zset_join.state.largest_key import largest_key
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.side import PreparedSide, SideState
@@ -65,6 +68,7 @@ class _Prepared:
     sides: tuple[PreparedSide | None, PreparedSide | None]
     masks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     degrees: dict[int, ResidualDegrees] | None = None
+    buffered: BufferedEpoch | None = None
 
     @property
     def rejected(self) -> int:
@@ -84,13 +88,16 @@ class HashJoin:
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in watermark time).
+        join_max_buffered_bytes: an append-only join (both sides in append mode) holds less than so many bytes; 0: no limit.
+        join_buffer_policy: at that limit, `abort` refuses the epoch, `evict_oldest` drops the oldest rows.
+        on_evict: `retract` the joined rows of a row that was dropped, or `forget` it and let them stand.
         chunk_rows: rows per chunk of an answer.
         part_changes: changes of a large epoch that are worked off together; what fits the processor's second cache is fastest.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
 
     Raises:
-        PlanError: relations that cannot be joined.
+        PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
         KeyTypeError: key types that cannot be compared.
         StateError: the directory holds something else.
 
@@ -114,6 +121,9 @@ class HashJoin:
         output_names: Sequence[str] | None = None,
         on_bad_input: str = "error",
         tombstone_retention_seconds: int = 172_800,
+        join_max_buffered_bytes: int | None = DEFAULT_JOIN_MAX_BUFFERED_BYTES,
+        join_buffer_policy: str = "abort",
+        on_evict: str = "retract",
         chunk_rows: int = 65_536,
         part_changes: int = 16_384,
         hash_bits: int = 32,
@@ -131,6 +141,12 @@ class HashJoin:
         self.on_bad_input = on_bad_input
         self._residual = residual
         self._lone = _LONE[how]
+        is_append_only = left.mode == right.mode == "append"
+        limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
+        limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
+        # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
+        # predicate, or what has been met and is forgotten by now.
+        self._has_degrees = residual is not None or (limit.forgets and any(self._lone))
         self._pairs = how in ("inner", "left", "right", "full")
         schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
         self.output = Relation(
@@ -152,11 +168,12 @@ class HashJoin:
                 key_types=key_types,
                 null_safe=null_safe,
                 keeps_unmatchable=self._lone[side] == p.LONE_MISSING,
-                has_degree=residual is not None and self._lone[side] != 0,
+                has_degree=self._has_degrees and self._lone[side] != 0,
                 tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
                 hash_bits=hash_bits,
                 directory=directory,
                 name="left" if side == _LEFT else "right",
+                with_age=limit.evicts,
             )
             for side, relation in enumerate(self.inputs)
         ]
@@ -167,7 +184,8 @@ class HashJoin:
                 code="STATE_HALF_WRITTEN",
                 directory=directory,
             )
-        self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=residual is not None)
+        self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
+        self._buffer = AppendBuffer(self._sides, limit) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
 
     # ---------------------------------------------------------------- the operator protocol
@@ -183,30 +201,33 @@ class HashJoin:
         Raises:
             BadInputError: rows that break their relation's contract, with policy `error`.
             WeightOverflowError: an output weight past int64.
+            ResourceError: an append-only join would reach `join_max_buffered_bytes`, with policy `abort`.
         """
         if all(len(delta) == 0 for delta in deltas):
             return
         prepared = self._prepare(tick, deltas)
-        self._refuse_bad_input(prepared)
+        self._refuse(prepared)
         yield from self._emit(prepared)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Fold the deltas of one epoch into the state.
 
         Raises:
-            BadInputError: as `answer`; the state is unchanged.
+            BadInputError: as `answer`; the state is unchanged. So with ResourceError.
             StateError: an epoch that was absorbed before.
         """
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
-        self._refuse_bad_input(prepared)
-        degrees = self._degrees(prepared) if self._residual is not None else {}
+        self._refuse(prepared)
+        degrees = self._degrees(prepared) if self._has_degrees else {}
         for side in self._sides:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
             side.absorb(prepared.sides[number], tick.watermark)
         for number, found_degrees in degrees.items():
             found_degrees.store(prepared.sides[number])
+        if self._buffer is not None and prepared.buffered is not None:
+            self._buffer.take_out(prepared.buffered, prepared.sides)
         self._prepared = None
         for side in self._sides:
             side.end_absorb(tick.epoch)
@@ -232,7 +253,20 @@ class HashJoin:
 
     def _working_bytes(self) -> int:
         outputs = [output for output in (self._output, self._spare, self._candidate_output) if output is not None]
-        return self._groups.resident_bytes() + sum(output.words.nbytes for output in outputs)
+        queued = 0 if self._buffer is None else self._buffer.resident_bytes()
+        return self._groups.resident_bytes() + queued + sum(output.words.nbytes for output in outputs)
+
+    def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
+        """Return what an append-only join would hold after an epoch, in bytes, and what leaves in it; None for other joins.
+
+        A row counts its record and, for each string, binary or nested value beyond 12 bytes, the block that holds it. Cost: as
+        resolving the deltas, which `answer` and `absorb` then need not do again.
+        """
+        return self._prepare(tick, deltas).buffered
+
+    def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
+        """Return the join key whose rows, the deltas' included, have the most bytes; its rows and bytes. Cost: the state."""
+        return largest_key(self._sides, self._prepare(tick, deltas).sides)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""
@@ -254,6 +288,9 @@ class HashJoin:
         """Return counts: live rows, tombstones and state bytes per side, and what was ignored or rejected so far."""
         ignored = zip(*(side.ignored for side in self._sides), strict=True)
         counts = dict(zip(("stale_rows", "unknown_deletes", "rejected_rows"), map(sum, ignored), strict=True))
+        if self._buffer is not None:
+            evicted = zip(*(side.evicted for side in self._sides), strict=True)
+            counts |= dict(zip(("evicted_rows", "evicted_bytes"), map(sum, evicted), strict=True))
         for side in self._sides:
             counts.update(side.statistics())
         return counts
@@ -288,16 +325,26 @@ class HashJoin:
         if kept is not None and kept.tick == tick and kept.deltas[0] is left and kept.deltas[1] is right:
             return kept
         self._prepared = None
-        found = [side.prepare(delta) if len(delta) else None for side, delta in zip(self._sides, (left, right), strict=True)]
+        buffer = self._buffer
+        ages = [None, None] if buffer is None else buffer.ages(tick, (left, right))
+        found = [
+            side.prepare(delta, words=words) if len(delta) or words is not None else None
+            for side, delta, words in zip(self._sides, (left, right), ages, strict=True)
+        ]
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
+        if buffer is not None:
+            prepared.buffered = buffer.plan(found)
         if not (prepared.rejected and self.on_bad_input == "error"):
             self._groups.list_changes(found)
         self._prepared = prepared
         return prepared
 
-    def _refuse_bad_input(self, prepared: _Prepared) -> None:
+    def _refuse(self, prepared: _Prepared) -> None:
+        """Raise where the epoch breaks a contract, or would reach the limit."""
         if prepared.rejected and self.on_bad_input == "error":
             raise describe_rejection(self.inputs, prepared.sides, prepared.tick)
+        if self._buffer is not None and prepared.buffered is not None:
+            self._buffer.refuse_if_full(prepared.buffered, prepared.sides, prepared.tick)
 
     def _emit(self, prepared: _Prepared) -> Iterator[ZSet]:
         """Yield all retractions, then all insertions.
@@ -313,7 +360,7 @@ class HashJoin:
         for part in range(groups.parts):
             groups.enter(part)
             filled = -1
-            if self._residual is None and held_rows < self._output.rows and not self._overflowed:
+            if not self._has_degrees and held_rows < self._output.rows and not self._overflowed:
                 filled = self._fill(self._steps(prepared, 0))
                 self._overflowed = filled < 0
             if filled < 0:
@@ -337,10 +384,10 @@ class HashJoin:
             for chunk in self._fill_often(prepared, reader, 1):
                 rows += len(chunk)
                 yield chunk
-        self._overflowed = self._residual is None and bool(postponed) and rows > self._output.rows // 2
+        self._overflowed = not self._has_degrees and bool(postponed) and rows > self._output.rows // 2
 
     def _steps(self, prepared: _Prepared, sign: int) -> list[Step]:
-        if self._residual is not None:
+        if self._has_degrees:
             return self._residual_steps(prepared, sign)
         output = self._output
         steps = [self._pair_step(prepared, sign, output)] if self._pairs else []

@@ -46,6 +46,7 @@ def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | No
             residual=node.residual,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
+            join_max_buffered_bytes=0,
             chunk_rows=options.chunk_rows,
             directory=directory,
         )

@@ -95,7 +95,7 @@ class ChangedGroups:
         """
         self._clear_marks()
         self._view[e.E_FAN_OUT] = 0
-        size = 2 * sum(side.count for side in prepared if side is not None)
+        size = sum(side.most_changes for side in prepared if side is not None)
         if len(self._listed) < size:
             self._listed = np.empty((size + size // 2, e.CHANGE_WORDS), np.int64)
         listed = int(self._listed.ctypes.data)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from zset_join.kernels import columns as c
 from zset_join.kernels import delta as d
 from zset_join.kernels import side as s
 from zset_join.kernels.compact import copy_live_rows
+from zset_join.kernels.eviction import bytes_of_rows, evict_rows, list_evictions
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
@@ -42,13 +43,19 @@ __all__ = ["PreparedSide", "SideState"]
 _LAYOUT_VERSION = 1
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
+_EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)
+
+
+def _no_rows() -> npt.NDArray[np.int64]:
+    return np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
 class PreparedSide:
     """What one delta does to one side, before anything is done.
 
-    Valid until the same side prepares its next delta.
+    Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
+    `shows_evicted` says whether that is a change like any other.
     """
 
     delta: ZSet
@@ -58,6 +65,13 @@ class PreparedSide:
     entries: int = 0
     stale: int = 0
     unknown_deletes: int = 0
+    evicted: npt.NDArray[np.int64] = field(default_factory=_no_rows)
+    shows_evicted: bool = False
+
+    @property
+    def most_changes(self) -> int:
+        """Return how many changes there can be at most."""
+        return 2 * self.count + len(self.evicted)
 
     @property
     def count(self) -> int:
@@ -68,6 +82,11 @@ class PreparedSide:
     def status(self) -> Any:
         """Return the status of every row."""
         return self.arrays.line(d.D_STATUS)
+
+    @property
+    def unmatchable(self) -> Any:
+        """Return, for every row, whether its join key can never match."""
+        return self.arrays.line(d.D_UNMATCHABLE)
 
     @property
     def join_codes(self) -> Any:
@@ -109,6 +128,7 @@ class SideState:
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
         compared: columns in which an upsert must differ from the live row to be a change; default all.
+        with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
 
     Raises:
         StateError: the directory holds state of another layout, or state that was being written when its process died.
@@ -127,6 +147,7 @@ class SideState:
         directory: str | None,
         name: str,
         compared: Sequence[str] | None = None,
+        with_age: bool = False,
     ) -> None:
         self.relation = relation
         self.directory = directory
@@ -148,7 +169,7 @@ class SideState:
             for column, own, key_type in zip(relation.join_key, own_types, key_types, strict=True)
             if own != key_type
         ]
-        self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words, has_degree=has_degree)
+        self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words + with_age, has_degree=has_degree)
         identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
         self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
         self.identity_columns = self.layout.columns(identity)
@@ -221,7 +242,7 @@ class SideState:
 
         Args:
             delta: rows in the relation's changelog mode.
-            words: the sequence as words, where it does not come from the columns (restoring a snapshot).
+            words: the sequence as words, where it does not come from the columns (an age; restoring a snapshot).
         """
         count = len(delta)
         arrays, mode = self._arrays, self.relation.mode
@@ -276,11 +297,14 @@ class SideState:
     def list_changes(self, prepared: PreparedSide, base: int, changes: int, marks: int = 0) -> int:
         """Write the changes from position `base` on, the first one standing at address `changes`; return where they end.
 
-        Completes what `prepare` began: `absorb` needs it. At most two changes per row of the delta. `marks` is the address of
+        Completes what `prepare` began: `absorb` needs it. At most `most_changes` of them. `marks` is the address of
         zeroed bits, one per row number: those of the state rows that change are set (0: not wanted).
         """
         delta = prepared.arrays.address
         if self.relation.mode == "append":
+            if prepared.shows_evicted:
+                leaving = prepared.evicted
+                base = int(list_evictions(self.view, int(leaving.ctypes.data), len(leaving), base, changes, marks))
             return int(ch.changes_of_appends(self.view, delta, base, changes))
         if self.relation.mode == "changelog":
             return int(ch.changes_of_weights(self.view, delta, base, changes, marks))
@@ -330,6 +354,11 @@ class SideState:
         else:
             kernels_absorb.absorb_weights(self.view, delta)
 
+    def evict(self, numbers: npt.NDArray[np.int64], rows: int, size: int) -> None:
+        """Drop rows of a side in append mode for good, by number, and count so many rows and bytes as evicted."""
+        evict_rows(self.view, self._variables.address, int(numbers.ctypes.data), len(numbers))
+        self.header[_EVICTED] += (rows, size)
+
     def compact(self) -> None:
         """Rewrite the state without its dead rows and blocks. Cost: the live rows."""
         old_arena, old_arrangement, old_keys = self.arena, self.arrangement, self.primary_keys
@@ -356,6 +385,7 @@ class SideState:
         )
         self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
         self.header[_COUNTS] = old_header[_COUNTS]
+        self.header[_EVICTED] = old_header[_EVICTED]
         for owner in (old_arrangement, old_keys, old_arena):
             owner.close(remove=side is not None)
         if side is not None:
@@ -385,6 +415,16 @@ class SideState:
         records: Any = (ctypes.c_uint8 * size).from_address(int(self._view[s.ROWS]))
         return np.ndarray((count,), dtype, buffer=records, offset=offset, strides=(self.layout.stride,))
 
+    def refs_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the record addresses of some rows, by row number."""
+        return self.first_record + (numbers - 1) * self.layout.stride
+
+    def sizes_of(self, refs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the bytes that some rows count for (record and heap blocks), by record address."""
+        refs, sizes = np.ascontiguousarray(refs), np.empty(len(refs), np.int64)
+        bytes_of_rows(int(refs.ctypes.data), len(refs), self.layout.stride, self._variables.address, int(sizes.ctypes.data))
+        return sizes
+
     def degrees(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the stored degrees of some rows, by row number."""
         return self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1]
@@ -407,6 +447,26 @@ class SideState:
     @ignored.setter
     def ignored(self, counts: tuple[int, int, int]) -> None:
         self.header[_COUNTS] = counts
+
+    @property
+    def evicted(self) -> tuple[int, int]:
+        """Return how many rows were evicted so far, and the bytes they counted for."""
+        rows, size = self.header[_EVICTED].tolist()
+        return rows, size
+
+    @evicted.setter
+    def evicted(self, counts: tuple[int, int]) -> None:
+        self.header[_EVICTED] = counts
+
+    @property
+    def live_bytes(self) -> int:
+        """Return the bytes that the live rows count for (records and heap blocks); for a side without tombstones."""
+        return int(self.header[s.H_LIVE_ROWS]) * self.layout.stride + int(self.header[s.H_HEAP_USED])
+
+    @property
+    def variables_address(self) -> int:
+        """Return the address of the table of columns that may have bytes on the heap."""
+        return self._variables.address
 
     def statistics(self) -> dict[str, int]:
         """Return counts by name, prefixed with the name of the side."""

@@ -43,6 +43,7 @@ SNAPSHOT_DEGREE = "_zset_degree"
 _SNAPSHOT_ROWS = 1 << 16
 _EPOCH = b"zset_join.absorbed_epoch"
 _IGNORED = b"zset_join.ignored_rows"
+_EVICTED = b"zset_join.evicted"
 
 
 def snapshot_side(side: SideState) -> pa.Table:
@@ -72,7 +73,11 @@ def snapshot_side(side: SideState) -> pa.Table:
         degrees = side.record_words("<i8", side.layout.degree_offset, end)[positions]
         columns.append(pa.array(np.where(tombstone, 0, degrees)))
         names.append(SNAPSHOT_DEGREE)
-    metadata = {_EPOCH: str(side.absorbed_epoch), _IGNORED: json.dumps(side.ignored)}
+    metadata = {
+        _EPOCH: str(side.absorbed_epoch),
+        _IGNORED: json.dumps(side.ignored),
+        _EVICTED: json.dumps(side.evicted),
+    }
     return pa.table(columns, names=names, metadata=metadata)
 
 
@@ -122,10 +127,13 @@ def restore_side(side: SideState, table: pa.Table) -> None:
     side.begin_absorb()
     for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
         _restore_part(side, table.slice(begin, _SNAPSHOT_ROWS))
-    ignored = (table.schema.metadata or {}).get(_IGNORED)
-    if ignored is not None:
-        stale, unknown_deletes, rejected = json.loads(ignored)
+    metadata = table.schema.metadata or {}
+    if _IGNORED in metadata:
+        stale, unknown_deletes, rejected = json.loads(metadata[_IGNORED])
         side.ignored = (stale, unknown_deletes, rejected)
+    if _EVICTED in metadata:
+        rows, size = json.loads(metadata[_EVICTED])
+        side.evicted = (rows, size)
 
 
 def _restore_part(side: SideState, table: pa.Table) -> None:

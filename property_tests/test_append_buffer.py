@@ -1,0 +1,60 @@
+"""An append-only join at its limit obeys its laws, for every join type, and the laws catch planted bugs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from property_tests.append_buffer_laws import BUFFER_LAWS, BufferLaw, buffer_cases
+from property_tests.append_buffer_mutants import BUFFER_MUTANTS, BufferMutant
+from property_tests.append_buffer_oracle import row_size
+from property_tests.laws import LawBrokenError
+from property_tests.profiles import MAX_CHANGES, profile_name
+from property_tests.shapes import HOWS
+from property_tests.strategies import histories
+
+_CASES = [(law, mode, how) for law, (modes, _) in BUFFER_LAWS.items() for mode in modes for how in HOWS]
+
+
+@pytest.mark.parametrize(("name", "mode", "how"), _CASES, ids=["-".join(case) for case in _CASES])
+def test_the_limit_obeys_the_law(name: str, mode: str, how: str) -> None:
+    law: BufferLaw = BUFFER_LAWS[name][1]
+
+    @given(st.data())
+    def search(data: st.DataObject) -> None:
+        case = data.draw(buffer_cases(how, mode), label="case")
+        law(case, data.draw(histories(case.spec, max_changes=MAX_CHANGES[profile_name()]), label="history"))
+
+    search()
+
+
+@pytest.mark.parametrize("mutant", BUFFER_MUTANTS, ids=[mutant.name for mutant in BUFFER_MUTANTS])
+def test_the_planted_bug_is_caught_by_its_law(mutant: BufferMutant) -> None:
+    law: BufferLaw = BUFFER_LAWS[mutant.caught_by][1]
+
+    @settings(
+        max_examples=600,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+    )
+    @given(st.data())
+    def hunt(data: st.DataObject) -> None:
+        case = data.draw(buffer_cases(mutant.how, mutant.mode, mutant.mutate))
+        law(case, data.draw(histories(case.spec, max_changes=18)))
+
+    with pytest.raises(LawBrokenError):
+        hunt()
+
+
+def test_every_law_catches_a_bug() -> None:
+    assert {mutant.caught_by for mutant in BUFFER_MUTANTS} == BUFFER_LAWS.keys()
+
+
+@pytest.mark.parametrize(("length", "block"), [(12, 0), (13, 16), (16, 16), (17, 32), (256, 256), (257, 320), (513, 640)])
+def test_a_long_value_counts_the_block_it_lies_in(length: int, block: int) -> None:
+    assert row_size(40, {"v": "x" * length}) == 40 + block

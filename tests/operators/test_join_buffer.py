@@ -1,0 +1,221 @@
+"""How many bytes an append-only join may hold, and what happens at the limit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Epochs, insert
+from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES
+from zset_join.errors import OptionError, ResourceError
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+
+CLICKS = Relation(name="clicks", schema=pa.schema({"page": pa.string(), "user": pa.int64()}), join_key=("page",))
+VIEWS = Relation(name="views", schema=pa.schema({"page": pa.string(), "ms": pa.int64()}), join_key=("page",))
+PAGES = Relation(name="pages", schema=VIEWS.schema, join_key=("page",), primary_key=("page",), mode="upsert")
+ROW = 48  # the record of either relation, without an age
+AGED = 56
+LONG = "/a/path/of/more/than/twelve/bytes"
+
+
+def epochs(how: str = "inner", *, limit: int | None = 4 * ROW + 1, **options: Any) -> Epochs:
+    """Return a join that holds less than four rows and a byte."""
+    return Epochs(HashJoin(CLICKS, VIEWS, how, join_max_buffered_bytes=limit, **options))
+
+
+def lossy(how: str = "inner", *, rows: int = 4, **options: Any) -> Epochs:
+    """Return a join that keeps so many rows and drops older ones."""
+    return epochs(how, limit=rows * AGED + 1, join_buffer_policy="evict_oldest", **options)
+
+
+def test_the_epoch_that_reaches_the_limit_is_refused_whole() -> None:
+    join = epochs(limit=4 * ROW)
+    join.feed(insert(("a", 1)), insert(("a", 10)))
+
+    with pytest.raises(ResourceError, match=r"96 . 96 bytes after epoch 1.*join_max_buffered_bytes is 192"):
+        join.feed(insert(("a", 2)), insert(("b", 20)))
+
+    assert join.feed(insert(("a", 3))) == [(("a", 3, "a", 10), 1)]
+
+
+def test_the_error_names_both_sides_and_the_largest_key() -> None:
+    join = epochs()
+    join.feed(insert(("a", 1), ("b", 2)), insert(("a", 10)))
+
+    with pytest.raises(ResourceError) as refused:
+        join.feed(insert((LONG, 3)), insert(("b", 20), ("b", 21)))
+
+    facts = refused.value.facts
+    assert refused.value.code == "JOIN_BUFFER_FULL"
+    assert (facts["left_bytes"], facts["right_bytes"]) == (3 * ROW + 48, 3 * ROW)
+    assert (facts["key"], facts["key_rows"], facts["key_bytes"]) == (("b",), 3, 3 * ROW)
+    assert "evict_oldest" in str(refused.value)
+
+
+def test_rows_whose_key_cannot_match_are_named_by_no_key() -> None:
+    join = epochs("left", limit=2 * ROW)
+
+    with pytest.raises(ResourceError, match=r"the epoch was not applied\. Both sides") as refused:
+        join.feed(insert((None, 1), (None, 2)))
+
+    assert refused.value.facts["key"] == ()
+
+
+def test_a_long_value_counts_the_block_it_lies_in() -> None:
+    join = HashJoin(CLICKS, VIEWS)
+    fed = Epochs(join)
+
+    fed.feed(insert((LONG, 1), ("short", 2)))
+
+    held = join.buffered(Tick(1), fed.deltas())
+    assert held is not None
+    assert held.before == (2 * ROW + 48, 0)
+
+
+def test_a_row_that_is_not_kept_does_not_count() -> None:
+    join = HashJoin(CLICKS, VIEWS)
+    fed = Epochs(join)
+
+    fed.feed(insert((None, 1), ("a", 2)), insert((None, 3)))
+
+    held = join.buffered(Tick(1), fed.deltas())
+    assert held is not None
+    assert held.before == (ROW, 0)
+
+
+def test_copies_of_one_line_count_once() -> None:
+    join = HashJoin(CLICKS, VIEWS)
+    fed = Epochs(join)
+
+    fed.feed(insert(("a", 1), copies=1000))
+
+    held = join.buffered(Tick(1), fed.deltas())
+    assert held is not None
+    assert held.before == (ROW, 0)
+
+
+def test_no_limit_is_no_limit() -> None:
+    join = epochs(limit=0)
+
+    answer = join.feed(insert(*(("a", number) for number in range(100))), insert(("a", 0)))
+
+    assert len(answer) == 100
+
+
+def test_none_is_no_limit_too() -> None:
+    assert len(epochs(limit=None).feed(insert(*(("a", number) for number in range(100))), insert(("a", 0)))) == 100
+
+
+def test_the_oldest_row_leaves_and_its_joined_rows_are_retracted_in_the_same_epoch() -> None:
+    join = lossy()
+    join.feed(insert(("a", 1)), insert(("a", 10)))
+
+    answer = join.feed(insert(("a", 2), ("a", 3)), insert(("b", 20)))
+
+    assert answer == [(("a", 1, "a", 10), -1), (("a", 2, "a", 10), 1), (("a", 3, "a", 10), 1)]
+
+
+def test_of_one_epoch_left_rows_are_older_than_right_ones() -> None:
+    join = lossy("full")
+    join.feed(insert(("a", 1)), insert(("b", 10)))
+
+    answer = join.feed([], insert(("c", 20), ("d", 30), ("e", 40)))
+
+    assert answer[0] == (("a", 1, None, None), -1)
+
+
+def test_a_preserved_row_is_padded_again_when_its_match_leaves() -> None:
+    join = lossy("left", rows=2)
+    join.feed([], insert(("a", 10)))
+    join.feed(insert(("a", 1)))
+
+    answer = join.feed(insert(("b", 2)))
+
+    assert answer == [(("a", 1, "a", 10), -1), (("a", 1, None, None), 1), (("b", 2, None, None), 1)]
+
+
+def test_a_row_that_is_alone_larger_than_the_limit_empties_the_state_and_is_dropped() -> None:
+    join = lossy("full", rows=1)
+    join.feed(insert(("a", 1)))
+
+    answer = join.feed(insert((LONG, 2)))
+
+    assert answer == [(("a", 1, None, None), -1)]
+    assert join.operator.statistics()["left_rows"] == 0  # type: ignore[attr-defined]
+
+
+def test_what_is_forgotten_stays_in_the_answer() -> None:
+    join = lossy("inner", rows=2, on_evict="forget")
+    join.feed(insert(("a", 1)), insert(("a", 10)))
+
+    assert join.feed(insert(("b", 2))) == []
+    assert join.feed([], insert(("b", 20), ("a", 30))) == [(("b", 2, "b", 20), 1)]
+
+
+def test_a_row_whose_match_is_forgotten_is_not_padded_again() -> None:
+    join = Epochs(
+        HashJoin(CLICKS, VIEWS, "left", join_max_buffered_bytes=180, join_buffer_policy="evict_oldest", on_evict="forget")
+    )
+    join.feed([], insert(("a", 10)))
+    join.feed(insert(("a", 1)))
+
+    assert join.feed(insert(("b", 2))) == [(("b", 2, None, None), 1)]  # the view of a leaves; the click of a has had its match
+    assert join.feed([], insert(("a", 11))) == [(("a", 1, "a", 11), 1)]
+
+
+def test_evicted_rows_and_bytes_are_counted_also_after_a_restore() -> None:
+    join = lossy()
+    join.feed(insert(*(("a", number) for number in range(6))))
+    other = HashJoin(CLICKS, VIEWS, join_max_buffered_bytes=4 * AGED + 1, join_buffer_policy="evict_oldest")
+
+    other.restore(join.operator.snapshot())
+
+    counts = other.statistics()
+    assert (counts["evicted_rows"], counts["evicted_bytes"], counts["left_rows"]) == (2, 2 * AGED, 4)
+
+
+def test_an_empty_epoch_evicts_nothing() -> None:
+    join = lossy()
+    join.feed(insert(*(("a", number) for number in range(4))))
+
+    assert join.feed() == []
+    assert join.operator.statistics()["evicted_rows"] == 0  # type: ignore[attr-defined]
+
+
+def test_the_default_limit_is_that_of_the_source_system() -> None:
+    assert DEFAULT_JOIN_MAX_BUFFERED_BYTES == 524_288_000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"join_max_buffered_bytes": -1}, "join_max_buffered_bytes was given -1"),
+        ({"join_max_buffered_bytes": "much"}, "join_max_buffered_bytes was given 'much'"),
+        ({"join_buffer_policy": "drop"}, "join_buffer_policy was given 'drop'.*evict_oldest"),
+        ({"join_buffer_policy": "evict_oldest", "on_evict": "delete"}, "on_evict was given 'delete'"),
+        ({"on_evict": "forget"}, "on_evict was given 'forget'.*abort"),
+        ({"join_buffer_policy": "evict_oldest", "join_max_buffered_bytes": 0}, "a limit above 0"),
+        ({"join_buffer_policy": "spill"}, 'default_hash_join = "hybrid"'),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        HashJoin(CLICKS, VIEWS, **options)
+
+
+@pytest.mark.parametrize("options", [{"join_max_buffered_bytes": 1000}, {"join_buffer_policy": "evict_oldest"}])
+def test_a_limit_where_it_would_do_nothing_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match='"clicks" and "pages" are not both') as refused:
+        HashJoin(CLICKS, PAGES, **options)
+
+    assert refused.value.code == "BUFFER_NOT_APPEND"
+
+
+def test_a_join_with_keys_has_no_limit() -> None:
+    join = HashJoin(CLICKS, PAGES)
+
+    assert join.buffered(Tick(0), Epochs(join).deltas()) is None
