@@ -18,6 +18,9 @@ the name, the value and the cure, before anything runs.
 | `locality` | `auto` | `auto`: buckets return to the executor that has their state, where there are several; `on`; `off` |
 | `snapshotAfterBytes` | 64 MiB | a bucket gets a new snapshot once its input log outgrows this and its live rows |
 | `retainInputLog` | false | keep every input change for ever, so that `verify()` can start from the very first |
+| `join_max_buffered_bytes` | 524288000 | a join of two inputs in append mode holds less than so many bytes; 0: no limit |
+| `join_buffer_policy` | `abort` | at that limit: `abort` refuses the epoch; `evict_oldest` drops the oldest rows (lossy) |
+| `on_evict` | `retract` | `retract`: the joined rows of a dropped row are retracted; `forget`: they stay |
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, cast, get_args
 
 from zset_join.errors import OptionError
@@ -62,6 +65,9 @@ _SPELLED = {
     "locality": "locality",
     "snapshotafterbytes": "snapshotAfterBytes",
     "retaininputlog": "retainInputLog",
+    "joinmaxbufferedbytes": "join_max_buffered_bytes",
+    "joinbufferpolicy": "join_buffer_policy",
+    "onevict": "on_evict",
 }
 _MOST_BUCKETS = 4096
 
@@ -142,6 +148,10 @@ class BufferLimit:
             right=right,
         )
 
+    def share(self, buckets: int) -> Self:
+        """Return the limit of one of so many buckets; together they stay below this one."""
+        return replace(self, max_bytes=max(1, self.max_bytes // buckets))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
@@ -162,6 +172,7 @@ class QueryOptions:
     locality: LocalityMode = "auto"
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
+    buffer_limit: BufferLimit = field(default_factory=BufferLimit)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> QueryOptions:
@@ -207,6 +218,11 @@ class QueryOptions:
             locality=cast("LocalityMode", locality),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
+            buffer_limit=BufferLimit.of(
+                given.get("joinmaxbufferedbytes", DEFAULT_JOIN_MAX_BUFFERED_BYTES),
+                given.get("joinbufferpolicy", "abort"),
+                given.get("onevict", "retract"),
+            ),
         )
 
 

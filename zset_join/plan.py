@@ -159,6 +159,11 @@ class JoinNode:
         return self.left, self.right
 
     @property
+    def is_append_only(self) -> bool:
+        """Say whether rows are only ever added, on both sides."""
+        return self.left.relation.mode == self.right.relation.mode == "append"
+
+    @property
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
         """Return the pairs of columns that are compared."""
         return tuple(zip(self.left.relation.join_key, self.right.relation.join_key, strict=True))

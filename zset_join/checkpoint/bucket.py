@@ -76,6 +76,7 @@ class StageContext:
         histories: bucket to what its state is made of; a bucket without state is missing.
         snapshot_buckets: buckets to write a snapshot of.
         merge_buckets: buckets whose log files to merge.
+        count_buckets: buckets that must tell what they hold.
         local_state_retention_seconds: when to remove local state that nobody uses; None for never.
     """
 
@@ -89,6 +90,7 @@ class StageContext:
     histories: Mapping[int, BucketHistory] = field(default_factory=dict)
     snapshot_buckets: frozenset[int] = frozenset()
     merge_buckets: frozenset[int] = frozenset()
+    count_buckets: frozenset[int] = frozenset()
     local_state_retention_seconds: int | None = None
 
     @property
@@ -98,7 +100,7 @@ class StageContext:
 
     def has_chores(self, bucket: int) -> bool:
         """Say whether a bucket must be opened even when it has no rows."""
-        return bucket in self.snapshot_buckets or bucket in self.merge_buckets
+        return any(bucket in chosen for chosen in (self.snapshot_buckets, self.merge_buckets, self.count_buckets))
 
 
 class BucketState:

@@ -150,6 +150,7 @@ class CommitRecord:
         offsets: digest of what Spark says the epoch read; None when it could not be told.
         owner: name of the driver that committed it; None outside Spark.
         opened_at_ns: when that driver opened the checkpoint, in nanoseconds since 1970; later drivers have larger numbers.
+        buffered: of an append-only join, bucket to the bytes its left and its right side hold.
     """
 
     query_id: str
@@ -162,6 +163,7 @@ class CommitRecord:
     offsets: str | None = None
     owner: str | None = None
     opened_at_ns: int = 0
+    buffered: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def state_files(self) -> set[str]:
         """Return the names of all files the state consists of."""
@@ -180,6 +182,7 @@ class CommitRecord:
             "offsets": self.offsets,
             "owner": self.owner,
             "opened_at_ns": self.opened_at_ns,
+            "buffered": {bucket: list(held) for bucket, held in self.buffered.items()},
         }
         return seal(found, version=RECORD_FORMAT, name=_name(self.epoch))
 
@@ -207,6 +210,7 @@ class CommitRecord:
             offsets=found["offsets"],
             owner=found["owner"],
             opened_at_ns=found["opened_at_ns"],
+            buffered={bucket: (left, right) for bucket, (left, right) in found.get("buffered", {}).items()},
         )
 
 

@@ -38,6 +38,7 @@ class TaskNote:
         quarantined: files of rows put aside.
         quarantined_rows: how many, per side.
         statistics: the operator's own counts.
+        buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.
         fan_out: the join key that made the most pairs of the answer, and how many.
         seconds: wall-clock seconds per step.
         is_warm: the local state was there, at most one epoch behind; None when there was nothing to remember, or no need to.
@@ -59,6 +60,7 @@ class TaskNote:
     quarantined: list[PartEntry] = field(default_factory=list)
     quarantined_rows: list[int] = field(default_factory=lambda: [0, 0])
     statistics: dict[str, int] = field(default_factory=dict)
+    buffered: dict[str, Any] | None = None
     fan_out: dict[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     is_warm: bool | None = None
@@ -88,6 +90,7 @@ class TaskNote:
                 "quarantined": [part.to_json() for part in self.quarantined],
                 "quarantined_rows": self.quarantined_rows,
                 "statistics": self.statistics,
+                "buffered": self.buffered,
                 "fan_out": self.fan_out,
                 "seconds": self.seconds,
                 "is_warm": self.is_warm,

@@ -14,14 +14,16 @@ from typing import Any, cast
 import pyarrow as pa
 
 from zset_join.checkpoint.bucket import DurableOperator
-from zset_join.config import BadInputPolicy
+from zset_join.config import BadInputPolicy, BufferLimit
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
 
-__all__ = ["OperatorOptions", "join_builder", "output_relation", "project", "route_builder"]
+__all__ = ["NO_LIMIT", "OperatorOptions", "join_builder", "output_relation", "project", "route_builder"]
+
+NO_LIMIT = BufferLimit(max_bytes=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,7 @@ class OperatorOptions:
     on_bad_input: BadInputPolicy = "error"
     tombstone_retention_seconds: int = 2 * 86400
     chunk_rows: int = 65536
+    buffer_limit: BufferLimit = NO_LIMIT
 
 
 def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
@@ -46,7 +49,9 @@ def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | No
             residual=node.residual,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
-            join_max_buffered_bytes=0,
+            join_max_buffered_bytes=options.buffer_limit.max_bytes,
+            join_buffer_policy=options.buffer_limit.policy,
+            on_evict=options.buffer_limit.on_evict,
             chunk_rows=options.chunk_rows,
             directory=directory,
         )

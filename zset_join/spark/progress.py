@@ -7,6 +7,7 @@
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
 | `state` | what the join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
+| `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
 | `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
 | `rebuilt_buckets` | buckets whose local state was there and could not be used |

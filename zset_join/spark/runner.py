@@ -33,12 +33,13 @@ from zset_join.errors import StateError
 from zset_join.plan import RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.baseline import settle
+from zset_join.spark.buffer_limit import QueryBuffer
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStream
 from zset_join.spark.notes import TaskNote, note_of_error
 from zset_join.spark.offsets import offsets_digest
-from zset_join.spark.operators import OperatorOptions
+from zset_join.spark.operators import OperatorOptions, join_builder
 from zset_join.spark.outputs import Output
 from zset_join.spark.progress import JOIN_STAGE, ProgressLog, epoch_counts, first_notes, route_stage, stage_seconds
 from zset_join.spark.quarantine import reveal
@@ -68,6 +69,7 @@ class EpochRunner:
         progress: what the newest epochs did.
         lock: held while an epoch runs.
         is_open: the output is open.
+        buffer: what an append-only join holds, and its limit.
     """
 
     def __init__(
@@ -92,10 +94,12 @@ class EpochRunner:
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
+        self.buffer = QueryBuffer(joined.node, options.buffer_limit, buckets)
         self.operator_options = OperatorOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
+            buffer_limit=self.buffer.operator_limit,
         )
         self._order = F.monotonically_increasing_id()
         self._wanted = _wanted_settings(options, is_routed=tagged.second_bucket is not None)
@@ -118,7 +122,8 @@ class EpochRunner:
             raise
 
     def _open(self, query_id: str) -> None:
-        given, location = self._joined.node.fingerprint(), self._options.checkpoint_location
+        given = {**self._joined.node.fingerprint(), **self.buffer.description()}
+        location = self._options.checkpoint_location
         description = settle(given, stored_description(location), is_loaded=has_commits(location))
         self._output.open(self.relation, query_id)
         self.is_open = True
@@ -218,6 +223,7 @@ class EpochRunner:
         notes = [TaskNote.from_json(line[0]) for line in lines]
         seconds["job"] = time.perf_counter() - started
         self._check(notes, tick.epoch)
+        self._refuse_if_full(batch.sparkSession, notes, tick)
         record = self._record(notes, tick)
         self._locality.learn([note.executor for note in notes if note.stage == JOIN_STAGE])
         seconds |= stage_seconds(notes)
@@ -242,7 +248,12 @@ class EpochRunner:
             route = RouteTask(contexts=(contexts[0], contexts[1]), schema=schema, **shared)
             rows = rows.mapInArrow(route, spark_schema(schema)).select("*", self._tagged.second_bucket)
             rows = self._locality.pin(rows.repartitionById(self._buckets, F.col("bucket")))
-        return rows.mapInArrow(self._join_task(checkpoint.stage(JOIN_STAGE, tick)), "note string")
+        return rows.mapInArrow(self._join_task(self._join_context(tick)), "note string")
+
+    def _join_context(self, tick: Tick) -> StageContext:
+        checkpoint = self._opened()
+        context = checkpoint.stage(JOIN_STAGE, tick)
+        return replace(context, count_buckets=self.buffer.uncounted(checkpoint.before(tick.epoch), checkpoint.last))
 
     def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
         """Answer a committed epoch from its logged input, with one Spark job."""
@@ -306,6 +317,15 @@ class EpochRunner:
                     epoch=epoch,
                 )
 
+    def _refuse_if_full(self, session: SparkSession, notes: Sequence[TaskNote], tick: Tick) -> None:
+        """Raise where the epoch would bring an append-only join to its limit."""
+        checkpoint = self._opened()
+        held = self.buffer.held(checkpoint.last, notes)
+        if self.buffer.is_full(held):
+            build = join_builder(self._joined.node, self.operator_options)
+            with _settings(session, self._wanted):
+                raise self.buffer.error(session, checkpoint.stage(JOIN_STAGE, tick), build, held, notes)
+
     def _record(self, notes: Sequence[TaskNote], tick: Tick) -> CommitRecord:
         checkpoint = self._opened()
         replaced = checkpoint.before(tick.epoch)
@@ -322,6 +342,7 @@ class EpochRunner:
                 histories[note.key] = history
             if note.statistics:
                 self._statistics[note.key] = note.statistics
+        held = self.buffer.held(checkpoint.last, notes)
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
@@ -329,9 +350,11 @@ class EpochRunner:
             histories=histories,
             parts=tuple(part for note in notes for part in note.parts),
             quarantined=tuple(part for note in notes for part in note.quarantined),
+            buffered=held,
         )
         routed = self._tagged.second_bucket is not None
-        return replace(record, progress=epoch_counts(record, notes, self._names(), self._statistics, routed=routed))
+        counts = epoch_counts(record, notes, self._names(), self._statistics, routed=routed)
+        return replace(record, progress={**counts, "buffered": self.buffer.counts(held, notes)})
 
     def _names(self) -> list[str]:
         return [side.relation.name for side in self._joined.node.sides]

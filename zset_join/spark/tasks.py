@@ -25,6 +25,7 @@ from zset_join.errors import ZsetJoinError
 from zset_join.operators.join import HashJoin
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
+from zset_join.spark.buffer_limit import note_of_buffer
 from zset_join.spark.layout import NOTE_FLAG, Arrivals, SlotLayout, collect_arrivals
 from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
@@ -161,6 +162,8 @@ class JoinTask(_Task):
     def write_answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
         """Write the answer of the bucket to its inputs."""
         started = time.perf_counter()
+        if isinstance(state.operator, HashJoin):
+            note.buffered = note_of_buffer(state.operator.buffered(self.tick, inputs))
         answer = state.operator.answer(self.tick, inputs)
         chunks = merged((project(chunk, self.output) for chunk in answer), self.options.chunk_rows)
         note.parts = self.parts.write(self.context.files, note.bucket, self.tick, self.output, chunks)

@@ -105,13 +105,20 @@ def verify(
         most_differences: differing rows to put into the report.
 
     Raises:
-        OptionError: a DataFrame lacks columns, or the output cannot be read back and `actual_df` is missing.
+        OptionError: a DataFrame lacks columns, the output cannot be read back and `actual_df` is missing, or rows are evicted
+            and the tables are not given.
         StateError: the checkpoint cannot be read.
     """
     session = joined.left.dataframe.sparkSession
     checkpoint = runner.checkpoint
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+    if runner.buffer.evicts and (left_df is None or right_df is None):
+        raise OptionError(
+            'verify() compares with the join of everything that came in, and join_buffer_policy="evict_oldest" drops rows '
+            "without a trace in the log. Pass the rows you expect to be kept as left_df= and right_df=.",
+            code="VERIFY_EVICTED",
+        )
     with runner.pause():
         tables, basis = [], {}
         for side, (stream, given) in enumerate(((joined.left, left_df), (joined.right, right_df))):

@@ -251,6 +251,9 @@ class JoinStreamWriter:
         """
         options = QueryOptions.from_options(self._options)
         checkpoint_folder(options.checkpoint_location)
+        node = self._joined.node
+        names = [side.relation.name for side in node.sides]
+        options.buffer_limit.check_applies(is_append_only=node.is_append_only, left=names[0], right=names[1])
         if self._output is None:
             raise OptionError(
                 "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "

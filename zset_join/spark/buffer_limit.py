@@ -1,0 +1,167 @@
+"""How many bytes an append-only join holds over all buckets, and what the query does at its limit.
+
+The law: what a bucket holds is told in its notes and kept in the commit record, so the driver knows the sum exactly, also of
+buckets that had no rows. `abort` is decided there, before the record is written: the epoch that would reach the limit is not
+applied, whatever bucket its rows lie in.
+
+`evict_oldest` is decided in the buckets, each within an equal share of the limit, because a bucket must come to the same end
+when it folds the epoch later, without asking anybody. So a query with skewed keys evicts before it holds as much as its limit.
+For the same reason limit and number of buckets are then fixed for the life of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.checkpoint.log import LogEntry, read_log
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.config import BufferLimit
+from zset_join.errors import ResourceError
+from zset_join.operators.join import HashJoin
+from zset_join.plan import JoinNode
+from zset_join.spark.notes import TaskNote
+from zset_join.spark.operators import NO_LIMIT
+from zset_join.spark.progress import JOIN_STAGE
+from zset_join.state.append_buffer import BufferedEpoch, buffer_full
+from zset_join.zset import ZSet
+
+__all__ = ["QueryBuffer", "note_of_buffer"]
+
+_Held = Mapping[str, tuple[int, int]]
+
+
+def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
+    """Return what a task tells of the bytes its bucket holds."""
+    if epoch is None:
+        return None
+    return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}
+
+
+class QueryBuffer:
+    """Know what the buckets of a query hold.
+
+    Args:
+        node: the join.
+        limit: the limit of the query.
+        buckets: how many buckets there are.
+    """
+
+    def __init__(self, node: JoinNode, limit: BufferLimit, buckets: int) -> None:
+        self._names = (node.left.relation.name, node.right.relation.name)
+        self._is_append_only = node.is_append_only
+        self._limit = limit
+        self._buckets = buckets
+
+    @property
+    def evicts(self) -> bool:
+        """Say whether rows are dropped at the limit."""
+        return self._is_append_only and self._limit.evicts
+
+    @property
+    def operator_limit(self) -> BufferLimit:
+        """Return the limit of one bucket's operator."""
+        return self._limit.share(self._buckets) if self.evicts else NO_LIMIT
+
+    def description(self) -> dict[str, Any]:
+        """Return what is to be fixed for the life of a checkpoint."""
+        if not self.evicts:
+            return {}
+        return {"evict_oldest": {"join_max_buffered_bytes": self._limit.max_bytes, "on_evict": self._limit.on_evict}}
+
+    def uncounted(self, histories: Mapping[str, BucketHistory], last: CommitRecord | None) -> frozenset[int]:
+        """Return the buckets that hold rows and have not told how many bytes; they must be opened even without new rows."""
+        if not self._is_append_only or last is None:
+            return frozenset()
+        with_state = {key.partition("/")[2] for key in histories if key.partition("/")[0] == JOIN_STAGE}
+        return frozenset(int(bucket) for bucket in with_state - set(last.buffered))
+
+    def held(self, last: CommitRecord | None, notes: Sequence[TaskNote]) -> dict[str, tuple[int, int]]:
+        """Return what every bucket holds after an epoch: what its note says, or what the record before it says."""
+        held = {} if last is None else dict(last.buffered)
+        for note in notes:
+            if note.buffered is not None:
+                left, right = note.buffered["held"]
+                held[str(note.bucket)] = (left, right)
+        return held
+
+    def is_full(self, held: _Held) -> bool:
+        """Say whether an epoch after which the buckets hold this must not be committed."""
+        limited = self._is_append_only and not self._limit.evicts and self._limit.max_bytes > 0
+        return limited and sum(map(sum, held.values())) >= self._limit.max_bytes
+
+    def error(
+        self,
+        session: SparkSession,
+        context: StageContext,
+        build: Callable[[str], DurableOperator],
+        held: _Held,
+        notes: Sequence[TaskNote],
+    ) -> ResourceError:
+        """Return the error of an epoch that would reach the limit. Cost: a Spark job that looks at all rows.
+
+        Args:
+            session: where to run it, with the settings of an epoch's job.
+            context: the stage of the join in the epoch.
+            build: makes the operator of a bucket.
+            held: what the buckets would hold.
+            notes: of the tasks of the epoch.
+        """
+        logs = {note.bucket: note.log for note in notes if note.stage == JOIN_STAGE and note.log is not None}
+        task = _LargestKeyTask(context=context, build=build, logs=logs)
+        lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(task, "note string").collect()
+        found = [json.loads(line[0]) for line in lines]
+        largest = max(found, key=lambda line: int(line["bytes"]), default=None)
+        sums = (sum(left for left, _ in held.values()), sum(right for _, right in held.values()))
+        key = None if largest is None else (tuple(largest["key"]), int(largest["rows"]), int(largest["bytes"]))
+        return buffer_full(self._names, sums, self._limit.max_bytes, key, context.tick.epoch)
+
+    def counts(self, held: _Held, notes: Sequence[TaskNote]) -> dict[str, Any] | None:
+        """Return the numbers of an epoch, for people; None for a join that is not append-only."""
+        if not self._is_append_only:
+            return None
+        told = [note.buffered for note in notes if note.buffered is not None]
+        return {
+            "left_bytes": sum(left for left, _ in held.values()),
+            "right_bytes": sum(right for _, right in held.values()),
+            "limit": self._limit.max_bytes,
+            "evicted_rows": sum(each["evicted_rows"] for each in told),
+            "evicted_bytes": sum(each["evicted_bytes"] for each in told),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LargestKeyTask:
+    """Find the largest key of a bucket, with the rows of an epoch that is not committed; callable, for `mapInArrow`."""
+
+    context: StageContext
+    build: Callable[[str], DurableOperator]
+    logs: Mapping[int, LogEntry]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one line per bucket that has a key."""
+        for bucket in [number for batch in batches for number in batch.column(0).to_pylist()]:
+            if bucket not in self.logs and bucket not in self.context.histories:
+                continue
+            with BucketState(self.context, bucket, self.build) as state:
+                found = self._largest_key(state, bucket)
+            if found is not None:
+                key = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in found[0]]
+                yield pa.RecordBatch.from_pydict({"note": [json.dumps({"key": key, "rows": found[1], "bytes": found[2]})]})
+
+    def _largest_key(self, state: BucketState, bucket: int) -> tuple[tuple[Any, ...], int, int] | None:
+        operator = state.operator
+        if not isinstance(operator, HashJoin):
+            raise TypeError("the largest key is asked of a join")
+        schemas = [relation.schema for relation in operator.inputs]
+        deltas = [ZSet.empty(schema) for schema in schemas]
+        if bucket in self.logs:
+            for logged in read_log(self.context.files, self.logs[bucket], schemas=schemas):
+                deltas = list(logged.deltas)
+        return operator.largest_key(self.context.tick, deltas)
