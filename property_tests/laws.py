@@ -10,14 +10,10 @@ The law `budget_is_invisible` of the design is named in the registry with the re
 from __future__ import annotations
 
 import copy
-import struct
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
 
 from property_tests.oracle import Counts, row_identity, total
 from property_tests.registry import IllegalAnswerError, Subject
@@ -26,17 +22,14 @@ from property_tests.strategies import Epoch, History, plant_bad_lines, split
 from zset_join.errors import BadInputError, ZsetJoinError
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
+from zset_join.testing.comparison import LawBrokenError, compare_counts, delta_of, exact, exact_answer, exact_tables
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["LAWS", "Law", "LawBrokenError", "Run", "compare", "exact", "make_delta", "undo_changes"]
+__all__ = ["LAWS", "Law", "LawBrokenError", "Run", "compare", "exact", "undo_changes"]
 
 _FAR_SEQUENCE = 10**6
 _LONG_AFTER = 1_800_000_000_000_000  # a watermark years after all others, past every retention
-
-
-class LawBrokenError(AssertionError):
-    """An operator broke a law; the message holds the law, the difference, the subject and the history."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +45,6 @@ class Law:
     name: str
     check: Callable[[Subject, History], None]
     with_bad_lines: bool = False
-
-
-def make_delta(relation: Relation, lines: Iterable[tuple[Sequence[Any], int]], *, offset: int = 0) -> ZSet:
-    """Build a delta from `(row, weight)` lines; with an offset, as a slice of a record batch with that many rows in front."""
-    lines = list(lines)
-    lines = lines[-1:] * offset + lines
-    schema = relation.schema
-    columns = list(zip(*(row for row, _ in lines), strict=True)) or [()] * len(schema)
-    arrays = [pa.array(list(column), kind) for column, kind in zip(columns, schema.types, strict=True)]
-    weights = np.asarray([weight for _, weight in lines], dtype=np.int64)
-    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    return ZSet(rows.slice(offset), weights[offset:]) if lines else ZSet(rows, weights)
 
 
 class Run:
@@ -85,7 +66,7 @@ class Run:
         knobs = self.subject.spec.knobs
         if not (knobs.one_delta and self._made[0] is changes and self._made[1]):
             made = [
-                make_delta(
+                delta_of(
                     relation, [(change.row, change.weight) for change in changes if change.side == number], offset=knobs.offset
                 )
                 for number, relation in enumerate(self.subject.spec.inputs)
@@ -137,11 +118,7 @@ class Run:
 
 
 def compare(actual: Counts, expected: Counts, moment: str, subject: Subject, history: History) -> None:
-    if actual == expected:
-        return
-    rows = [key for key in {**expected, **actual} if expected.get(key) != actual.get(key)]
-    lines = [f"    {key}: expected {expected.get(key, 0)}, actual {actual.get(key, 0)}" for key in rows]
-    raise LawBrokenError("\n".join([f"{moment}, row: expected weight, actual weight", *lines, repr(subject), repr(history)]))
+    compare_counts(actual, expected, moment, subject, history)
 
 
 def _require(holds: bool, sentence: str, subject: Subject, history: History) -> None:
@@ -149,29 +126,9 @@ def _require(holds: bool, sentence: str, subject: Subject, history: History) -> 
         raise LawBrokenError(f"{sentence}\n{subject!r}\n{history!r}")
 
 
-def exact(value: Any) -> Any:
-    """Return what is equal only to the same bits."""
-    if isinstance(value, float):
-        return struct.pack("<d", value)
-    if isinstance(value, dict):
-        return tuple((name, exact(part)) for name, part in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(exact(part) for part in value)
-    return value
-
-
-def _exact_answer(answer: Sequence[ZSet]) -> list[Any]:
-    """Return the answer bit by bit: chunks, order of lines, values, weights."""
-    return [[(exact(row), weight) for row, weight in chunk.to_pylist()] for chunk in answer]
-
-
 def _exact_snapshot(operator: Operator) -> dict[str, list[Any]]:
     """Return the snapshot bit by bit, rows in a fixed order."""
-    return _exact_tables(operator.snapshot())
-
-
-def _exact_tables(tables: Mapping[str, pa.Table]) -> dict[str, list[Any]]:
-    return {name: sorted((exact(list(row.values())) for row in table.to_pylist()), key=repr) for name, table in tables.items()}
+    return exact_tables(operator.snapshot())
 
 
 def _sum(answer: Sequence[ZSet]) -> Counts:
@@ -246,19 +203,19 @@ def answer_is_pure(subject: Subject, history: History) -> None:
     for changes in history.epochs():
         before = _exact_snapshot(run.operator)
         answer = run.ask(changes)
-        kept.append((answer, _exact_answer(answer)))
+        kept.append((answer, exact_answer(answer)))
         half_read = iter(run.operator.answer(run.tick(), run.deltas(changes)))
         next(half_read, None)
         del half_read
         _check_aside(run, changes[: len(changes) // 2], history)
-        again = _exact_answer(run.ask(changes))
+        again = exact_answer(run.ask(changes))
         sentence = f"epoch {run.epoch}: asked again, the answer is\n{again}\nnot\n{kept[-1][1]}"
         _require(again == kept[-1][1], sentence, subject, history)
         _require(_exact_snapshot(run.operator) == before, f"answer of epoch {run.epoch} changes the state", subject, history)
         run.take(answer)
         run.absorb(changes)
     for epoch, (answer, first) in enumerate(kept):
-        _require(_exact_answer(answer) == first, f"the answer of epoch {epoch} changed after it was given", subject, history)
+        _require(exact_answer(answer) == first, f"the answer of epoch {epoch} changed after it was given", subject, history)
 
 
 def _check_aside(run: Run, changes: Epoch, history: History) -> None:
@@ -281,7 +238,7 @@ def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> No
     for changes in epochs:
         used.step(changes)
     snapshot = dict(original.operator.snapshot())
-    before = _exact_tables(snapshot)
+    before = exact_tables(snapshot)
     for restored in (fresh, used):
         restored.operator.restore(snapshot)
         restored.epoch = original.epoch
@@ -294,7 +251,7 @@ def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> No
         for other in (fresh, used, folded):
             compare(_sum(other.ask(changes)), wanted, f"epoch {other.epoch} after a restore", subject, history)
             other.absorb(changes)
-    _require(_exact_tables(snapshot) == before, "the snapshot changed after it was taken", subject, history)
+    _require(exact_tables(snapshot) == before, "the snapshot changed after it was taken", subject, history)
 
 
 def reopening_is_invisible(subject: Subject, history: History) -> None:

@@ -29,6 +29,7 @@ from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
+from zset_join.testing.comparison import EmittedRows, IllegalAnswerError
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -82,10 +83,6 @@ _NOT_NOTICED = "sums do not name rows: a retraction of a row that was never ther
 _KNOWS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
 
 
-class IllegalAnswerError(AssertionError):
-    """An answer that cannot be applied to what was answered before."""
-
-
 class Build(Protocol):
     """Build the operator of a spec."""
 
@@ -106,34 +103,7 @@ class View(Protocol):
         ...
 
 
-class SumView:
-    """The sum of a changelog: rows and weights."""
-
-    def __init__(self) -> None:
-        self._counts: Counts = {}
-
-    def take(self, answer: Sequence[ZSet]) -> None:
-        """Add the answer; a retraction must retract what is there, so no weight may go below 0."""
-        gone: Counts = {}
-        for chunk in answer:
-            for row, weight in chunk.to_pylist():
-                key = row_identity(row)
-                if weight < 0:
-                    gone[key] = gone.get(key, 0) - weight
-                self._counts[key] = self._counts.get(key, 0) + weight
-        for key, retracted in gone.items():
-            if self._counts[key] < 0:
-                raise IllegalAnswerError(
-                    f"row {key} is retracted {retracted} times and stands at {self._counts[key]} afterwards"
-                )
-        self._counts = {key: weight for key, weight in self._counts.items() if weight}
-
-    def counts(self) -> Counts:
-        """Return the sum."""
-        return dict(self._counts)
-
-
-class GroupView(SumView):
+class GroupView(EmittedRows):
     """The groups of an aggregate: the sum of the answers, one row per group.
 
     Args:
@@ -208,7 +178,7 @@ class Subject:
         """Return an empty reader of its output."""
         if isinstance(self.spec, AggregateSpec):
             return GroupView(len(self.spec.group_by))
-        return RouteView(self.spec.relation) if isinstance(self.spec, RouteSpec) else SumView()
+        return RouteView(self.spec.relation) if isinstance(self.spec, RouteSpec) else EmittedRows()
 
     def __repr__(self) -> str:
         return repr(self.spec)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -23,6 +22,8 @@ import pyarrow as pa
 
 from property_tests import oracle
 from zset_join.relation import ChangelogMode, Relation
+from zset_join.testing.reference_tables import reference_side
+from zset_join.testing.values import NEGATIVE_NAN
 
 __all__ = [
     "AGGREGATE_PAYLOADS",
@@ -56,7 +57,6 @@ Mode = Literal["append", "upsert", "sequenced", "changelog", "keyed_changelog"]
 PrimaryKeyShape = Literal["id", "key_and_id", "key", "two_ids"]
 Values = tuple[Any, ...]
 
-NEGATIVE_NAN = struct.unpack("<d", bytes.fromhex("010000000000f8ff"))[0]
 _NAN = float("nan")
 _LONG_A = "the same first twelve bytes, then A"
 _LONG_B = "the same first twelve bytes, then B"
@@ -353,13 +353,7 @@ def live_rows(side: oracle.Side, changes: Sequence[Change], number: int) -> orac
 @lru_cache(maxsize=4096)
 def oracle_side(relation: Relation) -> oracle.Side:
     """Return the same description in the oracle's own words."""
-    return oracle.Side(
-        columns=tuple(relation.schema.names),
-        mode=relation.mode,
-        join_key=relation.join_key,
-        primary_key=relation.primary_key,
-        sequence_by=relation.sequence_by,
-    )
+    return reference_side(relation)
 
 
 def key_shape_named(name: str) -> KeyShape:

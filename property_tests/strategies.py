@@ -10,14 +10,13 @@ A split is an integer read as bits: bit i set means that an epoch ends after cha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
-from property_tests.oracle import row_identity
 from property_tests.shapes import (
     AGGREGATE_PAYLOADS,
     F_POOL,
@@ -25,7 +24,6 @@ from property_tests.shapes import (
     ID_POOLS,
     KEY_SHAPES,
     MARKER,
-    NEGATIVE_NAN,
     PAYLOADS,
     RESIDUALS,
     X_POOLS,
@@ -41,6 +39,7 @@ from property_tests.shapes import (
     relation_of,
 )
 from zset_join.relation import Relation
+from zset_join.testing.legal_changes import LiveRows
 
 __all__ = [
     "Epoch",
@@ -61,7 +60,6 @@ __all__ = [
 
 Gene = tuple[int, int, int, int, int, int]
 Epoch = tuple[Change, ...]
-Identity = tuple[Hashable, ...]
 Line = tuple[int, int]  # (epoch, position of the change within the epoch)
 _T = TypeVar("_T")
 
@@ -131,10 +129,7 @@ class _LiveModel:
         self.shape = spec.key_shape
         self.payload_pool = AGGREGATE_PAYLOADS[spec.payload][1]
         self.id_pool = ID_POOLS[spec.id_type][1]
-        self.key_positions = self.relation.field_indices(self.relation.primary_key)
-        self.live: dict[Identity, list[Any]] = {}  # row identity -> [row, weight], changelog modes only
-        self.by_primary_key: dict[Identity, list[Any]] = {}  # the same entries, where there is a primary key
-        self.previous: Values | None = None
+        self.live = LiveRows(self.relation)
 
     def row(self, gene: Gene, index: int) -> Values:
         """Read a row from a gene; primary-key columns never come out NULL."""
@@ -157,60 +152,9 @@ class _LiveModel:
 
     def decode(self, gene: Gene, index: int) -> list[Change]:
         """Turn a gene into the change or changes it stands for."""
-        if self.relation.mode == "append":
-            return self._append(gene, index)
-        if self.relation.mode == "upsert":
-            return self._upsert(gene, index)
-        return self._changelog(gene, index)
-
-    def _append(self, gene: Gene, index: int) -> list[Change]:
-        repeat = gene[1] >= 12 and self.previous is not None
-        self.previous = self.previous if repeat else self.row(gene, index)
-        return [Change(self.side, self.previous or (), 1)]
-
-    def _upsert(self, gene: Gene, index: int) -> list[Change]:
-        row = self.row(gene, index)
-        if gene[1] < 12:
-            return [Change(self.side, row, 1)]
-        if gene[1] % 2:  # the usual delete: primary key and sequence, nothing else
-            kept = {*self.relation.primary_key, *self.relation.sequence_by}
-            row = tuple(value if name in kept else None for name, value in zip(self.names, row, strict=True))
-        return [Change(self.side, row, -1)]
-
-    def _changelog(self, gene: Gene, index: int) -> list[Change]:
-        operation = gene[1]
-        if operation == 15:
-            return [Change(self.side, self.row(gene, index), 0)]
-        if operation >= 9 and self.live:
-            return [self._retract(gene, list(self.live.values())[gene[2] % len(self.live)])]
-        row = self.row(gene, index)
-        old = self.by_primary_key.get(self._primary_key(row))
-        changes = [] if old is None else [self._retract((0, 0, 0, 0, 0, gene[5]), old)]
-        weight = 1 if self.key_positions or operation < 7 else 1 + operation % 3
-        entry = self.live.setdefault(row_identity(row), [row, 0])
-        entry[1] += weight
-        if self.key_positions:
-            self.by_primary_key[self._primary_key(row)] = entry
-        return [*changes, Change(self.side, row, weight)]
-
-    def _primary_key(self, row: Values) -> Identity:
-        return row_identity(row[position] for position in self.key_positions)
-
-    def _retract(self, gene: Gene, entry: list[Any]) -> Change:
-        weight = 1 + gene[3] % entry[1]
-        row = tuple(_other_bits(value) for value in entry[0]) if gene[5] % 2 else entry[0]
-        entry[1] -= weight
-        if not entry[1]:
-            del self.live[row_identity(entry[0])]
-            self.by_primary_key.pop(self._primary_key(entry[0]), None)
-        return Change(self.side, row, -weight)
-
-
-def _other_bits(value: Any) -> Any:
-    """Return an equal value with other bits where there is one: the other zero, the other NaN."""
-    if isinstance(value, float):
-        return NEGATIVE_NAN if value != value else (-value if value == 0 else value)
-    return value
+        _, operation, pick, copies, _, bits = gene
+        lines = self.live.change(self.row(gene, index), operation=operation, pick=pick, copies=copies, bits=bits)
+        return [Change(self.side, row, weight) for row, weight in lines]
 
 
 def decode(spec: Spec, genes: Sequence[Gene]) -> tuple[Change, ...]:

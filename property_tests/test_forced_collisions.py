@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from property_tests.laws import LAWS, exact, make_delta
+from property_tests.laws import LAWS, exact
 from property_tests.registry import Subject, build_hash_join, build_reference_join, hash_join_live_rows, reference_live_rows
 from property_tests.shapes import HOWS, KEY_SHAPES, WIDE_IDS, WIDE_KEY_SHAPES, Mode, oracle_side
 from property_tests.strategies import History, make_join_spec, random_history
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
+from zset_join.testing.comparison import delta_of
 from zset_join.tick import Tick
 
 _MODES: dict[str, tuple[Mode, Mode]] = {
@@ -92,11 +93,11 @@ def test_a_key_comes_out_with_the_bits_it_came_in_with(kind: pa.DataType, value:
     schema = pa.schema([("k", kind)])
     relations = [Relation(name=name, schema=schema, join_key=("k",), mode="append") for name in ("l", "r")]
     join = HashJoin(relations[0], relations[1], "left")
-    nothing = make_delta(relations[1], [])
-    join.absorb(Tick(0), [make_delta(relations[0], [((value,), 1)]), nothing])
+    nothing = delta_of(relations[1], [])
+    join.absorb(Tick(0), [delta_of(relations[0], [((value,), 1)]), nothing])
 
-    matching = make_delta(relations[1], [((value,), 1)])
-    answer = list(join.answer(Tick(1), [make_delta(relations[0], []), matching]))
+    matching = delta_of(relations[1], [((value,), 1)])
+    answer = list(join.answer(Tick(1), [delta_of(relations[0], []), matching]))
 
     assert [exact(row) for row, weight in answer[-1].to_pylist() if weight > 0] == [exact((value, value))]
 
@@ -114,7 +115,7 @@ def test_equal_keys_of_every_shape_meet_across_sides(shape: str) -> None:
     join = HashJoin(spec.left, spec.right, "inner", null_safe=spec.null_safe)
 
     answer = list(
-        join.answer(Tick(0), [make_delta(relation, [(row, 1)]) for relation, row in zip(spec.inputs, rows, strict=True)])
+        join.answer(Tick(0), [delta_of(relation, [(row, 1)]) for relation, row in zip(spec.inputs, rows, strict=True)])
     )
 
     assert [weight for chunk in answer for _, weight in chunk.to_pylist()] == [1]

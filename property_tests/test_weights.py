@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from property_tests.laws import make_delta
 from zset_join.errors import WeightOverflowError
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
+from zset_join.testing.comparison import delta_of
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -19,7 +19,7 @@ _LEFT, _RIGHT = (Relation(name=name, schema=_SCHEMA, join_key=("k",), mode="chan
 
 def deltas(left: int, right: int) -> list[ZSet]:
     """Return deltas that hold the row (1,) with the given weights."""
-    return [make_delta(_LEFT, [((1,), left)]), make_delta(_RIGHT, [((1,), right)])]
+    return [delta_of(_LEFT, [((1,), left)]), delta_of(_RIGHT, [((1,), right)])]
 
 
 def holding(how: str, left: int, right: int) -> HashJoin:
@@ -65,6 +65,6 @@ def test_an_input_weight_past_int64_is_an_error_and_nothing_is_applied(how: str)
 def test_the_largest_weight_can_be_taken_back() -> None:
     join = holding("left", _LARGEST, 1)
 
-    answer = list(join.answer(Tick(1), [make_delta(_LEFT, [((1,), -_LARGEST)]), make_delta(_RIGHT, [])]))
+    answer = list(join.answer(Tick(1), [delta_of(_LEFT, [((1,), -_LARGEST)]), delta_of(_RIGHT, [])]))
 
     assert [line for chunk in answer for line in chunk.to_pylist()] == [((1, 1), -_LARGEST)]

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOMES = {
     "deltalake": ("sinks",),
     "duckdb": ("sinks", "spill", "cli"),
+    "hypothesis": ("testing",),
     "pandas": (),
     "pyspark": ("spark", "cli"),
     "sqlglot": ("sql",),

@@ -1,0 +1,48 @@
+"""What this project tests itself with, for tests of your own pipeline: a reference, laws, worked cases and strategies.
+
+Importing it needs nothing beside the engine; `zset_join.testing.strategies` needs hypothesis, from
+`pip install 'zset-join[testing]'`.
+"""
+
+from __future__ import annotations
+
+from zset_join.testing.comparison import Epoch, IllegalAnswerError, LawBrokenError, OperatorRun, delta_of
+from zset_join.testing.laws import (
+    LAWS,
+    MakeOperator,
+    assert_answers_are_pure,
+    assert_answers_are_tidy,
+    assert_epochs_are_invisible,
+    assert_incremental_equals_batch,
+    assert_laws,
+    assert_quiet_on_quiet,
+    assert_snapshots_are_invisible,
+)
+from zset_join.testing.reference_tables import BatchFunction, live_rows, reference_aggregate, reference_join
+from zset_join.testing.worked_cases import WorkedCase, assert_worked_case, extremes_case, left_join_case, upsert_case
+
+__all__ = [
+    "LAWS",
+    "BatchFunction",
+    "Epoch",
+    "IllegalAnswerError",
+    "LawBrokenError",
+    "MakeOperator",
+    "OperatorRun",
+    "WorkedCase",
+    "assert_answers_are_pure",
+    "assert_answers_are_tidy",
+    "assert_epochs_are_invisible",
+    "assert_incremental_equals_batch",
+    "assert_laws",
+    "assert_quiet_on_quiet",
+    "assert_snapshots_are_invisible",
+    "assert_worked_case",
+    "delta_of",
+    "extremes_case",
+    "left_join_case",
+    "live_rows",
+    "reference_aggregate",
+    "reference_join",
+    "upsert_case",
+]
