@@ -3,21 +3,19 @@
 A law takes a subject (an operator description and the way to build it) and a legal history, and raises `LawBrokenError`
 when the operator breaks it. Laws know nothing of joins: what is expected comes from the subject's oracle, what is excused
 from the registry. Z-sets are compared, never tables: a failure lists rows with their expected and actual weights.
-
-The law `budget_is_invisible` of the design is named in the registry with the reason why it waits.
 """
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from property_tests.oracle import Counts, row_identity, total
 from property_tests.registry import IllegalAnswerError, Subject
-from property_tests.shapes import Change, RouteSpec, live_rows, oracle_side, watermark_of
+from property_tests.shapes import BUDGETS, Change, RouteSpec, live_rows, oracle_side, watermark_of
 from property_tests.strategies import Epoch, History, plant_bad_lines, split
 from zset_join.errors import BadInputError, ZsetJoinError
 from zset_join.protocol import Operator
@@ -291,6 +289,31 @@ def replay_after_crash_is_invisible(subject: Subject, history: History) -> None:
         run.close()
 
 
+def budget_is_invisible(subject: Subject, history: History) -> None:
+    """With nothing, one row or everything in memory, and the rest on disk, every epoch is answered as without a budget."""
+    unlimited = Run(subject.with_budget(None))
+    runs = [Run(subject.with_budget(budget)) for budget in BUDGETS]
+    for changes in history.epochs():
+        wanted = _sum(unlimited.step(changes))
+        state = _exact_snapshot(unlimited.operator)
+        for run, (option, limit) in zip(runs, BUDGETS, strict=True):
+            answer = _sum(run.step(changes))
+            compare(answer, wanted, f"epoch {run.epoch - 1} with {option}={limit}", run.subject, history)
+            run.check(history)
+            same = _exact_snapshot(run.operator) == state
+            _require(same, f"epoch {run.epoch - 1} with {option}={limit} leaves another state", run.subject, history)
+            hot = _hot_rows(run.operator)
+            _require(hot <= limit, f"{hot} rows are in memory with {option}={limit}", run.subject, history)
+    for run in runs:
+        run.close()
+
+
+def _hot_rows(operator: Operator) -> int:
+    """Return how many live rows an operator with a budget has in memory."""
+    counts: Mapping[str, int] = getattr(operator, "statistics", dict)()
+    return sum(count for name, count in counts.items() if name.endswith("_hot_rows"))
+
+
 def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:
     """Upserts delivered once more, those made void by a later sequence or all in their old order, yield nothing at all."""
     run = Run(subject)
@@ -460,6 +483,7 @@ LAWS: dict[str, Law] = {
         Law("snapshot_and_restore_are_invisible", snapshot_and_restore_are_invisible),
         Law("reopening_is_invisible", reopening_is_invisible),
         Law("replay_after_crash_is_invisible", replay_after_crash_is_invisible),
+        Law("budget_is_invisible", budget_is_invisible),
         Law("duplicate_delivery_is_invisible", duplicate_delivery_is_invisible),
         Law("legal_in_legal_out", legal_in_legal_out),
         Law("answers_are_tidy", answers_are_tidy),

@@ -9,6 +9,7 @@ chunk size and hash width are drawn. `ReferenceJoin` stands beside it so that a 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -49,12 +50,7 @@ __all__ = [
     "registered_join",
 ]
 
-EXEMPT_EVERYWHERE: Mapping[str, str] = {
-    "budget_is_invisible": (
-        "no operator spills yet: the cold store and its option max_hot_bytes come with the issue on hybrid state, and this "
-        "law comes with them"
-    ),
-}
+EXEMPT_EVERYWHERE: Mapping[str, str] = {}
 
 RESIDUAL_EXPRESSIONS: Mapping[str, Expression] = {
     "x_less": left("x") < right("x"),
@@ -80,6 +76,7 @@ _NO_ROWS = "what was reduced before the shuffle does not know its rows any more,
 _NO_FILES = "the reference keeps its rows in memory only; the laws about directories are the product's to obey"
 _NO_MEMORY = "it remembers no row, so it cannot know that a retraction takes back what was never there"
 _NOT_NOTICED = "sums do not name rows: a retraction of a row that was never there shows only once its group is empty"
+_NO_BUDGET = "it keeps all its state in memory: only a join takes a budget, and moves rows to disk and back"
 _KNOWS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
 
 
@@ -174,6 +171,11 @@ class Subject:
         """Build it."""
         return self.build(self.spec, on_bad_input=on_bad_input, directory=directory)
 
+    def with_budget(self, budget: tuple[str, int] | None) -> Subject:
+        """Return the same operator with another budget."""
+        knobs = dataclasses.replace(self.spec.knobs, budget=budget)
+        return dataclasses.replace(self, spec=dataclasses.replace(self.spec, knobs=knobs))
+
     def view(self) -> View:
         """Return an empty reader of its output."""
         if isinstance(self.spec, AggregateSpec):
@@ -240,6 +242,7 @@ def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: s
         part_changes=spec.knobs.part_changes,
         hash_bits=spec.knobs.hash_bits,
         directory=directory,
+        **spec.knobs.hybrid_options(),
     )
 
 
@@ -332,7 +335,7 @@ def registered_view(kind: ViewKind, mode: Mode) -> Registered:
     return Registered(f"{kind}-{mode}", view_specs(kind, mode), build_view, hash_join_live_rows, exemptions)
 
 
-REGISTRY: tuple[Registered, ...] = (
+_ENTRIES: tuple[Registered, ...] = (
     *(
         registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows)
         for how in HOWS
@@ -383,4 +386,11 @@ REGISTRY: tuple[Registered, ...] = (
         registered_join("reference", how, ("sequenced", "changelog"), build=build_reference_join, live_rows=reference_live_rows)
         for how in HOWS
     ),
+)
+_SPILLING = ("join-", "routed-")
+REGISTRY: tuple[Registered, ...] = tuple(
+    entry
+    if entry.name.startswith(_SPILLING)
+    else dataclasses.replace(entry, exemptions={**entry.exemptions, "budget_is_invisible": _NO_BUDGET})
+    for entry in _ENTRIES
 )

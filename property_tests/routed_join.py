@@ -77,6 +77,7 @@ class RoutedJoin:
                 chunk_rows=knobs.chunk_rows,
                 hash_bits=knobs.hash_bits,
                 directory=_made(directory, f"bucket{bucket}"),
+                **knobs.hybrid_options(),
             )
             for bucket in range(BUCKETS)
         ]

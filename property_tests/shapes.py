@@ -27,6 +27,7 @@ from zset_join.testing.values import NEGATIVE_NAN
 
 __all__ = [
     "AGGREGATE_PAYLOADS",
+    "BUDGETS",
     "HOWS",
     "KEY_SHAPES",
     "MARKER",
@@ -238,6 +239,9 @@ RESIDUALS: dict[str, Residual] = {
 }
 
 
+BUDGETS: tuple[tuple[str, int], ...] = (("max_hot_bytes", 0), ("max_hot_keys", 1), ("max_hot_keys", 1 << 40))
+
+
 @dataclass(frozen=True)
 class Knobs:
     """What must never change an answer's sum.
@@ -250,6 +254,7 @@ class Knobs:
         offset: rows in front of every delta's slice of its record batch.
         one_delta: whether `absorb` gets the very objects that `answer` got, or equal ones.
         compacting: whether the state is compacted after every epoch.
+        budget: option and value of a hybrid join, None for one in memory.
     """
 
     hash_bits: int = 32
@@ -259,6 +264,11 @@ class Knobs:
     offset: int = 0
     one_delta: bool = False
     compacting: bool = False
+    budget: tuple[str, int] | None = None
+
+    def hybrid_options(self) -> dict[str, Any]:
+        """Return the options that make a join hybrid, where it has a budget."""
+        return {} if self.budget is None else {"default_hash_join": "hybrid", self.budget[0]: self.budget[1]}
 
 
 def watermark_of(knobs: Knobs, epoch: int) -> int | None:

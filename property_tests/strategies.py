@@ -10,6 +10,7 @@ A split is an integer read as bits: bit i set means that an epoch ends after cha
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -76,6 +77,7 @@ _GENES: st.SearchStrategy[Gene] = st.tuples(
     st.integers(0, 1), st.integers(0, 15), st.integers(0, 8), st.integers(0, 39), st.integers(0, 149), st.integers(0, 5)
 )
 _SPLITS = st.one_of(st.sampled_from((0, -1)), st.integers(0, 2**24 - 1))
+_BUDGETS = (("max_hot_bytes", 0), ("max_hot_keys", 1), ("max_hot_keys", 5))
 _PRIMARY_KEYS: tuple[PrimaryKeyShape, ...] = ("id", "key_and_id", "id", "two_ids", "key")
 
 
@@ -248,7 +250,7 @@ def make_join_spec(
         id_type=id_type,
         using=using,
         residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
-        knobs=make_knobs(pick, hash_bits, chunk_rows),
+        knobs=dataclasses.replace(make_knobs(pick, hash_bits, chunk_rows), budget=pick((None, None, None, *_BUDGETS))),
     )
 
 

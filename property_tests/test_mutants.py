@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from property_tests.aggregate_mutants import AGGREGATE_MUTANTS
+from property_tests.hybrid_mutants import HYBRID_MUTANTS
 from property_tests.laws import LAWS, Law, LawBrokenError
 from property_tests.mutants import SWITCHES, WRAPPERS, Mutant
 from property_tests.registry import Registered
 from property_tests.strategies import histories
 
-MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS)
+MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS, *HYBRID_MUTANTS)
 _EXAMPLES = 600
 
 

@@ -156,6 +156,14 @@ class ColdStore(Protocol):
         """Return for each code at least the bytes that its rows take, 0 when it surely has none; the disk is not read."""
         ...
 
+    def begin_change(self) -> None:
+        """Mark the store as being changed, so that the `remove` and `restore` that follow do not fail on that.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; the store is as before.
+        """
+        ...
+
     def remove(self, places: Int64s) -> None:
         """Take rows out by their places, as the newest `fetch`, `stream` or `scan` said them.
 

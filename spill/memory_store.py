@@ -87,6 +87,9 @@ class MemoryColdStore:
             sizes[code] = sizes.get(code, 0) + max(1, len(row))
         return np.array([sizes.get(code, 0) for code in codes.tolist()], np.int64)
 
+    def begin_change(self) -> None:
+        """Do nothing: there is nothing to mark."""
+
     def remove(self, places: Int64s) -> None:
         """Take rows out by their places."""
         gone = set(places.tolist())

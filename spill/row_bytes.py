@@ -25,9 +25,9 @@ from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import variable_bytes
 from zset_join.kernels.memory import copy_bytes, load_u32, store_u64
 
-__all__ = ["UnpackedRows", "pack_rows", "unpack_rows"]
+__all__ = ["LINK_BYTES", "UnpackedRows", "pack_rows", "unpack_rows"]
 
-_LINK_BYTES = 8
+LINK_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _measure(refs: Any, stride: int, variables: int, offsets: Any) -> int:
     place = 0
     offsets[0] = 0
     for index in range(len(refs)):
-        place += stride - _LINK_BYTES
+        place += stride - LINK_BYTES
         for column in range(column_count(variables)):
             length = load_u32(refs[index] + field(variables, column, OFFSET))
             if length > INLINE_BYTES:
@@ -102,14 +102,14 @@ def _pack(refs: Any, stride: int, variables: int, heap: int, target: int, offset
     for index in range(len(refs)):
         record = refs[index]
         place = target + offsets[index]
-        copy_bytes(place, record + _LINK_BYTES, stride - _LINK_BYTES)
-        end = place + stride - _LINK_BYTES
+        copy_bytes(place, record + LINK_BYTES, stride - LINK_BYTES)
+        end = place + stride - LINK_BYTES
         for column in range(column_count(variables)):
             offset = field(variables, column, OFFSET)
             length = load_u32(record + offset)
             if length > INLINE_BYTES:
                 copy_bytes(end, variable_bytes(record + offset, heap), length)
-                store_u64(place + offset - _LINK_BYTES + 8, 0)
+                store_u64(place + offset - LINK_BYTES + 8, 0)
                 end += length
 
 
@@ -118,8 +118,8 @@ def _unpack(offsets: Any, content: int, stride: int, variables: int, records: in
     for index in range(len(offsets)):
         record = records + index * stride
         place = content + offsets[index]
-        copy_bytes(record + _LINK_BYTES, place, stride - _LINK_BYTES)
-        end = place + stride - _LINK_BYTES
+        copy_bytes(record + LINK_BYTES, place, stride - LINK_BYTES)
+        end = place + stride - LINK_BYTES
         for column in range(column_count(variables)):
             slot = record + field(variables, column, OFFSET)
             length = load_u32(slot)

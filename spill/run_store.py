@@ -156,9 +156,13 @@ class RunStore:
         write_atomic(self._directory / _MANIFEST, json.dumps(manifest).encode(), durable=False)
         self._clean = clean
 
-    def _begin_change(self) -> None:
-        if self._clean:
-            self._write_manifest(clean=False)
+    def begin_change(self) -> None:
+        """Mark the store as being changed, where it is not yet; changing it cannot fail on that afterwards."""
+        try:
+            if self._clean:
+                self._write_manifest(clean=False)
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     # ---------------------------------------------------------------- reading
 
@@ -241,7 +245,7 @@ class RunStore:
         """Let a run be written; it becomes part of the store at the end, or leaves nothing behind."""
         writer: RunWriter | None = None
         try:
-            self._begin_change()
+            self.begin_change()
             writer = RunWriter(self._directory, self._next_run, self._pages, wide=self._wide)
             self._next_run += 1
             yield writer
@@ -280,7 +284,7 @@ class RunStore:
         known = sum(len(found) for _, found in parts) == len(places)
         if not known or not all(run.are_live(numbers[found]) for run, found in parts):
             raise self._misplaced("removed", len(places))
-        self._begin_change()
+        self.begin_change()
         for run, found in parts:
             run.remove(numbers[found])
 
@@ -292,7 +296,7 @@ class RunStore:
         if not all(run.were_removed(numbers[found]) for run, found in parts):
             raise self._misplaced("restored", len(rows))
         if parts:
-            self._begin_change()
+            self.begin_change()
         for run, found in parts:
             run.restore(numbers[found], rows.codes[found], rows.subcodes[found])
             restored[found] = True
@@ -343,7 +347,7 @@ class RunStore:
         self._drop(merged)
 
     def _drop(self, runs: Sequence[Run]) -> None:
-        self._begin_change()
+        self.begin_change()
         self._runs = [run for run in self._runs if run not in runs]
         try:
             for run in runs:

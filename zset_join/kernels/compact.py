@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from zset_join.kernels.columns import FLAG_ARRANGED, FLAG_LIVE, FLAGS, HASH, NEXT, PREVIOUS, WEIGHT
+from zset_join.kernels.columns import FLAG_ARRANGED, FLAG_LIVE, FLAGS, NEXT, PREVIOUS, WEIGHT
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import hash_row
-from zset_join.kernels.memory import load_u8, load_u32, load_u64, store_u64
-from zset_join.kernels.rows import (
-    add_to_word,
-    insert_identity,
-    join_tombstone_queue,
-    leave_alone,
-    link,
-    store_values,
-    take_row,
-)
-from zset_join.kernels.side import H_LIVE_ROWS, H_ROWS_END, H_TOMBSTONE_FIRST, HASH_MASK, HEADER, HEAP, ROWS, STRIDE, word
+from zset_join.kernels.memory import load_u8, load_u32, load_u64
+from zset_join.kernels.rows import insert_identity, join_tombstone_queue, store_live_row, store_values, take_row
+from zset_join.kernels.side import H_ROWS_END, H_TOMBSTONE_FIRST, HASH_MASK, HEADER, HEAP, ROWS, STRIDE, word
 
 __all__ = ["copy_live_rows"]
 
@@ -24,17 +16,10 @@ __all__ = ["copy_live_rows"]
 def _copy_row(
     old: int, new: int, variables: int, join_columns: int, identity_columns: int, has_identity: bool, source: int
 ) -> None:
-    number = take_row(new)
-    row = word(new, ROWS) + (number - 1) * word(new, STRIDE)
-    store_values(new, variables, row, source, word(old, HEAP), word(new, STRIDE))
+    code = -1
     if has_identity:
-        insert_identity(new, number, hash_row(row, word(new, HEAP), identity_columns, word(new, HASH_MASK)))
-    if load_u8(source + FLAGS) & FLAG_ARRANGED:
-        link(new, join_columns, number, load_u32(source + HASH), source, word(old, HEAP))
-    else:
-        leave_alone(new, number, load_u32(source + HASH))
-    store_u64(row + WEIGHT, load_u64(source + WEIGHT))
-    add_to_word(word(new, HEADER), H_LIVE_ROWS, 1)
+        code = hash_row(source, word(old, HEAP), identity_columns, word(new, HASH_MASK))
+    store_live_row(new, variables, join_columns, source, word(old, HEAP), code)
 
 
 @kernel

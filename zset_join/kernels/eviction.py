@@ -17,11 +17,12 @@ from zset_join.kernels.memory import load_u8, load_u32, load_u64, shift_right, s
 from zset_join.kernels.rows import add_to_word, free_values, give_row, unlink
 from zset_join.kernels.side import H_LIVE_ROWS, HEADER, ROWS, STRIDE, word
 
-__all__ = ["accepted_bytes", "bytes_of_rows", "evict_rows", "list_evictions", "mark_equal_keys"]
+__all__ = ["accepted_bytes", "bytes_of_rows", "evict_rows", "list_evictions", "mark_equal_keys", "row_bytes"]
 
 
 @kernel
-def _row_bytes(row: int, stride: int, variables: int) -> int:
+def row_bytes(row: int, stride: int, variables: int) -> int:
+    """Return the bytes that one record counts for."""
     total = stride
     for column in range(column_count(variables)):
         length = load_u32(row + field(variables, column, OFFSET))
@@ -37,7 +38,7 @@ def accepted_bytes(delta: int, stride: int, variables: int) -> int:
     total = 0
     for index in range(word(delta, D_COUNT)):
         if load_u8(status + index) == 0:
-            total += _row_bytes(rows + index * stride, stride, variables)
+            total += row_bytes(rows + index * stride, stride, variables)
     return total
 
 
@@ -45,7 +46,7 @@ def accepted_bytes(delta: int, stride: int, variables: int) -> int:
 def bytes_of_rows(refs: int, count: int, stride: int, variables: int, found: int) -> None:
     """Write the bytes that each of `count` records counts for; their addresses stand at `refs`."""
     for index in range(count):
-        put(found, index, _row_bytes(load_u64(refs + index * 8), stride, variables))
+        put(found, index, row_bytes(load_u64(refs + index * 8), stride, variables))
 
 
 @kernel

@@ -30,6 +30,7 @@ from zset_join.kernels.side import (
     H_FREE_ROW,
     H_IDENTITY_COUNT,
     H_JOIN_COUNT,
+    H_LIVE_ROWS,
     H_ROWS_END,
     H_TOMBSTONE_FIRST,
     H_TOMBSTONE_LAST,
@@ -56,6 +57,7 @@ __all__ = [
     "leave_alone",
     "leave_tombstone_queue",
     "link",
+    "store_live_row",
     "store_values",
     "take_row",
     "unlink",
@@ -191,6 +193,26 @@ def forget_identity(view: int, code: int, number: int) -> None:
     position = find_row_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), code, number)
     remove_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), position)
     add_to_word(word(view, HEADER), H_IDENTITY_COUNT, -1)
+
+
+@kernel
+def store_live_row(view: int, variables: int, join_columns: int, source: int, source_heap: int, identity_code: int) -> int:
+    """Store a live row that stood in another state, with all it remembers; return its number.
+
+    `identity_code` is the hash of its identity, -1 where rows have none.
+    """
+    number = take_row(view)
+    row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
+    store_values(view, variables, row, source, source_heap, word(view, STRIDE))
+    if identity_code >= 0:
+        insert_identity(view, number, identity_code)
+    if load_u8(source + FLAGS) & FLAG_ARRANGED:
+        link(view, join_columns, number, load_u32(source + HASH), source, source_heap)
+    else:
+        leave_alone(view, number, load_u32(source + HASH))
+    store_u64(row + WEIGHT, load_u64(source + WEIGHT))
+    add_to_word(word(view, HEADER), H_LIVE_ROWS, 1)
+    return number
 
 
 @kernel

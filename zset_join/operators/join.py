@@ -35,6 +35,8 @@ from zset_join.key_types import common_key_type
 from zset_join.relation import Relation
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Step
+from zset_join.state.hybrid_options import check_hybrid
+from zset_join.state.hybrid_state import HybridState
 from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
 from zset_join.state.joined_rows import JoinedRows
 from zset_join.state.largest_key import largest_key
@@ -95,6 +97,10 @@ class HashJoin:
         part_changes: changes of a large epoch that are worked off together; what fits the processor's second cache is fastest.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
+        default_hash_join: `memory` keeps all rows in memory; `hybrid` the busy ones, and the rest on disk.
+        max_hot_keys: rows of a hybrid join in memory, both sides together; None for no limit.
+        max_hot_bytes: bytes of a hybrid join in memory, both sides together; None for no limit.
+        cold_directory: where a hybrid join keeps cold rows; default: in `directory`, else among the host's temporary files.
 
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
@@ -128,7 +134,12 @@ class HashJoin:
         part_changes: int = 16_384,
         hash_bits: int = 32,
         directory: str | None = None,
+        default_hash_join: str = "memory",
+        max_hot_keys: int | None = None,
+        max_hot_bytes: int | None = None,
+        cold_directory: str | None = None,
     ) -> None:
+        hybrid = check_hybrid(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory)
         null_safe = check_join(left, right, how, null_safe, using, on_bad_input, min(chunk_rows, part_changes), hash_bits)
         key_types = [
             common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
@@ -144,6 +155,8 @@ class HashJoin:
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
         limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
+        if hybrid is not None:
+            hybrid.check_no_limit(limit)
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
         self._has_degrees = residual is not None or (limit.forgets and any(self._lone))
@@ -174,6 +187,7 @@ class HashJoin:
                 directory=directory,
                 name="left" if side == _LEFT else "right",
                 with_age=limit.evicts,
+                is_hybrid=hybrid is not None,
             )
             for side, relation in enumerate(self.inputs)
         ]
@@ -184,8 +198,12 @@ class HashJoin:
                 code="STATE_HALF_WRITTEN",
                 directory=directory,
             )
+        self._hybrid: HybridState | None = None
+        if hybrid is not None:
+            by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
+            self._hybrid = HybridState(self._sides, by_own, hybrid, directory)
         self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
-        self._buffer = AppendBuffer(self._sides, limit) if is_append_only else None
+        self._buffer = AppendBuffer(self._sides, limit) if is_append_only and hybrid is None else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
 
     # ---------------------------------------------------------------- the operator protocol
@@ -229,6 +247,9 @@ class HashJoin:
         if self._buffer is not None and prepared.buffered is not None:
             self._buffer.take_out(prepared.buffered, prepared.sides)
         self._prepared = None
+        if self._hybrid is not None:
+            self._hybrid.settle(prepared.sides, [(number, found.touched) for number, found in degrees.items()])
+            self._hybrid.commit(tick.epoch)
         for side in self._sides:
             side.end_absorb(tick.epoch)
 
@@ -240,8 +261,9 @@ class HashJoin:
         return rejection_table(self.inputs, prepared.sides)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of both sides and of the working arrays."""
-        return sum(side.resident_bytes() for side in self._sides) + self._working_bytes()
+        """Return the bytes of memory of both sides, of the index of cold rows and of the working arrays."""
+        cold = 0 if self._hybrid is None else self._hybrid.resident_bytes()
+        return sum(side.resident_bytes() for side in self._sides) + self._working_bytes() + cold
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays alone; they follow the largest epoch, not the state."""
@@ -265,12 +287,15 @@ class HashJoin:
         return self._prepare(tick, deltas).buffered
 
     def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
-        """Return the join key whose rows, the deltas' included, have the most bytes; its rows and bytes. Cost: the state."""
+        """Return the join key with the most bytes in memory and in the deltas, its rows and its bytes. Cost: the state."""
         return largest_key(self._sides, self._prepare(tick, deltas).sides)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""
-        return {side.name: snapshot_side(side) for side in self._sides}
+        if self._hybrid is None:
+            return {side.name: snapshot_side(side) for side in self._sides}
+        cold = [self._hybrid.cold_side(number).scan() for number in (0, 1)]
+        return {side.name: snapshot_side(side, rows) for side, rows in zip(self._sides, cold, strict=True)}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot. Cost: its rows.
@@ -279,8 +304,11 @@ class HashJoin:
             StateError: rows that contradict each other.
         """
         self._prepared = None
-        for side in self._sides:
-            restore_side(side, tables[side.name])
+        if self._hybrid is not None:
+            self._hybrid.restore(tables)
+        else:
+            for side in self._sides:
+                restore_side(side, tables[side.name])
         for side in self._sides:
             side.end_absorb(snapshot_epoch(tables[side.name]))
 
@@ -293,6 +321,8 @@ class HashJoin:
             counts |= dict(zip(("evicted_rows", "evicted_bytes"), map(sum, evicted), strict=True))
         for side in self._sides:
             counts.update(side.statistics())
+        if self._hybrid is not None:
+            counts.update(self._hybrid.statistics())
         return counts
 
     def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
@@ -315,6 +345,8 @@ class HashJoin:
         self._prepared = None
         for side in self._sides:
             side.close()
+        if self._hybrid is not None:
+            self._hybrid.close()
 
     # ---------------------------------------------------------------- one epoch
 
@@ -328,9 +360,14 @@ class HashJoin:
         buffer = self._buffer
         ages = [None, None] if buffer is None else buffer.ages(tick, (left, right))
         found = [
-            side.prepare(delta, words=words) if len(delta) or words is not None else None
+            side.encode(delta, words=words) if len(delta) or words is not None else None
             for side, delta, words in zip(self._sides, (left, right), ages, strict=True)
         ]
+        if self._hybrid is not None:
+            self._hybrid.fetch(found)
+        for side, encoded in zip(self._sides, found, strict=True):
+            if encoded is not None:
+                side.resolve(encoded)
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
         if buffer is not None:
             prepared.buffered = buffer.plan(found)

@@ -84,14 +84,19 @@ class PreparedSide:
         return self.arrays.line(d.D_STATUS)
 
     @property
-    def unmatchable(self) -> Any:
-        """Return, for every row, whether its join key can never match."""
-        return self.arrays.line(d.D_UNMATCHABLE)
-
-    @property
     def join_codes(self) -> Any:
         """Return the hash of every row's join key."""
         return self.arrays.line(d.D_JOIN_CODES)
+
+    @property
+    def unmatchable(self) -> Any:
+        """Return for every row whether its join key can never match, as bytes."""
+        return self.arrays.line(d.D_UNMATCHABLE)
+
+    @property
+    def identity_codes(self) -> Any:
+        """Return the hash of every row's identity, where rows have one."""
+        return self.arrays.line(d.D_IDENTITY_CODES)
 
     @property
     def numbers(self) -> Any:
@@ -129,6 +134,7 @@ class SideState:
         name: first part of the file names.
         compared: columns in which an upsert must differ from the live row to be a change; default all.
         with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
+        is_hybrid: whether some of the rows may lie elsewhere (`zset_join.state.hybrid_state`); such files are useless alone.
 
     Raises:
         StateError: the directory holds state of another layout, or state that was being written when its process died.
@@ -148,13 +154,14 @@ class SideState:
         name: str,
         compared: Sequence[str] | None = None,
         with_age: bool = False,
+        is_hybrid: bool = False,
     ) -> None:
         self.relation = relation
         self.directory = directory
         self.name = name
         self._hash_mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
         self._retention_us = tombstone_retention_us
-        self._has_identity = relation.mode != "append"
+        self.has_identity = relation.mode != "append"
         self._sequence_indices = relation.field_indices(relation.sequence_by)
         words = count_sequence_words(
             [relation.schema.field(at).type for at in self._sequence_indices],
@@ -179,7 +186,7 @@ class SideState:
         self._compared_columns = self.layout.columns(compared)
         self._variables = self.layout.variable_columns()
         self._other_columns = self.layout.columns_besides(identity)
-        self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, hash_bits)
+        self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, hash_bits, is_hybrid=is_hybrid)
         self._arrays = DeltaArrays(self.layout.stride)
         for place, columns in (
             (d.D_JOIN_COLUMNS, self.join_columns),
@@ -244,6 +251,12 @@ class SideState:
             delta: rows in the relation's changelog mode.
             words: the sequence as words, where it does not come from the columns (an age; restoring a snapshot).
         """
+        prepared = self.encode(delta, words=words)
+        self.resolve(prepared)
+        return prepared
+
+    def encode(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
+        """Do the part of `prepare` that needs no row of the state: records, hashes, weights, NULLs."""
         count = len(delta)
         arrays, mode = self._arrays, self.relation.mode
         arrays.make_room(count)
@@ -256,22 +269,28 @@ class SideState:
         arrays.words[d.D_COUNT] = count
         arrays.words[d.D_WEIGHTS] = weights.ctypes.data
         arrays.words[d.D_TABLE_BITS] = table_bits(count)
-        lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self._has_identity, mode == "append")
+        lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
         prepared = PreparedSide(delta, encoded, arrays)
         if encoded.unfit is not None:
             self._set_status(prepared, encoded.unfit, ch.KEY_RANGE)
         if lost and self._drops_unmatchable and mode != "upsert":
             self._set_status(prepared, arrays.line(d.D_UNMATCHABLE)[:count] != 0, ch.NOTHING)
-        if not self._has_identity:
+        if not self.has_identity:
             if bad or encoded.unfit is not None:
                 prepared.rejected = int((prepared.status[:count] > ch.LAST_HARMLESS).sum())
             return prepared
         self._refuse_nulls(prepared, nulls, sequence)
-        ch.group_rows(self.view, arrays.address, mode == "changelog")
-        if mode == "changelog":
+        return prepared
+
+    def resolve(self, prepared: PreparedSide) -> None:
+        """Do the part of `prepare` that looks rows up."""
+        if not self.has_identity:
+            return
+        arrays, is_changelog = prepared.arrays, self.relation.mode == "changelog"
+        ch.group_rows(self.view, arrays.address, is_changelog)
+        if is_changelog:
             ch.resolve_weights(self.view, arrays.address)
         prepared.entries, prepared.stale, _, prepared.rejected = arrays.words[d.D_ENTRIES : d.D_REJECTED + 1].tolist()
-        return prepared
 
     def _set_status(self, prepared: PreparedSide, marked: npt.NDArray[np.bool_], status: int) -> None:
         """Give the marked rows a status, unless they have another one already."""
@@ -342,11 +361,7 @@ class SideState:
             heap_bytes = kernels_absorb.heap_bytes_needed(
                 prepared.encoded.address, self.layout.stride, count, self._variables.address
             )
-        moved = self.arena.make_room(count, int(heap_bytes))
-        moved |= self.arrangement.make_room(count)
-        moved |= self._has_identity and self.primary_keys.make_room(count)
-        if moved:
-            self._refresh_view()
+        self.make_room(count, int(heap_bytes))
         if self.relation.mode == "append":
             kernels_absorb.absorb_appends(self.view, delta)
         elif self.relation.mode == "upsert":
@@ -358,6 +373,14 @@ class SideState:
         """Drop rows of a side in append mode for good, by number, and count so many rows and bytes as evicted."""
         evict_rows(self.view, self._variables.address, int(numbers.ctypes.data), len(numbers))
         self.header[_EVICTED] += (rows, size)
+
+    def make_room(self, rows: int, heap_bytes: int) -> None:
+        """Make room for so many more rows and bytes of long values; records may move."""
+        moved = self.arena.make_room(rows, heap_bytes)
+        moved |= self.arrangement.make_room(rows)
+        moved |= self.has_identity and self.primary_keys.make_room(rows)
+        if moved:
+            self._refresh_view()
 
     def compact(self) -> None:
         """Rewrite the state without its dead rows and blocks. Cost: the live rows."""
@@ -381,7 +404,7 @@ class SideState:
             self._variables.address,
             self.join_columns.address,
             self.identity_columns.address,
-            self._has_identity,
+            self.has_identity,
         )
         self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
         self.header[_COUNTS] = old_header[_COUNTS]
@@ -497,15 +520,13 @@ class SideState:
         self.arena.close(remove=self.directory is not None)
         self._open(self.directory)
 
+    def table_bytes(self) -> int:
+        """Return the bytes of both tables."""
+        return self.arrangement.table.table_bytes() + (self.primary_keys.table.table_bytes() if self.has_identity else 0)
+
     def resident_bytes(self) -> int:
         """Return the bytes of records, heap, tables and scratch."""
-        return (
-            self.arena.record_bytes()
-            + self.arena.heap_bytes()
-            + self.arrangement.table.table_bytes()
-            + (self.primary_keys.table.table_bytes() if self._has_identity else 0)
-            + self._arrays.resident_bytes()
-        )
+        return self.arena.record_bytes() + self.arena.heap_bytes() + self.table_bytes() + self._arrays.resident_bytes()
 
     def close(self) -> None:
         """Unmap everything."""
@@ -514,7 +535,9 @@ class SideState:
         self.arena.close()
 
 
-def _fingerprint(relation: Relation, layout: RowLayout, key_types: Any, null_safe: Any, hash_bits: int) -> int:
+def _fingerprint(
+    relation: Relation, layout: RowLayout, key_types: Any, null_safe: Any, hash_bits: int, *, is_hybrid: bool
+) -> int:
     """Return a number that changes with everything the bytes of the state depend on, the boot of the host included."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -535,6 +558,7 @@ def _fingerprint(relation: Relation, layout: RowLayout, key_types: Any, null_saf
             hash_bits,
             layout.stride,
             layout.degree_offset,
+            *(["hybrid"] if is_hybrid else []),
         )
     )
     return int.from_bytes(hashlib.sha256(description.encode()).digest()[:7], "little") + 1

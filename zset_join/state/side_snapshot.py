@@ -10,19 +10,21 @@ answers with the same rows in the same order as the one the snapshot was taken o
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spill.row_bytes import UnpackedRows
 from zset_join.errors import StateError
 from zset_join.kernels import columns as c
 from zset_join.kernels import side as s
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.epoch import CHANGE_WORDS
-from zset_join.kernels.memory import load_u8, load_u32, store_u64
-from zset_join.state.side import SideState
+from zset_join.kernels.memory import load_u8, load_u32, load_u64, store_u64
+from zset_join.state.side import PreparedSide, SideState
 from zset_join.zset import ZSet, single_batch
 
 __all__ = [
@@ -40,45 +42,73 @@ SNAPSHOT_WATERMARK = "_zset_watermark"
 SNAPSHOT_SEQUENCE = "_zset_sequence_"
 SNAPSHOT_DEGREE = "_zset_degree"
 
+_Words = npt.NDArray[np.int64]
+
 _SNAPSHOT_ROWS = 1 << 16
 _EPOCH = b"zset_join.absorbed_epoch"
 _IGNORED = b"zset_join.ignored_rows"
 _EVICTED = b"zset_join.evicted"
 
 
-def snapshot_side(side: SideState) -> pa.Table:
-    """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`."""
+def snapshot_side(side: SideState, cold: Iterable[UnpackedRows] = ()) -> pa.Table:
+    """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`.
+
+    Args:
+        side: the rows in memory.
+        cold: records of the rows that are not in memory, in pieces.
+    """
     live, dead = side.live_refs()
     live = _in_linking_order(side, len(live))
-    refs = np.concatenate([live, dead])
-    count = len(refs)
-    parts = []
-    plan = side.layout.gather_plan(range(len(side.relation.schema)))
-    for begin in range(0, count, _SNAPSHOT_ROWS):
-        size = min(_SNAPSHOT_ROWS, count - begin)
-        parts.append(plan.gather(int(refs.ctypes.data) + 8 * begin, size, side.arena.heap_address))
-    schema = side.relation.schema
-    columns = [pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))]
-    names = list(schema.names)
-    end = int(side.header[s.H_ROWS_END])
-    positions = (refs - side.first_record) // side.layout.stride
-    weights = side.record_words("<i8", c.WEIGHT, end)[positions]
-    tombstone = np.arange(count) >= len(live)
-    columns += [pa.array(np.where(tombstone, 0, weights)), pa.array(weights, mask=~tombstone)]
-    names += [SNAPSHOT_WEIGHT, SNAPSHOT_WATERMARK]
-    for word in range(side.layout.sequence_words):
-        columns.append(pa.array(side.record_words("<i8", side.layout.sequence_offset + 8 * word, end)[positions]))
-        names.append(f"{SNAPSHOT_SEQUENCE}{word}")
-    if side.layout.degree_offset >= 0:
-        degrees = side.record_words("<i8", side.layout.degree_offset, end)[positions]
-        columns.append(pa.array(np.where(tombstone, 0, degrees)))
-        names.append(SNAPSHOT_DEGREE)
+    heap = side.arena.heap_address
+    batches = [_as_batch(side, refs, heap, False) for refs in _pieces(live)]
+    for rows in cold:
+        batches += [_as_batch(side, refs, 0, False) for refs in _pieces(rows.refs(side.layout.stride))]
+    batches += [_as_batch(side, refs, heap, True) for refs in _pieces(dead)]
     metadata = {
         _EPOCH: str(side.absorbed_epoch),
         _IGNORED: json.dumps(side.ignored),
         _EVICTED: json.dumps(side.evicted),
     }
-    return pa.table(columns, names=names, metadata=metadata)
+    return pa.Table.from_batches(batches, _snapshot_schema(side)).replace_schema_metadata(metadata)
+
+
+def _pieces(refs: _Words) -> Iterator[_Words]:
+    for begin in range(0, len(refs), _SNAPSHOT_ROWS):
+        yield refs[begin : begin + _SNAPSHOT_ROWS]
+
+
+def _snapshot_schema(side: SideState) -> pa.Schema:
+    hidden = [SNAPSHOT_WEIGHT, SNAPSHOT_WATERMARK]
+    hidden += [f"{SNAPSHOT_SEQUENCE}{word}" for word in range(side.layout.sequence_words)]
+    hidden += [SNAPSHOT_DEGREE] if side.layout.degree_offset >= 0 else []
+    return pa.schema([*side.relation.schema, *(pa.field(name, pa.int64()) for name in hidden)])
+
+
+def _as_batch(side: SideState, refs: _Words, heap: int, is_tombstone: bool) -> pa.RecordBatch:
+    """Return records as rows, with what they remember."""
+    count, layout, schema = len(refs), side.layout, side.relation.schema
+    refs = np.ascontiguousarray(refs)
+    columns = layout.gather_plan(range(len(schema))).gather(int(refs.ctypes.data), count, heap)
+    nothing = np.zeros(count, np.int64)
+    weights = _words_of(refs, c.WEIGHT)
+    columns += [pa.array(nothing if is_tombstone else weights), pa.array(weights, mask=np.full(count, not is_tombstone))]
+    columns += [pa.array(_words_of(refs, layout.sequence_offset + 8 * word)) for word in range(layout.sequence_words)]
+    if layout.degree_offset >= 0:
+        columns.append(pa.array(nothing if is_tombstone else _words_of(refs, layout.degree_offset)))
+    return pa.RecordBatch.from_arrays(columns, schema=_snapshot_schema(side))
+
+
+def _words_of(refs: _Words, offset: int) -> _Words:
+    """Return one word of each record."""
+    words = np.empty(len(refs), np.int64)
+    _read_words(int(refs.ctypes.data), offset, words)
+    return words
+
+
+@kernel
+def _read_words(refs: int, offset: int, words: Any) -> None:
+    for index in range(len(words)):
+        words[index] = load_u64(load_u64(refs + index * 8) + offset)
 
 
 def snapshot_epoch(table: pa.Table) -> int:
@@ -121,12 +151,27 @@ def _list_in_linking_order(first_record: int, stride: int, end: int, refs: int) 
                 previous = load_u32(row + c.PREVIOUS)
 
 
-def restore_side(side: SideState, table: pa.Table) -> None:
-    """Replace the state by a snapshot. Cost: its rows."""
+def restore_side(
+    side: SideState,
+    table: pa.Table,
+    *,
+    prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None = None,
+    settle: Callable[[PreparedSide], None] | None = None,
+) -> None:
+    """Replace the state by a snapshot. Cost: its rows.
+
+    Args:
+        side: the state.
+        table: the snapshot.
+        prepare: what says what a part of it changes, where that is not `SideState.prepare`.
+        settle: called after each part.
+    """
     side.clear()
     side.begin_absorb()
     for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
-        _restore_part(side, table.slice(begin, _SNAPSHOT_ROWS))
+        prepared = _restore_part(side, table.slice(begin, _SNAPSHOT_ROWS), prepare)
+        if settle is not None:
+            settle(prepared)
     metadata = table.schema.metadata or {}
     if _IGNORED in metadata:
         stale, unknown_deletes, rejected = json.loads(metadata[_IGNORED])
@@ -136,7 +181,9 @@ def restore_side(side: SideState, table: pa.Table) -> None:
         side.evicted = (rows, size)
 
 
-def _restore_part(side: SideState, table: pa.Table) -> None:
+def _restore_part(
+    side: SideState, table: pa.Table, prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None
+) -> PreparedSide:
     rows = single_batch(table.select(side.relation.schema.names).cast(side.relation.schema))
     weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
     tombstone = weights == 0
@@ -144,7 +191,8 @@ def _restore_part(side: SideState, table: pa.Table) -> None:
         np.ascontiguousarray(table.column(f"{SNAPSHOT_SEQUENCE}{word}").to_numpy())
         for word in range(side.layout.sequence_words)
     ]
-    prepared = side.prepare(ZSet(rows, np.where(tombstone, -1, weights)), words=words)
+    delta = ZSet(rows, np.where(tombstone, -1, weights))
+    prepared = side.prepare(delta, words=words) if prepare is None else prepare(delta, words)
     changes = np.empty((2 * len(rows), CHANGE_WORDS), np.int64)
     side.list_changes(prepared, 0, int(changes.ctypes.data))
     if prepared.rejected or prepared.stale:
@@ -166,3 +214,4 @@ def _restore_part(side: SideState, table: pa.Table) -> None:
         live = prepared.numbers[: prepared.count][~tombstone] - 1
         degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]
         side.record_words("<i8", side.layout.degree_offset, end)[live] = degrees
+    return prepared

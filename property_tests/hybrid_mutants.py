@@ -1,0 +1,122 @@
+"""Planted bugs of hybrid state: rows that are lost, found twice or outdated between memory and disk.
+
+Each is a `HashJoin` with one piece of its hybrid state spoiled; without a budget it is a sound join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from property_tests.mutants import Mutant
+from property_tests.registry import build_hash_join, hash_join_live_rows, registered_join
+from property_tests.shapes import Mode
+from zset_join.protocol import Operator
+from zset_join.state.cold_side import ColdSide
+from zset_join.state.hybrid_state import HybridState
+from zset_join.state.side import PreparedSide
+
+__all__ = ["HYBRID_MUTANTS"]
+
+_LAW = "budget_is_invisible"
+_BUSY = ("int32", "bool", "float32")  # key shapes with few values, so that rows meet
+
+
+@dataclass(frozen=True)
+class _BuildSpoiled:
+    """Build a `HashJoin` and, where it has a budget, spoil its hybrid state."""
+
+    spoil: Callable[[HybridState], None]
+
+    def __call__(self, spec: Any, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
+        join = build_hash_join(spec, on_bad_input=on_bad_input, directory=directory)
+        hybrid = join._hybrid
+        if hybrid is not None:
+            self.spoil(hybrid)
+        return join
+
+
+def _on_each_side(spoil: Callable[[ColdSide], None]) -> Callable[[HybridState], None]:
+    def spoil_both(hybrid: HybridState) -> None:
+        spoil(hybrid.cold_side(0))
+        spoil(hybrid.cold_side(1))
+
+    return spoil_both
+
+
+def _fetches_no_partners(side: ColdSide) -> None:
+    find_keys = side.find_keys
+    side.find_keys = lambda codes: find_keys(codes[:0])  # type: ignore[method-assign]
+
+
+def _fetches_no_named_rows(side: ColdSide) -> None:
+    find_named = side.find_named
+    side.find_named = lambda prepared, missing: find_named(prepared, missing[:0])  # type: ignore[method-assign]
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing."""
+
+
+def _restores_outdated_rows(side: ColdSide) -> None:
+    side.hot.note_written = _nothing  # type: ignore[method-assign]
+
+
+def _forgets_primary_keys(side: ColdSide) -> None:
+    side._put_keys = _nothing  # type: ignore[method-assign]
+
+
+def _forgets_old_keys(hybrid: HybridState) -> None:
+    fetch_named = hybrid._fetch_named
+
+    def fetch(prepared: Sequence[PreparedSide | None]) -> list[Any]:
+        fetch_named(prepared)
+        return [np.empty(0, np.int64) if own is None else own.join_codes[: own.count].copy() for own in prepared]
+
+    hybrid._fetch_named = fetch  # type: ignore[method-assign]
+
+
+def _asks_nobody_twice(hybrid: HybridState) -> None:
+    hybrid._asked_by_own = (False, False)
+
+
+def _never_spills(hybrid: HybridState) -> None:
+    hybrid._spill_down = lambda: None  # type: ignore[method-assign]
+
+
+def _mutant(
+    name: str,
+    story: str,
+    spoil: Callable[[HybridState], None],
+    how: str = "inner",
+    modes: tuple[Mode, Mode] = ("upsert", "upsert"),
+) -> Mutant:
+    build = _BuildSpoiled(spoil)
+    entry = registered_join("spoiled", how, modes, build=build, live_rows=hash_join_live_rows, key_shapes=_BUSY)
+    return Mutant(name, story, _LAW, entry)
+
+
+HYBRID_MUTANTS: tuple[Mutant, ...] = (
+    _mutant("fetches_no_partners", "a cold partner is not found by join key", _on_each_side(_fetches_no_partners)),
+    _mutant(
+        "fetches_no_named_rows", "the cold row that an upsert replaces stays standing", _on_each_side(_fetches_no_named_rows)
+    ),
+    _mutant(
+        "restores_outdated_rows",
+        "a row that changed in memory is taken to lie on disk as it was",
+        _on_each_side(_restores_outdated_rows),
+    ),
+    _mutant("forgets_primary_keys", "a cold row is not found by its primary key", _on_each_side(_forgets_primary_keys)),
+    _mutant("forgets_old_keys", "the cold partners of the join key a row leaves are not told", _forgets_old_keys),
+    _mutant(
+        "asks_nobody_twice",
+        "a preserved row's last match is cold, and so it is padded too early",
+        _asks_nobody_twice,
+        "left",
+        ("changelog", "changelog"),
+    ),
+    _mutant("never_spills", "the budget is not kept", _never_spills),
+)

@@ -1,0 +1,366 @@
+"""A join with a budget: the same answers, rows that go to disk and come back as they were, and memory that stays small."""
+
+from __future__ import annotations
+
+import gc
+import math
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Change, Epochs, delete, insert, net, upsert
+from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+ORDERS = Relation(
+    name="orders",
+    schema=pa.schema({"id": pa.int64(), "k": pa.string(), "text": pa.string()}),
+    join_key=("k",),
+    primary_key=("id",),
+    mode="upsert",
+)
+CUSTOMERS = Relation(
+    name="customers",
+    schema=pa.schema({"k": pa.string(), "name": pa.string()}),
+    join_key=("k",),
+    primary_key=("k",),
+    mode="upsert",
+)
+A_LONG_TEXT = "a text that is longer than twelve bytes"
+STORY: list[tuple[list[Change], list[Change]]] = [
+    (upsert((1, "a", A_LONG_TEXT), (2, "b", ""), (3, None, None)), upsert(("a", "Ada"), ("b", A_LONG_TEXT))),
+    (upsert((1, "b", "moved")), []),
+    ([], upsert(("b", "Bob"))),
+    (delete((2, None, None)), upsert(("c", "Cy"))),
+    (upsert((3, "c", "found")), delete(("a", None))),
+    (upsert((4, "a", "alone")), delete(("b", None))),
+]
+
+
+def hybrid(how: str = "inner", **options: Any) -> HashJoin:
+    """Return the join of orders and customers with nothing in memory between epochs, unless options say otherwise."""
+    return HashJoin(ORDERS, CUSTOMERS, how, **{"default_hash_join": "hybrid", "max_hot_bytes": 0, **options})
+
+
+def many_orders(rows: int, *, first: int = 0, keys: int = 1000) -> ZSet:
+    """Return orders of `keys` customers."""
+    ids = np.arange(first, first + rows)
+    return ZSet.of({"id": ids, "k": [f"customer {number % keys}" for number in ids], "text": [A_LONG_TEXT] * rows})
+
+
+# ---------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "full", "left_semi", "left_anti"])
+@pytest.mark.parametrize("budget", [{"max_hot_bytes": 0}, {"max_hot_bytes": None, "max_hot_keys": 1}])
+def test_with_a_budget_a_join_says_what_it_says_without(how: str, budget: dict[str, Any]) -> None:
+    in_memory, on_disk = Epochs(HashJoin(ORDERS, CUSTOMERS, how)), Epochs(hybrid(how, **budget))
+
+    assert on_disk.feed_all(STORY) == in_memory.feed_all(STORY)
+
+
+def test_a_cold_order_that_moves_leaves_its_cold_customer() -> None:
+    join = Epochs(hybrid())
+    join.feed(upsert((1, "a", "x")), upsert(("a", "Ada"), ("b", "Bob")))
+
+    answer = join.feed(upsert((1, "b", "x")))
+
+    assert answer == [((1, "a", "x", "a", "Ada"), -1), ((1, "b", "x", "b", "Bob"), 1)]
+
+
+def test_asking_brings_rows_into_memory_and_asking_again_gives_the_same() -> None:
+    join = hybrid()
+    epochs = Epochs(join)
+    epochs.feed(upsert((1, "a", "x"), (2, "a", "y")), upsert(("a", "Ada")))
+    deltas = epochs.deltas((), upsert(("a", "Eve")))
+
+    first = [chunk.to_pylist() for chunk in join.answer(Tick(1), deltas)]
+    again = [chunk.to_pylist() for chunk in join.answer(Tick(1), deltas)]
+
+    assert again == first
+    assert join.statistics()["left_hot_rows"] == 2
+
+
+def test_a_key_with_more_rows_than_the_budget_is_answered_whole() -> None:
+    join = hybrid(max_hot_bytes=100_000)
+    nobody, everybody = ZSet.empty(CUSTOMERS.schema), ZSet.of({"k": ["customer 0"], "name": ["Ada"]})
+    join.absorb(Tick(0), [many_orders(20_000, keys=1), nobody])
+
+    rows = sum(len(chunk) for chunk in join.answer(Tick(1), [ZSet.empty(ORDERS.schema), everybody]))
+
+    assert rows == 20_000
+
+
+# ---------------------------------------------------------------- values through the disk
+
+PLAIN_NAN, SIGNED_NAN = (struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8000000000000, 0xFFF8000000000001))
+NESTED = pa.struct({"list": pa.list_(pa.string()), "number": pa.float64()})
+VALUES = pa.schema({"id": pa.int64(), "k": pa.int64(), "f": pa.float64(), "s": pa.string(), "n": NESTED})
+HOSTILE: list[tuple[Any, ...]] = [
+    (1, 1, None, None, None),
+    (2, 1, PLAIN_NAN, "", {"list": [], "number": -0.0}),
+    (3, 1, SIGNED_NAN, "exactly12byt", {"list": None, "number": None}),
+    (4, 1, -0.0, "x" * (1 << 20), {"list": [None, "", "y" * 1000], "number": SIGNED_NAN}),
+    (5, 1, 0.0, "thirteen byte", {"list": ["é"], "number": math.inf}),
+]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "changelog"])
+def test_values_come_back_from_the_disk_bit_for_bit(mode: Any) -> None:
+    keyed = ("id",) if mode == "upsert" else ()
+    values = Relation(name="values", schema=VALUES, join_key=("k",), primary_key=keyed, mode=mode)
+    keys = Relation(name="keys", schema=pa.schema({"k": pa.int64()}), join_key=("k",))
+    join = HashJoin(values, keys, default_hash_join="hybrid", max_hot_bytes=0)
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([row[at] for row in HOSTILE], field.type) for at, field in enumerate(VALUES)], schema=VALUES
+    )
+    join.absorb(Tick(0), [ZSet.of(rows), ZSet.empty(keys.schema)])
+    assert join.statistics()["left_hot_rows"] == 0
+
+    answer = pa.Table.from_batches([chunk.rows for chunk in join.answer(Tick(1), [ZSet.empty(VALUES), ZSet.of({"k": [1]})])])
+
+    found = answer.select(range(5)).sort_by("id").to_pylist()
+    assert repr(found) == repr(rows.to_pylist())
+    assert [struct.pack("<d", row["f"]) for row in found[1:]] == [struct.pack("<d", row[2]) for row in HOSTILE[1:]]
+
+
+def test_sequences_and_tombstones_hold_for_rows_that_were_on_disk() -> None:
+    schema = pa.schema([*ORDERS.schema, pa.field("seq", pa.int64())])
+    sequenced = Relation(
+        name="orders", schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("seq",), mode="upsert"
+    )
+    join = Epochs(HashJoin(sequenced, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=0))
+    join.feed(upsert((1, "a", "new", 5), (2, "a", "kept", 5)), upsert(("a", "Ada")))
+    join.feed(delete((1, None, None, 7)))
+
+    late = join.feed(upsert((1, "a", "late", 6), (2, "b", "late", 4)))
+
+    assert late == []
+    assert join.operator.statistics()["left_tombstones"] == 1  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------- the budget
+
+
+def test_memory_holds_no_more_than_the_budget_and_the_working_arrays() -> None:
+    join = hybrid(max_hot_bytes=2_000_000)
+    nobody = ZSet.empty(CUSTOMERS.schema)
+    for epoch in range(40):
+        join.absorb(Tick(epoch), [many_orders(5_000, first=5_000 * epoch), nobody])
+    counts = join.statistics()
+
+    assert counts["left_rows"] == 200_000
+    assert counts["left_hot_rows"] + counts["left_cold_rows"] == 200_000
+    assert join.resident_bytes() - join.working_bytes() < 2 * 2_000_000
+
+
+def test_max_hot_keys_bounds_the_rows_of_both_sides_together() -> None:
+    join = hybrid(max_hot_bytes=None, max_hot_keys=10)
+    Epochs(join).feed(
+        upsert(*((number, f"k{number}", "x") for number in range(50))), upsert(*((f"k{n}", "y") for n in range(50)))
+    )
+    counts = join.statistics()
+
+    assert 0 < counts["left_hot_rows"] + counts["right_hot_rows"] <= 10
+
+
+def test_what_is_read_and_not_changed_is_not_written_again() -> None:
+    join = hybrid()
+    epochs = Epochs(join)
+    epochs.feed((), upsert(("a", "Ada")))
+    epochs.feed(upsert((1, "a", "x")))
+    counts = join.statistics()
+
+    assert (counts["right_fetched_rows"], counts["right_spilled_rows"], counts["right_restored_rows"]) == (1, 2, 1)
+
+
+def test_a_row_that_is_asked_for_again_and_again_stays_in_memory() -> None:
+    join = hybrid(max_hot_bytes=None, max_hot_keys=20)
+    epochs = Epochs(join)
+    epochs.feed((), upsert(*((f"k{number}", "x") for number in range(200))))
+    for number in range(30):
+        epochs.feed(upsert((1, "k7", f"busy {number}"), (10 + number, f"k{50 + number}", "once")))
+    before = join.statistics()["right_fetched_rows"]
+
+    epochs.feed(upsert((1, "k7", "busy once more")))
+
+    assert join.statistics()["right_fetched_rows"] == before
+
+
+def test_nothing_is_fetched_and_nothing_written_while_all_fits() -> None:
+    join = hybrid(max_hot_bytes=1 << 30)
+    Epochs(join).feed_all(STORY)
+    counts = join.statistics()
+
+    assert (counts["left_cold_rows"], counts["left_cold_disk_bytes"], counts["left_spilled_rows"]) == (0, 0, 0)
+
+
+# ---------------------------------------------------------------- snapshots
+
+
+def test_a_snapshot_holds_cold_rows_and_restores_into_any_budget() -> None:
+    on_disk, in_memory = Epochs(hybrid("full")), Epochs(HashJoin(ORDERS, CUSTOMERS, "full"))
+    on_disk.feed_all(STORY[:3])
+    in_memory.feed_all(STORY[:3])
+    snapshot = on_disk.operator.snapshot()
+    restored = [hybrid("full", max_hot_bytes=budget) for budget in (0, 1 << 30)] + [HashJoin(ORDERS, CUSTOMERS, "full")]
+    for join in restored:
+        join.restore(snapshot)
+
+    answers = [Epochs(join, first_epoch=3).feed_all(STORY[3:]) for join in restored]
+
+    assert answers == [in_memory.feed_all(STORY[3:])] * 3
+    assert restored[0].statistics()["left_hot_rows"] == 0
+
+
+def test_restoring_respects_the_budget_on_the_way() -> None:
+    whole = HashJoin(ORDERS, CUSTOMERS)
+    whole.absorb(Tick(0), [many_orders(300_000), ZSet.empty(CUSTOMERS.schema)])
+    join = hybrid(max_hot_bytes=4_000_000)
+
+    join.restore(whole.snapshot())
+
+    assert join.statistics()["left_rows"] == 300_000
+    assert join.resident_bytes() - join.working_bytes() < 0.6 * (whole.resident_bytes() - whole.working_bytes())
+
+
+def test_a_snapshot_that_contradicts_itself_is_refused_though_its_first_half_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zset_join.state.side_snapshot._SNAPSHOT_ROWS", 1)
+    bags = Relation(name="bags", schema=CUSTOMERS.schema, join_key=("k",), mode="changelog")
+    join = HashJoin(bags, bags, default_hash_join="hybrid", max_hot_bytes=0)
+    Epochs(join).feed(insert(("a", "x"), copies=2**62))
+    tables = dict(join.snapshot())
+    tables["left"] = pa.concat_tables([tables["left"]] * 2)
+
+    with pytest.raises(StateError, match="SNAPSHOT_CONTRADICTION"):
+        join.restore(tables)
+
+
+# ---------------------------------------------------------------- directories
+
+
+def test_state_in_a_directory_goes_on_where_it_was_closed(tmp_path: Path) -> None:
+    in_memory = Epochs(HashJoin(ORDERS, CUSTOMERS, "full"))
+    answers = []
+    for epoch, (left, right) in enumerate(STORY):
+        join = hybrid("full", directory=str(tmp_path), max_hot_bytes=None, max_hot_keys=2)
+        assert join.absorbed_epoch == epoch - 1
+        answers.append(Epochs(join, first_epoch=epoch).feed(left, right))
+        join.close()
+
+    assert answers == in_memory.feed_all(STORY)
+
+
+def test_state_of_a_hybrid_join_is_refused_by_a_join_in_memory_and_the_reverse(tmp_path: Path) -> None:
+    hybrid(directory=str(tmp_path)).close()
+
+    with pytest.raises(StateError, match="STATE_FINGERPRINT"):
+        HashJoin(ORDERS, CUSTOMERS, directory=str(tmp_path))
+
+
+def test_cold_rows_of_another_epoch_are_refused(tmp_path: Path) -> None:
+    join = hybrid(directory=str(tmp_path))
+    Epochs(join).feed(*STORY[0])
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "cold" / "left.rows").iterdir()}
+    Epochs(join, first_epoch=1).feed(*STORY[1])
+    join.close()
+    (tmp_path / "cold" / "left.rows" / "store.json").write_bytes(kept["store.json"])
+    for name, content in kept.items():
+        (tmp_path / "cold" / "left.rows" / name).write_bytes(content)
+
+    with pytest.raises(StateError, match="STATE_HALF_WRITTEN"):
+        hybrid(directory=str(tmp_path))
+
+
+def test_a_process_killed_while_rows_move_leaves_state_that_is_refused(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from tests.operators.test_join_hybrid import STORY, hybrid\n"
+        "from tests.epochs import Epochs\n"
+        "join = hybrid(directory=sys.argv[1])\n"
+        "epochs = Epochs(join)\n"
+        "epochs.feed(*STORY[0])\n"
+        "join._hybrid.cold_side(0).hot.insert = lambda *found: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "epochs.feed(*STORY[2])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+
+    with pytest.raises(StateError, match="STATE_HALF_WRITTEN"):
+        hybrid(directory=str(tmp_path))
+    assert ended.returncode == -9
+
+
+def test_cold_files_of_a_join_in_memory_go_when_it_is_closed_or_forgotten(tmp_path: Path) -> None:
+    joins = [hybrid(cold_directory=str(tmp_path)) for _ in range(2)]
+    for join in joins:
+        Epochs(join).feed(*STORY[0])
+    assert len(list(tmp_path.iterdir())) == 2
+
+    joins.pop().close()
+    del joins[:], join
+    gc.collect()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------- a disk that is full
+
+
+def test_a_full_disk_lets_the_epoch_through_and_stops_the_next_one_before_anything_is_applied() -> None:
+    join = hybrid()
+    put = type(join._hybrid.cold_side(0)._rows).put  # type: ignore[union-attr]
+    epochs = Epochs(join)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spill.run_store.RunStore.put", _full)
+        epochs.feed(*STORY[0])
+        with pytest.raises(ResourceError, match="COLD_STORE_IO"):
+            epochs.feed(*STORY[1])
+        assert join.statistics()["postponed_spills"] == 1
+    assert put is type(join._hybrid.cold_side(0)._rows).put  # type: ignore[union-attr]
+
+    answers = epochs.feed_all(STORY[1:])
+
+    expected = Epochs(HashJoin(ORDERS, CUSTOMERS))
+    assert answers == expected.feed_all(STORY)[1:]
+    assert net(epochs.history) == net(expected.history)
+
+
+def _full(store: object, rows: object) -> None:
+    raise ResourceError("no space is left", code="COLD_STORE_IO")
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_a_byte_limit_and_a_budget_do_not_go_together() -> None:
+    bags = Relation(name="bags", schema=CUSTOMERS.schema, join_key=("k",))
+
+    with pytest.raises(OptionError, match="join_max_buffered_bytes was given 5; expected none"):
+        HashJoin(bags, bags, default_hash_join="hybrid", max_hot_bytes=0, join_max_buffered_bytes=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"default_hash_join": "disk"}, "default_hash_join was given 'disk'"),
+        ({"default_hash_join": "hybrid", "max_hot_bytes": None}, "a budget with it"),
+        ({"max_hot_bytes": -1}, "max_hot_bytes was given -1"),
+        ({"max_hot_keys": True}, "max_hot_keys was given True"),
+        ({"max_hot_keys": 2.5}, "max_hot_keys was given 2.5"),
+        ({"default_hash_join": "memory"}, 'max_hot_bytes was given 0; expected None: .*default_hash_join="hybrid"'),
+        ({"join_max_buffered_bytes": 5}, "are not both"),
+        ({"default_hash_join": "memory", "max_hot_bytes": None, "cold_directory": "x"}, "cold_directory was given 'x'"),
+    ],
+)
+def test_a_budget_that_is_none_is_refused_when_the_join_is_built(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        hybrid(**options)

@@ -1,0 +1,168 @@
+"""Rows leave memory and come back: nothing but their numbers differs, and what they weigh and were asked for is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spill.cold_store import ColdRows
+from tests.epochs import Change, delta_of, insert, upsert
+from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
+from zset_join.kernels import side as s
+from zset_join.kernels.heap import block_bytes
+from zset_join.relation import ChangelogMode
+from zset_join.state.hot_rows import HotRows
+from zset_join.state.side import SideState
+
+LONG = "a text that is longer than twelve bytes"
+ROWS: list[Change] = [(row, 1) for row in [(1, "a", LONG), (2, "a", None), (3, None, ""), (4, "b", LONG * 9), (5, "a", "x")]]
+STAMP, CLOCK = 4, 0.0
+
+
+def filled(mode: ChangelogMode = "upsert", **options: Any) -> tuple[SideState, HotRows]:
+    """Return a side with five rows."""
+    side = make_side(mode, **options)
+    absorb(side, ROWS)
+    hot = HotRows(side)
+    hot.follow()
+    return side, hot
+
+
+def rows_of(side: SideState) -> list[Any]:
+    """Return all live rows, in a fixed order, and check that everything fits together."""
+    return sorted(pieces(side, anatomy(side).live), key=repr)
+
+
+def leave(hot: HotRows, numbers: list[int]) -> ColdRows:
+    """Move rows out of memory."""
+    packed = hot.pack(np.array(numbers, np.int64))
+    hot.drop(np.array(numbers, np.int64), packed)
+    return ColdRows(packed.codes, packed.subcodes, packed.rows, np.arange(70, 70 + len(packed)))
+
+
+def come_back(hot: HotRows, rows: ColdRows) -> None:
+    """Move rows into memory."""
+    unpacked = hot.unpack(rows)
+    hot.make_room(unpacked)
+    hot.insert(unpacked, rows, STAMP, CLOCK)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "changelog"])
+@pytest.mark.parametrize("hash_bits", [32, 1])
+@pytest.mark.parametrize("gone", [[1], [4], [3, 1, 5], [1, 2, 3, 4, 5]])
+def test_rows_that_leave_and_come_back_are_the_same_rows(mode: ChangelogMode, hash_bits: int, gone: list[int]) -> None:
+    side, hot = filled(mode, hash_bits=hash_bits)
+    before = rows_of(side)
+
+    cold = leave(hot, gone)
+    assert len(rows_of(side)) == 5 - len(gone)
+    come_back(hot, cold)
+
+    assert rows_of(side) == before
+
+
+def test_weights_sequences_and_degrees_travel_with_the_row() -> None:
+    side = make_side(sequenced=True, has_degree=True)
+    absorb(side, upsert((1, "a", LONG, 9)))
+    side.store_degrees(np.array([1]), np.array([5]))
+    hot = HotRows(side)
+    hot.follow()
+
+    come_back(hot, leave(hot, [1]))
+    absorb(side, upsert((1, "a", "late", 8)))
+
+    assert (side.degrees(np.array([1])).tolist(), side.weights(np.array([1])).tolist()) == ([5], [1])
+    assert side.ignored[0] == 1
+
+
+def test_a_tombstone_is_no_candidate() -> None:
+    side = make_side(sequenced=True)
+    absorb(side, upsert((1, "a", "x", 1), (2, "a", "x", 1)))
+    absorb(side, [((1, None, None, 2), -1)])
+    hot = HotRows(side)
+    hot.follow()
+
+    assert hot.candidates(None)[0].tolist() == [2]
+
+
+def test_the_size_of_a_row_is_its_record_its_blocks_and_what_stands_beside_it() -> None:
+    side, hot = filled()
+    numbers, _, sizes = hot.candidates(None)
+
+    beside = hot.bytes_per_row()
+    assert numbers.tolist() == [1, 2, 3, 4, 5]
+    assert sizes.tolist() == [
+        beside + block_bytes(len(LONG)),
+        beside,
+        beside,
+        beside + block_bytes(9 * len(LONG)),
+        beside,
+    ]
+    assert hot.row_bytes() == sizes.sum()
+    assert int(side.header[s.H_HEAP_USED]) == sizes.sum() - 5 * beside
+
+
+def test_probing_finds_rows_by_identity_and_touches_them() -> None:
+    side, hot = filled()
+    prepared = side.encode(delta_of(side.relation, upsert((3, "z", None), (9, "a", None), (1, "b", None))))
+
+    numbers, hashes = hot.probe(prepared, STAMP, CLOCK)
+
+    codes = hot.pack(np.array([1])).codes.tolist()
+    assert numbers.tolist() == [3, 0, 1]
+    assert hashes.tolist() == [-1, -1, *codes]
+    assert hot.candidates(STAMP)[0].tolist() == [2, 4, 5]
+
+
+def test_touching_a_key_touches_its_whole_chain_once() -> None:
+    _, hot = filled()
+    codes = hot.pack(np.array([5])).codes
+
+    hot.touch_chains(np.repeat(codes, 3), STAMP, CLOCK)
+
+    assert hot.candidates(STAMP)[0].tolist() == [3, 4]
+    assert hot.candidates(None)[1].tolist() == [0.0, 0.0, -np.inf, -np.inf, 0.0]
+
+
+def test_touches_of_later_epochs_add_up_as_the_policy_says() -> None:
+    _, hot = filled()
+    hot.note_written(np.array([1]), STAMP, 0.0)
+
+    hot.note_written(np.array([0, 1, 2]), STAMP + 2, 1.0)
+
+    scores = hot.candidates(None)[1]
+    assert scores[:2].tolist() == pytest.approx([1.0 + np.log2(1.5), 1.0])
+
+
+def test_a_row_lies_where_it_was_until_it_is_written() -> None:
+    _, hot = filled()
+    come_back(hot, leave(hot, [1, 2]))
+    assert hot.pack(np.array([1, 2, 3])).places.tolist() == [71, 70, -1]
+
+    hot.note_written(np.array([1]), STAMP, CLOCK)
+
+    assert hot.unchanged(np.array([1, 2])).tolist() == [False, True]
+
+
+def test_a_compacted_side_has_other_rows() -> None:
+    side, hot = filled()
+    come_back(hot, leave(hot, [1]))
+    side.compact()
+
+    hot.follow()
+
+    assert not hot.unchanged(np.arange(1, 6)).any()
+    assert np.isneginf(hot.candidates(None)[1]).all()
+
+
+def test_changelog_rows_keep_their_copies() -> None:
+    side = make_side("changelog")
+    absorb(side, insert((1, "a", LONG), copies=7))
+    hot = HotRows(side)
+    hot.follow()
+
+    come_back(hot, leave(hot, [1]))
+
+    assert side.weights(np.array([1])).tolist() == [7]

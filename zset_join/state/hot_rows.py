@@ -1,0 +1,180 @@
+"""The rows of one side that are in memory, as far as they may leave it: how large and how busy they are, the way out and in.
+
+The law: `insert` of what `pack` said and `drop` took gives the side it was taken from, save for row numbers and the order
+within a chain.
+
+Remembers 16 bytes per record, in this process only: the score of `spill.residency`, the stamp of the epoch that needed the row
+last, and the place in the cold store where the row still lies unchanged (-1: nowhere). Who opens the state anew starts without
+them, which costs some rewriting and no row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spill.cold_store import ColdRows, Int64s
+from spill.residency import NEVER
+from spill.row_bytes import UnpackedRows, pack_rows, unpack_rows
+from zset_join.kernels import moves
+from zset_join.kernels import side as s
+from zset_join.kernels.absorb import heap_bytes_needed
+from zset_join.kernels.columns import HASH
+from zset_join.state.side import PreparedSide, SideState
+
+__all__ = ["HotRows"]
+
+NOWHERE = -1
+_BYTES_BESIDE = 16
+
+
+class HotRows:
+    """Move rows of one side.
+
+    Args:
+        side: whose rows they are; it must not be compacted or cleared between two calls without `follow`.
+    """
+
+    def __init__(self, side: SideState) -> None:
+        self._side = side
+        self._arena = side.arena
+        self._scores = np.empty(0, np.float32)
+        self._stamps = np.empty(0, np.int32)
+        self._places = np.empty(0, np.int64)
+
+    def follow(self, more: int = 0) -> None:
+        """Follow the arena: a compacted one has other rows, a grown one more; make room for `more` records."""
+        if self._side.arena is not self._arena:
+            self._arena = self._side.arena
+            self._scores[:] = NEVER
+            self._stamps[:] = 0
+            self._places[:] = NOWHERE
+        needed = self.records + more
+        if needed > len(self._scores):
+            room = max(needed, 2 * len(self._scores), 1024)
+            self._scores = _grown(self._scores, room, NEVER)
+            self._stamps = _grown(self._stamps, room, 0)
+            self._places = _grown(self._places, room, NOWHERE)
+
+    @property
+    def records(self) -> int:
+        """Return the number of records in use or waiting to be used again."""
+        return int(self._side.header[s.H_ROWS_END])
+
+    @property
+    def live_rows(self) -> int:
+        """Return the number of live rows in memory."""
+        return self._side.arena.live_rows
+
+    def row_bytes(self) -> int:
+        """Return the bytes of all live rows and tombstones: records, blocks and what stands beside them. Cost: O(1)."""
+        header = self._side.header
+        rows = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
+        return rows * self.bytes_per_row() + int(header[s.H_HEAP_USED])
+
+    def bytes_per_row(self) -> int:
+        """Return the bytes of a row without its blocks."""
+        return self._side.layout.stride + _BYTES_BESIDE
+
+    # ---------------------------------------------------------------- what an epoch needs
+
+    def probe(self, prepared: PreparedSide, stamp: int, clock: float) -> tuple[Int64s, Int64s]:
+        """Touch the rows that a delta names; return per row of the delta their number (0: none) and join hash (-1: none)."""
+        numbers, hashes = np.empty(prepared.count, np.int64), np.empty(prepared.count, np.int64)
+        address = prepared.arrays.address
+        moves.probe_identities(self._side.view, address, numbers, hashes, self._stamps, self._scores, stamp, np.float32(clock))
+        return numbers, hashes
+
+    def touch_chains(self, codes: Int64s, stamp: int, clock: float) -> None:
+        """Touch the rows whose join key has one of these hashes."""
+        moves.touch_chains(self._side.view, codes, self._stamps, self._scores, stamp, np.float32(clock))
+
+    def note_written(self, numbers: Int64s, stamp: int, clock: float) -> None:
+        """Touch rows that an epoch has written; what the cold store may have of them is outdated. Number 0 is none."""
+        numbers = numbers[numbers > 0]
+        self._places[numbers - 1] = NOWHERE
+        moves.touch_rows(numbers, self._stamps, self._scores, stamp, np.float32(clock))
+
+    # ---------------------------------------------------------------- moving
+
+    def unpack(self, rows: ColdRows) -> UnpackedRows:
+        """Return cold rows as records."""
+        return unpack_rows(rows.rows, stride=self._side.layout.stride, variables=self._side.variables_address)
+
+    def make_room(self, rows: UnpackedRows) -> None:
+        """Make room for records.
+
+        Raises:
+            ResourceError: more rows than a side takes.
+        """
+        side = self._side
+        heap_bytes = heap_bytes_needed(rows.address, side.layout.stride, rows.count, side.variables_address)
+        side.make_room(rows.count, int(heap_bytes))
+        self.follow(rows.count)
+
+    def insert(self, rows: UnpackedRows, cold: ColdRows, stamp: int, clock: float) -> None:
+        """Store records there is room for, and remember where they came from."""
+        side = self._side
+        numbers = np.empty(rows.count, np.int64)
+        moves.insert_rows(
+            side.view,
+            rows.address,
+            side.variables_address,
+            side.join_columns.address,
+            cold.subcodes,
+            side.has_identity,
+            numbers,
+        )
+        self._scores[numbers - 1] = clock
+        self._stamps[numbers - 1] = stamp
+        self._places[numbers - 1] = cold.places
+
+    def candidates(self, below_stamp: int | None) -> tuple[Int64s, npt.NDArray[np.float32], Int64s]:
+        """Return number, score and bytes of the rows that may go: all live ones, or those with an older stamp.
+
+        Cost: one pass over the records.
+        """
+        end = self.records
+        sizes = np.empty(end, np.int64)
+        moves.measure_rows(self._side.view, self._side.variables_address, sizes)
+        self._scores[:end][sizes == 0] = NEVER
+        live = sizes > 0
+        if below_stamp is not None:
+            live &= self._stamps[:end] < below_stamp
+        positions = np.flatnonzero(live)
+        return positions + 1, self._scores[positions], sizes[positions] + _BYTES_BESIDE
+
+    def unchanged(self, numbers: Int64s) -> npt.NDArray[np.bool_]:
+        """Say which rows still lie unchanged where they were in the cold store."""
+        unchanged: npt.NDArray[np.bool_] = self._places[numbers - 1] != NOWHERE
+        return unchanged
+
+    def pack(self, numbers: Int64s) -> ColdRows:
+        """Return rows as a cold store takes them; a row without identity has subcode 0."""
+        side = self._side
+        refs = side.first_record + (numbers - 1) * side.layout.stride
+        subcodes = np.zeros(len(numbers), np.int64)
+        if side.has_identity:
+            moves.hash_identities(side.view, numbers, side.identity_columns.address, subcodes)
+        packed = pack_rows(refs, stride=side.layout.stride, variables=side.variables_address, heap=side.arena.heap_address)
+        codes = side.record_words("<u4", HASH, self.records)[numbers - 1].astype(np.int64)
+        return ColdRows(codes, subcodes, packed, self._places[numbers - 1])
+
+    def drop(self, numbers: Int64s, rows: ColdRows) -> None:
+        """Take rows out of memory, which `pack` has packed."""
+        side = self._side
+        moves.drop_rows(side.view, numbers, rows.subcodes, side.variables_address, side.has_identity)
+        self._scores[numbers - 1] = NEVER
+        self._places[numbers - 1] = NOWHERE
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of what stands beside the records."""
+        return self._scores.nbytes + self._stamps.nbytes + self._places.nbytes
+
+
+def _grown(array: npt.NDArray[Any], size: int, fill: Any) -> npt.NDArray[Any]:
+    grown: npt.NDArray[Any] = np.full(size, fill, array.dtype)
+    grown[: len(array)] = array
+    return grown

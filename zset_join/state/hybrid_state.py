@@ -1,0 +1,363 @@
+"""Both sides of a join with a budget: what an epoch looks at comes into memory first, what is too much goes to disk later.
+
+The law: with any budget, also none at all, a join answers after every epoch what it answers with everything in memory.
+
+Before the kernels run, `fetch` brings in (side X, other side Y):
+
+1. the rows that X's delta replaces or retracts, by identity;
+2. all rows of X whose join key changes on Y: the keys of Y's delta, and those of the old rows that 1 found on Y;
+3. where Y is preserved and matching means an equal key, all rows of X whose join key changes on X.
+
+So chains are whole where they are walked, and may be in memory in part elsewhere. Whoever asks again finds nothing to fetch.
+`settle` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch does not need, so that
+what it brings in takes their place.
+
+Crashes. In a directory, moving begins by marking both sides as half-written and ends by committing the stores at the epoch the
+sides stand at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
+
+Known limits. What one epoch looks at stays in memory until it is absorbed, so a join key with more rows than the budget exceeds
+it for that long. Tombstones stay in memory. A disk that is full when an epoch has been absorbed lets memory exceed the budget
+until the next epoch, which spills first and raises if it cannot.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from spill.cold_store import Int64s
+from spill.residency import ResidencyPolicy
+from zset_join.errors import ResourceError, StateError, ZsetJoinError
+from zset_join.kernels import side as s
+from zset_join.state.cold_side import ColdSide, FoundRows
+from zset_join.state.hybrid_options import HybridOptions
+from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.side_snapshot import restore_side, snapshot_epoch
+from zset_join.zset import ZSet
+
+__all__ = ["HybridState"]
+
+_SLACK = 0.1
+_PIECE_BYTES = 16 << 20
+_NONE = np.empty(0, np.int64)
+
+
+class HybridState:
+    """Keep the hot rows of two sides in memory and the others on disk.
+
+    Args:
+        sides: left and right.
+        asked_by_own: per side, whether its rows are looked at where its own join key changes (3 above).
+        options: the budget.
+        directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
+
+    Raises:
+        StateError: cold rows that do not belong to these sides, or stand at another epoch.
+    """
+
+    def __init__(
+        self, sides: Sequence[SideState], asked_by_own: Sequence[bool], options: HybridOptions, directory: str | None
+    ) -> None:
+        self._options = options
+        self._is_mapped = directory is not None
+        self._asked_by_own = tuple(asked_by_own)
+        private = None
+        if directory is not None:
+            place = Path(directory) / "cold" if options.cold_directory is None else Path(options.cold_directory)
+        else:
+            place = private = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=options.cold_directory))
+        self._opened: list[ColdSide] = []
+        self._finalizer = weakref.finalize(self, _let_go, self._opened, private)
+        for side in sides:
+            self._opened.append(ColdSide(side, place))
+        self._stamp = 2
+        self._clock = 0.0
+        self._is_moving = False
+        self._unspilled: ResourceError | None = None
+        self._postponed_spills = 0
+        if self._is_mapped and any(side.epochs != {side.side.absorbed_epoch} for side in self._opened):
+            found = [sorted(side.epochs) for side in self._opened]
+            self.close()
+            raise StateError(
+                f"the cold rows in {place} stand at epochs {found}, the rows in memory at {sides[0].absorbed_epoch}. "
+                "Local state is a cache: delete the directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=str(place),
+            )
+
+    # ---------------------------------------------------------------- an epoch
+
+    def fetch(self, prepared: Sequence[PreparedSide | None]) -> None:
+        """Bring in what an epoch looks at.
+
+        Args:
+            prepared: the encoded delta of each side, None for an empty one.
+
+        Raises:
+            ResourceError: the disk cannot be read or written; nothing was lost.
+            StateError: what lies on the disk is damaged.
+        """
+        self._follow(prepared)
+        if self._unspilled is not None:
+            with self._moving():
+                self._spill_down()
+                self._unspilled = None
+        if not self._is_worth_looking():
+            return
+        self._stamp += 2
+        with self._moving():
+            changed = self._fetch_named(prepared)
+            asked = [
+                np.concatenate([changed[1 - number], changed[number] if self._asked_by_own[number] else _NONE])
+                for number in (0, 1)
+            ]
+            for side, codes in zip(self._opened, asked, strict=True):
+                side.hot.touch_chains(codes, self._stamp, self._clock)
+            self._take([side.find_keys(codes) for side, codes in zip(self._opened, asked, strict=True)])
+
+    def settle(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
+        """Spill down to the budget, when the epoch has been absorbed.
+
+        Args:
+            prepared: what was absorbed.
+            rewritten: side and numbers of further rows that were written.
+        """
+        for side, own in zip(self._opened, prepared, strict=True):
+            side.hot.follow()
+            if own is not None:
+                side.hot.note_written(own.numbers[: own.count], self._stamp, self._clock)
+        for number, rows in rewritten:
+            self._opened[number].hot.note_written(rows, self._stamp, self._clock)
+        try:
+            self._spill_down()
+        except ResourceError as error:
+            # The epoch is absorbed and may not fail any more: the next one spills first, and raises if it cannot.
+            self._unspilled = error
+            self._postponed_spills += 1
+
+    def commit(self, epoch: int) -> None:
+        """Declare the cold rows whole at an epoch; the caller takes the marks off the sides afterwards."""
+        if self._is_mapped:
+            self._is_moving = True  # whoever goes on after an error here is refused, as a new process would be
+            for side in self._opened:
+                side.commit(epoch)
+            self._is_moving = False
+
+    def _follow(self, prepared: Sequence[PreparedSide | None]) -> None:
+        if self._is_moving:
+            raise StateError(
+                "rows were being moved between memory and disk when this process was interrupted; the state of this join is "
+                "incomplete. Make a new join and restore it from a snapshot; inside Spark, restart the query.",
+                code="STATE_HALF_WRITTEN",
+            )
+        for side, own in zip(self._opened, prepared, strict=True):
+            side.hot.follow()
+            if own is not None:
+                own.numbers[: own.count] = 0
+
+    def _is_worth_looking(self) -> bool:
+        """Say whether there are cold rows, or soon will be, so that it matters who is busy."""
+        if any(side.row_count() for side in self._opened):
+            return True
+        max_rows, max_bytes = self._limits()
+        return (max_rows is not None and 2 * self._hot_rows() > max_rows) or (
+            max_bytes is not None and 2 * self._hot_bytes() > max_bytes
+        )
+
+    def _fetch_named(self, prepared: Sequence[PreparedSide | None]) -> list[Int64s]:
+        """Bring in the rows that the deltas name; return per side the hashes of the join keys that change there."""
+        changed: list[Int64s] = []
+        found: list[FoundRows | None] = []
+        for side, own in zip(self._opened, prepared, strict=True):
+            codes, named = _NONE, None
+            if own is not None:
+                codes = own.join_codes[: own.count][own.unmatchable[: own.count] == 0]
+                if side.side.has_identity:
+                    numbers, hashes = side.hot.probe(own, self._stamp, self._clock)
+                    named = side.find_named(own, np.flatnonzero(numbers == 0))
+                    codes = np.concatenate([codes, hashes[hashes >= 0], named.matchable_codes()])
+            changed.append(codes)
+            found.append(named)
+        self._take(found)
+        return changed
+
+    def _take(self, found: Sequence[FoundRows | None]) -> None:
+        """Move rows that were found into memory, where there is no room in the place of others."""
+        rows = sum(one.count for one in found if one is not None)
+        if rows:
+            size = sum(
+                one.rows.row_bytes + one.count * side.hot.bytes_per_row()
+                for side, one in zip(self._opened, found, strict=True)
+                if one is not None
+            )
+            self._spill(self._victims(rows, size, needed_since=self._stamp))
+        for side, one in zip(self._opened, found, strict=True):
+            if one is not None:
+                side.take(one, self._stamp, self._clock)
+
+    # ---------------------------------------------------------------- the budget
+
+    def _hot_rows(self) -> int:
+        return sum(side.hot.live_rows for side in self._opened)
+
+    def _hot_bytes(self) -> int:
+        return sum(side.hot.row_bytes() for side in self._opened)
+
+    def _limits(self) -> tuple[int | None, int | None]:
+        """Return the most rows in memory, and the most bytes of them: what tables and cold indexes leave."""
+        if self._options.max_hot_bytes is None:
+            return self._options.max_hot_keys, None
+        beside = sum(side.side.table_bytes() + side.index_bytes() for side in self._opened)
+        return self._options.max_hot_keys, max(0, self._options.max_hot_bytes - beside)
+
+    def _victims(self, rows: int, size: int, *, needed_since: int | None) -> list[tuple[Int64s, Int64s]]:
+        """Return per side the numbers and bytes of the rows that must go so that `rows` more of `size` bytes have room."""
+        max_rows, max_bytes = self._limits()
+        over_rows = max_rows is not None and self._hot_rows() + rows > max_rows
+        over_bytes = max_bytes is not None and self._hot_bytes() + size > max_bytes
+        if not over_rows and not over_bytes:
+            return []
+        candidates = [side.hot.candidates(needed_since) for side in self._opened]
+        numbers, scores, sizes = (np.concatenate(parts) for parts in zip(*candidates, strict=True))
+        staying_rows = self._hot_rows() - len(numbers) + rows
+        staying_bytes = self._hot_bytes() - int(sizes.sum()) + size
+        policy = ResidencyPolicy(
+            max_hot_keys=None if max_rows is None else max(0, max_rows - int(max_rows * _SLACK) - staying_rows),
+            max_hot_bytes=None if max_bytes is None else max(0, max_bytes - int(max_bytes * _SLACK) - staying_bytes),
+            slack=0.0,
+        )
+        victims = policy.victims(scores, sizes)
+        border = len(candidates[0][0])
+        parts = victims[victims < border], victims[victims >= border]
+        return [(numbers[part], sizes[part]) for part in parts]
+
+    def _spill_down(self) -> None:
+        victims = self._victims(0, 0, needed_since=None)
+        if not victims:
+            return
+        self._spill(victims)
+        for side in self._opened:
+            side.tidy()
+
+    def _spill(self, victims: Sequence[tuple[Int64s, Int64s]]) -> None:
+        """Move rows out of memory, piece by piece."""
+        for side, (numbers, sizes) in zip(self._opened, victims, strict=False):
+            pieces = np.cumsum(sizes) // _PIECE_BYTES
+            for begin, end in _runs_of_equal(pieces):
+                side.spill(numbers[begin:end])
+                self._advance_clock(int(sizes[begin:end].sum()), end - begin)
+
+    def _advance_clock(self, size: int, rows: int) -> None:
+        max_rows, max_bytes = self._limits()
+        policy = ResidencyPolicy(max_hot_keys=max_rows, max_hot_bytes=max_bytes)
+        self._clock = policy.advanced(self._clock, spilled_bytes=size, spilled_keys=rows)
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Mark the state as half-written while rows move; after an error raised between two moves it is whole again."""
+        self._is_moving = True
+        epoch = self._opened[0].side.absorbed_epoch
+        if self._is_mapped:
+            for side in self._opened:
+                side.side.begin_absorb()
+        try:
+            yield
+        except ZsetJoinError:
+            self._end_moving(epoch)
+            raise
+        self._end_moving(epoch)
+
+    def _end_moving(self, epoch: int) -> None:
+        self.commit(epoch)
+        if self._is_mapped:
+            for side in self._opened:
+                side.side.header[s.H_DIRTY] = 0
+        self._is_moving = False
+
+    # ---------------------------------------------------------------- snapshots
+
+    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+        """Replace the state by a snapshot, part by part, within the budget; the caller ends absorbing. Cost: its rows.
+
+        Raises:
+            StateError: rows that contradict each other.
+            ResourceError: the disk is full or cannot be written.
+        """
+        self._is_moving = False
+        self._unspilled = None
+        for side in self._opened:
+            side.side.clear()
+            side.clear()
+        for number, side in enumerate(self._opened):
+            restore_side(
+                side.side,
+                tables[side.side.name],
+                prepare=partial(self._prepare_part, number),
+                settle=partial(self._settle_part, number),
+            )
+        self.commit(snapshot_epoch(tables[self._opened[0].side.name]))
+
+    def _prepare_part(self, number: int, delta: ZSet, words: Sequence[Int64s]) -> PreparedSide:
+        """Prepare rows of one side that nobody is to be told about: bring in what they name, and nothing of the other side."""
+        side = self._opened[number].side
+        prepared = side.encode(delta, words=words)
+        self._follow(_alone(number, prepared))
+        self._fetch_named(_alone(number, prepared))
+        side.resolve(prepared)
+        return prepared
+
+    def _settle_part(self, number: int, prepared: PreparedSide) -> None:
+        self.settle(_alone(number, prepared))
+        if self._unspilled is not None:
+            raise self._unspilled
+
+    def cold_side(self, number: int) -> ColdSide:
+        """Return the cold rows of a side."""
+        return self._opened[number]
+
+    # ---------------------------------------------------------------- numbers
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory that hybrid state takes beside the sides themselves."""
+        return sum(side.index_bytes() + side.hot.resident_bytes() for side in self._opened)
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: hot and cold rows and bytes per side, and what was moved since the state was opened."""
+        counts = {"hot_bytes": self._hot_bytes(), "postponed_spills": self._postponed_spills}
+        for side in self._opened:
+            counts.update(side.statistics())
+        return counts
+
+    def close(self) -> None:
+        """Let go of the files; cold rows of a state in memory are removed."""
+        self._finalizer()
+
+
+def _alone(number: int, prepared: PreparedSide) -> tuple[PreparedSide | None, PreparedSide | None]:
+    return (prepared, None) if number == 0 else (None, prepared)
+
+
+def _let_go(opened: list[ColdSide], private: Path | None) -> None:
+    for side in opened:
+        side.close()
+    opened.clear()
+    if private is not None:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _runs_of_equal(values: Int64s) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of each run of equal values, which ascend."""
+    borders = np.flatnonzero(np.diff(values)) + 1
+    begin = 0
+    for end in [*borders.tolist(), len(values)]:
+        if end > begin:
+            yield begin, end
+        begin = end
