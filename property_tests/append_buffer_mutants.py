@@ -133,9 +133,17 @@ class _CountsNoEviction(AppendBuffer):
 class _EvictsWhileAsked(AppendBuffer):
     def plan(self, found: Any) -> BufferedEpoch:
         made = super().plan(found)
-        if self._queue is not None and made.from_queue:
-            self._queue.begin += made.from_queue
+        self._skip(made.from_queue)
         return made
+
+    def take_out(self, epoch: BufferedEpoch, found: Any) -> None:
+        super().take_out(epoch, found)
+        self._skip(0)
+
+    def _skip(self, rows: int) -> None:
+        """Leave rows of the queue out, not beyond its end: the bug must show as a wrong answer, not as an IndexError."""
+        if self._queue is not None:
+            self._queue.begin = min(self._queue.begin + rows, len(self._queue.numbers))
 
 
 def _ages_lost(join: HashJoin) -> HashJoin:
