@@ -31,8 +31,9 @@ from benchmarks.measure import run_apart
 from benchmarks.report import Goal
 from benchmarks.workloads import RIGHT, Epoch, OrdersCustomers
 from zset_join.checkpoint.bucket import BucketState, DurableOperator, close_kept_operators
-from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.operators.join import HashJoin
 from zset_join.tick import Tick

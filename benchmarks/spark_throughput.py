@@ -300,11 +300,12 @@ class _IdentityStep:
         self._bucket = F.col("bucket")
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
+        from zset_join.spark.layout import travelling_schema
         from zset_join.spark.schemas import spark_schema
 
         rows = batch.select("*", self._order).repartitionById(CORES, self._bucket)
         if self._tagged.second_bucket is not None:
-            schema = self._tagged.travelling
+            schema = travelling_schema(self._tagged.layout)
             rows = rows.mapInArrow(_pass_on(schema), spark_schema(schema)).select("*", self._tagged.second_bucket)
             rows = rows.repartitionById(CORES, self._bucket)
         counts = [int(line[0]) for line in rows.mapInArrow(_count, "note string").collect()]

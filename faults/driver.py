@@ -12,7 +12,7 @@ Memory: kilobytes. Cost: 5 to 20 ms an epoch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,16 +30,17 @@ from zset_join.checkpoint import checkpoint as checkpoint_module
 from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import record as record_module
 from zset_join.checkpoint.bucket import BucketState, StageContext
-from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.relation import Relation
 from zset_join.storage import local_folder
 from zset_join.zset import ZSet
 
-__all__ = ["BUCKETS", "JOIN", "QUERY_ID", "Driver", "Kind", "Note", "Place", "Task", "tiny_thresholds"]
+__all__ = ["BUCKETS", "JOIN", "QUERY_ID", "Driver", "Kind", "Note", "Place", "Task", "bucket_of", "tiny_thresholds"]
 
 BUCKETS = 2
 JOIN = "join"
@@ -191,7 +192,7 @@ class Driver:
         self.checkpoint = Checkpoint(
             location,
             query_id=self.query_id,
-            buckets=BUCKETS,
+            buckets=stored_buckets(location) or BUCKETS,
             description={"how": self.history.how},
             local_state_dir=str(self.place.local(self.host)),
             snapshot_after_bytes=_SNAPSHOT_AFTER_BYTES,
@@ -237,7 +238,8 @@ class Driver:
             build = partial(history.build_route, side)
             schema = build(None).output.schema
             context = self.checkpoint.stage(f"route-{side}", tick)
-            for bucket, rows in enumerate(_parted(deltas[side], history.relations[side].primary_key)):
+            buckets = self.checkpoint.buckets_of(epoch)
+            for bucket, rows in enumerate(_parted(deltas[side], buckets, history.relations[side].primary_key)):
                 tasks.append(Task(context, bucket, (rows,), build, schema))
         return tasks
 
@@ -248,14 +250,14 @@ class Driver:
             epoch: the epoch.
             travelling: what the tasks of `route_tasks` sent on, in their order.
         """
-        context = self.checkpoint.stage(JOIN, self.history.tick(epoch))
+        context, buckets = self.checkpoint.stage(JOIN, self.history.tick(epoch)), self.checkpoint.buckets_of(epoch)
         sent = list(travelling)
         parted = []
         for relation, delta, routed in zip(
             self.history.relations, self.history.deltas(epoch), self.history.routed, strict=True
         ):
-            rows = ZSet.concat([sent.pop(0) for _ in range(BUCKETS)], schema=delta.schema) if routed else delta
-            parted.append(_parted(rows, relation.join_key, relation.primary_key))
+            rows = ZSet.concat([sent.pop(0) for _ in range(buckets)], schema=delta.schema) if routed else delta
+            parted.append(_parted(rows, buckets, relation.join_key, relation.primary_key))
         return [
             Task(
                 context,
@@ -265,7 +267,7 @@ class Driver:
                 self.relation.schema,
                 self.output,
             )
-            for bucket in range(BUCKETS)
+            for bucket in range(buckets)
         ]
 
     def recorded(self, epoch: int, notes: Sequence[Note]) -> CommitRecord:
@@ -306,12 +308,15 @@ def tiny_thresholds() -> Iterator[None]:
         yield
 
 
-def _parted(rows: ZSet, key: Sequence[str], otherwise: Sequence[str] = ()) -> list[ZSet]:
-    """Return, per bucket, its rows; one whose key is NULL goes by its primary key, or by all of its values."""
-    buckets = np.zeros(len(rows), np.int64)
-    for position, line in enumerate(rows.rows.to_pylist()):
-        values = [line[name] for name in key]
-        chosen = values if None not in values else [line[name] for name in otherwise or line]
-        buckets[position] = crc32(repr(chosen).encode()) % BUCKETS
-    wanted = [np.flatnonzero(buckets == bucket) for bucket in range(BUCKETS)]
+def bucket_of(line: Mapping[str, Any], buckets: int, key: Sequence[str], otherwise: Sequence[str] = ()) -> int:
+    """Return the bucket of a row; one whose key is NULL goes by its primary key, or by all of its values."""
+    values = [line[name] for name in key]
+    chosen = values if None not in values else [line[name] for name in otherwise or line]
+    return crc32(repr(chosen).encode()) % buckets
+
+
+def _parted(rows: ZSet, buckets: int, key: Sequence[str], otherwise: Sequence[str] = ()) -> list[ZSet]:
+    """Return, per bucket, its rows."""
+    chosen = np.array([bucket_of(line, buckets, key, otherwise) for line in rows.rows.to_pylist()], np.int64)
+    wanted = [np.flatnonzero(chosen == bucket) for bucket in range(buckets)]
     return [ZSet(rows.rows.take(pa.array(positions)), rows.weights[positions]) for positions in wanted]

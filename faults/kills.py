@@ -29,7 +29,7 @@ from faults.tally import Tally
 from faults.watching import Act, OperationList, is_below
 from zset_join.storage.operations import Operation, observe
 
-__all__ = ["KillPoint", "Stage", "kill_and_recover", "search", "search_moments", "stages_of"]
+__all__ = ["KillAt", "KillPoint", "Moment", "Stage", "heard", "kill_and_recover", "search", "search_moments", "stages_of"]
 
 Moment = Literal["before", "after"]
 
@@ -144,7 +144,7 @@ def kill_and_recover(stage: Stage, point: KillPoint, directory: Path, tally: Tal
         where += f", then after {again.number}"
         _live(stage, place, again, known, tally, where)
     outcome = forked(partial(_recover, stage, place, known, where))
-    tally.add(_heard(outcome, where))
+    tally.add(heard(outcome, where))
 
 
 def search_moments(
@@ -184,7 +184,7 @@ def _outlive(stage: Stage, directory: Path, tally: Tally, seconds: float | None)
     for message in outcome.messages:
         known.hear(*message)
     tally.count("kills observed", outcome.signal == signal.SIGKILL)
-    tally.add(_heard(forked(partial(_recover, stage, place, known, where)), where))
+    tally.add(heard(forked(partial(_recover, stage, place, known, where)), where))
     return lived_seconds
 
 
@@ -224,7 +224,7 @@ def _recover(stage: Stage, place: Place, known: Known, where: str, send: Send) -
     send({"counts": dict(found.counts), "problems": found.problems, "lost": found.lost, "doubled": found.doubled})
 
 
-def _heard(outcome: Outcome, where: str) -> Tally:
+def heard(outcome: Outcome, where: str) -> Tally:
     """Return what the recovering child counted."""
     tally = Tally()
     if outcome.signal or outcome.error or not outcome.messages:

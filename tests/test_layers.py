@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A package from outside, and the only packages of ours that may import it.
 HOMES = {
     "deltalake": ("sinks",),
-    "duckdb": ("sinks", "spill", "cli"),
+    "duckdb": ("inspection", "sinks", "spill", "cli"),
     "hypothesis": ("testing",),
     "pandas": (),
     "pyspark": ("spark", "cli"),

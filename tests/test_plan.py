@@ -126,3 +126,16 @@ def test_a_fingerprint_is_json_and_tells_queries_apart() -> None:
     assert json.loads(json.dumps(same)) == node().fingerprint()
     assert same != other
     assert node(residual=left("ts") < 5).fingerprint() != node(residual=left("ts") < 6).fingerprint()
+
+
+@pytest.mark.parametrize(
+    "changed", [{}, {"residual": left("ts") < right("customer_id")}, {"how": "full", "null_safe": (True,)}]
+)
+def test_a_join_that_was_written_down_can_be_built_again(changed: dict[str, Any]) -> None:
+    found = replace(node(**changed), right=InputNode(relation=CUSTOMERS, has_baseline=True))
+
+    again = JoinNode.from_json(json.loads(json.dumps(found.to_json())))
+
+    assert again.fingerprint() == found.fingerprint()
+    assert [side.relation for side in again.sides] == [side.relation for side in found.sides]
+    assert again.to_json() == found.to_json()

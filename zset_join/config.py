@@ -7,7 +7,7 @@ the name, the value and the cure, before anything runs.
 | option | default | meaning |
 |---|---|---|
 | `checkpointLocation` | required | path or URI that holds the query's progress and its state; one query, one directory |
-| `buckets` | cores of the session | how many parts the state has; fixed for the life of a checkpoint |
+| `buckets` | cores of the session | how many parts the state has; the checkpoint remembers it, `rescale` changes it |
 | `onBadInput` | `error` | `error`: the epoch fails whole; `quarantine`: bad rows go to `deadLetterPath`, the rest proceeds |
 | `deadLetterPath` | `<checkpoint>/quarantine` | where quarantined rows go, one directory per epoch |
 | `localStateDir` | under the host's temporary directory | where workers keep the state as mapped files; a cache, safe to lose |

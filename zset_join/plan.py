@@ -19,11 +19,15 @@ route.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from zset_join.errors import OptionError, PlanError
+from zset_join.expressions.written import read_expression, write_expression
 from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
 
@@ -179,6 +183,34 @@ class JoinNode:
             "right": _describe_side(self.right),
         }
 
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the join, JSON-ready, so that its operators can be built without the query's program."""
+        return {
+            "how": self.how,
+            "null_safe": list(self.null_safe),
+            "using": self.using,
+            "residual": None if self.residual is None else write_expression(self.residual),
+            "left": _write_side(self.left),
+            "right": _write_side(self.right),
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> JoinNode:
+        """Build from what `to_json` gave.
+
+        Raises:
+            PlanError: it describes no join that this version knows.
+        """
+        residual = found["residual"]
+        return cls(
+            left=_read_side(found["left"]),
+            right=_read_side(found["right"]),
+            how=found["how"],
+            null_safe=tuple(found["null_safe"]),
+            using=found["using"],
+            residual=None if residual is None else read_expression(residual),
+        )
+
 
 def needs_route(relation: Relation) -> bool:
     """Say whether the join key of a live row can move without its old place being named.
@@ -274,6 +306,26 @@ def _describe_side(side: SideNode) -> dict[str, Any]:
         "routed": isinstance(side, RouteNode),
     }
     return {**described, "baseline": True} if source.has_baseline else described
+
+
+def _write_side(side: SideNode) -> dict[str, Any]:
+    """Return what `_describe_side` does, with the columns as Arrow's own bytes."""
+    source = side.source if isinstance(side, RouteNode) else side
+    schema = base64.b64encode(source.relation.schema.serialize()).decode()
+    return {**_describe_side(side), "columns": schema}
+
+
+def _read_side(found: Mapping[str, Any]) -> SideNode:
+    relation = Relation(
+        name=found["name"],
+        schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["columns"]))),
+        join_key=tuple(found["join_key"]),
+        primary_key=tuple(found["primary_key"]),
+        sequence_by=tuple(found["sequence_by"]),
+        mode=found["mode"],
+    )
+    source = InputNode(relation=relation, hidden=tuple(found["hidden"]), has_baseline=found.get("baseline", False))
+    return RouteNode(source=source) if found["routed"] else source
 
 
 def _describe_columns(relation: Relation, names: Sequence[str]) -> list[str]:

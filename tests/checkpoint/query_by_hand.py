@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState, DurableOperator
-from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder, stored_buckets, stored_query_id
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import FileEntry, attempt_name
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.errors import StateError
@@ -75,7 +76,7 @@ def test_an_epoch_out_of_turn_is_refused(tmp_path: Path, epoch: int) -> None:
     ("changed", "complaint"),
     [
         ({"query_id": "other"}, "belongs to query q, not to other"),
-        ({"buckets": 8}, "buckets=8 was given.*made with 2"),
+        ({"buckets": 8}, "buckets=8 was given.*has 2.*rescale"),
         ({"description": {**QUERY, "how": "inner"}}, "how was 'left' and is 'inner'"),
         ({"description": {"how": "left", "left": {"columns": []}}}, "left.columns was"),
     ],
@@ -232,7 +233,7 @@ def test_every_changed_byte_of_a_description_or_record_is_noticed(tmp_path: Path
 def test_a_newer_layout_is_refused_with_the_cure(tmp_path: Path, name: str) -> None:
     checkpoint = opened(tmp_path)
     checkpoint.commit(record(0))
-    path_of(checkpoint, name).write_bytes(b'{"format":3,"crc32":"00000000","body":{}}')
+    path_of(checkpoint, name).write_bytes(b'{"format":4,"crc32":"00000000","body":{}}')
 
     with pytest.raises(StateError, match="Use the version of the library that made it") as refused:
         opened(tmp_path)

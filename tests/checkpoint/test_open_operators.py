@@ -16,6 +16,7 @@ from zset_join.checkpoint.open_operators import (
     LoggedDeltas,
     OpenOperators,
 )
+from zset_join.checkpoint.reading import read_last
 from zset_join.tick import Tick
 
 
@@ -145,7 +146,7 @@ def test_epochs_of_other_workers_in_between_make_no_difference(tmp_path: Path, o
     for number, epoch in enumerate(EPOCHS):
         if number in other:
             in_a_child(shared, number)
-            shared.checkpoint.last = shared.checkpoint._read_last()
+            shared.checkpoint.last = read_last(shared.checkpoint.files)
             found.append(expected[number])
         else:
             found.append(shared.run(*epoch))

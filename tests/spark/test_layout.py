@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from zset_join.spark.layout import NOTE_FLAG, REJECTED, SlotLayout, collect_arrivals, make_layout
+from zset_join.spark.layout import (
+    NOTE_FLAG,
+    REJECTED,
+    SlotLayout,
+    collect_arrivals,
+    collect_rows,
+    make_layout,
+    pack_notes,
+    pack_rows,
+)
+from zset_join.zset import ZSet
 
 LEFT = pa.schema({"id": pa.int64(), "name": pa.string()})
 RIGHT = pa.schema({"name": pa.string(), "score": pa.float64()})
@@ -94,3 +104,32 @@ def test_weights_travel_with_their_rows() -> None:
     arrivals = collect_arrivals([batch((0, 7, "b"), (0, 5, "a"))], LAYOUT)
 
     assert arrivals.deltas[0].to_pylist() == [((None, "a"), 5), ((None, "b"), 7)]
+
+
+def test_packed_rows_and_notes_come_back_in_pieces_in_the_order_of_their_senders() -> None:
+    layout = make_layout(LEFT, RIGHT, has_raw=False)
+    first, second = [ZSet.of({"id": [n, n + 1], "name": [f"a{n}", f"b{n}"]}, [2, 0], schema=LEFT) for n in (1, 3)]
+    other = ZSet.of({"name": ["x"], "score": [0.5]}, [3], schema=RIGHT)
+    sent = [
+        pack_rows(second, layout, side=0, sender=1, sent=0),
+        pack_rows(other, layout, side=1, sender=1, sent=2),
+        pack_notes(["a note"], layout),
+        pack_rows(first, layout, side=0, sender=0, sent=0),
+    ]
+
+    pieces, notes = collect_rows(sent, layout)
+
+    assert [row for piece in pieces[0] for row in piece.to_pylist()] == [*first.to_pylist(), *second.to_pylist()]
+    assert [row for piece in pieces[1] for row in piece.to_pylist()] == other.to_pylist()
+    assert notes == ["a note"]
+
+
+def test_pieces_that_overlap_are_sorted() -> None:
+    layout = make_layout(LEFT, RIGHT, has_raw=False)
+    rows = [ZSet.of({"id": [n], "name": ["a"]}, schema=LEFT) for n in range(4)]
+    packed = [pack_rows(row, layout, side=0, sender=0, sent=n) for n, row in enumerate(rows)]
+    mixed = [pa.concat_batches([packed[0], packed[2]]), pa.concat_batches([packed[1], packed[3]])]
+
+    pieces, _ = collect_rows(mixed, layout)
+
+    assert [row[0] for piece in pieces[0] for row, _ in piece.to_pylist()] == [0, 1, 2, 3]

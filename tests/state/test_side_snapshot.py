@@ -14,7 +14,14 @@ from zset_join.errors import StateError
 from zset_join.relation import ChangelogMode
 from zset_join.state import side_snapshot
 from zset_join.state.side import SideState
-from zset_join.state.side_snapshot import restore_side, snapshot_side
+from zset_join.state.side_snapshot import (
+    SNAPSHOT_WATERMARK,
+    regrouped_snapshot,
+    restore_side,
+    snapshot_counts,
+    snapshot_epoch,
+    snapshot_side,
+)
 
 LONG = "a text that is longer than twelve bytes"
 
@@ -146,3 +153,22 @@ def test_the_rows_of_a_key_stand_in_the_order_they_came_to_it() -> None:
     assert [number for number, key in rows if key == "a"] == [1, 6, 2]
     assert [number for number, key in rows if key == "b"] == [3, 5]
     assert snapshot_side(again).column(0).to_pylist() == table.column(0).to_pylist()
+
+
+def test_rows_of_several_snapshots_become_one_with_the_oldest_tombstones_first() -> None:
+    parts = []
+    for number in (0, 1):
+        side = make_side("upsert", sequenced=True)
+        absorb(side, insert((10 * number, "a", "", 1), (10 * number + 1, "b", "", 1)))
+        absorb(side, delete((10 * number, None, None, 2)), watermark=50 - number)
+        parts.append(snapshot_side(side).replace_schema_metadata(None))
+
+    whole = regrouped_snapshot(pa.concat_tables(parts), epoch=7, counts=(1, 2, 3, 4, 5))
+    again = make_side("upsert", sequenced=True)
+    restore_side(again, whole)
+
+    assert whole.column(0).to_pylist() == [1, 11, 10, 0]
+    assert whole.column(SNAPSHOT_WATERMARK).to_pylist() == [None, None, 49, 50]
+    assert (snapshot_epoch(whole), snapshot_counts(whole)) == (7, (1, 2, 3, 4, 5))
+    assert (again.ignored, again.evicted) == ((1, 2, 3), (4, 5))
+    assert snapshot_side(again).to_pylist() == whole.to_pylist()

@@ -3,8 +3,10 @@
     <checkpointLocation>/           Spark's own files: offsets/ commits/ metadata ...
     └── zset/
         ├── format.json             query id, number of buckets, description of the query
+        ├── plan.json               what it takes to build its operators without its program
         ├── owners/                 which driver this checkpoint belongs to
         ├── commits/<epoch>.json    one record per epoch, written last
+        ├── rescalings/             one record per change of the number of buckets, written last
         ├── log/<stage>-<bucket>/   input deltas, one file per epoch that had rows
         ├── snapshot/<stage>-<bucket>/
         └── delta/                  answers of the newest epochs, until the sink has them for good
@@ -19,9 +21,9 @@ them to a task that lags behind.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,60 +32,31 @@ from typing import Any
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import (
+    CHECKPOINT_FORMAT,
+    FORMAT_FILE,
+    PLAN_FILE,
+    RECORD_NAME,
+    START_ANEW,
+    Standing,
+    checkpoint_folder,
+    foreign_state,
+    read_format,
+    read_last,
+    read_record,
+    read_rescaling,
+    record_name,
+)
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.errors import StateError
-from zset_join.storage.folder import Folder, folder_below
-from zset_join.storage.sealed import UnknownFormatError, seal, unseal
+from zset_join.storage.sealed import seal
 from zset_join.tick import Tick
 
-__all__ = [
-    "CHECKPOINT_FORMAT",
-    "Checkpoint",
-    "checkpoint_folder",
-    "has_commits",
-    "stored_buckets",
-    "stored_description",
-    "stored_query_id",
-]
+__all__ = ["Checkpoint"]
 
-CHECKPOINT_FORMAT = 2
-_FORMAT_FILE = "format.json"
 _RECORDS_KEPT = 10
 _SWEEP_EVERY = 256
-_RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
-_START_ANEW = "Start with a new checkpointLocation, or bring back the old directory from a copy."
-
-
-def checkpoint_folder(location: str) -> Folder:
-    """Return the folder of our files below a `checkpointLocation`, a path or a URI.
-
-    Raises:
-        OptionError: no installed library knows the file system.
-    """
-    return folder_below(location, "zset")
-
-
-def stored_buckets(location: str) -> int | None:
-    """Return the number of buckets a checkpoint was made with; None when there is no checkpoint yet."""
-    found = _read_format(checkpoint_folder(location))
-    return None if found is None else int(found["buckets"])
-
-
-def stored_query_id(location: str) -> str | None:
-    """Return the id of the query a checkpoint belongs to; None when there is no checkpoint yet."""
-    found = _read_format(checkpoint_folder(location))
-    return None if found is None else str(found["query_id"])
-
-
-def stored_description(location: str) -> Mapping[str, Any] | None:
-    """Return the description of the query a checkpoint belongs to; None when there is no checkpoint yet."""
-    found = _read_format(checkpoint_folder(location))
-    return None if found is None else dict(found["description"])
-
-
-def has_commits(location: str) -> bool:
-    """Say whether an epoch is committed in a checkpoint."""
-    return any(_RECORD_NAME.fullmatch(name) for name in checkpoint_folder(location).names("commits"))
 
 
 class Checkpoint:
@@ -94,6 +67,7 @@ class Checkpoint:
         query_id: id of the streaming query; it stays the same across restarts.
         buckets: number of buckets.
         description: JSON-ready description of the query; a restart with another one is refused.
+        plan: JSON-ready: what it takes to build the operators without the query's program. Written down once, for tools.
         local_state_dir: where workers keep mapped state; None for the default place of each host.
         snapshot_after_bytes: see `QueryOptions`.
         retain_input_log: never replace logs by a snapshot.
@@ -111,6 +85,7 @@ class Checkpoint:
         query_id: str,
         buckets: int,
         description: Mapping[str, Any],
+        plan: Mapping[str, Any] | None = None,
         local_state_dir: str | None = None,
         snapshot_after_bytes: int = 64 * 1024 * 1024,
         retain_input_log: bool = False,
@@ -119,7 +94,6 @@ class Checkpoint:
     ) -> None:
         self.files = CheckpointFiles(checkpoint_folder(location), query_id)
         self.query_id = query_id
-        self.buckets = buckets
         self._folder = self.files.folder
         self._local_state_dir = local_state_dir
         self._local_state_retention_seconds = local_state_retention_seconds
@@ -127,13 +101,20 @@ class Checkpoint:
         self._retain_input_log = retain_input_log
         self._owner = owner
         self._digest = hashlib.blake2b(_stable_json(description).encode(), digest_size=16).hexdigest()
-        self._check_format(description)
+        self._first_buckets = self._check_format(description, buckets)
+        self._write_plan(plan)
         self._garbage: list[str] = []
         self._folder.settle("commits")  # a record that is seen may be built upon: from now on it survives a power cut
-        self.last = self._read_last()
+        self._folder.settle(RESCALINGS)
+        self.last = read_last(self.files)
+        self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
+        self.buckets = self._standing().buckets
+        if buckets != self.buckets:
+            raise self._buckets_changed(buckets)
         if self.last is not None:
             self.before(self.last.epoch)  # the epoch before it must be there to go back to
-        self.opened_at_ns = max(time.time_ns(), 0 if self.last is None else self.last.opened_at_ns + 1)
+        latest = max((record.opened_at_ns for record in (self.last, self._rescaling) if record is not None), default=-1)
+        self.opened_at_ns = max(time.time_ns(), latest + 1)
         if owner is not None:
             self._folder.remove_unfinished("", "commits", "owners")
             self._sweep()
@@ -152,7 +133,7 @@ class Checkpoint:
             if offsets is not None and self.last.offsets is not None and offsets != self.last.offsets:
                 raise StateError(
                     f"epoch {epoch} is committed in the checkpoint {self._folder.location}, and Spark asks for it again with "
-                    f"other input: Spark's own files beside it were rolled back. {_START_ANEW}",
+                    f"other input: Spark's own files beside it were rolled back. {START_ANEW}",
                     code="EPOCH_REPLANNED",
                     epoch=epoch,
                 )
@@ -162,7 +143,7 @@ class Checkpoint:
             holds = "no epoch" if self.last is None else f"epochs up to {self.last.epoch}"
             raise StateError(
                 f"Spark asks for epoch {epoch}, and the checkpoint {self._folder.location} holds {holds}; epoch {expected} was "
-                f"expected. A part of the checkpoint directory was replaced or removed. {_START_ANEW}",
+                f"expected. A part of the checkpoint directory was replaced or removed. {START_ANEW}",
                 code="EPOCH_GAP",
                 epoch=epoch,
                 expected=expected,
@@ -172,7 +153,7 @@ class Checkpoint:
     def stage(self, stage: str, tick: Tick) -> StageContext:
         """Return what the tasks of a stage need to know for the next epoch."""
         before = self.before(tick.epoch)
-        histories = {bucket: before.get(f"{stage}/{bucket}", BucketHistory()) for bucket in range(self.buckets)}
+        histories = {bucket: before.get(f"{stage}/{bucket}", BucketHistory()) for bucket in range(self.buckets_of(tick.epoch))}
         full = [bucket for bucket, history in histories.items() if self._wants_snapshot(history)]
         return StageContext(
             query_id=self.query_id,
@@ -188,14 +169,34 @@ class Checkpoint:
             merge_buckets=frozenset(bucket for bucket, history in histories.items() if history.small_tail()),
         )
 
+    @property
+    def histories(self) -> Mapping[str, BucketHistory]:
+        """Return "stage/bucket" to what the state is made of, after the last epoch."""
+        return self._standing().histories
+
+    @property
+    def buffered(self) -> Mapping[str, tuple[int, int]]:
+        """Return what the buckets are known to hold of an append-only join; nothing is known of buckets that are new."""
+        return {} if self.last is None or self._rescaling is not None else self.last.buffered
+
     def before(self, epoch: int) -> Mapping[str, BucketHistory]:
         """Return what the state consists of before an epoch: the next one, or the last one when it is answered again."""
-        if self.last is None:
+        if self.last is None or epoch > self.last.epoch:
+            return self.histories
+        previous = read_record(self.files, epoch - 1)
+        if previous is None:
             return {}
-        if epoch > self.last.epoch:
-            return self.last.histories
-        previous = self._read(epoch - 1)
-        return {} if previous is None else previous.histories
+        if self.last.rescaling != previous.rescaling:
+            rescaling = read_rescaling(self.files, previous.epoch, self.last.rescaling)
+            if rescaling is not None:
+                return rescaling.histories
+        return previous.histories
+
+    def buckets_of(self, epoch: int) -> int:
+        """Return the number of buckets of an epoch: the next one, or the last one when it is answered again."""
+        if self.last is None or epoch > self.last.epoch:
+            return self.buckets
+        return self.last.buckets or self._first_buckets
 
     def commit(self, record: CommitRecord) -> CommitRecord:
         """Make an epoch true.
@@ -210,20 +211,52 @@ class Checkpoint:
             raise self._committed_twice(record.epoch)
         if self._owner is not None:
             self._owner.check()
-        owner = None if self._owner is None else self._owner.mine.token
-        record = replace(record, owner=owner, opened_at_ns=self.opened_at_ns)
-        name, data = _record_name(record.epoch), record.to_bytes()
-        try:
-            self._folder.put_new(name, data)
-        except FileExistsError as error:
-            found = self._folder.read(name)  # an object store may have taken our own request, and its answer was lost
-            if found is None or found.to_pybytes() != data:
-                raise self._committed_twice(record.epoch) from error
-        before, self.last = self.last, record
-        self._collect_garbage(before, record)
+        standing = self._standing()
+        record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
+        record = replace(record, buckets=standing.buckets if record.rescaling else None)
+        if not self._put_new(record_name(record.epoch), record.to_bytes()):
+            raise self._committed_twice(record.epoch)
+        self._collect_garbage(standing, record)
+        self.last, self._rescaling = record, None
         if self._owner is not None and record.epoch % _SWEEP_EVERY == _SWEEP_EVERY - 1:
             self._sweep()
         return record
+
+    def rescale(self, buckets: int, histories: Mapping[str, BucketHistory]) -> None:
+        """Let the state after the last epoch consist of another number of buckets, in one step.
+
+        Args:
+            buckets: how many.
+            histories: "stage/bucket" to what the state is made of then; the files are on the disk.
+
+        Raises:
+            StateError: no epoch is committed, this driver is not the owner any more, or another one was faster.
+        """
+        last = self.last
+        data = None if last is None else self._folder.read(record_name(last.epoch))
+        if last is None or data is None:
+            raise StateError(
+                f"no epoch is committed in the checkpoint {self._folder.location}: there is no state to rescale. Start the "
+                "query with a new checkpointLocation and the option buckets.",
+                code="NOTHING_COMMITTED",
+                location=self._folder.location,
+            )
+        if self._owner is not None:
+            self._owner.check()
+        found = [rescaling_numbers(name) for name in self._folder.names(RESCALINGS)]
+        rescaling = Rescaling(
+            number=1 + max([self._number(), *(numbers[1] for numbers in found if numbers is not None)]),
+            query_id=self.query_id,
+            epoch=last.epoch,
+            record=record_digest(data.to_pybytes()),
+            buckets=buckets,
+            histories=histories,
+            owner=self._token(),
+            opened_at_ns=self.opened_at_ns,
+        )
+        if not self._put_new(rescaling.name, rescaling.to_bytes()):
+            raise self._committed_twice(last.epoch)
+        self._rescaling, self.buckets = rescaling, buckets
 
     def answer_again(self, record: CommitRecord) -> CommitRecord:
         """Take a second answer to the last epoch, whose parts were lost; its record on the disk stays as it is.
@@ -254,6 +287,35 @@ class Checkpoint:
         self.last = replace(last, parts=record.parts)
         return self.last
 
+    def _standing(self) -> Standing:
+        return Standing(files=self.files, first_buckets=self._first_buckets, last=self.last, rescaling=self._rescaling)
+
+    def _number(self) -> int:
+        """Return the number of the last rescaling; 0 when there was none."""
+        if self._rescaling is not None:
+            return self._rescaling.number
+        return 0 if self.last is None else self.last.rescaling
+
+    def _token(self) -> str | None:
+        return None if self._owner is None else self._owner.mine.token
+
+    def _put_new(self, name: str, data: bytes) -> bool:
+        """Make a record; say whether it is ours.
+
+        Raises:
+            StateError: another driver has taken over, and cleared away what was being written.
+        """
+        try:
+            self._folder.put_new(name, data)
+        except FileExistsError:
+            found = self._folder.read(name)  # an object store may have taken our own request, and its answer was lost
+            return found is not None and found.to_pybytes() == data
+        except FileNotFoundError:
+            if self._owner is not None:
+                self._owner.check()
+            raise
+        return True
+
     def _committed_twice(self, epoch: int) -> StateError:
         return StateError(
             f"epoch {epoch} of query {self.query_id} was committed already, by another driver; two of them share the "
@@ -262,85 +324,53 @@ class Checkpoint:
             epoch=epoch,
         )
 
-    def _collect_garbage(self, before: CommitRecord | None, record: CommitRecord) -> None:
+    def _collect_garbage(self, before: Standing, record: CommitRecord) -> None:
         """Remove what the record before the last one listed and nobody lists any more."""
         for name in self._garbage:
             self._folder.remove(name)
         self._garbage = []
-        if before is not None:
-            self._garbage = sorted(before.state_files() - record.state_files())
-            self._garbage += [part.file.name for part in before.parts if part.file.name.startswith("delta/")]
+        if before.last is not None:
+            listed = {name for history in before.histories.values() for name in history.file_names()}
+            self._garbage = sorted((listed | before.last.state_files()) - record.state_files())
+            self._garbage += [part.file.name for part in before.last.parts if part.file.name.startswith("delta/")]
         if record.epoch >= _RECORDS_KEPT:
-            self._folder.remove(_record_name(record.epoch - _RECORDS_KEPT))
+            self._folder.remove(record_name(record.epoch - _RECORDS_KEPT))
 
     def _sweep(self) -> None:
         """Remove what dead attempts and drivers left behind: files of epochs before the last one that no record lists."""
         if self.last is None:
             return
         listed = self.last.state_files() | {part.file.name for part in self.last.parts}
-        listed |= {name for history in self.before(self.last.epoch).values() for name in history.file_names()}
+        for histories in (self.histories, self.before(self.last.epoch)):
+            listed |= {name for history in histories.values() for name in history.file_names()}
         for under in ("log", "snapshot", "delta"):
             for name in list(self._folder.names(under)):
                 epoch = name.rpartition("/")[2].partition("-")[0]
                 if epoch.isdecimal() and int(epoch) < self.last.epoch and name not in listed:
                     self._folder.remove(name)
-        for name in list(self._folder.names("commits")):
-            found = _RECORD_NAME.fullmatch(name)
-            if found is not None and int(found[1]) <= self.last.epoch - _RECORDS_KEPT:
+        for name in [*self._folder.names("commits"), *self._folder.names(RESCALINGS)]:
+            found = RECORD_NAME.fullmatch(name)
+            numbers = (int(found[1]), 0) if found is not None else rescaling_numbers(name)
+            if numbers is not None and numbers[0] <= self.last.epoch - _RECORDS_KEPT:
                 self._folder.remove(name)
 
     def _wants_snapshot(self, history: BucketHistory) -> bool:
         return not self._retain_input_log and history.has_outgrown(self._snapshot_after_bytes)
 
-    def _read_last(self) -> CommitRecord | None:
-        found = [_RECORD_NAME.fullmatch(name) for name in self._folder.names("commits")]
-        epochs = [int(match[1]) for match in found if match is not None]
-        return self._read(max(epochs)) if epochs else None
-
-    def _read(self, epoch: int) -> CommitRecord | None:
-        """Return the record of an epoch; None before the first.
-
-        Raises:
-            StateError: it is missing, damaged, or of another query.
-        """
-        if epoch < 0:
-            return None
-        name = _record_name(epoch)
-        path = self.files.uri(name)
-        found = self._folder.read(name)
-        try:
-            record = CommitRecord.from_bytes(b"" if found is None else found.to_pybytes(), epoch)
-        except UnknownFormatError as error:
-            raise _unknown_format(path, error) from error
-        except (ValueError, KeyError, TypeError) as error:
-            what = "is missing" if found is None else f"cannot be read ({error})"
-            raise StateError(f"commit record {path} {what}. {_START_ANEW}", code="DAMAGED_FILE", file=path) from error
-        if record.query_id != self.query_id:
-            raise _foreign(path, record.query_id, self.query_id)
-        return record
-
-    def _check_format(self, description: Mapping[str, Any]) -> None:
-        made = {"query_id": self.query_id, "buckets": self.buckets, "description": description}
-        found = _read_format(self._folder)
+    def _check_format(self, description: Mapping[str, Any], buckets: int) -> int:
+        """Make `format.json`, or refuse the one of another query; return the number of buckets the checkpoint was made with."""
+        made = {"query_id": self.query_id, "buckets": buckets, "description": description}
+        found = read_format(self._folder)
         if found is None:
             try:
-                self._folder.put_new(_FORMAT_FILE, seal(made, version=CHECKPOINT_FORMAT, name=_FORMAT_FILE))
-                return
+                self._folder.put_new(FORMAT_FILE, seal(made, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
+                return buckets
             except FileExistsError:
-                found = _read_format(self._folder)  # another driver was faster: it must be the same query
+                found = read_format(self._folder)  # another driver was faster: it must be the same query
         if found is None:
-            raise StateError(f"{self.files.uri(_FORMAT_FILE)} vanished. {_START_ANEW}", code="DAMAGED_FILE")
+            raise StateError(f"{self.files.uri(FORMAT_FILE)} vanished. {START_ANEW}", code="DAMAGED_FILE")
         if found["query_id"] != self.query_id:
-            raise _foreign(self.files.uri(_FORMAT_FILE), found["query_id"], self.query_id)
-        if found["buckets"] != self.buckets:
-            raise StateError(
-                f"buckets={self.buckets} was given, and the checkpoint {self._folder.location} was made with "
-                f"{found['buckets']}; the number is fixed for the life of a checkpoint. Remove the option, or start with a new "
-                "checkpointLocation.",
-                code="BUCKETS_CHANGED",
-                buckets=self.buckets,
-                stored=found["buckets"],
-            )
+            raise foreign_state(self.files.uri(FORMAT_FILE), found["query_id"], self.query_id)
         differing = _differences(found["description"], json.loads(_stable_json(description)))
         if differing:
             raise StateError(
@@ -349,10 +379,22 @@ class Checkpoint:
                 code="QUERY_CHANGED",
                 differences=differing,
             )
+        return int(found["buckets"])
 
+    def _write_plan(self, plan: Mapping[str, Any] | None) -> None:
+        """Write the plan down where it is missing."""
+        if plan is not None and self._folder.size(PLAN_FILE) is None:
+            with contextlib.suppress(FileExistsError):  # another driver was faster: it is of the same description
+                self._folder.put_new(PLAN_FILE, seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE))
 
-def _record_name(epoch: int) -> str:
-    return f"commits/{epoch:020d}.json"
+    def _buckets_changed(self, given: int) -> StateError:
+        return StateError(
+            f"buckets={given} was given, and the checkpoint {self._folder.location} has {self.buckets}. Remove the option, or "
+            f"stop the query and call zset_join.spark.rescale(checkpoint, buckets={given}).",
+            code="BUCKETS_CHANGED",
+            buckets=given,
+            stored=self.buckets,
+        )
 
 
 def _logged_rows(record: CommitRecord) -> dict[str, int]:
@@ -363,42 +405,6 @@ def _logged_rows(record: CommitRecord) -> dict[str, int]:
         for log in history.logs[-1:]
         if log.first_epoch == log.last_epoch == record.epoch
     }
-
-
-def _read_format(folder: Folder) -> dict[str, Any] | None:
-    path = folder.uri(_FORMAT_FILE)
-    data = folder.read(_FORMAT_FILE)
-    if data is None:
-        if any(_RECORD_NAME.fullmatch(name) for name in folder.names("commits")):
-            raise StateError(f"{path} is missing beside its commit records. {_START_ANEW}", code="DAMAGED_FILE", file=path)
-        return None
-    try:
-        return unseal(data.to_pybytes(), version=CHECKPOINT_FORMAT, name=_FORMAT_FILE)
-    except UnknownFormatError as error:
-        raise _unknown_format(path, error) from error
-    except ValueError as error:
-        raise StateError(f"{path} cannot be read ({error}). {_START_ANEW}", code="DAMAGED_FILE", file=path) from error
-
-
-def _unknown_format(path: str, error: UnknownFormatError) -> StateError:
-    return StateError(
-        f"{path} is of format {error.found}, this version reads format {CHECKPOINT_FORMAT}. Use the version of the library "
-        "that made it, or start with a new checkpointLocation.",
-        code="STATE_FORMAT",
-        file=path,
-        found=error.found,
-        expected=CHECKPOINT_FORMAT,
-    )
-
-
-def _foreign(path: str, found: str, expected: str) -> StateError:
-    return StateError(
-        f"{path} belongs to query {found}, not to {expected}: Spark's own files in the checkpoint were removed or replaced, "
-        f"and the state stayed. {_START_ANEW}",
-        code="FOREIGN_STATE",
-        found=found,
-        expected=expected,
-    )
 
 
 def _stable_json(description: Mapping[str, Any]) -> str:

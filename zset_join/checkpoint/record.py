@@ -16,12 +16,23 @@ from typing import Any
 from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
-from zset_join.storage.sealed import seal, unseal
+from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
-__all__ = ["MERGE_AFTER_FILES", "RECORD_FORMAT", "BucketHistory", "CommitRecord", "PartEntry"]
+__all__ = [
+    "MERGE_AFTER_FILES",
+    "RECORD_FORMAT",
+    "RESCALED_RECORD_FORMAT",
+    "BucketHistory",
+    "CommitRecord",
+    "PartEntry",
+    "histories_from_json",
+    "histories_to_json",
+]
 
 MERGE_AFTER_FILES = 64
 RECORD_FORMAT = 2
+RESCALED_RECORD_FORMAT = 3
+"""Of a checkpoint that was rescaled: a version of the library that knows only one number of buckets must not go on with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +162,8 @@ class CommitRecord:
         owner: name of the driver that committed it; None outside Spark.
         opened_at_ns: when that driver opened the checkpoint, in nanoseconds since 1970; later drivers have larger numbers.
         buffered: of an append-only join, bucket to the bytes its left and its right side hold.
+        rescaling: number of the last rescaling before the epoch; 0 when there was none.
+        buckets: the number of buckets since then; None when there was none.
     """
 
     query_id: str
@@ -164,6 +177,8 @@ class CommitRecord:
     owner: str | None = None
     opened_at_ns: int = 0
     buffered: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rescaling: int = 0
+    buckets: int | None = None
 
     def state_files(self) -> set[str]:
         """Return the names of all files the state consists of."""
@@ -171,11 +186,11 @@ class CommitRecord:
 
     def to_bytes(self) -> bytes:
         """Return the record as the bytes of its file."""
-        found = {
+        found: dict[str, Any] = {
             "query_id": self.query_id,
             "epoch": self.epoch,
             "watermark": self.watermark,
-            "histories": {key: history.to_json() for key, history in self.histories.items()},
+            "histories": histories_to_json(self.histories),
             "parts": [part.to_json() for part in self.parts],
             "quarantined": [part.to_json() for part in self.quarantined],
             "progress": dict(self.progress),
@@ -184,7 +199,10 @@ class CommitRecord:
             "opened_at_ns": self.opened_at_ns,
             "buffered": {bucket: list(held) for bucket, held in self.buffered.items()},
         }
-        return seal(found, version=RECORD_FORMAT, name=_name(self.epoch))
+        if not self.rescaling:
+            return seal(found, version=RECORD_FORMAT, name=_name(self.epoch))
+        found |= {"rescaling": self.rescaling, "buckets": self.buckets}
+        return seal(found, version=RESCALED_RECORD_FORMAT, name=_name(self.epoch))
 
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
@@ -198,12 +216,17 @@ class CommitRecord:
             UnknownFormatError: it is a record of another layout.
             ValueError: the bytes are not those of the record of this epoch.
         """
-        found = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
+        try:
+            found = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
+        except UnknownFormatError as error:
+            if error.found != RESCALED_RECORD_FORMAT:
+                raise
+            found = unseal(data, version=RESCALED_RECORD_FORMAT, name=_name(epoch))
         return cls(
             query_id=found["query_id"],
             epoch=found["epoch"],
             watermark=found["watermark"],
-            histories={key: BucketHistory.from_json(history) for key, history in found["histories"].items()},
+            histories=histories_from_json(found["histories"]),
             parts=tuple(PartEntry.from_json(part) for part in found["parts"]),
             quarantined=tuple(PartEntry.from_json(part) for part in found["quarantined"]),
             progress=found["progress"],
@@ -211,7 +234,19 @@ class CommitRecord:
             owner=found["owner"],
             opened_at_ns=found["opened_at_ns"],
             buffered={bucket: (left, right) for bucket, (left, right) in found.get("buffered", {}).items()},
+            rescaling=found.get("rescaling", 0),
+            buckets=found.get("buckets"),
         )
+
+
+def histories_to_json(histories: Mapping[str, BucketHistory]) -> dict[str, Any]:
+    """Return histories as they stand in a record."""
+    return {key: history.to_json() for key, history in histories.items()}
+
+
+def histories_from_json(found: Mapping[str, Any]) -> dict[str, BucketHistory]:
+    """Build from what `histories_to_json` gave."""
+    return {key: BucketHistory.from_json(history) for key, history in found.items()}
 
 
 def _name(epoch: int) -> str:

@@ -12,7 +12,8 @@
     )
 
 `streams` describes inputs, `joined` the join, `writer` collects options, `query` is the handle of what runs; `runner` is one
-epoch on the driver and `tasks` on the workers. `verification` compares the result with Spark's own batch join.
+epoch on the driver and `tasks` on the workers. `rescaling` changes the number of buckets of a stopped query. `verification`
+compares the result with Spark's own batch join.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.progress import join_progress
 from zset_join.spark.query import JoinQuery
+from zset_join.spark.rescaling import RescaleReport, rescale
 from zset_join.spark.session import cluster_settings, local_session
 from zset_join.spark.streams import ChangeStream, appends, changes
 from zset_join.spark.verification import VerificationReport
@@ -30,10 +32,12 @@ __all__ = [
     "JoinQuery",
     "JoinStreamWriter",
     "JoinedStream",
+    "RescaleReport",
     "VerificationReport",
     "appends",
     "changes",
     "cluster_settings",
     "join_progress",
     "local_session",
+    "rescale",
 ]

@@ -6,7 +6,7 @@ applied, whatever bucket its rows lie in.
 
 `evict_oldest` is decided in the buckets, each within an equal share of the limit, because a bucket must come to the same end
 when it folds the epoch later, without asking anybody. So a query with skewed keys evicts before it holds as much as its limit.
-For the same reason limit and number of buckets are then fixed for the life of a checkpoint.
+For the same reason limit and number of buckets are then fixed for the life of a checkpoint: it cannot be rescaled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
-from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.record import BucketHistory
 from zset_join.config import BufferLimit
 from zset_join.errors import ResourceError
 from zset_join.operators.join import HashJoin
@@ -32,7 +32,10 @@ from zset_join.spark.progress import JOIN_STAGE
 from zset_join.state.append_buffer import BufferedEpoch, buffer_full
 from zset_join.zset import ZSet
 
-__all__ = ["QueryBuffer", "note_of_buffer"]
+__all__ = ["EVICTION", "QueryBuffer", "note_of_buffer"]
+
+EVICTION = "evict_oldest"
+"""What the description of a query that drops rows has, and others have not."""
 
 _Held = Mapping[str, tuple[int, int]]
 
@@ -73,18 +76,18 @@ class QueryBuffer:
         """Return what is to be fixed for the life of a checkpoint."""
         if not self.evicts:
             return {}
-        return {"evict_oldest": {"join_max_buffered_bytes": self._limit.max_bytes, "on_evict": self._limit.on_evict}}
+        return {EVICTION: {"join_max_buffered_bytes": self._limit.max_bytes, "on_evict": self._limit.on_evict}}
 
-    def uncounted(self, histories: Mapping[str, BucketHistory], last: CommitRecord | None) -> frozenset[int]:
+    def uncounted(self, histories: Mapping[str, BucketHistory], known: _Held) -> frozenset[int]:
         """Return the buckets that hold rows and have not told how many bytes; they must be opened even without new rows."""
-        if not self._is_append_only or last is None:
+        if not self._is_append_only:
             return frozenset()
         with_state = {key.partition("/")[2] for key in histories if key.partition("/")[0] == JOIN_STAGE}
-        return frozenset(int(bucket) for bucket in with_state - set(last.buffered))
+        return frozenset(int(bucket) for bucket in with_state - set(known))
 
-    def held(self, last: CommitRecord | None, notes: Sequence[TaskNote]) -> dict[str, tuple[int, int]]:
-        """Return what every bucket holds after an epoch: what its note says, or what the record before it says."""
-        held = {} if last is None else dict(last.buffered)
+    def held(self, known: _Held, notes: Sequence[TaskNote]) -> dict[str, tuple[int, int]]:
+        """Return what every bucket holds after an epoch: what its note says, or what was known before."""
+        held = dict(known)
         for note in notes:
             if note.buffered is not None:
                 left, right = note.buffered["held"]

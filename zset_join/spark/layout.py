@@ -13,7 +13,7 @@ pieces are many and small, they are sorted row by row instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,10 +24,22 @@ import pyarrow.compute as pc
 
 from zset_join.zset import ZSet
 
-__all__ = ["NOTE_FLAG", "REJECTED", "Arrivals", "SlotLayout", "collect_arrivals", "make_layout"]
+__all__ = [
+    "NOTE_FLAG",
+    "REJECTED",
+    "Arrivals",
+    "SlotLayout",
+    "collect_arrivals",
+    "collect_rows",
+    "make_layout",
+    "pack_notes",
+    "pack_rows",
+    "travelling_schema",
+]
 
 NOTE_FLAG = -1
 REJECTED = 2
+_ORDER_BITS = 33
 _ROWS_PER_PIECE = 64
 
 
@@ -98,6 +110,52 @@ def make_layout(left: pa.Schema, right: pa.Schema, *, has_raw: bool) -> SlotLayo
     return SlotLayout(tuple(types), (left, right), (tuple(range(len(left))), tuple(right_slots)), has_raw)
 
 
+def travelling_schema(layout: SlotLayout) -> pa.Schema:
+    """Return the Arrow schema of rows that one task sends to another."""
+    fields = [pa.field("flag", pa.int8()), pa.field("weight", pa.int64())]
+    fields += [pa.field(name, kind) for name, kind in zip(layout.names, layout.types, strict=True)]
+    return pa.schema([*fields, pa.field("note", pa.string()), pa.field("order", pa.int64())])
+
+
+def pack_rows(rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: int) -> pa.RecordBatch:
+    """Put the rows of one side into slots.
+
+    Args:
+        rows: the rows.
+        layout: how the sides use the slots.
+        side: which side.
+        sender: number of the task that sends them.
+        sent: rows it has sent before.
+    """
+    count = len(rows)
+    columns: dict[str, pa.Array] = {
+        "flag": pa.array(np.full(count, side, np.int8)),
+        "weight": pa.array(rows.weights),
+        "order": pa.array(np.arange(sent, sent + count, dtype=np.int64) + (sender << _ORDER_BITS)),
+    }
+    for position, slot in enumerate(layout.slots[side]):
+        columns[f"s{slot}"] = rows.rows.column(position)
+    return _travelling(columns, count, layout)
+
+
+def pack_notes(lines: Sequence[str], layout: SlotLayout) -> pa.RecordBatch:
+    """Put the notes of a task into rows."""
+    count = len(lines)
+    columns = {
+        "flag": pa.array(np.full(count, NOTE_FLAG, np.int8)),
+        "weight": pa.array(np.zeros(count, np.int64)),
+        "order": pa.array(np.zeros(count, np.int64)),
+        "note": pa.array(lines, pa.string()),
+    }
+    return _travelling(columns, count, layout)
+
+
+def _travelling(columns: Mapping[str, pa.Array], count: int, layout: SlotLayout) -> pa.RecordBatch:
+    schema = travelling_schema(layout)
+    arrays = [_as_type(columns.get(field.name, pa.nulls(count, field.type)), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
 def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> Arrivals:
     """Take the rows of a task apart again.
 
@@ -118,6 +176,34 @@ def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> A
         rejected.append(_side_rows(refused, layout, side))
         raw.append(refused.column("raw").to_pylist() if refused is not None and layout.has_raw else [])
     return Arrivals(deltas, rejected, raw, notes)
+
+
+def collect_rows(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> tuple[list[list[ZSet]], list[str]]:
+    """Take the rows of a task apart again, without joining them: together they may be more than one array can hold.
+
+    Args:
+        batches: as for `collect_arrivals`.
+        layout: how the sides use the slots.
+
+    Returns:
+        Per side, its rows in order, in pieces; and the notes.
+    """
+    pieces: list[list[tuple[int, pa.RecordBatch]]] = [[], [], [], []]
+    notes: list[str] = []
+    for batch in batches:
+        if batch.num_rows:
+            _sort_into(batch, pieces, notes)
+    return [[_side_rows(rows, layout, side) for rows in _stretches(pieces[side])] for side in (0, 1)], notes
+
+
+def _stretches(pieces: list[tuple[int, pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    """Return stretches in the order of their senders; joined and sorted when they overlap."""
+    pieces.sort(key=lambda piece: piece[0])
+    ends = [piece.column("order")[-1].as_py() for _, piece in pieces]
+    if any(begin <= end for end, (begin, _) in zip(ends, pieces[1:], strict=False)):
+        joined = _in_order(pieces)
+        return [] if joined is None else [joined]
+    return [piece for _, piece in pieces]
 
 
 def _sort_into(batch: pa.RecordBatch, pieces: list[list[tuple[int, pa.RecordBatch]]], notes: list[str]) -> None:
@@ -148,7 +234,7 @@ def _cut(batch: pa.RecordBatch, order: npt.NDArray[np.int64]) -> list[tuple[int,
     """Cut rows of one side into stretches whose order grows within one sender."""
     if not batch.num_rows:
         return []
-    breaks = np.flatnonzero((np.diff(order) <= 0) | (np.diff(order >> 33) != 0)) + 1
+    breaks = np.flatnonzero((np.diff(order) <= 0) | (np.diff(order >> _ORDER_BITS) != 0)) + 1
     if len(breaks) > batch.num_rows // _ROWS_PER_PIECE + 8:
         sorting = np.argsort(order, kind="stable")
         return [(int(order[sorting[0]]), batch.take(pa.array(sorting)))]

@@ -28,7 +28,7 @@ from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
 
-__all__ = ["TaggedStream", "tag"]
+__all__ = ["TaggedStream", "join_bucket", "route_bucket", "tag"]
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -42,14 +42,12 @@ class TaggedStream:
         baseline: the rows that come before them, with the same columns; None when no side has a baseline.
         layout: how the sides use the slots.
         second_bucket: after a route, the bucket of the join key; None when nothing is routed.
-        travelling: after a route, the Arrow schema of the rows.
     """
 
     dataframe: DataFrame
     baseline: DataFrame | None
     layout: SlotLayout
     second_bucket: Column | None
-    travelling: pa.Schema
 
 
 def tag(left: ChangeStream, right: ChangeStream, node: JoinNode, buckets: int) -> TaggedStream:
@@ -71,15 +69,11 @@ def tag(left: ChangeStream, right: ChangeStream, node: JoinNode, buckets: int) -
 
     baselines = [None if stream.baseline is None else tagged(side, stream.baseline) for side, stream in enumerate(streams)]
     routed = [isinstance(side, RouteNode) for side in node.sides]
-    fields = [pa.field("flag", pa.int8()), pa.field("weight", pa.int64())]
-    fields += [pa.field(name, kind) for name, kind in zip(layout.names, layout.types, strict=True)]
-    fields += [pa.field("note", pa.string()), pa.field("order", pa.int64())]
     return TaggedStream(
         dataframe=tagged(0, left.prepared).unionAll(tagged(1, right.prepared)),
         baseline=union(baselines),
         layout=layout,
-        second_bucket=_second_bucket(layout, node, buckets) if any(routed) else None,
-        travelling=pa.schema(fields),
+        second_bucket=join_bucket(layout, node, buckets) if any(routed) else None,
     )
 
 
@@ -116,13 +110,27 @@ def _first_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buck
     return _join_bucket(node, side, columns, buckets)
 
 
-def _second_bucket(layout: SlotLayout, node: JoinNode, buckets: int) -> Column:
+def join_bucket(layout: SlotLayout, node: JoinNode, buckets: int) -> Column:
+    """Return the bucket of the join key of rows in slots; notes go to bucket 0.
+
+    Args:
+        layout: how the sides use the slots; columns that are none of the relation's are passed over.
+        node: the join.
+        buckets: N.
+    """
     found = F.when(F.col("flag") == NOTE_FLAG, F.lit(0))
     for side in (0, 1):
         names = layout.schemas[side].names
         columns = {name: F.col(f"s{slot}") for slot, name in zip(layout.slots[side], names, strict=True)}
         found = found.when(F.col("flag") == side, _join_bucket(node, side, columns, buckets))
     return found.cast("int").alias("bucket")
+
+
+def route_bucket(layout: SlotLayout, primary_key: Sequence[str], buckets: int) -> Column:
+    """Return the bucket of the primary key of rows in slots that are all of one side; notes go to bucket 0."""
+    slots = dict(zip(layout.schemas[0].names, layout.slots[0], strict=True))
+    by_key = _modulo([F.col(f"s{slots[name]}") for name in primary_key], buckets)
+    return F.when(F.col("flag") == NOTE_FLAG, F.lit(0)).otherwise(by_key).cast("int").alias("bucket")
 
 
 def _join_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from zset_join.checkpoint.checkpoint import stored_query_id
+from zset_join.checkpoint.reading import stored_query_id
 from zset_join.errors import StateError, ZsetJoinError
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.outputs import Output

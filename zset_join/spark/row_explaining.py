@@ -40,6 +40,5 @@ def explain_row(joined: JoinedStream, runner: EpochRunner, row: Mapping[str, Any
         checkpoint = runner.checkpoint
         if checkpoint is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-        found = {} if checkpoint.last is None else checkpoint.last.histories
-        histories = [history for key, history in sorted(found.items()) if key.partition("/")[0] == JOIN_STAGE]
+        histories = [history for key, history in sorted(checkpoint.histories.items()) if key.partition("/")[0] == JOIN_STAGE]
         return question.ask(checkpoint.files, histories)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,9 +24,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.bucket import StageContext
-from zset_join.checkpoint.checkpoint import Checkpoint, checkpoint_folder, has_commits, stored_description
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.config import QueryOptions
 from zset_join.errors import StateError
@@ -34,7 +35,9 @@ from zset_join.plan import RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer
+from zset_join.spark.job_settings import job_settings, wanted_settings
 from zset_join.spark.joined import JoinedStream
+from zset_join.spark.layout import travelling_schema
 from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStream
 from zset_join.spark.notes import TaskNote, note_of_error
@@ -102,7 +105,7 @@ class EpochRunner:
             buffer_limit=self.buffer.operator_limit,
         )
         self._order = F.monotonically_increasing_id()
-        self._wanted = _wanted_settings(options, is_routed=tagged.second_bucket is not None)
+        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=tagged.second_bucket is not None)
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
 
@@ -133,6 +136,7 @@ class EpochRunner:
             query_id=query_id,
             buckets=self._buckets,
             description=description,
+            plan=self._joined.node.to_json(),
             local_state_dir=self._options.local_state_dir,
             snapshot_after_bytes=self._options.snapshot_after_bytes,
             retain_input_log=self._options.retain_input_log,
@@ -218,7 +222,7 @@ class EpochRunner:
     def _evaluate(self, batch: DataFrame, tick: Tick, seconds: dict[str, float]) -> CommitRecord:
         """Answer an epoch with one Spark job."""
         started = time.perf_counter()
-        with _settings(batch.sparkSession, self._wanted):
+        with job_settings(batch.sparkSession, self._wanted):
             lines = self._answered(batch, tick).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
         seconds["job"] = time.perf_counter() - started
@@ -244,22 +248,25 @@ class EpochRunner:
                 checkpoint.stage(route_stage(side), tick) if isinstance(node.sides[side], RouteNode) else None
                 for side in (0, 1)
             ]
-            schema = self._tagged.travelling
-            route = RouteTask(contexts=(contexts[0], contexts[1]), schema=schema, **shared)
-            rows = rows.mapInArrow(route, spark_schema(schema)).select("*", self._tagged.second_bucket)
+            route = RouteTask(contexts=(contexts[0], contexts[1]), **shared)
+            schema = spark_schema(travelling_schema(self._tagged.layout))
+            rows = rows.mapInArrow(route, schema).select("*", self._tagged.second_bucket)
             rows = self._locality.pin(rows.repartitionById(self._buckets, F.col("bucket")))
         return rows.mapInArrow(self._join_task(self._join_context(tick)), "note string")
 
     def _join_context(self, tick: Tick) -> StageContext:
         checkpoint = self._opened()
         context = checkpoint.stage(JOIN_STAGE, tick)
-        return replace(context, count_buckets=self.buffer.uncounted(checkpoint.before(tick.epoch), checkpoint.last))
+        return replace(context, count_buckets=self.buffer.uncounted(checkpoint.histories, checkpoint.buffered))
 
     def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
         """Answer a committed epoch from its logged input, with one Spark job."""
         checkpoint = self._opened()
         started = time.perf_counter()
-        context = checkpoint.stage(JOIN_STAGE, Tick(record.epoch, record.watermark))
+        context, buckets = (
+            checkpoint.stage(JOIN_STAGE, Tick(record.epoch, record.watermark)),
+            checkpoint.buckets_of(record.epoch),
+        )
         task = self._join_task(replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset()))
         logs: dict[int, LogEntry] = {}
         for key, history in record.histories.items():
@@ -267,8 +274,8 @@ class EpochRunner:
             if stage == JOIN_STAGE and history.logs and history.logs[-1].first_epoch == record.epoch:
                 logs[int(bucket)] = history.logs[-1]
         again = AnswerAgainTask(task=task, logs=logs)
-        with _settings(session, self._wanted):
-            lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(again, "note string").collect()
+        with job_settings(session, self._wanted):
+            lines = session.range(0, buckets, 1, buckets).mapInArrow(again, "note string").collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
         seconds["job"] = time.perf_counter() - started
         return replace(record, parts=tuple(part for note in notes for part in note.parts))
@@ -320,10 +327,10 @@ class EpochRunner:
     def _refuse_if_full(self, session: SparkSession, notes: Sequence[TaskNote], tick: Tick) -> None:
         """Raise where the epoch would bring an append-only join to its limit."""
         checkpoint = self._opened()
-        held = self.buffer.held(checkpoint.last, notes)
+        held = self.buffer.held(checkpoint.buffered, notes)
         if self.buffer.is_full(held):
             build = join_builder(self._joined.node, self.operator_options)
-            with _settings(session, self._wanted):
+            with job_settings(session, self._wanted):
                 raise self.buffer.error(session, checkpoint.stage(JOIN_STAGE, tick), build, held, notes)
 
     def _record(self, notes: Sequence[TaskNote], tick: Tick) -> CommitRecord:
@@ -342,7 +349,7 @@ class EpochRunner:
                 histories[note.key] = history
             if note.statistics:
                 self._statistics[note.key] = note.statistics
-        held = self.buffer.held(checkpoint.last, notes)
+        held = self.buffer.held(checkpoint.buffered, notes)
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
@@ -358,35 +365,3 @@ class EpochRunner:
 
     def _names(self) -> list[str]:
         return [side.relation.name for side in self._joined.node.sides]
-
-
-def _wanted_settings(options: QueryOptions, *, is_routed: bool) -> dict[str, str]:
-    """Return what the job of an epoch needs."""
-    wanted = {
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(options.max_records_per_batch),
-        "spark.sql.execution.arrow.useLargeVarTypes": "false",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    if is_routed:
-        # A route that runs again after an executor was lost sends the same rows and another note. Spark would take that for a
-        # source that cannot be trusted, and fail the query.
-        wanted["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
-        wanted["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
-    return wanted
-
-
-@contextmanager
-def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set what the job of an epoch needs, and put back what was there."""
-    kept = {name: session.conf.get(name, None) for name in wanted}
-    for name, value in wanted.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, before in kept.items():
-            if before is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, before)

@@ -26,7 +26,7 @@ from zset_join.operators.join import HashJoin
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.buffer_limit import note_of_buffer
-from zset_join.spark.layout import NOTE_FLAG, Arrivals, SlotLayout, collect_arrivals
+from zset_join.spark.layout import Arrivals, SlotLayout, collect_arrivals, pack_notes, pack_rows
 from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import OperatorOptions, join_builder, project, route_builder
@@ -35,10 +35,9 @@ from zset_join.spark.quarantine import Rejected, refusal, undecodable_reasons, w
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["AnswerAgainTask", "JoinTask", "RouteTask"]
+__all__ = ["TOO_LATE", "AnswerAgainTask", "JoinTask", "RouteTask", "task_bucket"]
 
-_ORDER_BITS = 33
-_TOO_LATE = "STALE_ATTEMPT"
+TOO_LATE = "STALE_ATTEMPT"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,14 +141,14 @@ class JoinTask(_Task):
         """Yield one batch with the column `note`: this task's note behind those of the tasks before."""
         started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
-        note = TaskNote(stage=self.context.stage, bucket=_bucket(), executor=executor_name())
+        note = TaskNote(stage=self.context.stage, bucket=task_bucket(), executor=executor_name())
         note.seconds["receive"] = time.perf_counter() - started
         try:
             if len(arrivals) or self.context.has_chores(note.bucket):
                 with BucketState(self.context, note.bucket, join_builder(self.node, self.options)) as state:
                     self._answer(state, arrivals, note)
         except ZsetJoinError as error:
-            if error.code == _TOO_LATE:
+            if error.code == TOO_LATE:
                 raise
             note.refuse(error)
         yield pa.RecordBatch.from_pydict({"note": [*arrivals.notes, note.to_json()]})
@@ -199,7 +198,7 @@ class AnswerAgainTask:
         for _ in batches:
             pass
         context = self.task.context
-        note = TaskNote(stage=context.stage, bucket=_bucket(), executor=executor_name())
+        note = TaskNote(stage=context.stage, bucket=task_bucket(), executor=executor_name())
         log = self.logs.get(note.bucket)
         if log is not None:
             with BucketState(context, note.bucket, join_builder(self.task.node, self.task.options)) as state:
@@ -216,15 +215,13 @@ class RouteTask(_Task):
 
     Args:
         contexts: per side, the context of its route stage; None for a side that passes through.
-        schema: schema of the rows that travel on.
     """
 
     contexts: tuple[StageContext | None, StageContext | None]
-    schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows to join, and the notes of this task."""
-        bucket = _bucket()
+        bucket = task_bucket()
         started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
         received = time.perf_counter() - started
@@ -235,15 +232,15 @@ class RouteTask(_Task):
             note = TaskNote(stage=stage, bucket=bucket, executor=executor_name(), seconds={"receive": received})
             try:
                 for rows in self._changes(context, arrivals, note, side):
-                    yield self._travelling(rows, side, bucket, sent)
+                    yield pack_rows(rows, self.layout, side=side, sender=bucket, sent=sent)
                     sent += len(rows)
                     note.emitted[side] += len(rows)
             except ZsetJoinError as error:
-                if error.code == _TOO_LATE:
+                if error.code == TOO_LATE:
                     raise
                 note.refuse(error)
             lines.append(note.to_json())
-        yield self._notes(lines)
+        yield pack_notes(lines, self.layout)
 
     def _changes(self, context: StageContext | None, arrivals: Arrivals, note: TaskNote, side: int) -> Iterator[ZSet]:
         if context is None:
@@ -261,38 +258,8 @@ class RouteTask(_Task):
             note.seconds["answer"] = time.perf_counter() - started
             _finish(state, inputs, note)
 
-    def _travelling(self, rows: ZSet, side: int, bucket: int, sent: int) -> pa.RecordBatch:
-        """Put the rows of one side into slots."""
-        count = len(rows)
-        columns: dict[str, Any] = {
-            "flag": pa.array(np.full(count, side, np.int8)),
-            "weight": pa.array(rows.weights),
-            "order": pa.array(np.arange(sent, sent + count, dtype=np.int64) + (bucket << _ORDER_BITS)),
-        }
-        for position, slot in enumerate(self.layout.slots[side]):
-            columns[f"s{slot}"] = rows.rows.column(position)
-        return self._batch(columns, count)
 
-    def _notes(self, lines: list[str]) -> pa.RecordBatch:
-        count = len(lines)
-        columns = {
-            "flag": pa.array(np.full(count, NOTE_FLAG, np.int8)),
-            "weight": pa.array(np.zeros(count, np.int64)),
-            "order": pa.array(np.zeros(count, np.int64)),
-            "note": pa.array(lines),
-        }
-        return self._batch(columns, count)
-
-    def _batch(self, columns: dict[str, Any], count: int) -> pa.RecordBatch:
-        arrays = []
-        for field in self.schema:
-            array = columns.get(field.name)
-            array = pa.nulls(count, field.type) if array is None else array
-            arrays.append(array if array.type == field.type else array.cast(field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def _bucket() -> int:
+def task_bucket() -> int:
     """Return the bucket of this task: `repartitionById` sends a row to the partition of that number."""
     context = TaskContext.get()
     if context is None:

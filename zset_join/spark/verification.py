@@ -184,8 +184,7 @@ def _own_table(
 
 
 def _histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
-    found = {} if checkpoint.last is None else checkpoint.last.histories
-    return [history for key, history in sorted(found.items()) if key.partition("/")[0] == stage]
+    return [history for key, history in sorted(checkpoint.histories.items()) if key.partition("/")[0] == stage]
 
 
 def _input_schemas(node: JoinNode, stage: str, relation: Relation) -> list[pa.Schema]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.checkpoint.checkpoint import checkpoint_folder, stored_buckets, stored_description
+from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_description
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError
 from zset_join.sinks.sink import Sink

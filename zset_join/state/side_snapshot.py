@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spill.row_bytes import UnpackedRows
 from zset_join.errors import StateError
@@ -32,7 +33,9 @@ __all__ = [
     "SNAPSHOT_SEQUENCE",
     "SNAPSHOT_WATERMARK",
     "SNAPSHOT_WEIGHT",
+    "regrouped_snapshot",
     "restore_side",
+    "snapshot_counts",
     "snapshot_epoch",
     "snapshot_side",
 ]
@@ -64,12 +67,8 @@ def snapshot_side(side: SideState, cold: Iterable[UnpackedRows] = ()) -> pa.Tabl
     for rows in cold:
         batches += [_as_batch(side, refs, 0, False) for refs in _pieces(rows.refs(side.layout.stride))]
     batches += [_as_batch(side, refs, heap, True) for refs in _pieces(dead)]
-    metadata = {
-        _EPOCH: str(side.absorbed_epoch),
-        _IGNORED: json.dumps(side.ignored),
-        _EVICTED: json.dumps(side.evicted),
-    }
-    return pa.Table.from_batches(batches, _snapshot_schema(side)).replace_schema_metadata(metadata)
+    facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
+    return pa.Table.from_batches(batches, _snapshot_schema(side)).replace_schema_metadata(facts)
 
 
 def _pieces(refs: _Words) -> Iterator[_Words]:
@@ -114,6 +113,34 @@ def _read_words(refs: int, offset: int, words: Any) -> None:
 def snapshot_epoch(table: pa.Table) -> int:
     """Return the epoch a snapshot stands at; -1 when it does not say."""
     return int((table.schema.metadata or {}).get(_EPOCH, b"-1"))
+
+
+def snapshot_counts(table: pa.Table) -> tuple[int, ...]:
+    """Return what the side has counted: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
+    metadata = table.schema.metadata or {}
+    ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
+    return (*ignored, *evicted)
+
+
+def regrouped_snapshot(table: pa.Table, *, epoch: int, counts: Sequence[int]) -> pa.Table:
+    """Return rows out of several snapshots of one relation as one snapshot.
+
+    Args:
+        table: rows with the columns of a snapshot; live rows of one join key in the order in which they stood in theirs.
+        epoch: the epoch it stands at.
+        counts: as `snapshot_counts`.
+
+    Cost: a copy of the rows where there are tombstones, which must come last and oldest first.
+    """
+    tombstone = pc.equal(table.column(SNAPSHOT_WEIGHT), 0)
+    if pc.any(tombstone).as_py():
+        tombstones = table.filter(tombstone).sort_by(SNAPSHOT_WATERMARK)
+        table = pa.concat_tables([table.filter(pc.invert(tombstone)), tombstones])
+    return table.replace_schema_metadata(_facts(epoch, counts))
+
+
+def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, str]:
+    return {_EPOCH: str(epoch), _IGNORED: json.dumps(list(counts[:3])), _EVICTED: json.dumps(list(counts[3:]))}
 
 
 def _in_linking_order(side: SideState, live: int) -> npt.NDArray[Any]:
@@ -172,13 +199,8 @@ def restore_side(
         prepared = _restore_part(side, table.slice(begin, _SNAPSHOT_ROWS), prepare)
         if settle is not None:
             settle(prepared)
-    metadata = table.schema.metadata or {}
-    if _IGNORED in metadata:
-        stale, unknown_deletes, rejected = json.loads(metadata[_IGNORED])
-        side.ignored = (stale, unknown_deletes, rejected)
-    if _EVICTED in metadata:
-        rows, size = json.loads(metadata[_EVICTED])
-        side.evicted = (rows, size)
+    stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)
+    side.ignored, side.evicted = (stale, unknown_deletes, rejected), (evicted_rows, evicted_bytes)
 
 
 def _restore_part(

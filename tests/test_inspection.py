@@ -1,0 +1,254 @@
+"""The state of a query as SQL sees it, at its last committed epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
+from zset_join import inspection
+from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.reading import read_standing
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.errors import StateError
+from zset_join.expressions import left, right
+from zset_join.inspection import open_state
+from zset_join.operators.join import HashJoin
+from zset_join.plan import InputNode, JoinNode
+from zset_join.relation import Relation
+from zset_join.storage.operations import Operation, observe
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+NODE = JoinNode(left=InputNode(relation=LEFT), right=InputNode(relation=RIGHT), how="full", null_safe=(False,))
+
+
+@pytest.fixture
+def location(tmp_path: Path) -> str:
+    return str(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def query(location: str, tmp_path: Path) -> Iterator[QueryByHand]:
+    query = QueryByHand(location, tmp_path / "local", plan=NODE.to_json(), snapshot_after_bytes=1_500)
+    yield query
+    query.stop()
+
+
+def rows(connection: duckdb.DuckDBPyConnection, sql: str) -> list[Any]:
+    return connection.sql(sql).fetchall()
+
+
+def test_the_views_show_snapshots_and_the_epochs_after_them(query: QueryByHand, location: str) -> None:
+    held: dict[int, tuple[int, int | None, str]] = {}
+    prices: dict[tuple[int, float], int] = {}
+    kinds = set()
+    for epoch in range(12):
+        changed = [(number, number % 4 if number % 3 else None, f"note {epoch}") for number in range(epoch, 20, 5)]
+        query.run(left_rows(*changed), right_rows((epoch % 3, 0.5), (epoch % 3, 0.5)))
+        held |= {row[0]: row for row in changed}
+        prices[epoch % 3, 0.5] = prices.get((epoch % 3, 0.5), 0) + 2
+        standing = read_standing(location)
+        assert standing is not None
+        kinds |= {(history.snapshot is not None, bool(history.logs)) for history in standing.histories.values()}
+
+        with open_state(location) as state:
+            assert sorted(rows(state, "SELECT id, k, note FROM join_left"), key=repr) == sorted(held.values(), key=repr)
+            assert {(k, p): w for k, p, w in rows(state, "SELECT k, price, _zset_weight FROM join_right")} == prices
+            assert rows(state, "SELECT DISTINCT epoch, buckets, query_id FROM about") == [(epoch, 2, "q")]
+
+    assert {(False, True), (True, True)} <= kinds
+
+
+def test_every_row_says_its_bucket_and_its_weight(query: QueryByHand, location: str) -> None:
+    query.run(left_rows((1, 4, "a"), (2, 5, "b")), right_rows((5, 1.0), (5, 1.0)))
+
+    with open_state(location) as state:
+        left = rows(state, "SELECT id, _zset_weight, _zset_bucket FROM join_left ORDER BY id")
+        right = rows(state, "SELECT * FROM join_right")
+        about = rows(state, 'SELECT view, stage, side, stream, "rows" FROM about ORDER BY view')
+
+    assert left == [(1, 1, 0), (2, 1, 1)]
+    assert right == [(5, 1.0, 2, 1)]
+    assert about == [("join_left", "join", "left", "left", 2), ("join_right", "join", "right", "right", 1)]
+
+
+def committed(location: str, local: Path, node: JoinNode, *epochs: Sequence[ZSet]) -> None:
+    """Run epochs of a query with one bucket."""
+
+    def build(directory: str | None) -> Any:
+        sides = node.left.relation, node.right.relation
+        return HashJoin(*sides, node.how, null_safe=node.null_safe, residual=node.residual, directory=directory)
+
+    plan = node.to_json()
+    opened = Checkpoint(location, query_id="q", buckets=1, description={}, plan=plan, local_state_dir=str(local))
+    for epoch, deltas in enumerate(epochs):
+        tick = Tick(epoch, 1_000_000 * epoch)
+        with BucketState(opened.stage("join", tick), 0, build) as held:
+            log = held.log(deltas)
+        history = opened.histories.get("join/0", BucketHistory())
+        assert log is not None
+        histories = {"join/0": history.with_log(log)}
+        opened.commit(CommitRecord(query_id="q", epoch=epoch, watermark=tick.watermark, histories=histories))
+
+
+def test_keys_whose_deletion_is_remembered_stand_apart(location: str, tmp_path: Path) -> None:
+    schema = pa.schema({"id": pa.int64(), "weight": pa.string(), "s": pa.int64()})
+    keyed = Relation(name="x", schema=schema, join_key=("id",), primary_key=("id",), sequence_by=("s",), mode="upsert")
+    node = JoinNode(left=InputNode(relation=keyed), right=InputNode(relation=RIGHT), null_safe=(False,))
+    came = ZSet.of({"id": [1, 2], "weight": ["a", "b"], "s": [1, 1]}, schema=schema)
+    gone = ZSet.of({"id": [1], "weight": [None], "s": [2]}, [-1], schema=schema)
+    committed(location, tmp_path / "local", node, (came, right_rows()), (gone, right_rows()))
+
+    with open_state(location) as state:
+        live = rows(state, "SELECT * FROM join_left")
+        deleted = rows(state, "SELECT id, _zset_watermark FROM join_left_deleted")
+        others = rows(state, "SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY view_name")
+
+    assert live == [(2, "b", 1, 1, 0)]
+    assert deleted == [(1, 1_000_000)]
+    assert others == [("join_left",), ("join_left_deleted",), ("join_right",)]
+
+
+def test_a_condition_over_both_rows_changes_nothing_that_is_remembered(location: str, tmp_path: Path) -> None:
+    node = replace(NODE, residual=left("id") < right("price"))
+    epoch = (left_rows((1, 4, "a"), (9, 4, "b")), right_rows((4, 5.0)))
+    committed(location, tmp_path / "local", node, epoch, epoch)
+
+    with open_state(location) as state:
+        found = rows(state, "SELECT id FROM join_left ORDER BY id"), rows(state, "SELECT * FROM join_right")
+
+    assert found == ([(1,), (9,)], [(4, 5.0, 2, 0)])
+
+
+@pytest.fixture
+def state(query: QueryByHand, location: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    query.run(left_rows((1, 4, "a")), right_rows((4, 1.0)))
+    with open_state(location) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE main.mine AS SELECT 1",
+        "DROP VIEW main.join_left",
+        "DELETE FROM held.join_left",
+        "COPY main.join_left TO 'stolen.csv'",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "ATTACH 'other.duckdb'",
+        "INSTALL httpfs",
+        "SET enable_external_access = true",
+        "SET memory_limit = '1GB'",
+    ],
+)
+def test_nothing_can_be_changed_and_nothing_else_be_reached(
+    state: duckdb.DuckDBPyConnection, statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(duckdb.Error):
+        state.execute(statement)
+
+    assert rows(state, "SELECT count(*) FROM join_left") == [(1,)]
+
+
+def test_variables_of_python_are_no_tables(state: duckdb.DuckDBPyConnection) -> None:
+    secret = pa.table({"a": [1]})
+
+    with pytest.raises(duckdb.CatalogException, match="secret"):
+        state.execute("SELECT * FROM secret")
+
+    assert secret.num_rows == 1
+
+
+def test_the_rows_leave_no_file_behind(query: QueryByHand, location: str, tmp_path: Path) -> None:
+    query.run(left_rows((1, 4, "a")), right_rows())
+    (tmp_path / "scratch").mkdir()
+
+    with open_state(location, temporary_directory=tmp_path / "scratch") as state:
+        left_over = list((tmp_path / "scratch").iterdir())
+        found = rows(state.cursor(), "SELECT note FROM join_left")
+
+    assert left_over == []
+    assert found == [("a",)]
+
+
+def test_a_query_that_clears_files_away_meanwhile_is_read_at_its_newest_epoch(query: QueryByHand, location: str) -> None:
+    query.run(left_rows(*((n, n, "x" * 200) for n in range(20))), right_rows())
+    went_on: list[bool] = []
+
+    def go_on_at_the_first_log(operation: Operation, act: Callable[[], Any]) -> Any:
+        if operation.kind == "read" and "/log/" in operation.path and not went_on:
+            went_on.append(True)
+            with observe(lambda _operation, act: act()):
+                for epoch in range(1, 7):
+                    query.run(left_rows(*((n, n, f"{epoch}" * 200) for n in range(20))), right_rows())
+        return act()
+
+    with observe(go_on_at_the_first_log), open_state(location) as state:
+        notes = rows(state, "SELECT DISTINCT note FROM join_left")
+        epochs = rows(state, "SELECT DISTINCT epoch FROM about")
+
+    assert (notes, epochs) == ([("6" * 200,)], [(6,)])
+    assert went_on == [True]
+
+
+def test_a_query_that_is_always_faster_is_told(query: QueryByHand, location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.run(left_rows((1, 4, "a")), right_rows())
+    for log in Path(location).glob("zset/log/join-0/*"):
+        log.unlink()
+    monkeypatch.setattr(inspection, "_has_moved_on", lambda *_: True)
+
+    with pytest.raises(StateError, match="cleared files away 5 times") as refused:
+        open_state(location)
+
+    assert refused.value.code == "STATE_MOVES_ON"
+
+
+def test_a_damaged_file_is_named(query: QueryByHand, location: str) -> None:
+    query.run(left_rows((1, 4, "a")), right_rows())
+    log = next(Path(location).glob("zset/log/join-0/*"))
+    log.write_bytes(log.read_bytes()[:-1] + b"\x7f")
+
+    with pytest.raises(StateError, match="checksum") as refused:
+        open_state(location)
+
+    assert (refused.value.code, refused.value.facts["file"]) == ("DAMAGED_FILE", str(log))
+
+
+def test_a_place_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no checkpoint of a join") as refused:
+        open_state(tmp_path)
+
+    assert refused.value.code == "NO_CHECKPOINT"
+
+
+def test_a_checkpoint_without_an_epoch_is_refused(query: QueryByHand, location: str) -> None:
+    with pytest.raises(StateError, match="no epoch is committed") as refused:
+        open_state(location)
+
+    assert refused.value.code == "NOTHING_COMMITTED"
+
+
+def test_columns_that_differ_by_case_are_refused(location: str) -> None:
+    schema = pa.schema({"a": pa.int64(), "A": pa.int64()})
+    twice = JoinNode(
+        left=InputNode(relation=Relation(name="twice", schema=schema, join_key=("a",))),
+        right=InputNode(relation=RIGHT),
+        null_safe=(False,),
+    )
+    checkpoint = Checkpoint(location, query_id="q", buckets=2, description={}, plan=twice.to_json())
+    checkpoint.commit(CommitRecord(query_id="q", epoch=0, watermark=None))
+
+    with pytest.raises(StateError, match="differ only by case") as refused:
+        open_state(location)
+
+    assert refused.value.code == "STATE_COLUMNS"

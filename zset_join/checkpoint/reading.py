@@ -1,0 +1,271 @@
+"""What stands in a checkpoint, read without owning it: whose it is, its newest commit record, its number of buckets.
+
+The law: what is returned is whole and belongs to the query, or reading it raises; nothing is changed. A driver may be at work
+meanwhile: the newest record and the one before it are there as long as it has committed less than ten epochs since they were
+looked for.
+
+Cost: one or two listings and a few small files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
+from zset_join.errors import StateError
+from zset_join.storage.folder import Folder, folder_below
+from zset_join.storage.sealed import UnknownFormatError, unseal
+
+__all__ = [
+    "CHECKPOINT_FORMAT",
+    "FORMAT_FILE",
+    "PLAN_FILE",
+    "RECORD_NAME",
+    "START_ANEW",
+    "Standing",
+    "checkpoint_folder",
+    "foreign_state",
+    "has_commits",
+    "read_format",
+    "read_last",
+    "read_record",
+    "read_rescaling",
+    "read_standing",
+    "record_name",
+    "stored_buckets",
+    "stored_description",
+    "stored_plan",
+    "stored_query_id",
+]
+
+CHECKPOINT_FORMAT = 2
+FORMAT_FILE = "format.json"
+PLAN_FILE = "plan.json"
+RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
+START_ANEW = "Start with a new checkpointLocation, or bring back the old directory from a copy."
+
+
+def checkpoint_folder(location: str) -> Folder:
+    """Return the folder of our files below a `checkpointLocation`, a path or a URI.
+
+    Raises:
+        OptionError: no installed library knows the file system.
+    """
+    return folder_below(location, "zset")
+
+
+def stored_buckets(location: str) -> int | None:
+    """Return the number of buckets a checkpoint has; None when there is no checkpoint yet."""
+    standing = read_standing(location)
+    return None if standing is None else standing.buckets
+
+
+def stored_query_id(location: str) -> str | None:
+    """Return the id of the query a checkpoint belongs to; None when there is no checkpoint yet."""
+    found = read_format(checkpoint_folder(location))
+    return None if found is None else str(found["query_id"])
+
+
+def stored_description(location: str) -> Mapping[str, Any] | None:
+    """Return the description of the query a checkpoint belongs to; None when there is no checkpoint yet."""
+    found = read_format(checkpoint_folder(location))
+    return None if found is None else dict(found["description"])
+
+
+def stored_plan(location: str) -> Mapping[str, Any]:
+    """Return what it takes to build the operators of a query without its program, as the query wrote it down.
+
+    Raises:
+        StateError: it is missing or damaged.
+    """
+    folder = checkpoint_folder(location)
+    path, data = folder.uri(PLAN_FILE), folder.read(PLAN_FILE)
+    if data is None:
+        raise StateError(
+            f"{path} is missing: the checkpoint was last used by a version of the library that did not write its plan down. "
+            "Start the query once with this version; an epoch is not needed.",
+            code="PLAN_MISSING",
+            file=path,
+        )
+    return _unsealed(data.to_pybytes(), path, PLAN_FILE)
+
+
+def has_commits(location: str) -> bool:
+    """Say whether an epoch is committed in a checkpoint."""
+    return any(RECORD_NAME.fullmatch(name) for name in checkpoint_folder(location).names("commits"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Say what a checkpoint holds.
+
+    Args:
+        files: its files.
+        first_buckets: the number of buckets it was made with.
+        last: the newest commit record; None before the first epoch.
+        rescaling: the rescaling made after it; None when there was none.
+    """
+
+    files: CheckpointFiles
+    first_buckets: int
+    last: CommitRecord | None
+    rescaling: Rescaling | None
+
+    @property
+    def buckets(self) -> int:
+        """Return the number of buckets of the next epoch."""
+        if self.rescaling is not None:
+            return self.rescaling.buckets
+        return self.first_buckets if self.last is None else self.last.buckets or self.first_buckets
+
+    @property
+    def histories(self) -> Mapping[str, BucketHistory]:
+        """Return "stage/bucket" to what the state is made of, after the newest epoch."""
+        if self.rescaling is not None:
+            return self.rescaling.histories
+        return {} if self.last is None else self.last.histories
+
+
+def read_standing(location: str) -> Standing | None:
+    """Return what a checkpoint holds; None when there is no checkpoint yet.
+
+    Raises:
+        StateError: something is damaged, or of another layout.
+    """
+    folder = checkpoint_folder(location)
+    found = read_format(folder)
+    if found is None:
+        return None
+    files = CheckpointFiles(folder, str(found["query_id"]))
+    last = read_last(files)
+    rescaling = None if last is None else read_rescaling(files, last.epoch)
+    return Standing(files=files, first_buckets=int(found["buckets"]), last=last, rescaling=rescaling)
+
+
+def record_name(epoch: int) -> str:
+    """Return the name of the commit record of an epoch."""
+    return f"commits/{epoch:020d}.json"
+
+
+def read_last(files: CheckpointFiles) -> CommitRecord | None:
+    """Return the newest commit record; None before the first epoch.
+
+    Raises:
+        StateError: it is damaged, or of another query.
+    """
+    found = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
+    epochs = [int(match[1]) for match in found if match is not None]
+    return read_record(files, max(epochs)) if epochs else None
+
+
+def read_record(files: CheckpointFiles, epoch: int) -> CommitRecord | None:
+    """Return the record of an epoch; None before the first.
+
+    Raises:
+        StateError: it is missing, damaged, or of another query.
+    """
+    if epoch < 0:
+        return None
+    name = record_name(epoch)
+    path = files.uri(name)
+    found = files.folder.read(name)
+    try:
+        record = CommitRecord.from_bytes(b"" if found is None else found.to_pybytes(), epoch)
+    except UnknownFormatError as error:
+        raise _unknown_format(path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        what = "is missing" if found is None else f"cannot be read ({error})"
+        raise StateError(f"commit record {path} {what}. {START_ANEW}", code="DAMAGED_FILE", file=path) from error
+    if record.query_id != files.query_id:
+        raise foreign_state(path, record.query_id, files.query_id)
+    return record
+
+
+def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None) -> Rescaling | None:
+    """Return the rescaling that counts after an epoch; None when there was none.
+
+    Args:
+        files: the checkpoint.
+        epoch: the epoch.
+        number: which one, as a later commit record names it; None for the newest.
+
+    Raises:
+        StateError: it is missing or of another record where it was named, damaged, or of another query.
+    """
+    found = {rescaling_numbers(name): name for name in files.folder.names(RESCALINGS)}
+    of_epoch = {numbers[1]: name for numbers, name in found.items() if numbers is not None and numbers[0] == epoch}
+    wanted = max(of_epoch, default=None) if number is None else number
+    if wanted is None:
+        return None
+    name = of_epoch.get(wanted, f"{RESCALINGS}/{epoch:020d}-{wanted:010d}.json")
+    path = files.uri(name)
+    data, of_record = files.folder.read(name), files.folder.read(record_name(epoch))
+    try:
+        rescaling = Rescaling.from_bytes(b"" if data is None else data.to_pybytes(), name)
+    except UnknownFormatError as error:
+        raise _unknown_format(path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        what = "is missing" if data is None else f"cannot be read ({error})"
+        raise StateError(f"the record of a rescaling {path} {what}. {START_ANEW}", code="DAMAGED_FILE", file=path) from error
+    if rescaling.query_id != files.query_id:
+        raise foreign_state(path, rescaling.query_id, files.query_id)
+    if of_record is not None and rescaling.record == record_digest(of_record.to_pybytes()):
+        return rescaling
+    if number is None:
+        return None
+    raise StateError(
+        f"the rescaling {path} was made after another commit record of epoch {epoch} than the one that is there. {START_ANEW}",
+        code="DAMAGED_FILE",
+        file=path,
+    )
+
+
+def read_format(folder: Folder) -> dict[str, Any] | None:
+    """Return what says whose the checkpoint is; None when there is no checkpoint yet.
+
+    Raises:
+        StateError: it is damaged, of another layout, or missing beside commit records.
+    """
+    path = folder.uri(FORMAT_FILE)
+    data = folder.read(FORMAT_FILE)
+    if data is not None:
+        return _unsealed(data.to_pybytes(), path, FORMAT_FILE)
+    if any(RECORD_NAME.fullmatch(name) for name in folder.names("commits")):
+        raise StateError(f"{path} is missing beside its commit records. {START_ANEW}", code="DAMAGED_FILE", file=path)
+    return None
+
+
+def foreign_state(path: str, found: str, expected: str) -> StateError:
+    """Return the error about a file of another query."""
+    return StateError(
+        f"{path} belongs to query {found}, not to {expected}: Spark's own files in the checkpoint were removed or replaced, "
+        f"and the state stayed. {START_ANEW}",
+        code="FOREIGN_STATE",
+        found=found,
+        expected=expected,
+    )
+
+
+def _unsealed(data: bytes, path: str, name: str) -> dict[str, Any]:
+    try:
+        return unseal(data, version=CHECKPOINT_FORMAT, name=name)
+    except UnknownFormatError as error:
+        raise _unknown_format(path, error) from error
+    except ValueError as error:
+        raise StateError(f"{path} cannot be read ({error}). {START_ANEW}", code="DAMAGED_FILE", file=path) from error
+
+
+def _unknown_format(path: str, error: UnknownFormatError) -> StateError:
+    return StateError(
+        f"{path} is of format {error.found}, this version reads format {CHECKPOINT_FORMAT}. Use the version of the library "
+        "that made it, or start with a new checkpointLocation.",
+        code="STATE_FORMAT",
+        file=path,
+        found=error.found,
+        expected=CHECKPOINT_FORMAT,
+    )

@@ -1,0 +1,281 @@
+"""Look into the state of a query with SQL: what its checkpoint holds after the last committed epoch, in a DuckDB of its own.
+
+    connection = open_state("/data/checkpoints/orders")
+    connection.sql("SELECT count(*) FROM join_left")
+
+The law: the views show the state after one committed epoch, whole: the snapshots with the logged epochs after them folded in,
+all buckets together. Nothing is changed, and the query may go on meanwhile: it is read at the epoch that was the newest one
+when reading began. Files that a running query has cleared away since make it begin again from the newest epoch.
+
+| view | holds |
+|---|---|
+| `join_left`, `join_right` | the live rows of a side: columns of the stream, `_zset_weight`, `_zset_bucket` |
+| `route_left`, `route_right` | where a side is routed: primary key, join key and sequence of its live rows |
+| `<view>_deleted` | where changes have a sequence: the keys whose deletion is remembered, with `_zset_watermark` |
+| `about` | one line per view and nothing else: stage, side, stream, query, epoch, buckets, rows |
+
+Rows go bucket by bucket into a DuckDB file that has no name any more when it is handed out: the disk gets its space back when
+the connection is closed, or its process ends. It is opened read-only, without access to other files, networks, extensions or
+variables of Python, and its configuration is locked.
+
+Memory: one bucket as Arrow data, what its operator maps, and what DuckDB takes. Disk: the live rows, compressed.
+
+Limits: columns whose names differ only by case cannot be shown; durations are shown as intervals.
+"""
+
+# ruff: noqa: S608 - names cannot be parameters of a statement; each one here is ours or went through `quote`.
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from zset_join.checkpoint.log import read_log
+from zset_join.checkpoint.reading import Standing, read_standing, stored_description, stored_plan
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.checkpoint.snapshot import read_snapshot
+from zset_join.config import BufferLimit
+from zset_join.errors import StateError
+from zset_join.operators.join import HashJoin
+from zset_join.operators.route import Route
+from zset_join.plan import JoinNode, RouteNode
+from zset_join.relation import Relation
+from zset_join.sinks.duckdb_sql import quote
+from zset_join.state.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
+
+__all__ = ["open_state"]
+
+_BUCKET = "_zset_bucket"
+_ROWS = "rows_of_bucket"
+_TIMES = 5
+_LONG_SECONDS = 100_000 * 86_400
+_CLOSED_BOX: Mapping[str, Any] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "python_enable_replacements": False,
+}
+_SIDES = ("left", "right")
+
+
+def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Return the state of a query after its last committed epoch, as a read-only DuckDB connection.
+
+    Args:
+        checkpoint: `checkpointLocation` of the query, a path or a URI. The query may run.
+        temporary_directory: where the rows are kept as long as the connection is open; default: that of the host.
+
+    Raises:
+        StateError: there is no checkpoint or no committed epoch, a file is damaged or of another version, a column cannot be
+            shown, or the query clears files away faster than they can be read.
+
+    Cost: every live row is read and written once; logged epochs since the last snapshots are folded in.
+    """
+    location = str(checkpoint)
+    for _ in range(_TIMES):
+        standing = _found(location)
+        try:
+            stages = list(_stages(JoinNode.from_json(stored_plan(location)), _limit(location, standing.buckets)))
+            return _opened(standing, stages, temporary_directory)
+        except StateError as error:
+            if error.code != "DAMAGED_FILE" or not _has_moved_on(standing, location):
+                raise
+    raise StateError(
+        f"the query of the checkpoint {location} cleared files away {_TIMES} times while its state was being read: it writes "
+        "snapshots faster than they can be read from here. Stop the query, or read a copy of the checkpoint.",
+        code="STATE_MOVES_ON",
+        location=location,
+    )
+
+
+def _found(location: str) -> Standing:
+    standing = read_standing(location)
+    if standing is None:
+        raise StateError(
+            f"there is no checkpoint of a join at {location}. Give the checkpointLocation of a query that has run.",
+            code="NO_CHECKPOINT",
+            location=location,
+        )
+    if standing.last is None:
+        raise StateError(
+            f"no epoch is committed in the checkpoint {location}: there is no state to look into yet.",
+            code="NOTHING_COMMITTED",
+            location=location,
+        )
+    return standing
+
+
+def _has_moved_on(standing: Standing, location: str) -> bool:
+    now = _found(location)
+    return (now.last, now.rescaling) != (standing.last, standing.rescaling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stage:
+    """A stage, how its operator is made over a directory, and per table of its snapshot the view and the side."""
+
+    name: str
+    build: Callable[[str | None], HashJoin | Route]
+    tables: Mapping[str, tuple[str, int]]
+
+
+def _stages(node: JoinNode, limit: BufferLimit) -> Iterator[_Stage]:
+    def join(directory: str | None) -> HashJoin:
+        # Without the residual predicate: it decides what matches, not what is remembered.
+        left, right = node.left.relation, node.right.relation
+        return HashJoin(
+            left,
+            right,
+            node.how,
+            null_safe=node.null_safe,
+            using=node.using,
+            on_bad_input="quarantine",
+            tombstone_retention_seconds=_LONG_SECONDS,
+            join_max_buffered_bytes=limit.max_bytes,
+            join_buffer_policy=limit.policy,
+            on_evict=limit.on_evict,
+            directory=directory,
+        )
+
+    yield _Stage(name="join", build=join, tables={name: (f"join_{name}", side) for side, name in enumerate(_SIDES)})
+    for side, source in enumerate(node.sides):
+        if isinstance(source, RouteNode):
+            yield _route(source, side)
+
+
+def _route(source: RouteNode, side: int) -> _Stage:
+    def route(directory: str | None) -> Route:
+        relation = source.source.relation
+        return Route(relation, on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS, directory=directory)
+
+    return _Stage(name=f"route-{_SIDES[side]}", build=route, tables={"route": (f"route_{_SIDES[side]}", side)})
+
+
+def _limit(location: str, buckets: int) -> BufferLimit:
+    """Return the limit within which a bucket drops rows while epochs are folded in; none for most queries."""
+    evicting = (stored_description(location) or {}).get("evict_oldest")
+    if evicting is None:
+        return BufferLimit(max_bytes=0)
+    return BufferLimit.of(evicting["join_max_buffered_bytes"], "evict_oldest", evicting["on_evict"]).share(buckets)
+
+
+def _opened(standing: Standing, stages: Sequence[_Stage], directory: str | Path | None) -> duckdb.DuckDBPyConnection:
+    with tempfile.TemporaryDirectory(prefix="zset_join-state-", dir=directory) as scratch:
+        path = str(Path(scratch) / "state.duckdb")
+        with duckdb.connect(path, config=dict(_CLOSED_BOX)) as filling:
+            filling.execute(
+                "CREATE TABLE main.about (view VARCHAR, stage VARCHAR, side VARCHAR, stream VARCHAR, query_id VARCHAR, "
+                "epoch BIGINT, buckets BIGINT, rows BIGINT)"
+            )
+            filling.execute("CREATE SCHEMA held")
+            for stage in stages:
+                _fill(filling, standing, stage, str(Path(scratch) / "mapped"))
+        connection = duckdb.connect(path, read_only=True, config=dict(_CLOSED_BOX))
+        for setting in ("enable_external_access = false", "lock_configuration = true"):
+            connection.execute(f"SET GLOBAL {setting}")
+        return connection  # the file loses its name here, and lives as long as it is open
+
+
+def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage, mapped: str) -> None:
+    """Make the views of one stage."""
+    operator = stage.build(None)
+    relations, empty = operator.inputs, dict(operator.snapshot())
+    operator.close()
+    for (name, (view, _)), relation in zip(stage.tables.items(), relations, strict=True):
+        _make_views(filling, view, empty[name], relation)
+    for bucket in range(standing.buckets):
+        history = standing.histories.get(f"{stage.name}/{bucket}")
+        found = {} if history is None else _tables(standing, history, stage, f"{mapped}-{stage.name}-{bucket}")
+        for name, table in found.items():
+            _insert(filling, stage.tables[name][0], table.select(empty[name].column_names), bucket)
+    for (view, side), relation in zip(stage.tables.values(), relations, strict=True):
+        rows = f"(SELECT count(*) FROM main.{quote(view)})"
+        filling.execute(
+            f"INSERT INTO main.about SELECT $view, $stage, $side, $stream, $query_id, $epoch, $buckets, {rows}",
+            {
+                "view": view,
+                "stage": stage.name,
+                "side": _SIDES[side],
+                "stream": relation.name,
+                "query_id": standing.files.query_id,
+                "epoch": None if standing.last is None else standing.last.epoch,
+                "buckets": standing.buckets,
+            },
+        )
+
+
+def _tables(standing: Standing, history: BucketHistory, stage: _Stage, directory: str) -> Mapping[str, pa.Table]:
+    """Return the rows of one bucket after the last epoch."""
+    held = None if history.snapshot is None else read_snapshot(standing.files, history.snapshot)
+    if held is not None and not history.logs:
+        return held
+    Path(directory).mkdir()
+    operator = stage.build(directory)
+    try:
+        if held is not None:
+            operator.restore(held)
+        schemas = [relation.schema for relation in operator.inputs]
+        for log in history.logs:
+            for logged in read_log(standing.files, log, schemas=schemas):
+                operator.absorb(logged.tick, logged.deltas)
+        return dict(operator.snapshot())
+    finally:
+        operator.close()
+
+
+def _make_views(filling: duckdb.DuckDBPyConnection, view: str, empty: pa.Table, relation: Relation) -> None:
+    """Make the table of one side, with numbered columns, and the views over it."""
+    stream = relation.name
+    names = [*empty.column_names, _BUCKET]
+    twice = sorted({name for name in names if [other.lower() for other in names].count(name.lower()) > 1})
+    if twice:
+        raise StateError(
+            f'the columns {twice} of "{stream}" differ only by case, and DuckDB takes them for one; its state cannot be shown.',
+            code="STATE_COLUMNS",
+            stream=stream,
+            columns=twice,
+        )
+    held = f"held.{quote(view)}"
+    filling.register(_ROWS, _numbered(empty, 0))
+    try:
+        filling.execute(f"CREATE TABLE {held} AS SELECT * FROM {_ROWS}")
+    except (duckdb.Error, pa.ArrowNotImplementedError) as error:
+        types = {field.name: str(field.type) for field in empty.schema}
+        raise StateError(
+            f'DuckDB has no type for a column of "{stream}" ({error}); its state cannot be shown. The columns: {types}.',
+            code="STATE_COLUMNS",
+            stream=stream,
+        ) from error
+    finally:
+        filling.unregister(_ROWS)
+    internal = (SNAPSHOT_WATERMARK, SNAPSHOT_DEGREE)
+    shown = [(at, name) for at, name in enumerate(names) if name not in internal and not name.startswith(SNAPSHOT_SEQUENCE)]
+    weight = f"c{names.index(SNAPSHOT_WEIGHT)}"
+    filling.execute(f"CREATE VIEW main.{quote(view)} AS SELECT {_listed(shown)} FROM {held} WHERE {weight} > 0")
+    if relation.sequence_by:
+        gone = [(at, name) for at, name in shown if name != SNAPSHOT_WEIGHT]
+        gone.append((names.index(SNAPSHOT_WATERMARK), SNAPSHOT_WATERMARK))
+        filling.execute(f"CREATE VIEW main.{quote(f'{view}_deleted')} AS SELECT {_listed(gone)} FROM {held} WHERE {weight} = 0")
+
+
+def _listed(columns: list[tuple[int, str]]) -> str:
+    return ", ".join(f"c{at} AS {quote(name)}" for at, name in columns)
+
+
+def _insert(filling: duckdb.DuckDBPyConnection, view: str, table: pa.Table, bucket: int) -> None:
+    filling.register(_ROWS, _numbered(table, bucket))
+    filling.execute(f"INSERT INTO held.{quote(view)} SELECT * FROM {_ROWS}")
+    filling.unregister(_ROWS)
+
+
+def _numbered(table: pa.Table, bucket: int) -> pa.Table:
+    """Return the rows with their bucket, and columns that no name of a user meets."""
+    whole = table.append_column(_BUCKET, pa.repeat(pa.scalar(bucket, pa.int32()), table.num_rows))
+    return whole.rename_columns([f"c{at}" for at in range(whole.num_columns)])

@@ -1,0 +1,50 @@
+"""The settings of Spark that our jobs need, whatever the session says otherwise.
+
+No adaptive execution (a partition is a bucket), large batches, Arrow types with 32-bit offsets, instants in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+__all__ = ["job_settings", "wanted_settings"]
+
+
+def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str, str]:
+    """Return what a job needs.
+
+    Args:
+        max_records_per_batch: rows that Spark hands to a worker at once.
+        is_routed: rows go through a route on their way.
+    """
+    wanted = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(max_records_per_batch),
+        "spark.sql.execution.arrow.useLargeVarTypes": "false",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if is_routed:
+        # A route that runs again after an executor was lost sends the same rows and another note. Spark would take that for a
+        # source that cannot be trusted, and fail the query.
+        wanted["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
+        wanted["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
+    return wanted
+
+
+@contextmanager
+def job_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Set what a job needs, and put back what was there."""
+    kept = {name: session.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, before in kept.items():
+            if before is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, before)
