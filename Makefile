@@ -42,6 +42,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles: hours, 
 	FAULTS_PROFILE=long $(PYTEST) faults -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) property_tests -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak
+	$(PY) -m property_tests.random_plans --events 20000000
 	$(PY) -m faults.spark_faults --long
 
 docs: java $(READY) ## check the documentation: every link resolves, every code block runs
