@@ -13,7 +13,7 @@ Memory: kilobytes. Cost: 5 to 20 ms an epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -164,6 +164,7 @@ class Driver:
         host: where tasks run: their mapped state is kept under this name.
         query_id: id of the query.
         on_event: told "committed" or "complete" and the epoch, the moment it is true.
+        local_state_retention_seconds: when unused local state is removed; None for never.
     """
 
     history: History
@@ -172,6 +173,7 @@ class Driver:
     host: str = "host-a"
     query_id: str = QUERY_ID
     on_event: Callable[[str, int], None] = lambda _event, _epoch: None
+    local_state_retention_seconds: int | None = None
     checkpoint: Checkpoint = field(init=False)
     output: Output = field(init=False)
     relation: Relation = field(init=False)
@@ -186,6 +188,11 @@ class Driver:
         operator.close()
         location = str(self.place.checkpoint)
         self._owner = Ownership.claim(checkpoint_folder(location), self.query_id)
+        with self._owner.tells_if_lost():
+            self._open(location, self._owner)
+        return self
+
+    def _open(self, location: str, owner: Ownership) -> None:
         self.output = self._make_output()
         self._is_open = True
         self.output.open(self.relation, self.query_id)
@@ -196,9 +203,9 @@ class Driver:
             description={"how": self.history.how},
             local_state_dir=str(self.place.local(self.host)),
             snapshot_after_bytes=_SNAPSHOT_AFTER_BYTES,
-            owner=self._owner,
+            local_state_retention_seconds=self.local_state_retention_seconds,
+            owner=owner,
         )
-        return self
 
     def run(self, epochs: Sequence[int]) -> None:
         """Run epochs, one after the other."""
@@ -207,6 +214,10 @@ class Driver:
 
     def run_epoch(self, epoch: int) -> None:
         """Run one epoch as the runner of a query does: answer, commit, publish; or publish what is committed."""
+        with nullcontext() if self._owner is None else self._owner.tells_if_lost():
+            self._run_epoch(epoch)
+
+    def _run_epoch(self, epoch: int) -> None:
         record = self.checkpoint.committed(epoch)
         if record is None:
             record = self.recorded(epoch, self.answer(epoch))

@@ -16,7 +16,9 @@ import pytest
 
 from tests.storage.object_store import ObjectStore, install
 from zset_join.checkpoint import owner
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import SILENT_SECONDS, Claim, Ownership
+from zset_join.checkpoint.record import CommitRecord
 from zset_join.errors import StateError
 from zset_join.storage.folder import Folder, open_folder
 from zset_join.storage.operations import Operation, observe
@@ -31,7 +33,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Folder:
-    return open_folder(tmp_path / "cp")
+    return open_folder(tmp_path / "cp" / "zset")
 
 
 def leave_behind(folder: Folder, *, silent_seconds: float = 0.0, **facts: Any) -> Claim:
@@ -123,6 +125,64 @@ def test_an_owner_on_another_host_that_was_silent_for_long_is_followed(folder: F
     Ownership.claim(folder, "q").release()
 
 
+BARE = {"pid_namespace": "pid:[4026531836]", "machine": "m"}
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process run outside of containers, on the machine "m"."""
+    monkeypatch.setattr(owner, "machine_of_host", lambda: BARE["machine"])
+    monkeypatch.setattr(owner, "_pid_namespace", lambda: BARE["pid_namespace"])
+
+
+def test_a_driver_that_died_with_its_machine_is_followed_at_once_after_the_reboot(folder: Folder, bare_machine: None) -> None:
+    leave_behind(folder, boot="an earlier one", **BARE)
+
+    second = Ownership.claim(folder, "q")
+    second.release()
+
+    assert second.mine.number == 2
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"host": "elsewhere"}, {"machine": "another"}, {"machine": ""}, {"pid_namespace": "pid:[4026532000]"}, {"boot": ""}],
+    ids=repr,
+)
+def test_what_is_not_surely_this_machine_is_waited_for(folder: Folder, bare_machine: None, facts: dict[str, str]) -> None:
+    leave_behind(folder, silent_seconds=20.0, **{"boot": "an earlier one", **BARE, **facts})
+
+    with pytest.raises(
+        StateError, match=r"sign of life came 2\d seconds ago; 90 seconds .* start again in (6\d|70) seconds"
+    ) as refused:
+        Ownership.claim(folder, "q")
+
+    assert refused.value.code == "CHECKPOINT_IN_USE"
+
+
+def test_a_container_is_never_taken_for_a_machine(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = {"pid_namespace": "pid:[4026532000]", "machine": "m"}
+    monkeypatch.setattr(owner, "machine_of_host", lambda: inside["machine"])
+    monkeypatch.setattr(owner, "_pid_namespace", lambda: inside["pid_namespace"])
+    leave_behind(folder, boot="an earlier one", **inside)
+
+    with pytest.raises(StateError, match="cannot be seen from this host"):
+        Ownership.claim(folder, "q")
+
+
+def test_a_claim_of_an_earlier_version_lacks_the_machine_and_one_of_a_later_version_says_more(folder: Folder) -> None:
+    claim = leave_behind(folder)
+    body = {name: value for name, value in asdict(claim).items() if name != "machine"} | {"rack": 7}
+    name = f"owners/{claim.number:010d}.json"
+    folder.remove(name)
+    folder.put_new(name, seal(body, version=2, name=name))
+
+    second = Ownership.claim(folder, "q")
+    second.release()
+
+    assert second.mine.number == 2
+
+
 def test_a_sign_of_life_that_was_cut_off_counts_for_nothing(folder: Folder) -> None:
     claim = leave_behind(folder, host="elsewhere", boot="another", silent_seconds=SILENT_SECONDS + 1)
     folder.put(f"owners/{claim.number:010d}.beat", b'{"at": 1e')
@@ -169,6 +229,25 @@ def test_a_sign_of_life_that_cannot_be_written_is_told_when_the_checkpoint_is_lo
         with pytest.raises(StateError, match=r"belongs to process .* on host elsewhere.*Input/output error"):
             first.check()
         first.release()
+
+
+def test_a_record_that_was_cleared_away_while_it_was_written_is_told_as_overtaken(local: Folder) -> None:
+    first = Ownership.claim(local, "q")
+    checkpoint = Checkpoint(str(Path(local.location).parent), query_id="q", buckets=1, description={}, owner=first)
+
+    def clear_away(operation: Operation, act: Callable[[], Any]) -> Any:
+        if operation.kind == "link" and "commits/" in (operation.target or ""):
+            follower = replace(first.mine, number=2, token="t", host="elsewhere")
+            if local.size("owners/0000000002.json") is None:
+                local.put_new("owners/0000000002.json", seal(asdict(follower), version=2, name="owners/0000000002.json"))
+            Path(operation.path).unlink()
+        return act()
+
+    with observe(clear_away), pytest.raises(StateError, match=r"belongs to process .* on host elsewhere") as refused:
+        checkpoint.commit(CommitRecord(query_id="q", epoch=0, watermark=None))
+    first.release()
+
+    assert refused.value.code == "OWNER_LOST"
 
 
 def test_a_mount_without_locks_goes_by_processes(local: Folder) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.spark.conftest import Collected, Source
 from tests.spark.test_query import Run, join_of
+from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.errors import StateError
 from zset_join.spark.offsets import offsets_digest
+from zset_join.storage.sealed import seal
 
 
 @pytest.fixture
@@ -95,3 +99,33 @@ def test_what_an_epoch_reads_has_a_digest(tmp_path: Path) -> None:
 
     assert len(set(digests)) == 3
     assert digests[2] is None
+
+
+class Overtaken(Collected):
+    """An output during whose epoch 1 another driver takes over and clears a file away."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        super().__init__()
+        self.folder = checkpoint_folder(str(checkpoint))
+
+    def write(self, epoch: int, chunks: Any) -> None:
+        super().write(epoch, chunks)
+        if epoch == 1:
+            claims = [name for name in self.folder.names("owners") if name.endswith(".json")]
+            found = self.folder.read(max(claims))
+            assert found is not None
+            body = json.loads(found.to_pybytes())["body"] | {"number": 9, "token": "t", "host": "elsewhere"}
+            self.folder.put_new("owners/0000000009.json", seal(body, version=2, name="owners/0000000009.json"))
+            raise FileNotFoundError(2, "No such file or directory", "a file that the follower removed")
+
+
+def test_a_driver_that_stumbles_after_it_was_followed_says_that_it_was(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("i", 2, 20, "ink", 1))
+    customers.add((10, "Ann", 1)).add((20, "Bob", 1))
+
+    with pytest.raises(StateError, match="on host elsewhere") as refused:
+        run(join_of(orders, customers), Overtaken(tmp_path / "checkpoint"))
+
+    assert refused.value.code == "OWNER_LOST"

@@ -11,6 +11,7 @@ is made only when the last owner is gone:
 - it let go;
 - or, on a local file system and the same boot of the host, the lock is free: the kernel frees it when a process dies;
 - or, on another file system, it was a process of this host and that process is not there any more;
+- or it was a process of this machine before the machine was started anew;
 - or its last beat is older than `SILENT_SECONDS` (other hosts; clocks must agree to a few seconds).
 
 A driver that was taken for dead and was only slow is stopped at its next commit: `check` sees the greater number. Even if both
@@ -23,13 +24,16 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import json
 import os
 import socket
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,10 @@ SILENT_SECONDS = 90.0
 _FORMAT = 2
 _FOLDER = "owners"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MACHINE = Path("/etc/machine-id")
+_PIDS_OF_A_MACHINE = "pid:[4026531836]"
+"""The namespace of processes outside of containers; Linux gives it this number on every machine."""
+_TOLD_AS_LOST = frozenset({"OWNER_LOST", "COMMITTED_TWICE", "CHECKPOINT_IN_USE"})
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _held: set[str] = set()
 """Tokens of the claims this process holds."""
@@ -65,6 +73,7 @@ class Claim:
         process_started: start time of the process as the kernel counts it, so that a number used again is not taken for it.
         pid_namespace: what `pid` is a number of.
         since: when the claim was made, in seconds since 1970.
+        machine: which installation of an operating system; empty where it does not say, and in claims of earlier versions.
     """
 
     number: int
@@ -76,6 +85,7 @@ class Claim:
     process_started: str
     pid_namespace: str
     since: float
+    machine: str = ""
 
     def describe(self) -> str:
         """Return it in words."""
@@ -88,6 +98,16 @@ def boot_of_host() -> str:
     """Return a name of this boot of the host; empty where the host does not say."""
     found = read_bytes(_BOOT)
     return "" if found is None else found.decode().strip()
+
+
+@functools.cache
+def machine_of_host() -> str:
+    """Return a name of this installation, the same after a reboot; empty where it does not say.
+
+    A digest: the file is not meant to be shown around.
+    """
+    found = read_bytes(_MACHINE)
+    return "" if not found else hashlib.blake2b(found.strip(), digest_size=16, person=b"zset_join").hexdigest()
 
 
 class Ownership:
@@ -120,18 +140,19 @@ class Ownership:
         """
         lock, has_locks = _locked(folder)
         if has_locks and lock is None:
-            raise _in_use(folder, _last_claim(folder))
+            raise _in_use(folder, _last_claim(folder), "It is alive: it holds the lock. Stop it first.")
         try:
             last = _last_claim(folder)
             if last is not None and last.query_id != query_id:
                 raise _foreign(folder, last, query_id)
-            if last is not None and _lives(folder, last, has_locks=has_locks):
-                raise _in_use(folder, last)
+            alive = "" if last is None else _why_it_may_live(folder, last, has_locks=has_locks)
+            if alive:
+                raise _in_use(folder, last, alive)
             mine = _own_claim(query_id, 1 if last is None else last.number + 1)
             try:
                 folder.put_new(_name(mine.number, "json"), seal(asdict(mine), version=_FORMAT, name=_name(mine.number, "json")))
             except FileExistsError as error:
-                raise _in_use(folder, _last_claim(folder)) from error
+                raise _in_use(folder, _last_claim(folder), "It was faster. Stop it first.") from error
             ownership = cls(folder, mine, lock)
             ownership._beat()
             ownership._remove_older()
@@ -160,6 +181,24 @@ class Ownership:
                 code="OWNER_LOST",
                 owner=None if follower is None else follower.token,
             )
+
+    @contextmanager
+    def tells_if_lost(self) -> Iterator[None]:
+        """Let whatever goes wrong inside be told as what it is, where another driver has taken over: it clears files away."""
+        try:
+            yield
+        except Exception as error:
+            if getattr(error, "code", "") not in _TOLD_AS_LOST:
+                self._tell_if_lost(error)
+            raise
+
+    def _tell_if_lost(self, error: Exception) -> None:
+        try:
+            self.check()
+        except StateError as lost:
+            raise lost from error
+        except OSError as unknown:
+            error.add_note(f"Whether another driver has taken over could not be seen: {unknown}")
 
     def release(self) -> None:
         """Let go, so that the next driver need not wait; done already is no error."""
@@ -204,17 +243,38 @@ def _locked(folder: Folder) -> tuple[FileLock | None, bool]:
         return None, False  # a mount without locks: whether the last owner lives is decided as on other file systems
 
 
-def _lives(folder: Folder, last: Claim, *, has_locks: bool) -> bool:
-    """Say whether the last owner may still be at work; the lock, where there is one, is ours."""
+def _why_it_may_live(folder: Folder, last: Claim, *, has_locks: bool) -> str:
+    """Return why the last owner may still be at work; empty when it is gone. The lock, where there is one, is ours."""
     if folder.size(_name(last.number, "over")) is not None:
-        return False
+        return ""
     same_boot = bool(last.boot) and last.boot == boot_of_host()
     if same_boot and has_locks:
-        return False
+        return ""
     if same_boot and last.host == socket.gethostname() and last.pid_namespace == _pid_namespace():
         is_this_process = last.pid == os.getpid()
-        return last.process_started == _process_started(last.pid) and (not is_this_process or last.token in _held)
-    return time.time() - _last_sign(folder, last) < SILENT_SECONDS
+        lives = last.process_started == _process_started(last.pid) and (not is_this_process or last.token in _held)
+        return "That process is alive. Stop it first." if lives else ""
+    if not same_boot and _was_on_this_machine(last):
+        return ""
+    silent_seconds = time.time() - _last_sign(folder, last)
+    if silent_seconds >= SILENT_SECONDS:
+        return ""
+    return (
+        "Whether it is alive cannot be seen from this host, boot and container. Its last sign of life came "
+        f"{max(silent_seconds, 0):.0f} seconds ago; {SILENT_SECONDS:.0f} seconds of silence are waited for. Stop it, or if it "
+        f"is dead, start again in {SILENT_SECONDS - silent_seconds:.0f} seconds."
+    )
+
+
+def _was_on_this_machine(claim: Claim) -> bool:
+    """Say whether a claim of another boot was made on this very machine, so that its process went with that boot.
+
+    One sign alone does not do: host names repeat, and copies of an image share the machine's name. Containers share both and
+    move from machine to machine, so for them the answer is no.
+    """
+    ours = (socket.gethostname(), machine_of_host(), _pid_namespace())
+    has_boots = bool(claim.boot) and bool(boot_of_host()) and bool(claim.machine)
+    return has_boots and (claim.host, claim.machine, claim.pid_namespace) == ours and ours[2] == _PIDS_OF_A_MACHINE
 
 
 def _last_sign(folder: Folder, claim: Claim) -> float:
@@ -239,6 +299,7 @@ def _own_claim(query_id: str, number: int) -> Claim:
         process_started=_process_started(os.getpid()),
         pid_namespace=_pid_namespace(),
         since=time.time(),
+        machine=machine_of_host(),
     )
 
 
@@ -252,7 +313,8 @@ def _last_claim(folder: Folder) -> Claim | None:
         found = folder.read(name)
     try:
         body: dict[str, Any] = unseal(found.to_pybytes(), version=_FORMAT, name=name)
-        return Claim(**body)
+        known = {field.name for field in fields(Claim)}
+        return Claim(**{key: value for key, value in body.items() if key in known})  # a later version may say more
     except (ValueError, TypeError) as error:
         raise StateError(
             f"the owner record {folder.uri(name)} cannot be read ({error}). Make sure that no driver runs on this checkpoint, "
@@ -276,12 +338,11 @@ def _name(number: int, kind: str) -> str:
     return f"{_FOLDER}/{number:010d}.{kind}"
 
 
-def _in_use(folder: Folder, claim: Claim | None) -> StateError:
+def _in_use(folder: Folder, claim: Claim | None, why: str) -> StateError:
     told = "another driver that is just starting" if claim is None else claim.describe()
     return StateError(
         f"the checkpoint {folder.location} is in use by {told}; two drivers on one checkpoint would undo each other's work. "
-        "Stop that one first. If it is dead: on the same host it is followed at once, on another host "
-        f"{SILENT_SECONDS:.0f} seconds after its last sign of life.",
+        f"{why}",
         code="CHECKPOINT_IN_USE",
         owner=None if claim is None else claim.token,
         location=folder.location,

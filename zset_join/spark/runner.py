@@ -119,7 +119,8 @@ class EpochRunner:
         # Claimed first: nothing is opened that another driver may be using.
         self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id)
         try:
-            self._open(query_id)
+            with self._owner.tells_if_lost():
+                self._open(query_id)
         except BaseException:
             self.close()
             raise
@@ -156,7 +157,7 @@ class EpochRunner:
             ZsetJoinError: whatever is wrong with input, state or output; the epoch is not committed, or not in the output.
         """
         try:
-            with self.lock:
+            with self.lock, self._owned().tells_if_lost():
                 self._run(batch, epoch)
         except BaseException as error:
             self.error = error
@@ -218,6 +219,11 @@ class EpochRunner:
         if self.checkpoint is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
         return self.checkpoint
+
+    def _owned(self) -> Ownership:
+        if self._owner is None:
+            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+        return self._owner
 
     def _evaluate(self, batch: DataFrame, tick: Tick, seconds: dict[str, float]) -> CommitRecord:
         """Answer an epoch with one Spark job."""
