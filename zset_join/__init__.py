@@ -1,10 +1,11 @@
-"""Maintain the join of two changing tables, inside or outside Spark.
+"""Maintain the join of two changing tables, and what is computed from it, inside or outside Spark.
 
 `import zset_join` brings the in-process engine and needs neither Spark nor Java; the streaming API is `zset_join.spark`.
 """
 
 from __future__ import annotations
 
+from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import (
     BadInputError,
     KeyTypeError,
@@ -16,15 +17,23 @@ from zset_join.errors import (
     WeightOverflowError,
     ZsetJoinError,
 )
+from zset_join.operators.aggregate import Aggregate
+from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
+from zset_join.operators.select import Select
+from zset_join.operators.union import Union
+from zset_join.operators.where import Where
 from zset_join.protocol import Operator
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = [
+    "Aggregate",
+    "AggregateCall",
     "BadInputError",
     "ChangelogMode",
+    "Distinct",
     "HashJoin",
     "KeyTypeError",
     "Operator",
@@ -32,10 +41,13 @@ __all__ = [
     "PlanError",
     "Relation",
     "ResourceError",
+    "Select",
     "SinkError",
     "StateError",
     "Tick",
+    "Union",
     "WeightOverflowError",
+    "Where",
     "ZSet",
     "ZsetJoinError",
 ]

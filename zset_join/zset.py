@@ -11,7 +11,7 @@ Source: the Z-sets of DBSP (Budiu et al., VLDB 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,14 @@ class ZSet:
         if kept.all() and len(first) == len(self):
             return self
         return ZSet(take_rows(self.rows, first[kept]), sums[kept])
+
+    def tidy_chunks(self, rows: int) -> Iterator[ZSet]:
+        """Yield every distinct row once, retractions first, in chunks of at most so many rows. Cost: as `consolidated`."""
+        made = self.consolidated()
+        order = np.concatenate([np.flatnonzero(made.weights < 0), np.flatnonzero(made.weights > 0)])
+        for begin in range(0, len(order), rows):
+            chosen = order[begin : begin + rows]
+            yield ZSet(take_rows(made.rows, chosen), made.weights[chosen])
 
     def total_weight(self) -> int:
         """Return the sum of the weights, exact whatever its size."""

@@ -327,6 +327,14 @@ class GroupState:
             self._arena.record_bytes() + self._arena.heap_bytes() + self._table.table_bytes() + self._scratch.resident_bytes()
         )
 
+    def is_current(self) -> bool:
+        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        return self._arena.is_current() and self._arena.header[s.H_DIRTY] == 0 and self._table.is_current()
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays, which are not part of the state."""
+        return self._scratch.resident_bytes()
+
     def close(self) -> None:
         """Unmap everything."""
         self._table.close()

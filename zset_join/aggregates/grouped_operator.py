@@ -132,6 +132,14 @@ class GroupedOperator:
         """Return counts: groups, state bytes, rows that were rejected so far."""
         return {**self._totals, "groups": self._input.state.groups, "groups_bytes": self.resident_bytes()}
 
+    def is_current(self) -> bool:
+        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        return self._input.state.is_current()
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays, which are not part of the state."""
+        return self._input.state.working_bytes()
+
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None

@@ -81,11 +81,7 @@ class StatelessOperator(ABC):
         kept = self._without_bad_rows(tick, deltas)
         if not any(len(delta) for delta in kept):
             return
-        made = self.mapped(kept).consolidated()
-        order = np.concatenate([np.flatnonzero(made.weights < 0), np.flatnonzero(made.weights > 0)])
-        for begin in range(0, len(order), self._chunk_rows):
-            chosen = order[begin : begin + self._chunk_rows]
-            yield ZSet(take_rows(made.rows, chosen), made.weights[chosen])
+        yield from self.mapped(kept).tidy_chunks(self._chunk_rows)
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """End the epoch.

@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-__all__ = ["job_settings", "wanted_settings"]
+__all__ = ["all_rows_settings", "job_settings", "wanted_settings"]
+
+_EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+_PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
 
 
 def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str, str]:
@@ -18,7 +21,7 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
 
     Args:
         max_records_per_batch: rows that Spark hands to a worker at once.
-        is_routed: rows go through a route on their way.
+        is_routed: rows go through a route on their way, or to an aggregate.
     """
     wanted = {
         "spark.sql.adaptive.enabled": "false",
@@ -32,6 +35,15 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
         wanted["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
         wanted["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
     return wanted
+
+
+def all_rows_settings(session: SparkSession) -> dict[str, str]:
+    """Return what a job needs besides whose tasks have filters of Spark behind them.
+
+    Where no row can pass a condition, Spark would leave out everything before it: the tasks, their logs and notes.
+    """
+    excluded = session.conf.get(_EXCLUDED_RULES, "")
+    return {_EXCLUDED_RULES: ",".join(filter(None, (excluded, _PRUNE_FILTERS)))}
 
 
 @contextmanager

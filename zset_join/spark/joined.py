@@ -3,28 +3,35 @@
 `on` follows PySpark: one name or a list of names both sides have (the output then shows them once, first), or pairs of
 names when they differ. A condition over both rows beside the keys is a tree from `zset_join.expressions`; text is not
 accepted, so nothing a user writes is ever evaluated as code.
+
+What is done with the joined rows has PySpark's names as well: `where`, `select`, `withColumn` and their like take Spark's own
+expressions (`row_steps`), `groupBy(...).agg(...)` aggregates (`grouped`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructType
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, explain, join_type, needs_route
 from zset_join.relation import Relation
-from zset_join.spark.operators import output_relation
+from zset_join.spark.names import column_named, names_clash
+from zset_join.spark.operators import AggregateNode, output_relation
+from zset_join.spark.row_steps import Transform, row_step
 from zset_join.spark.schemas import spark_schema
+from zset_join.spark.stages import AggregateStep, Segment, Step, segments_of
 from zset_join.spark.streams import ChangeStream
 
 if TYPE_CHECKING:
+    from zset_join.spark.grouped import AggregateExpression, GroupedStream
     from zset_join.spark.writer import JoinStreamWriter
 
 __all__ = ["JoinedStream", "join"]
@@ -32,36 +39,55 @@ __all__ = ["JoinedStream", "join"]
 
 @dataclass(frozen=True, kw_only=True)
 class JoinedStream:
-    """A join that can be started with `writeStream`; made by `ChangeStream.join`.
+    """A join, and what is done with its rows, that can be started with `writeStream`; made by `ChangeStream.join`.
+
+    Every method returns another view and leaves this one as it is.
 
     Args:
         left: the left stream.
         right: the right stream.
         node: the checked description of the join.
+        steps: what is done with its rows, in order.
     """
 
     left: ChangeStream
     right: ChangeStream
     node: JoinNode = field(repr=False)
+    steps: tuple[Step, ...] = field(default=(), repr=False)
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self.left.dataframe.sparkSession
 
     @cached_property
-    def output(self) -> Relation:
-        """Return the columns of the answer, without those that only order the inputs."""
+    def join_output(self) -> Relation:
+        """Return the columns of the join itself, without those that only order the inputs."""
         return output_relation(self.node)
 
     @property
+    def output(self) -> Relation:
+        """Return the columns of the view, and its key where it has one."""
+        return self.steps[-1].relation if self.steps else self.join_output
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the steps, cut at the aggregates."""
+        return segments_of(self.join_output, self.steps)
+
+    @property
     def arrow_schema(self) -> pa.Schema:
-        """Return the columns of the join, as Arrow types."""
+        """Return the columns of the view, as Arrow types."""
         return self.output.schema
 
     @property
     def schema(self) -> StructType:
-        """Return the columns of the join, as Spark types; an output adds its weight or row kind."""
+        """Return the columns of the view, as Spark types; an output adds its weight or row kind."""
         return spark_schema(self.output.schema)
 
     @property
     def columns(self) -> list[str]:
-        """Return the names of the columns of the join."""
+        """Return the names of the columns of the view."""
         return list(self.output.schema.names)
 
     @property
@@ -71,13 +97,143 @@ class JoinedStream:
 
         return JoinStreamWriter(self)
 
+    def where(self, condition: str | Column) -> JoinedStream:
+        """Keep the rows that fulfil a condition; behind `agg` it is HAVING.
+
+        Args:
+            condition: SQL text or a Column.
+
+        Raises:
+            PlanError: Spark cannot make sense of it, or it depends on more than the row.
+        """
+        return self._then(f"where({condition})", lambda rows, _: rows.where(condition))
+
+    def filter(self, condition: str | Column) -> JoinedStream:
+        """Keep the rows that fulfil a condition, as `where`."""
+        return self.where(condition)
+
+    def select(self, *columns: Any) -> JoinedStream:
+        """Choose and compute columns: names, Columns, or a list of them, as `DataFrame.select` takes them.
+
+        Raises:
+            PlanError: as `where`; or the view would have no column, or two of one name.
+        """
+        chosen = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        shown = ", ".join(map(str, chosen))
+        return self._then(f"select({shown})", lambda rows, kept: rows.select(*chosen, *map(column_named, kept)))
+
+    def selectExpr(self, *expressions: str) -> JoinedStream:  # noqa: N802 - the name PySpark users type
+        """Choose and compute columns given as SQL text.
+
+        Raises:
+            PlanError: as `select`.
+        """
+        return self._then(f"selectExpr{expressions}", lambda rows, kept: rows.selectExpr(*expressions, *kept))
+
+    def withColumn(self, name: str, column: Column) -> JoinedStream:  # noqa: N802 - the name PySpark users type
+        """Add a computed column, or replace the one of that name.
+
+        Raises:
+            PlanError: as `where`.
+        """
+        return self._then(f"withColumn({name!r}, {column})", lambda rows, _: rows.withColumn(name, column))
+
+    def withColumns(self, columns: Mapping[str, Column]) -> JoinedStream:  # noqa: N802 - the name PySpark users type
+        """Add or replace several computed columns.
+
+        Raises:
+            PlanError: as `where`.
+        """
+        return self._then(f"withColumns({dict(columns)})", lambda rows, _: rows.withColumns(dict(columns)))
+
+    def withColumnRenamed(self, existing: str, new: str) -> JoinedStream:  # noqa: N802 - the name PySpark users type
+        """Give a column another name.
+
+        Raises:
+            PlanError: there is no such column, or the new name is taken.
+        """
+        self._check_columns([existing], "withColumnRenamed")
+        return self._then(f"withColumnRenamed({existing!r}, {new!r})", lambda rows, _: rows.withColumnRenamed(existing, new))
+
+    def drop(self, *columns: str) -> JoinedStream:
+        """Leave out columns.
+
+        Raises:
+            PlanError: there is no such column, or none would be left.
+        """
+        self._check_columns(columns, "drop")
+        kept = [name for name in self.columns if name not in columns]
+        return self._then(f"drop{columns}", lambda rows, also: rows.select(*map(column_named, [*kept, *also])))
+
+    def groupBy(self, *columns: Any) -> GroupedStream:  # noqa: N802 - the name PySpark users type
+        """Group the rows, for `.agg(...)`.
+
+        Args:
+            columns: names or Columns, or a list of them.
+
+        Raises:
+            PlanError: a column that is not there, or cannot be grouped by.
+        """
+        from zset_join.spark.grouped import GroupedStream
+
+        return GroupedStream.of(self, columns)
+
+    groupby = groupBy
+
+    def agg(self, *expressions: AggregateExpression | Column | Mapping[str, str]) -> JoinedStream:
+        """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
+        return self.groupBy().agg(*expressions)
+
+    def distinct(self) -> JoinedStream:
+        """Return every distinct row once; it stays as long as a copy of it is there.
+
+        Raises:
+            KeyTypeError: a column without equality, such as a map.
+        """
+        return self.then(AggregateStep(node=AggregateNode(source=self.output, group_by=tuple(self.columns), calls=())))
+
+    def then(self, step: Step) -> JoinedStream:
+        """Return the view with one more step."""
+        made = replace(self, steps=(*self.steps, step))
+        _check_names(made.columns)  # making the output checks the step as well
+        return made
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return a JSON-ready description; a checkpoint refuses a query whose description differs."""
+        described = self.node.fingerprint()
+        return {**described, "steps": [list(step.description) for step in self.steps]} if self.steps else described
+
     def explain(self) -> None:
-        """Print what the join will do and what it must remember, as DataFrame.explain does."""
+        """Print what the query will do and what it must remember, as DataFrame.explain does."""
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def explanation(self, *, buckets: int | None = None, output: str | None = None) -> str:
         """Return what `explain` prints."""
-        return explain(self.node, buckets=buckets, output=output)
+        lines = [] if output is None else [f"Output to {output}"]
+        if self.steps:
+            key = ", ".join(self.output.primary_key)
+            lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")
+        for depth, step in enumerate(reversed(self.steps)):
+            branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
+            lines.append(f"{branch}{step.title}")
+            if isinstance(step, AggregateStep):
+                lines += [f"{'   ' * depth}   {line}" for line in step.memory(buckets)]
+        joined = explain(self.node, buckets=buckets).splitlines()
+        indent = "   " * len(self.steps)
+        joined = [f"{indent[3:]}└─ {joined[0]}", *(f"{indent}{line}" for line in joined[1:])] if self.steps else joined
+        return "\n".join([*lines, *joined])
+
+    def _then(self, call: str, transform: Transform) -> JoinedStream:
+        return self.then(row_step(self.session, self.output, call, transform))
+
+    def _check_columns(self, names: Sequence[str], call: str) -> None:
+        missing = [name for name in names if name not in self.columns]
+        if missing:
+            raise PlanError(
+                f"{call}: there is no column {missing} here; the columns are {self.columns}.",
+                code="UNKNOWN_COLUMN",
+                missing=missing,
+            )
 
 
 def join(
@@ -128,12 +284,10 @@ def join(
 
 
 def _check_names(columns: list[str]) -> None:
-    lowered = [name.lower() for name in columns]
-    clashing = sorted(name for name in columns if lowered.count(name.lower()) > 1)
+    clashing = names_clash(columns)
     if clashing:
         raise PlanError(
-            f"the join would have the columns {clashing}, which differ only by case; Spark takes them for one. Rename one "
-            "before the join.",
+            f"the view would have the columns {clashing}, which differ only by case; Spark takes them for one. Rename one.",
             code="OUTPUT_NAMES",
             columns=clashing,
         )

@@ -27,10 +27,13 @@ from zset_join.zset import ZSet
 __all__ = [
     "NOTE_FLAG",
     "REJECTED",
+    "WEIGHT",
     "Arrivals",
     "SlotLayout",
+    "as_type",
     "collect_arrivals",
     "collect_rows",
+    "fitted_batch",
     "make_layout",
     "pack_notes",
     "pack_rows",
@@ -39,6 +42,8 @@ __all__ = [
 
 NOTE_FLAG = -1
 REJECTED = 2
+WEIGHT = "__weight"
+"""The column of a weight, where rows have the names that users gave their columns."""
 _ORDER_BITS = 33
 _ROWS_PER_PIECE = 64
 
@@ -135,7 +140,7 @@ def pack_rows(rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: i
     }
     for position, slot in enumerate(layout.slots[side]):
         columns[f"s{slot}"] = rows.rows.column(position)
-    return _travelling(columns, count, layout)
+    return fitted_batch(travelling_schema(layout), columns, count)
 
 
 def pack_notes(lines: Sequence[str], layout: SlotLayout) -> pa.RecordBatch:
@@ -147,12 +152,12 @@ def pack_notes(lines: Sequence[str], layout: SlotLayout) -> pa.RecordBatch:
         "order": pa.array(np.zeros(count, np.int64)),
         "note": pa.array(lines, pa.string()),
     }
-    return _travelling(columns, count, layout)
+    return fitted_batch(travelling_schema(layout), columns, count)
 
 
-def _travelling(columns: Mapping[str, pa.Array], count: int, layout: SlotLayout) -> pa.RecordBatch:
-    schema = travelling_schema(layout)
-    arrays = [_as_type(columns.get(field.name, pa.nulls(count, field.type)), field.type) for field in schema]
+def fitted_batch(schema: pa.Schema, columns: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    """Return columns in the order and the types of a schema, NULL where there is none."""
+    arrays = [as_type(columns.get(field.name, pa.nulls(count, field.type)), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -260,10 +265,11 @@ def _side_rows(rows: pa.RecordBatch | None, layout: SlotLayout, side: int) -> ZS
     if rows is None:
         return ZSet.empty(schema)
     names: Sequence[str] = layout.names
-    columns = [_as_type(rows.column(names[slot]), kind) for slot, kind in zip(layout.slots[side], schema.types, strict=True)]
+    columns = [as_type(rows.column(names[slot]), kind) for slot, kind in zip(layout.slots[side], schema.types, strict=True)]
     weights = np.asarray(rows.column("weight"), dtype=np.int64)
     return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), weights)
 
 
-def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return a column in a type it can be cast to."""
     return column if column.type == kind else column.cast(kind)

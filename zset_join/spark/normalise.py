@@ -24,11 +24,12 @@ from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.baseline import union
 from zset_join.spark.layout import NOTE_FLAG, REJECTED, SlotLayout, make_layout
+from zset_join.spark.names import quoted
 from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
 
-__all__ = ["TaggedStream", "join_bucket", "route_bucket", "tag"]
+__all__ = ["TaggedStream", "hash_bucket", "join_bucket", "route_bucket", "tag"]
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -87,7 +88,7 @@ def _tag_side(
     buckets: int,
 ) -> DataFrame:
     names = stream.schema.names
-    columns = {name: F.col(_quoted(name)) for name in names}
+    columns = {name: F.col(quoted(name)) for name in names}
     flag = F.lit(side).cast("byte")
     if stream.may_reject:
         flag = F.when(F.col(REJECT).isNotNull(), F.lit(side + REJECTED)).otherwise(F.lit(side)).cast("byte")
@@ -106,7 +107,7 @@ def _tag_side(
 def _first_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:
     source = node.sides[side]
     if isinstance(source, RouteNode):
-        return _modulo([columns[name] for name in source.relation.primary_key], buckets)
+        return hash_bucket([columns[name] for name in source.relation.primary_key], buckets)
     return _join_bucket(node, side, columns, buckets)
 
 
@@ -129,19 +130,19 @@ def join_bucket(layout: SlotLayout, node: JoinNode, buckets: int) -> Column:
 def route_bucket(layout: SlotLayout, primary_key: Sequence[str], buckets: int) -> Column:
     """Return the bucket of the primary key of rows in slots that are all of one side; notes go to bucket 0."""
     slots = dict(zip(layout.schemas[0].names, layout.slots[0], strict=True))
-    by_key = _modulo([F.col(f"s{slots[name]}") for name in primary_key], buckets)
+    by_key = hash_bucket([F.col(f"s{slots[name]}") for name in primary_key], buckets)
     return F.when(F.col("flag") == NOTE_FLAG, F.lit(0)).otherwise(by_key).cast("int").alias("bucket")
 
 
 def _join_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:
     relation = node.sides[side].relation
     key = [columns[pair[side]].cast(kind) for pair, kind in zip(node.key_pairs, _common_types(node), strict=True)]
-    by_key = _modulo(key, buckets)
+    by_key = hash_bucket(key, buckets)
     equal = [columns[pair[side]] for pair, safe in zip(node.key_pairs, node.null_safe, strict=True) if not safe]
     if not equal:
         return by_key
     cannot_match = reduce(lambda found, column: found | column, [column.isNull() for column in equal])
-    return F.when(cannot_match, _modulo(_identity(relation, columns), buckets)).otherwise(by_key).cast("int")
+    return F.when(cannot_match, hash_bucket(_identity(relation, columns), buckets)).otherwise(by_key).cast("int")
 
 
 def _identity(relation: Relation, columns: Mapping[str, Column]) -> list[Column]:
@@ -163,7 +164,8 @@ def _common_types(node: JoinNode) -> list[DataType | str]:
     return types
 
 
-def _modulo(columns: Sequence[Column], buckets: int) -> Column:
+def hash_bucket(columns: Sequence[Column], buckets: int) -> Column:
+    """Return the bucket of what is equal in some columns."""
     return F.pmod(F.hash(*columns), F.lit(buckets)).cast("int")
 
 
@@ -179,7 +181,3 @@ def _holds_map(kind: pa.DataType) -> bool:
     if pa.types.is_map(kind):
         return True
     return any(_holds_map(kind.field(position).type) for position in range(kind.num_fields))
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""The one place where a node of the plan becomes an operator.
+"""The one place where a node of the plan, or an aggregate behind it, becomes an operator.
 
 A side may carry hidden columns that only order its changes. The join keeps them and shows them like any other; what leaves
 a task is the projection on the visible ones. It follows that a change of the sequence alone is shown as a retraction and an
@@ -9,19 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
 
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.bucket import DurableOperator
 from zset_join.config import BadInputPolicy, BufferLimit
+from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
 
-__all__ = ["NO_LIMIT", "OperatorOptions", "join_builder", "output_relation", "project", "route_builder"]
+__all__ = [
+    "NO_LIMIT",
+    "AggregateNode",
+    "OperatorOptions",
+    "aggregate_builder",
+    "join_builder",
+    "output_relation",
+    "project",
+    "route_builder",
+]
 
 NO_LIMIT = BufferLimit(max_bytes=0)
 
@@ -34,6 +47,60 @@ class OperatorOptions:
     tombstone_retention_seconds: int = 2 * 86400
     chunk_rows: int = 65536
     buffer_limit: BufferLimit = NO_LIMIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateNode:
+    """Describe an aggregate; it travels to the workers.
+
+    Args:
+        source: what is aggregated.
+        group_by: the key columns; none for one global row.
+        calls: the other columns.
+    """
+
+    source: Relation
+    group_by: tuple[str, ...]
+    calls: tuple[AggregateCall, ...]
+
+    @cached_property
+    def is_partial(self) -> bool:
+        """Say whether sums are what travels to it, not rows."""
+        return Preaggregation(self.source, self.group_by, self.calls).is_partial
+
+    @cached_property
+    def travelling(self) -> Relation:
+        """Return what travels to it: partial lines, or the columns that it reads. The key columns come first."""
+        return Preaggregation(self.source, self.group_by, self.calls).relation
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return its answer: the key columns, which identify a row, and a column per call.
+
+        Raises:
+            PlanError: columns or types that cannot be grouped or aggregated.
+        """
+        made = Aggregate(self.source, self.group_by, self.calls)
+        try:
+            return made.output
+        finally:
+            made.close()
+
+
+def aggregate_builder(node: AggregateNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
+    """Return what makes an aggregate of what `Preaggregation` leaves, over a directory, or in memory when given None."""
+
+    def build(directory: str | None) -> DurableOperator:
+        return Aggregate(
+            node.source if node.is_partial else node.travelling,
+            node.group_by,
+            node.calls,
+            preaggregated=node.is_partial,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+        )
+
+    return build
 
 
 def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:

@@ -8,6 +8,7 @@
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
 | `state` | what the join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
 | `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
+| `aggregates` | per aggregate behind the join, by its stage: `groups` before the epoch, bytes, `buckets`; absent without one |
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
 | `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
 | `rebuilt_buckets` | buckets whose local state was there and could not be used |
@@ -110,11 +111,8 @@ def epoch_counts(
         statistics: the newest counts of every bucket, by "stage/bucket".
         routed: some side goes through a route first.
     """
-    state: dict[str, int] = {}
-    joined = [counts for key, counts in statistics.items() if key.startswith(f"{JOIN_STAGE}/")]
-    for counts in joined:
-        for name, value in counts.items():
-            state[name] = state.get(name, 0) + value
+    stages = sorted({key.partition("/")[0] for key in statistics})
+    aggregates = {stage: _summed(statistics, stage) for stage in stages if stage.startswith("aggregate-")}
     first = [first_notes(notes, side, routed=routed) for side in (0, 1)]
     fan_outs = [note.fan_out for note in notes if note.fan_out is not None]
     warm = [note.is_warm for note in notes if note.is_warm is not None]
@@ -127,7 +125,8 @@ def epoch_counts(
         "delta_rows": sum(part.file.rows for part in record.parts),
         "retractions": sum(part.retractions for part in record.parts),
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
-        "state": {"buckets": len(joined), **state},
+        "state": _summed(statistics, JOIN_STAGE),
+        **({"aggregates": aggregates} if aggregates else {}),
         "log_bytes": sum(history.log_bytes for history in histories),
         "snapshot_bytes": sum(history.snapshot.bytes for history in histories if history.snapshot is not None),
         "locality": {
@@ -137,6 +136,16 @@ def epoch_counts(
         },
         "rebuilt_buckets": sum(note.was_rebuilt for note in notes),
     }
+
+
+def _summed(statistics: Mapping[str, Mapping[str, int]], stage: str) -> dict[str, int]:
+    """Return the counts of a stage, added up over its buckets, and their number."""
+    buckets = [counts for key, counts in statistics.items() if key.partition("/")[0] == stage]
+    state: dict[str, int] = {"buckets": len(buckets)}
+    for counts in buckets:
+        for name, value in counts.items():
+            state[name] = state.get(name, 0) + value
+    return state
 
 
 def stage_seconds(notes: Sequence[TaskNote]) -> dict[str, float]:

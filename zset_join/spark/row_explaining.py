@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from zset_join.checkpoint.row_history import RowHistory, RowQuestion
-from zset_join.errors import StateError
+from zset_join.errors import OptionError, StateError
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.operators import join_builder
 from zset_join.spark.progress import JOIN_STAGE
@@ -27,9 +27,15 @@ def explain_row(joined: JoinedStream, runner: EpochRunner, row: Mapping[str, Any
         most_rows: rows to report at most.
 
     Raises:
-        OptionError: `ROW_QUESTION`.
+        OptionError: `ROW_QUESTION`; or the view does more than join.
         StateError: the checkpoint cannot be read.
     """
+    if joined.steps:
+        raise OptionError(
+            "explain_row answers for the rows of a join; this view does more with them "
+            f"({', '.join(step.title for step in joined.steps)}). Run the join alone as a query of its own, and ask there.",
+            code="ROW_QUESTION",
+        )
     node = joined.node
     left, right = node.left.relation, node.right.relation
     _, sources = joined_schema(left, right, node.how, using=node.using, output_names=None)

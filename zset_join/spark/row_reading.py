@@ -18,10 +18,12 @@ from pyspark.sql.types import IntegralType, StringType
 
 from zset_join.errors import PlanError
 from zset_join.relation import ChangelogMode
+from zset_join.spark.layout import WEIGHT
+from zset_join.spark.names import quoted
 
 __all__ = ["RAW", "REJECT", "WEIGHT", "RowOperation", "RowReading", "deletes_where", "row_kinds_in", "weights_in"]
 
-WEIGHT, REJECT, RAW = "__weight", "__reject", "__raw"
+REJECT, RAW = "__reject", "__raw"
 _INSERTS = ("+i", "i", "insert", "+u", "u", "update_after", "update_postimage")
 _RETRACTIONS = ("-d", "d", "delete")
 _OLD_ROWS = ("-u", "update_before", "update_preimage")
@@ -82,7 +84,7 @@ class RowReading:
         raw = nothing if operation.raw is None else F.when(reject.isNotNull(), operation.raw.cast("string"))
         rows = df if operation.kept is None else df.where(operation.kept)
         return rows.select(
-            *(F.col(_quoted(column)) for column in self.columns),
+            *(F.col(quoted(column)) for column in self.columns),
             *(expression.alias(column) for column, expression in self.hidden.items()),
             operation.weight.alias(WEIGHT),
             reject.alias(REJECT),
@@ -128,7 +130,7 @@ def weights_in(df: DataFrame, name: str, column: str) -> RowOperation:
             name=name,
             column=column,
         )
-    given = F.col(_quoted(column)).cast("long")
+    given = F.col(quoted(column)).cast("long")
     return RowOperation(
         weight=F.coalesce(given, F.lit(0).cast("long")),
         reject=F.when(given.isNull(), F.lit("NULL_WEIGHT")),
@@ -158,7 +160,7 @@ def row_kinds_in(df: DataFrame, name: str, column: str, *, is_keyed: bool) -> Ro
             name=name,
             column=column,
         )
-    raw = F.col(_quoted(column))
+    raw = F.col(quoted(column))
     told = F.lower(F.trim(raw))
     gone = _RETRACTIONS if is_keyed else _RETRACTIONS + _OLD_ROWS
     weight = F.when(told.isin(*_INSERTS), F.lit(1)).when(told.isin(*gone), F.lit(-1)).otherwise(F.lit(0))
@@ -174,7 +176,3 @@ def row_kinds_in(df: DataFrame, name: str, column: str, *, is_keyed: bool) -> Ro
 
 def _one_more_row() -> RowOperation:
     return RowOperation(weight=F.lit(1).cast("long"))
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"

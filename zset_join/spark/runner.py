@@ -35,7 +35,8 @@ from zset_join.plan import RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer
-from zset_join.spark.job_settings import job_settings, wanted_settings
+from zset_join.spark.deliveries import Delivery
+from zset_join.spark.job_settings import all_rows_settings, job_settings, wanted_settings
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.layout import travelling_schema
 from zset_join.spark.locality import Locality
@@ -47,6 +48,7 @@ from zset_join.spark.outputs import Output
 from zset_join.spark.progress import JOIN_STAGE, ProgressLog, epoch_counts, first_notes, route_stage, stage_seconds
 from zset_join.spark.quarantine import reveal
 from zset_join.spark.schemas import spark_schema
+from zset_join.spark.stages import EpochPlan, check_stages, stage_order
 from zset_join.spark.tasks import AnswerAgainTask, JoinTask, RouteTask
 from zset_join.tick import Tick
 
@@ -105,7 +107,10 @@ class EpochRunner:
             buffer_limit=self.buffer.operator_limit,
         )
         self._order = F.monotonically_increasing_id()
-        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=tagged.second_bucket is not None)
+        is_routed = tagged.second_bucket is not None or len(joined.segments) > 1
+        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=is_routed)
+        if any(segment.steps for segment in joined.segments):
+            self._wanted |= all_rows_settings(joined.session)
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
 
@@ -126,7 +131,7 @@ class EpochRunner:
             raise
 
     def _open(self, query_id: str) -> None:
-        given = {**self._joined.node.fingerprint(), **self.buffer.description()}
+        given = {**self._joined.fingerprint(), **self.buffer.description()}
         location = self._options.checkpoint_location
         description = settle(given, stored_description(location), is_loaded=has_commits(location))
         self._output.open(self.relation, query_id)
@@ -258,7 +263,8 @@ class EpochRunner:
             schema = spark_schema(travelling_schema(self._tagged.layout))
             rows = rows.mapInArrow(route, schema).select("*", self._tagged.second_bucket)
             rows = self._locality.pin(rows.repartitionById(self._buckets, F.col("bucket")))
-        return rows.mapInArrow(self._join_task(self._join_context(tick)), "note string")
+        context = self._join_context(tick)
+        return self._plan(tick).notes_behind(rows, lambda delivery: self._join_task(delivery, context))
 
     def _join_context(self, tick: Tick) -> StageContext:
         checkpoint = self._opened()
@@ -269,25 +275,43 @@ class EpochRunner:
         """Answer a committed epoch from its logged input, with one Spark job."""
         checkpoint = self._opened()
         started = time.perf_counter()
-        context, buckets = (
-            checkpoint.stage(JOIN_STAGE, Tick(record.epoch, record.watermark)),
-            checkpoint.buckets_of(record.epoch),
-        )
-        task = self._join_task(replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset()))
+        tick = Tick(record.epoch, record.watermark)
+        plan, last, buckets = self._plan(tick), self._joined.segments[-1], checkpoint.buckets_of(record.epoch)
+        context = checkpoint.stage(last.source_stage, tick)
+        context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
         logs: dict[int, LogEntry] = {}
         for key, history in record.histories.items():
             stage, _, bucket = key.partition("/")
-            if stage == JOIN_STAGE and history.logs and history.logs[-1].first_epoch == record.epoch:
+            if stage == last.source_stage and history.logs and history.logs[-1].first_epoch == record.epoch:
                 logs[int(bucket)] = history.logs[-1]
-        again = AnswerAgainTask(task=task, logs=logs)
+
+        def again(delivery: Delivery) -> AnswerAgainTask:
+            made = plan.aggregate_task(last.number, delivery, context) if last.number else self._join_task(delivery, context)
+            return AnswerAgainTask(task=made, logs=logs)
+
         with job_settings(session, self._wanted):
-            lines = session.range(0, buckets, 1, buckets).mapInArrow(again, "note string").collect()
+            rows = session.range(0, buckets, 1, buckets)
+            lines = plan.notes_behind(rows, again, first=last.number).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
+        self._raise_first(notes)
         seconds["job"] = time.perf_counter() - started
         return replace(record, parts=tuple(part for note in notes for part in note.parts))
 
-    def _join_task(self, context: StageContext) -> JoinTask:
-        return JoinTask(context=context, output=self.relation.schema, parts=self._output.parts, **self._shared(context.tick))
+    def _plan(self, tick: Tick) -> EpochPlan:
+        return EpochPlan(
+            segments=self._joined.segments,
+            checkpoint=self._opened(),
+            tick=tick,
+            buckets=self._buckets,
+            options=self.operator_options,
+            parts=self._output.parts,
+            local_state_dir=self._options.local_state_dir,
+            pin=self._locality.pin,
+        )
+
+    def _join_task(self, delivery: Delivery, context: StageContext) -> JoinTask:
+        rows = self._joined.join_output.schema
+        return JoinTask(context=context, output=rows, delivery=delivery, **self._shared(context.tick))
 
     def _shared(self, tick: Tick) -> dict[str, Any]:
         """Return what all tasks are told."""
@@ -308,10 +332,8 @@ class EpochRunner:
 
     def _check(self, notes: Sequence[TaskNote], epoch: int) -> None:
         """Raise what a task reported; count rows in against rows applied and quarantined."""
-        for note in sorted(notes, key=lambda note: (note.stage == JOIN_STAGE, note.key)):
-            error = note_of_error(note)
-            if error is not None:
-                raise error
+        self._raise_first(notes)
+        check_stages(self._joined.segments, notes, self._buckets, epoch)
         buckets = sorted(note.bucket for note in notes if note.stage == JOIN_STAGE)
         routed = self._tagged.second_bucket is not None
         for side in (0, 1):
@@ -338,6 +360,13 @@ class EpochRunner:
             build = join_builder(self._joined.node, self.operator_options)
             with job_settings(session, self._wanted):
                 raise self.buffer.error(session, checkpoint.stage(JOIN_STAGE, tick), build, held, notes)
+
+    def _raise_first(self, notes: Sequence[TaskNote]) -> None:
+        """Raise what a task reported; of several, the one nearest to the sources."""
+        for note in sorted(notes, key=lambda note: (stage_order(note.stage), note.key)):
+            error = note_of_error(note)
+            if error is not None:
+                raise error
 
     def _record(self, notes: Sequence[TaskNote], tick: Tick) -> CommitRecord:
         checkpoint = self._opened()

@@ -33,10 +33,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.spark.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
+from zset_join.spark.layout import WEIGHT
+from zset_join.spark.names import names_clash, quoted
 from zset_join.spark.row_reading import (
     RAW,
     REJECT,
-    WEIGHT,
     RowReading,
     deletes_where,
     row_kinds_in,
@@ -47,7 +48,7 @@ from zset_join.spark.schemas import arrow_schema
 if TYPE_CHECKING:
     from zset_join.spark.joined import JoinedStream
 
-__all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes"]
+__all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes", "first_line"]
 
 _SEQUENCE = "__sequence_"
 _RESERVED = frozenset({"stream", "weight", "code", "reason", "epoch"})
@@ -210,7 +211,7 @@ def _make(
         of_stream = reading.after(_condition(df, after_baseline, "after_baseline", name), NULL_AFTER_BASELINE)
     prepared = _prepared(df, name, of_stream, f'changes "{name}"')
     hidden = tuple(reading.hidden)
-    table = prepared.drop(WEIGHT, REJECT, RAW) if hidden else df.select(*(_quoted(column) for column in reading.columns))
+    table = prepared.drop(WEIGHT, REJECT, RAW) if hidden else df.select(*(quoted(column) for column in reading.columns))
     return ChangeStream(
         name=name,
         mode=reading.mode,
@@ -260,7 +261,7 @@ def _used(df: DataFrame, expression: Column, name: str) -> frozenset[str]:
 
 def _senseless(df: DataFrame, name: str, what: str, error: Exception) -> PlanError:
     return PlanError(
-        f"{what}: Spark cannot make sense of an expression: {_first_line(error)} Columns: {df.columns}. Write expressions as "
+        f"{what}: Spark cannot make sense of an expression: {first_line(error)} Columns: {df.columns}. Write expressions as "
         'text or with col("..."), not with a column of a certain DataFrame.',
         code="EXPRESSION",
         name=name,
@@ -291,8 +292,7 @@ def _check_dataframe(df: Any, name: Any) -> None:
             code="NOT_STREAMING",
             name=name,
         )
-    lowered = [column.lower() for column in df.columns]
-    clashing = sorted({column for column in df.columns if lowered.count(column.lower()) > 1})
+    clashing = names_clash(df.columns)
     if clashing:
         raise PlanError(
             f'"{name}" has several columns called {clashing} (case does not count); rename them first.',
@@ -366,7 +366,7 @@ def _sequence(df: DataFrame, sequence_by: Any, columns: tuple[str, ...], name: s
         return ((f"{_SEQUENCE}0", _parsed(df, sequence_by, "sequence_by", name)),)
     _check_known(df, wanted, "sequence_by", name)
     return tuple(
-        (column, None) if column in columns else (f"{_SEQUENCE}{position}", F.col(_quoted(column)))
+        (column, None) if column in columns else (f"{_SEQUENCE}{position}", F.col(quoted(column)))
         for position, column in enumerate(wanted)
     )
 
@@ -409,7 +409,7 @@ def _parsed(df: DataFrame, text: str, argument: str, name: str) -> Column:
         df.selectExpr(text)
     except (AnalysisException, ParseException) as error:
         raise PlanError(
-            f'changes "{name}": Spark cannot make sense of {argument}={text!r}: {_first_line(error)} Columns: {df.columns}.',
+            f'changes "{name}": Spark cannot make sense of {argument}={text!r}: {first_line(error)} Columns: {df.columns}.',
             code="EXPRESSION",
             name=name,
             argument=argument,
@@ -417,9 +417,6 @@ def _parsed(df: DataFrame, text: str, argument: str, name: str) -> Column:
     return F.expr(text)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of a message that says something."""
     return next(line for line in (*str(error).splitlines(), "no reason given.") if line.strip())
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""The two functions that run in Spark's Python workers: route and join, each for one bucket of one epoch.
+"""The functions that run in Spark's Python workers for a join: route and join, each for one bucket of one epoch.
 
 The law: a task reads committed state and writes files nobody lists yet; only its note makes them count. It may run twice,
 at the same time or later, and both attempts report the same answer.
@@ -11,9 +11,9 @@ waits for its note.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,18 +26,51 @@ from zset_join.operators.join import HashJoin
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.buffer_limit import note_of_buffer
+from zset_join.spark.deliveries import Delivery
 from zset_join.spark.layout import Arrivals, SlotLayout, collect_arrivals, pack_notes, pack_rows
 from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import OperatorOptions, join_builder, project, route_builder
-from zset_join.spark.parts import PartWriter, merged
+from zset_join.spark.parts import merged
 from zset_join.spark.quarantine import Rejected, refusal, undecodable_reasons, write_quarantine
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["TOO_LATE", "AnswerAgainTask", "JoinTask", "RouteTask", "task_bucket"]
+__all__ = [
+    "TOO_LATE",
+    "AnswerAgainTask",
+    "JoinTask",
+    "RouteTask",
+    "StageTask",
+    "finish",
+    "refuse_in_note",
+    "task_bucket",
+]
 
 TOO_LATE = "STALE_ATTEMPT"
+
+
+class StageTask(Protocol):
+    """What can answer an epoch of one bucket of a stage, given its input."""
+
+    @property
+    def context(self) -> StageContext:
+        """Return the epoch and what is committed."""
+        ...
+
+    @property
+    def delivery(self) -> Delivery:
+        """Return where the answer goes."""
+        ...
+
+    @property
+    def build(self) -> Callable[[str], DurableOperator]:
+        """Return what makes the operator over a directory."""
+        ...
+
+    def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Deliver the answer to the inputs; yield what leaves the function for it."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,42 +163,42 @@ class JoinTask(_Task):
     Args:
         context: the epoch and what is committed.
         output: schema of the answer.
-        parts: where the answer goes.
+        delivery: where the answer goes.
     """
 
     context: StageContext
     output: pa.Schema
-    parts: PartWriter
+    delivery: Delivery
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one batch with the column `note`: this task's note behind those of the tasks before."""
+        """Yield what the delivery makes of the answer, and of this task's note behind those of the tasks before."""
         started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
         note = TaskNote(stage=self.context.stage, bucket=task_bucket(), executor=executor_name())
         note.seconds["receive"] = time.perf_counter() - started
         try:
             if len(arrivals) or self.context.has_chores(note.bucket):
-                with BucketState(self.context, note.bucket, join_builder(self.node, self.options)) as state:
-                    self._answer(state, arrivals, note)
+                with BucketState(self.context, note.bucket, self.build) as state:
+                    inputs = self.accept(arrivals, note, (0, 1), state.operator)
+                    yield from self.answer(state, inputs, note)
+                    finish(state, inputs, note)
         except ZsetJoinError as error:
-            if error.code == TOO_LATE:
-                raise
-            note.refuse(error)
-        yield pa.RecordBatch.from_pydict({"note": [*arrivals.notes, note.to_json()]})
+            refuse_in_note(note, error)
+        yield from self.delivery.finish([*arrivals.notes, note.to_json()])
 
-    def _answer(self, state: BucketState, arrivals: Arrivals, note: TaskNote) -> None:
-        inputs = self.accept(arrivals, note, (0, 1), state.operator)
-        self.write_answer(state, inputs, note)
-        _finish(state, inputs, note)
+    @property
+    def build(self) -> Callable[[str], DurableOperator]:
+        """Return what makes the join over a directory."""
+        return join_builder(self.node, self.options)
 
-    def write_answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
-        """Write the answer of the bucket to its inputs."""
+    def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Deliver the answer of the bucket to its inputs."""
         started = time.perf_counter()
         if isinstance(state.operator, HashJoin):
             note.buffered = note_of_buffer(state.operator.buffered(self.tick, inputs))
         answer = state.operator.answer(self.tick, inputs)
         chunks = merged((project(chunk, self.output) for chunk in answer), self.options.chunk_rows)
-        note.parts = self.parts.write(self.context.files, note.bucket, self.tick, self.output, chunks)
+        yield from self.delivery.deliver(chunks, note)
         note.fan_out = self._fan_out(state.operator)
         note.seconds["answer"] = time.perf_counter() - started
 
@@ -190,23 +223,23 @@ class AnswerAgainTask:
         logs: per bucket with rows, the log file of the epoch.
     """
 
-    task: JoinTask
+    task: StageTask
     logs: Mapping[int, LogEntry]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield one batch with the column `note`: this task's note."""
+        """Yield what the delivery makes of the answer and of this task's note."""
         for _ in batches:
             pass
         context = self.task.context
         note = TaskNote(stage=context.stage, bucket=task_bucket(), executor=executor_name())
         log = self.logs.get(note.bucket)
         if log is not None:
-            with BucketState(context, note.bucket, join_builder(self.task.node, self.task.options)) as state:
+            with BucketState(context, note.bucket, self.task.build) as state:
                 schemas = [relation.schema for relation in state.operator.inputs]
                 for logged in read_log(context.files, log, schemas=schemas):
-                    self.task.write_answer(state, logged.deltas, note)
+                    yield from self.task.answer(state, logged.deltas, note)
                 note.seconds.update(state.seconds)
-        yield pa.RecordBatch.from_pydict({"note": [note.to_json()]})
+        yield from self.task.delivery.finish([note.to_json()])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,9 +269,7 @@ class RouteTask(_Task):
                     sent += len(rows)
                     note.emitted[side] += len(rows)
             except ZsetJoinError as error:
-                if error.code == TOO_LATE:
-                    raise
-                note.refuse(error)
+                refuse_in_note(note, error)
             lines.append(note.to_json())
         yield pack_notes(lines, self.layout)
 
@@ -256,7 +287,7 @@ class RouteTask(_Task):
             started = time.perf_counter()
             yield from state.operator.answer(self.tick, inputs)
             note.seconds["answer"] = time.perf_counter() - started
-            _finish(state, inputs, note)
+            finish(state, inputs, note)
 
 
 def task_bucket() -> int:
@@ -267,7 +298,18 @@ def task_bucket() -> int:
     return context.partitionId()
 
 
-def _finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
+def refuse_in_note(note: TaskNote, error: ZsetJoinError) -> None:
+    """Report an error in the note of a task; one that came too late has nobody to read it.
+
+    Raises:
+        ZsetJoinError: the error itself, of an attempt that came too late.
+    """
+    if error.code == TOO_LATE:
+        raise error
+    note.refuse(error)
+
+
+def finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
     """Log the input, and report what the bucket is like."""
     started = time.perf_counter()
     note.log = state.log(inputs)

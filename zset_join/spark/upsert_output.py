@@ -23,6 +23,7 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.errors import PlanError, SinkError
 from zset_join.relation import Relation
+from zset_join.spark.names import quoted
 from zset_join.spark.outputs import FunctionOutput
 
 __all__ = ["UpsertOutput"]
@@ -80,9 +81,9 @@ class UpsertOutput(FunctionOutput):
         delta = self.answer(session, files, record)
         names = [name for name in delta.columns if name != "_weight"]
         is_there = F.col("_weight") > 0
-        net = delta.groupBy(*(_quoted(name) for name in self._key)).agg(
+        net = delta.groupBy(*(quoted(name) for name in self._key)).agg(
             F.sum(F.when(is_there, F.col("_weight")).otherwise(F.lit(0))).alias(_CLAIMS),
-            F.max_by(F.struct(*map(_quoted, names)), is_there.cast("int")).alias(_ROW),
+            F.max_by(F.struct(*map(quoted, names)), is_there.cast("int")).alias(_ROW),
         )
         net = net.select(_ROW, _CLAIMS)
         self._refuse_doubled(net, record.epoch)
@@ -101,7 +102,3 @@ class UpsertOutput(FunctionOutput):
                 columns=list(self._key),
                 epoch=epoch,
             )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -9,6 +9,7 @@ Cost: a second when the cache is filled.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,34 +17,45 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.bucket import DurableOperator
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
-from zset_join.spark.operators import OperatorOptions, join_builder, route_builder
+from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder, join_builder, route_builder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["warm_up"]
 
 
-def warm_up(node: JoinNode) -> None:
-    """Run every operator of a join over one made-up row per input: in, kept in a snapshot and back, then out again."""
+def warm_up(node: JoinNode, aggregates: Sequence[AggregateNode] = ()) -> None:
+    """Run every operator of a query over one made-up row per input: in, kept in a snapshot and back, then out again.
+
+    Args:
+        node: the join.
+        aggregates: what stands behind it.
+    """
     options = OperatorOptions()
+    _one_row(node.left.relation, 1).consolidated()
     builders = [route_builder(side, options) for side in node.sides if isinstance(side, RouteNode)]
+    plain = [(build, None) for build in [*builders, join_builder(node, options)]]
     with tempfile.TemporaryDirectory(prefix="zset_join-") as directory:
-        for number, build in enumerate([*builders, join_builder(node, options)]):
+        for number, (build, aggregate) in enumerate([*plain, *((aggregate_builder(one, options), one) for one in aggregates)]):
             place = Path(directory) / str(number)
             place.mkdir()
             operator = build(str(place))
             try:
-                _exercise(operator)
+                _exercise(operator, aggregate)
             finally:
                 operator.close()
 
 
-def _exercise(operator: DurableOperator) -> None:
+def _exercise(operator: DurableOperator, aggregate: AggregateNode | None) -> None:
     for epoch, weight in enumerate((1, -1)):
         deltas = [_one_row(relation, weight) for relation in operator.inputs]
+        if aggregate is not None:
+            reduction = Preaggregation(aggregate.source, aggregate.group_by, aggregate.calls)
+            deltas = [reduction.reduce(_one_row(aggregate.source, weight))]
         for _ in operator.answer(Tick(epoch, 0), deltas):
             pass
         operator.absorb(Tick(epoch, 0), deltas)

@@ -24,6 +24,7 @@ from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, Sin
 from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.session import check_session
+from zset_join.spark.stages import aggregates_of
 from zset_join.spark.upsert_output import UpsertOutput
 from zset_join.spark.warm_up import warm_up
 from zset_join.storage.folder import folder_below, open_folder
@@ -262,7 +263,7 @@ class JoinStreamWriter:
             )
         encoded_schema(self._joined.arrow_schema, format_named("weight"))
         session = self._joined.left.dataframe.sparkSession
-        warm_up(self._joined.node)
+        warm_up(self._joined.node, [*aggregates_of(self._joined.steps)])
         check_session(session)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism

@@ -1,0 +1,137 @@
+"""What becomes of a stage's answer in its bucket: parts for the output, rows for expressions, or lines for an aggregate.
+
+A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the notes.
+Parts leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for an aggregate are
+brought down to partial lines first, and travel with the notes through the shuffle.
+
+Memory: an aggregate's rows are reduced `REDUCED_ROWS` at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.spark.handover import Handover
+from zset_join.spark.layout import WEIGHT, SlotLayout, fitted_batch, pack_notes, pack_rows, travelling_schema
+from zset_join.spark.notes import TaskNote
+from zset_join.spark.operators import AggregateNode
+from zset_join.spark.parts import PartWriter, merged
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["NOTES", "Delivery", "ToAggregate", "ToExpressions", "ToOutput"]
+
+NOTES = pa.schema({"note": pa.string()})
+"""What leaves the last function of an epoch."""
+
+REDUCED_ROWS = 1 << 20
+
+
+class Delivery(Protocol):
+    """What takes the answer of one stage in one bucket; it travels to the worker."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns that leave the Python function."""
+        ...
+
+    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Take the answer, retractions first, and yield what leaves the function for it."""
+        ...
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Take the notes of this task and of those before it."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToOutput:
+    """Write the answer as a part, and yield the notes.
+
+    Args:
+        parts: writes it.
+        files: the checkpoint.
+        tick: the epoch.
+        rows: schema of the answer.
+    """
+
+    parts: PartWriter
+    files: CheckpointFiles
+    tick: Tick
+    rows: pa.Schema
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return one column, the note."""
+        return NOTES
+
+    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Write the part; yields nothing."""
+        note.parts = self.parts.write(self.files, note.bucket, self.tick, self.rows, chunks)
+        yield from ()
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the notes."""
+        yield pa.RecordBatch.from_pydict({"note": list(lines)}, schema=NOTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToExpressions:
+    """Yield the rows with their weights for Spark's expressions.
+
+    Args:
+        schema: the columns of the answer, in Spark's types, and the weight.
+        handover: where the notes wait.
+    """
+
+    schema: pa.Schema
+    handover: Handover
+
+    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
+        """Yield the rows."""
+        for chunk in chunks:
+            columns: dict[str, Any] = dict(zip(chunk.schema.names, chunk.rows.columns, strict=True))
+            columns[WEIGHT] = pa.array(chunk.weights)
+            yield fitted_batch(self.schema, columns, len(chunk))
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Leave the notes for the function behind the expressions."""
+        self.handover.leave(lines)
+        yield from ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToAggregate:
+    """Yield what the rows add up to, or the rows that matter, for the next stage.
+
+    Args:
+        node: the aggregate.
+        layout: how its input travels.
+    """
+
+    node: AggregateNode
+    layout: SlotLayout
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of rows and notes that travel."""
+        return travelling_schema(self.layout)
+
+    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield the reduced rows, and count them."""
+        reduction = Preaggregation(self.node.source, self.node.group_by, self.node.calls)
+        for rows in merged(chunks, REDUCED_ROWS):
+            reduced = reduction.reduce(rows)
+            if len(reduced):
+                yield pack_rows(reduced, self.layout, side=0, sender=note.bucket, sent=note.emitted[0])
+                note.emitted[0] += len(reduced)
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the notes."""
+        yield pack_notes(lines, self.layout)

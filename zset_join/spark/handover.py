@@ -1,0 +1,79 @@
+"""How the notes of a task get past Spark's expressions.
+
+Where expressions stand behind a stage, a Spark task consists of two Python functions with Spark's own operators between
+them. Between the two go rows of the table and nothing else: a note among them would have to survive every filter, and a
+user's function would be called with it. So the first function leaves its notes in a file of the host, and the second takes
+them once it has been given all rows; both run in one task, so on one host, and the first has ended by then.
+
+The law: `take` returns what `leave` was given in the same attempt of the same task, or raises, and Spark tries the task again.
+
+Bounds: one small file per running task, gone when it is taken; the death of a worker between the two leaves one behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark import TaskContext
+
+from zset_join.checkpoint.local_state import default_local_state_dir
+from zset_join.storage import local
+
+__all__ = ["Handover"]
+
+_DIRECTORY = "handover"
+_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """Pass notes from the first function of a task to the second.
+
+    Args:
+        local_state_dir: `localStateDir`; None for the default place of the host.
+        query_id: the query.
+        name: tells apart the places of one query where this happens, and its drivers.
+    """
+
+    local_state_dir: str | None
+    query_id: str
+    name: str
+
+    def leave(self, lines: Sequence[str]) -> None:
+        """Write the notes down."""
+        path, data = self._path(), json.dumps(list(lines)).encode()
+        for tries_left in reversed(range(_TRIES)):
+            local.make_directories(path.parent, durable=False)
+            try:
+                local.write_atomic(path, data, durable=False)
+                return
+            except FileNotFoundError:  # another task has just taken the last file, and the directory
+                if not tries_left:
+                    raise
+
+    def take(self) -> list[str]:
+        """Return the notes, and remove them.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        path = self._path()
+        data = local.read_bytes(path)
+        if data is None:
+            raise RuntimeError(f"{path} is missing: the notes of this task were removed while it ran")
+        local.remove_file(path)
+        with contextlib.suppress(OSError):  # not empty: other tasks are running
+            local.remove_directory(path.parent)
+        lines: list[str] = json.loads(data)
+        return lines
+
+    def _path(self) -> Path:
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("this function runs inside a Spark task")
+        base = default_local_state_dir() if self.local_state_dir is None else Path(self.local_state_dir)
+        return base / self.query_id / _DIRECTORY / f"{self.name}-{context.taskAttemptId()}.json"

@@ -1,0 +1,34 @@
+"""Column names as Spark takes them: quoted, so that a dot or a blank is part of the name, and without regard to case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+__all__ = ["column_named", "names_clash", "quoted"]
+
+
+def quoted(name: str) -> str:
+    """Return a column name as SQL spells it.
+
+    >>> quoted("a`b")
+    '`a``b`'
+    """
+    return "`" + name.replace("`", "``") + "`"
+
+
+def column_named(name: str) -> Column:
+    """Return the column of exactly that name."""
+    return F.col(quoted(name))
+
+
+def names_clash(names: Sequence[str]) -> list[str]:
+    """Return the names that Spark takes for one.
+
+    >>> names_clash(["id", "Id", "x"])
+    ['Id', 'id']
+    """
+    lowered = [name.lower() for name in names]
+    return sorted({name for name in names if lowered.count(name.lower()) > 1})
