@@ -50,11 +50,13 @@ class History:
         how: the join type.
         relations: the left and the right input.
         epochs: per epoch, the changes of both sides in arrival order.
+        max_hot_keys: budget of the join; None for one in memory.
     """
 
     how: str
     relations: tuple[Relation, Relation]
     epochs: tuple[tuple[Changes, Changes], ...]
+    max_hot_keys: int | None = None
 
     def deltas(self, epoch: int) -> tuple[ZSet, ZSet]:
         """Return the input of an epoch."""
@@ -89,7 +91,10 @@ class History:
         behind = [
             Route(relation).output if needed else relation for relation, needed in zip(self.relations, self.routed, strict=True)
         ]
-        return HashJoin(behind[0], behind[1], self.how, directory=directory)
+        hybrid: dict[str, Any] = {}
+        if self.max_hot_keys is not None:
+            hybrid = {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys}
+        return HashJoin(behind[0], behind[1], self.how, directory=directory, **hybrid)
 
     def _joined(self, epoch: int) -> Counts:
         sides = [
@@ -107,7 +112,9 @@ class History:
         return lay_out(joined, how=self.how, left=sides[0], right=sides[1])
 
 
-def recorded_history(how: str, shape: Shape, *, seed: int, epochs: int = 8, changes: int = 6) -> History:
+def recorded_history(
+    how: str, shape: Shape, *, seed: int, epochs: int = 8, changes: int = 6, max_hot_keys: int | None = None
+) -> History:
     """Draw a history; the same arguments give the same one.
 
     Args:
@@ -116,6 +123,7 @@ def recorded_history(how: str, shape: Shape, *, seed: int, epochs: int = 8, chan
         seed: seed of everything random.
         epochs: how many; the fifth has no rows.
         changes: per side and epoch, at most.
+        max_hot_keys: budget of the join; None for one in memory.
     """
     rng = Random(f"{how}/{shape}/{seed}")
     draw = _Upserts if shape == "upserts" else _Bag
@@ -124,7 +132,8 @@ def recorded_history(how: str, shape: Shape, *, seed: int, epochs: int = 8, chan
         tuple(side.changes(epoch, 0 if epoch == _EMPTY_EPOCH else rng.randint(1, changes)) for side in sides)
         for epoch in range(epochs)
     ]
-    return History(how, (sides[0].relation, sides[1].relation), tuple((left, right) for left, right in drawn))
+    told = tuple((left, right) for left, right in drawn)
+    return History(how, (sides[0].relation, sides[1].relation), told, max_hot_keys)
 
 
 class _Upserts:

@@ -29,6 +29,7 @@ from faults.kills import stages_of
 from faults.recovery import Known, check_recovery
 from faults.tally import Tally
 from faults.watching import Act, describe, is_below
+from zset_join.checkpoint.bucket import close_kept_operators
 from zset_join.errors import ZsetJoinError
 from zset_join.storage.operations import Operation, observe
 
@@ -131,6 +132,7 @@ def fail_and_retry(
         tally: where to count.
         kind: which output.
     """
+    close_kept_operators()  # what an earlier life of this process kept open would be closed in the middle of this one
     known = Known(epoch - 1, epoch - 1)
     driver = Driver(history, place, kind, on_event=known.hear)
     raised = _run(driver, epoch, fault)
@@ -198,7 +200,18 @@ def _close_quietly(driver: Driver) -> None:
         return  # the fault hit the closing itself
 
 
-def search(how: str, shape: Shape, kind: Kind, directory: Path, tally: Tally, *, wanted: int, seed: int = 0) -> None:
+def search(
+    how: str,
+    shape: Shape,
+    kind: Kind,
+    directory: Path,
+    tally: Tally,
+    *,
+    wanted: int,
+    seed: int = 0,
+    max_hot_keys: int | None = None,
+    among: str = "",
+) -> None:
     """Let operations of different epochs fail: each fault as often as the others, at different kinds of files first.
 
     Args:
@@ -209,14 +222,17 @@ def search(how: str, shape: Shape, kind: Kind, directory: Path, tally: Tally, *,
         tally: where to count.
         wanted: how many faults; fewer when there are no more.
         seed: which ones.
+        max_hot_keys: budget of the join; None for one in memory.
+        among: only operations whose description contains this.
     """
     rng = Random(f"{how}/{seed}")
-    history = recorded_history(how, shape, seed=seed)
+    history = recorded_history(how, shape, seed=seed, max_hot_keys=max_hot_keys)
     stages = list(stages_of(history, kind, directory, range(len(history.epochs) - 1)))
     every = [
         (stage, number, fault)
         for stage in stages
         for number, described in enumerate(stage.operations)
+        if among in described
         for fault in faults_of(described)
     ]
     rng.shuffle(every)

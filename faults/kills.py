@@ -237,7 +237,15 @@ def heard(outcome: Outcome, where: str) -> Tally:
 
 
 def search(
-    history: History, kind: Kind, directory: Path, tally: Tally, *, epochs: Sequence[int], points: int | None, seed: int = 0
+    history: History,
+    kind: Kind,
+    directory: Path,
+    tally: Tally,
+    *,
+    epochs: Sequence[int],
+    points: int | None,
+    seed: int = 0,
+    among: str = "",
 ) -> None:
     """Kill at the operations of some epochs.
 
@@ -249,11 +257,12 @@ def search(
         epochs: the epochs.
         points: how many points per epoch, spread over all of them; None for all.
         seed: which points, and which recoveries are killed too.
+        among: only operations whose description contains this.
     """
     rng = Random(seed)
     listed, killed = set(), set()
     for stage in stages_of(history, kind, directory, epochs):
-        every = stage.points
+        every = [point for point in stage.points if among in point.described]
         chosen = every if points is None else sorted(rng.sample(every, min(points, len(every))), key=every.index)
         listed.update(point.described for point in every)
         for point in chosen:

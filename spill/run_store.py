@@ -21,6 +21,7 @@ Files: `store.json`, and those of the runs.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -97,6 +98,7 @@ class RunStore:
         self._runs: list[Run] = []
         self._counts = {"fetches": 0, "pages_read": 0, "bytes_read": 0, "rows_fetched": 0, "rows_put": 0, "rows_merged": 0}
         self._clean = False
+        self._written = b""
         make_directories(self._directory, durable=False)
         self._open()
 
@@ -135,7 +137,7 @@ class RunStore:
         except BaseException:
             self._close_runs()
             raise
-        self._clean = True
+        self._written, self._clean = data, True
 
     def _refused(self, why: str) -> StateError:
         return StateError(
@@ -145,16 +147,23 @@ class RunStore:
             path=str(self._directory),
         )
 
+    def is_current(self) -> bool:
+        """Say whether the store on the disk is the one this process left there; another process may have changed it."""
+        with self._reading():
+            return read_bytes(self._directory / _MANIFEST) == self._written
+
     def _write_manifest(self, *, clean: bool) -> None:
         manifest = {
             **self._stamp,
+            "written": uuid.uuid4().hex,  # no two manifests are equal
             "clean": clean,
             "epoch": self._epoch,
             "next_run": self._next_run,
             "runs": [[run.number, run.rows, run.live] for run in self._runs],
         }
-        write_atomic(self._directory / _MANIFEST, json.dumps(manifest).encode(), durable=False)
-        self._clean = clean
+        content = json.dumps(manifest).encode()
+        write_atomic(self._directory / _MANIFEST, content, durable=False)
+        self._written, self._clean = content, clean
 
     def begin_change(self) -> None:
         """Mark the store as being changed, where it is not yet; changing it cannot fail on that afterwards."""
@@ -278,7 +287,8 @@ class RunStore:
         """Take rows out by their places. Cost: one store to memory each."""
         if len(places) == 0:
             return
-        places = np.unique(places)
+        places = np.sort(places)
+        places = places[np.concatenate([[True], places[1:] != places[:-1]])]  # np.unique hashes, which takes ten times as long
         parts = self._by_run(places)
         numbers = places & _ROW_MASK
         known = sum(len(found) for _, found in parts) == len(places)

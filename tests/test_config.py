@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from zset_join.config import QueryOptions, parse_seconds
+from zset_join.config import HotBudget, QueryOptions, parse_seconds
 from zset_join.errors import OptionError
 
 
@@ -67,3 +67,30 @@ def test_durations_are_seconds_or_words(text: Any, seconds: int) -> None:
 def test_what_is_no_duration_is_refused(text: Any) -> None:
     with pytest.raises(OptionError, match="expected a duration"):
         parse_seconds(text, option="tombstoneRetention")
+
+
+def test_the_budget_of_a_hybrid_join_is_shared_by_its_buckets() -> None:
+    options = QueryOptions.from_options(
+        {"checkpointLocation": "/data/cp", "default_hash_join": "Hybrid", "max_hot_bytes": "1000", "maxHotKeys": 7}
+    )
+
+    assert options.hot_budget == HotBudget(max_hot_bytes=1000, max_hot_keys=7)
+    assert options.hot_budget.share(4) == HotBudget(max_hot_bytes=250, max_hot_keys=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"default_hash_join": "disk"}, "default_hash_join was given 'disk'"),
+        ({"default_hash_join": "hybrid"}, "max_hot_bytes, max_hot_keys or both"),
+        ({"max_hot_keys": "5"}, "max_hot_keys was given '5'"),
+        ({"default_hash_join": "hybrid", "max_hot_bytes": "-1"}, "max_hot_bytes was given '-1'"),
+        (
+            {"default_hash_join": "hybrid", "max_hot_bytes": "9", "join_max_buffered_bytes": 5},
+            "join_max_buffered_bytes was given 5",
+        ),
+    ],
+)
+def test_a_budget_that_is_none_is_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(OptionError, match=named):
+        QueryOptions.from_options({"checkpointLocation": "/data/cp", **options})

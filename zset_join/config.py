@@ -21,6 +21,9 @@ the name, the value and the cure, before anything runs.
 | `join_max_buffered_bytes` | 524288000 | a join of two inputs in append mode holds less than so many bytes; 0: no limit |
 | `join_buffer_policy` | `abort` | at that limit: `abort` refuses the epoch; `evict_oldest` drops the oldest rows (lossy) |
 | `on_evict` | `retract` | `retract`: the joined rows of a dropped row are retracted; `forget`: they stay |
+| `default_hash_join` | `memory` | `memory`: a bucket is in memory whole; `hybrid`: its busy rows are, the rest is on disk |
+| `max_hot_keys` | no limit | rows of a hybrid join in memory, over all buckets and both sides |
+| `max_hot_bytes` | no limit | bytes of a hybrid join in memory, over all buckets and both sides |
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ __all__ = [
     "BufferLimit",
     "BufferPolicy",
     "EvictionMode",
+    "HashJoinKind",
+    "HotBudget",
     "LocalityMode",
     "QueryOptions",
     "parse_seconds",
@@ -48,6 +53,7 @@ BadInputPolicy = Literal["error", "quarantine"]
 LocalityMode = Literal["auto", "on", "off"]
 BufferPolicy = Literal["abort", "evict_oldest", "spill"]
 EvictionMode = Literal["retract", "forget"]
+HashJoinKind = Literal["memory", "hybrid"]
 
 DEFAULT_JOIN_MAX_BUFFERED_BYTES = 524_288_000
 
@@ -68,6 +74,9 @@ _SPELLED = {
     "joinmaxbufferedbytes": "join_max_buffered_bytes",
     "joinbufferpolicy": "join_buffer_policy",
     "onevict": "on_evict",
+    "defaulthashjoin": "default_hash_join",
+    "maxhotkeys": "max_hot_keys",
+    "maxhotbytes": "max_hot_bytes",
 }
 _MOST_BUCKETS = 4096
 
@@ -107,10 +116,10 @@ class BufferLimit:
         if mode not in get_args(EvictionMode):
             raise _refused("on_evict", on_evict, '"retract" or "forget"')
         limit = 0 if max_bytes is None else _whole("join_max_buffered_bytes", max_bytes, 0, 2**62)
-        if chosen == "spill":  # to be wired here: `HashJoin` would be given a hybrid state with this many resident bytes
+        if chosen == "spill":
             raise OptionError(
-                'join_buffer_policy="spill" moves rows to disk, which needs default_hash_join = "hybrid"; this version cannot '
-                'do that yet. Use "abort" with a larger join_max_buffered_bytes, or "evict_oldest".',
+                'join_buffer_policy="spill" moves rows to disk, which is what default_hash_join = "hybrid" does: set that with '
+                "max_hot_bytes for the bytes in memory, and leave join_buffer_policy and join_max_buffered_bytes out.",
                 code="SPILL_NEEDS_HYBRID",
                 option="join_buffer_policy",
                 value=policy,
@@ -154,6 +163,72 @@ class BufferLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HotBudget:
+    """Say how much of a hybrid join's state may be in memory; build it with `of`.
+
+    A key is what names a row, its primary key or the row itself, so keys are counted as rows.
+
+    Args:
+        max_hot_keys: rows in memory, both sides together; None for no limit.
+        max_hot_bytes: bytes of the rows in memory and of their slots in hash tables, both sides together; None for no limit.
+    """
+
+    max_hot_keys: int | None = None
+    max_hot_bytes: int | None = None
+
+    @classmethod
+    def of(
+        cls, default_hash_join: Any, max_hot_keys: Any = None, max_hot_bytes: Any = None, cold_directory: Any = None
+    ) -> Self | None:
+        """Check a budget as it was given; None for a join in memory, which has none.
+
+        Args:
+            default_hash_join: one of `HashJoinKind`.
+            max_hot_keys: a number of rows.
+            max_hot_bytes: a number of bytes.
+            cold_directory: where cold rows are to lie, if not at the default place.
+
+        Raises:
+            OptionError: a value that is not allowed, a budget without a hybrid join, or a hybrid join without a budget.
+
+        >>> HotBudget.of("hybrid", max_hot_bytes="1000000")
+        HotBudget(max_hot_keys=None, max_hot_bytes=1000000)
+        """
+        kind = str(default_hash_join).lower()
+        if kind not in get_args(HashJoinKind):
+            raise _refused("default_hash_join", default_hash_join, '"memory" or "hybrid"')
+        given = {"max_hot_keys": max_hot_keys, "max_hot_bytes": max_hot_bytes}
+        limits = {name: None if value is None else _whole(name, value, 0, 2**62) for name, value in given.items()}
+        if kind == "hybrid":
+            if limits == {"max_hot_keys": None, "max_hot_bytes": None}:
+                raise _refused("default_hash_join", default_hash_join, "max_hot_bytes, max_hot_keys or both beside it")
+            return cls(**limits)
+        for name, value in {**given, "cold_directory": cold_directory}.items():
+            if value is not None:
+                raise _refused(name, value, 'it with default_hash_join="hybrid" only: a join in memory has no budget')
+        return None
+
+    def check_no_limit(self, limit: BufferLimit) -> None:
+        """Refuse a byte limit of an append-only join: cold rows do not count for it.
+
+        Raises:
+            OptionError: one that is not the default.
+        """
+        if limit not in (BufferLimit(), BufferLimit(max_bytes=0)):
+            raise _refused(
+                "join_max_buffered_bytes", limit.max_bytes, 'none with default_hash_join="hybrid", which spills instead'
+            )
+
+    def share(self, buckets: int) -> Self:
+        """Return the budget of one of so many buckets; together they stay within this one."""
+        return replace(
+            self,
+            max_hot_keys=None if self.max_hot_keys is None else self.max_hot_keys // buckets,
+            max_hot_bytes=None if self.max_hot_bytes is None else self.max_hot_bytes // buckets,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
     """Hold the checked options of one query; the module header says what each means.
 
@@ -173,6 +248,7 @@ class QueryOptions:
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
     buffer_limit: BufferLimit = field(default_factory=BufferLimit)
+    hot_budget: HotBudget | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> QueryOptions:
@@ -203,6 +279,14 @@ class QueryOptions:
         if locality not in get_args(LocalityMode):
             raise _refused("locality", given["locality"], '"auto", "on" or "off"')
         buckets = given.get("buckets")
+        buffer_limit = BufferLimit.of(
+            given.get("joinmaxbufferedbytes", DEFAULT_JOIN_MAX_BUFFERED_BYTES),
+            given.get("joinbufferpolicy", "abort"),
+            given.get("onevict", "retract"),
+        )
+        hot_budget = HotBudget.of(given.get("defaulthashjoin", "memory"), given.get("maxhotkeys"), given.get("maxhotbytes"))
+        if hot_budget is not None:
+            hot_budget.check_no_limit(buffer_limit)
         return cls(
             checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
             buckets=None if buckets is None else _whole("buckets", buckets, 1, _MOST_BUCKETS),
@@ -218,11 +302,8 @@ class QueryOptions:
             locality=cast("LocalityMode", locality),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
-            buffer_limit=BufferLimit.of(
-                given.get("joinmaxbufferedbytes", DEFAULT_JOIN_MAX_BUFFERED_BYTES),
-                given.get("joinbufferpolicy", "abort"),
-                given.get("onevict", "retract"),
-            ),
+            buffer_limit=buffer_limit,
+            hot_budget=hot_budget,
         )
 
 

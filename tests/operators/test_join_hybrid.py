@@ -160,7 +160,9 @@ def test_memory_holds_no_more_than_the_budget_and_the_working_arrays() -> None:
 
     assert counts["left_rows"] == 200_000
     assert counts["left_hot_rows"] + counts["left_cold_rows"] == 200_000
-    assert join.resident_bytes() - join.working_bytes() < 2 * 2_000_000
+    assert 1_000_000 < counts["hot_bytes"] <= 2_000_000
+    index = counts["left_cold_index_bytes"] + counts["right_cold_index_bytes"]
+    assert join.resident_bytes() - join.working_bytes() < 2 * 2_000_000 + index
 
 
 def test_max_hot_keys_bounds_the_rows_of_both_sides_together() -> None:
@@ -267,6 +269,35 @@ def test_state_of_a_hybrid_join_is_refused_by_a_join_in_memory_and_the_reverse(t
         HashJoin(ORDERS, CUSTOMERS, directory=str(tmp_path))
 
 
+def test_a_join_sees_that_another_process_has_changed_its_files(tmp_path: Path) -> None:
+    kept = Epochs(hybrid(directory=str(tmp_path)))
+    kept.feed(*STORY[0])
+    assert kept.operator.is_current()  # type: ignore[attr-defined]
+
+    other = hybrid(directory=str(tmp_path))
+    assert kept.operator.is_current()  # type: ignore[attr-defined]
+    Epochs(other, first_epoch=1).feed(*STORY[1])
+
+    assert other.is_current()
+    assert not kept.operator.is_current()  # type: ignore[attr-defined]
+
+
+def test_damaged_cold_rows_are_refused_then_and_afterwards(tmp_path: Path) -> None:
+    join = hybrid(directory=str(tmp_path))
+    epochs = Epochs(join)
+    epochs.feed(*STORY[0])
+    for pages in tmp_path.rglob("*.pages"):
+        pages.write_bytes(b"\xff" * len(pages.read_bytes()))
+
+    for _ in range(2):
+        with pytest.raises(StateError):
+            epochs.feed(*STORY[2])
+    join.close()
+
+    with pytest.raises(StateError, match="STATE_HALF_WRITTEN"):
+        hybrid(directory=str(tmp_path))
+
+
 def test_cold_rows_of_another_epoch_are_refused(tmp_path: Path) -> None:
     join = hybrid(directory=str(tmp_path))
     Epochs(join).feed(*STORY[0])
@@ -352,11 +383,11 @@ def test_a_byte_limit_and_a_budget_do_not_go_together() -> None:
     ("options", "named"),
     [
         ({"default_hash_join": "disk"}, "default_hash_join was given 'disk'"),
-        ({"default_hash_join": "hybrid", "max_hot_bytes": None}, "a budget with it"),
+        ({"default_hash_join": "hybrid", "max_hot_bytes": None}, "max_hot_bytes, max_hot_keys or both"),
         ({"max_hot_bytes": -1}, "max_hot_bytes was given -1"),
         ({"max_hot_keys": True}, "max_hot_keys was given True"),
         ({"max_hot_keys": 2.5}, "max_hot_keys was given 2.5"),
-        ({"default_hash_join": "memory"}, 'max_hot_bytes was given 0; expected None: .*default_hash_join="hybrid"'),
+        ({"default_hash_join": "memory"}, 'max_hot_bytes was given 0; expected it with default_hash_join="hybrid" only'),
         ({"join_max_buffered_bytes": 5}, "are not both"),
         ({"default_hash_join": "memory", "max_hot_bytes": None, "cold_directory": "x"}, "cold_directory was given 'x'"),
     ],

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
+from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
 from zset_join.errors import StateError, WeightOverflowError
 from zset_join.expressions import Expression, check, evaluate, references
 from zset_join.kernels import pairs as p
@@ -35,7 +35,6 @@ from zset_join.key_types import common_key_type
 from zset_join.relation import Relation
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Step
-from zset_join.state.hybrid_options import check_hybrid
 from zset_join.state.hybrid_state import HybridState
 from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
 from zset_join.state.joined_rows import JoinedRows
@@ -139,7 +138,7 @@ class HashJoin:
         max_hot_bytes: int | None = None,
         cold_directory: str | None = None,
     ) -> None:
-        hybrid = check_hybrid(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory)
+        budget = HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory)
         null_safe = check_join(left, right, how, null_safe, using, on_bad_input, min(chunk_rows, part_changes), hash_bits)
         key_types = [
             common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
@@ -155,8 +154,8 @@ class HashJoin:
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
         limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
-        if hybrid is not None:
-            hybrid.check_no_limit(limit)
+        if budget is not None:
+            budget.check_no_limit(limit)
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
         self._has_degrees = residual is not None or (limit.forgets and any(self._lone))
@@ -187,7 +186,7 @@ class HashJoin:
                 directory=directory,
                 name="left" if side == _LEFT else "right",
                 with_age=limit.evicts,
-                is_hybrid=hybrid is not None,
+                is_hybrid=budget is not None,
             )
             for side, relation in enumerate(self.inputs)
         ]
@@ -199,11 +198,11 @@ class HashJoin:
                 directory=directory,
             )
         self._hybrid: HybridState | None = None
-        if hybrid is not None:
+        if budget is not None:
             by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
-            self._hybrid = HybridState(self._sides, by_own, hybrid, directory)
+            self._hybrid = HybridState(self._sides, by_own, budget, directory, cold_directory)
         self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
-        self._buffer = AppendBuffer(self._sides, limit) if is_append_only and hybrid is None else None
+        self._buffer = AppendBuffer(self._sides, limit) if is_append_only and budget is None else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
 
     # ---------------------------------------------------------------- the operator protocol
@@ -271,7 +270,7 @@ class HashJoin:
 
     def is_current(self) -> bool:
         """Say whether the mapped files are still those of the directory, whole, so that the state need not be opened again."""
-        return all(side.is_current() for side in self._sides)
+        return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
     def _working_bytes(self) -> int:
         outputs = [output for output in (self._output, self._spare, self._candidate_output) if output is not None]

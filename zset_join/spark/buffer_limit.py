@@ -54,11 +54,12 @@ class QueryBuffer:
         node: the join.
         limit: the limit of the query.
         buckets: how many buckets there are.
+        is_hybrid: rows go to disk instead; nothing is counted.
     """
 
-    def __init__(self, node: JoinNode, limit: BufferLimit, buckets: int) -> None:
+    def __init__(self, node: JoinNode, limit: BufferLimit, buckets: int, *, is_hybrid: bool = False) -> None:
         self._names = (node.left.relation.name, node.right.relation.name)
-        self._is_append_only = node.is_append_only
+        self._is_append_only = node.is_append_only and not is_hybrid
         self._limit = limit
         self._buckets = buckets
 

@@ -8,7 +8,7 @@ insertion of the same row.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.bucket import DurableOperator
-from zset_join.config import BadInputPolicy, BufferLimit
+from zset_join.config import BadInputPolicy, BufferLimit, HotBudget
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
@@ -47,6 +47,7 @@ class OperatorOptions:
     tombstone_retention_seconds: int = 2 * 86400
     chunk_rows: int = 65536
     buffer_limit: BufferLimit = NO_LIMIT
+    hot_budget: HotBudget | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +106,8 @@ def aggregate_builder(node: AggregateNode, options: OperatorOptions) -> Callable
 
 def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
     """Return what makes the join over a directory, or in memory when given None."""
+    budget = options.hot_budget
+    hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
 
     def build(directory: str | None) -> DurableOperator:
         made: Any = HashJoin(
@@ -121,6 +124,7 @@ def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | No
             on_evict=options.buffer_limit.on_evict,
             chunk_rows=options.chunk_rows,
             directory=directory,
+            **hybrid,
         )
         return cast("DurableOperator", made)
 

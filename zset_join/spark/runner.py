@@ -99,12 +99,13 @@ class EpochRunner:
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
-        self.buffer = QueryBuffer(joined.node, options.buffer_limit, buckets)
+        self.buffer = QueryBuffer(joined.node, options.buffer_limit, buckets, is_hybrid=options.hot_budget is not None)
         self.operator_options = OperatorOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
             buffer_limit=self.buffer.operator_limit,
+            hot_budget=None if options.hot_budget is None else options.hot_budget.share(buckets),
         )
         self._order = F.monotonically_increasing_id()
         is_routed = tagged.second_bucket is not None or len(joined.segments) > 1

@@ -104,8 +104,9 @@ class ColdSide:
         if self._keys is None or not len(rows):
             return FoundRows(rows, _NO_PLACES)
         entries = self._keys.fetch(rows.subcodes)
-        wanted = np.isin(_pairs(_codes_of(entries), entries.codes), _pairs(rows.codes, rows.subcodes))
-        return FoundRows(rows, entries.places[wanted])
+        pairs, known = _pairs(_codes_of(entries), entries.codes), np.sort(_pairs(rows.codes, rows.subcodes))
+        at = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
+        return FoundRows(rows, entries.places[known[at] == pairs])
 
     # ---------------------------------------------------------------- moving
 
@@ -160,6 +161,10 @@ class ColdSide:
         """Declare the stores whole, at the end of `epoch`."""
         for store in self._stores:
             store.commit(epoch)
+
+    def is_current(self) -> bool:
+        """Say whether the stores are still as this process left them."""
+        return all(store.is_current() for store in self._stores)
 
     def clear(self) -> None:
         """Forget all cold rows."""

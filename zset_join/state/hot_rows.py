@@ -28,6 +28,7 @@ __all__ = ["HotRows"]
 
 NOWHERE = -1
 _BYTES_BESIDE = 16
+_SLOT_BYTES = 18  # a table takes 13 to 26 bytes per key
 
 
 class HotRows:
@@ -40,6 +41,7 @@ class HotRows:
     def __init__(self, side: SideState) -> None:
         self._side = side
         self._arena = side.arena
+        self._bytes_beside = _BYTES_BESIDE + _SLOT_BYTES * (1 + side.has_identity)
         self._scores = np.empty(0, np.float32)
         self._stamps = np.empty(0, np.int32)
         self._places = np.empty(0, np.int64)
@@ -69,14 +71,14 @@ class HotRows:
         return self._side.arena.live_rows
 
     def row_bytes(self) -> int:
-        """Return the bytes of all live rows and tombstones: records, blocks and what stands beside them. Cost: O(1)."""
+        """Return the bytes of all live rows and tombstones: records, blocks, slots, what stands beside them. Cost: O(1)."""
         header = self._side.header
         rows = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
         return rows * self.bytes_per_row() + int(header[s.H_HEAP_USED])
 
     def bytes_per_row(self) -> int:
         """Return the bytes of a row without its blocks."""
-        return self._side.layout.stride + _BYTES_BESIDE
+        return self._side.layout.stride + self._bytes_beside
 
     # ---------------------------------------------------------------- what an epoch needs
 
@@ -144,7 +146,7 @@ class HotRows:
         if below_stamp is not None:
             live &= self._stamps[:end] < below_stamp
         positions = np.flatnonzero(live)
-        return positions + 1, self._scores[positions], sizes[positions] + _BYTES_BESIDE
+        return positions + 1, self._scores[positions], sizes[positions] + self._bytes_beside
 
     def unchanged(self, numbers: Int64s) -> npt.NDArray[np.bool_]:
         """Say which rows still lie unchanged where they were in the cold store."""

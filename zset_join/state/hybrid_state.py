@@ -15,6 +15,8 @@ what it brings in takes their place.
 Crashes. In a directory, moving begins by marking both sides as half-written and ends by committing the stores at the epoch the
 sides stand at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
 
+Remembers, beside the rows that the budget allows, 6.5 to 9.1 bytes per cold row; see `zset_join.state.cold_side`.
+
 Known limits. What one epoch looks at stays in memory until it is absorbed, so a join key with more rows than the budget exceeds
 it for that long. Tombstones stay in memory. A disk that is full when an epoch has been absorbed lets memory exceed the budget
 until the next epoch, which spills first and raises if it cannot.
@@ -35,10 +37,10 @@ import pyarrow as pa
 
 from spill.cold_store import Int64s
 from spill.residency import ResidencyPolicy
-from zset_join.errors import ResourceError, StateError, ZsetJoinError
+from zset_join.config import HotBudget
+from zset_join.errors import ResourceError, StateError
 from zset_join.kernels import side as s
 from zset_join.state.cold_side import ColdSide, FoundRows
-from zset_join.state.hybrid_options import HybridOptions
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
 from zset_join.zset import ZSet
@@ -56,24 +58,30 @@ class HybridState:
     Args:
         sides: left and right.
         asked_by_own: per side, whether its rows are looked at where its own join key changes (3 above).
-        options: the budget.
+        budget: the budget.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
+        cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
 
     Raises:
         StateError: cold rows that do not belong to these sides, or stand at another epoch.
     """
 
     def __init__(
-        self, sides: Sequence[SideState], asked_by_own: Sequence[bool], options: HybridOptions, directory: str | None
+        self,
+        sides: Sequence[SideState],
+        asked_by_own: Sequence[bool],
+        budget: HotBudget,
+        directory: str | None,
+        cold_directory: str | None = None,
     ) -> None:
-        self._options = options
+        self._budget = budget
         self._is_mapped = directory is not None
         self._asked_by_own = tuple(asked_by_own)
         private = None
         if directory is not None:
-            place = Path(directory) / "cold" if options.cold_directory is None else Path(options.cold_directory)
+            place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
         else:
-            place = private = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=options.cold_directory))
+            place = private = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=cold_directory))
         self._opened: list[ColdSide] = []
         self._finalizer = weakref.finalize(self, _let_go, self._opened, private)
         for side in sides:
@@ -154,8 +162,9 @@ class HybridState:
     def _follow(self, prepared: Sequence[PreparedSide | None]) -> None:
         if self._is_moving:
             raise StateError(
-                "rows were being moved between memory and disk when this process was interrupted; the state of this join is "
-                "incomplete. Make a new join and restore it from a snapshot; inside Spark, restart the query.",
+                "rows were being moved between memory and disk when this process was interrupted, or what lay on the disk was "
+                "damaged; the state of this join is incomplete. Make a new join and restore it from a snapshot; inside Spark, "
+                "restart the query: it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
             )
         for side, own in zip(self._opened, prepared, strict=True):
@@ -167,7 +176,7 @@ class HybridState:
         """Say whether there are cold rows, or soon will be, so that it matters who is busy."""
         if any(side.row_count() for side in self._opened):
             return True
-        max_rows, max_bytes = self._limits()
+        max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
         return (max_rows is not None and 2 * self._hot_rows() > max_rows) or (
             max_bytes is not None and 2 * self._hot_bytes() > max_bytes
         )
@@ -211,16 +220,9 @@ class HybridState:
     def _hot_bytes(self) -> int:
         return sum(side.hot.row_bytes() for side in self._opened)
 
-    def _limits(self) -> tuple[int | None, int | None]:
-        """Return the most rows in memory, and the most bytes of them: what tables and cold indexes leave."""
-        if self._options.max_hot_bytes is None:
-            return self._options.max_hot_keys, None
-        beside = sum(side.side.table_bytes() + side.index_bytes() for side in self._opened)
-        return self._options.max_hot_keys, max(0, self._options.max_hot_bytes - beside)
-
     def _victims(self, rows: int, size: int, *, needed_since: int | None) -> list[tuple[Int64s, Int64s]]:
         """Return per side the numbers and bytes of the rows that must go so that `rows` more of `size` bytes have room."""
-        max_rows, max_bytes = self._limits()
+        max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
         over_rows = max_rows is not None and self._hot_rows() + rows > max_rows
         over_bytes = max_bytes is not None and self._hot_bytes() + size > max_bytes
         if not over_rows and not over_bytes:
@@ -256,13 +258,16 @@ class HybridState:
                 self._advance_clock(int(sizes[begin:end].sum()), end - begin)
 
     def _advance_clock(self, size: int, rows: int) -> None:
-        max_rows, max_bytes = self._limits()
+        max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
         policy = ResidencyPolicy(max_hot_keys=max_rows, max_hot_bytes=max_bytes)
         self._clock = policy.advanced(self._clock, spilled_bytes=size, spilled_keys=rows)
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
-        """Mark the state as half-written while rows move; after an error raised between two moves it is whole again."""
+        """Mark the state as half-written while rows move; after a full disk, which shows between two moves, it is whole again.
+
+        After any other error, damaged files among them, the marks stay, so that the state is not used again.
+        """
         self._is_moving = True
         epoch = self._opened[0].side.absorbed_epoch
         if self._is_mapped:
@@ -270,7 +275,7 @@ class HybridState:
                 side.side.begin_absorb()
         try:
             yield
-        except ZsetJoinError:
+        except ResourceError:
             self._end_moving(epoch)
             raise
         self._end_moving(epoch)
@@ -318,6 +323,10 @@ class HybridState:
         self.settle(_alone(number, prepared))
         if self._unspilled is not None:
             raise self._unspilled
+
+    def is_current(self) -> bool:
+        """Say whether the cold stores are still as this process left them; another one may have absorbed epochs meanwhile."""
+        return not self._is_moving and all(side.is_current() for side in self._opened)
 
     def cold_side(self, number: int) -> ColdSide:
         """Return the cold rows of a side."""

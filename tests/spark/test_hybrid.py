@@ -1,0 +1,120 @@
+"""A join inside Spark whose rows are on disk between epochs: the same view, over restarts and lost files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import Source
+from zset_join.errors import OptionError
+from zset_join.spark import JoinedStream, JoinQuery, changes
+
+TINY = {"default_hash_join": "hybrid", "max_hot_bytes": 0}
+HOW = "full"
+
+
+def joined(orders: Source, customers: Source) -> JoinedStream:
+    left = changes(
+        orders.stream(),
+        name="orders",
+        keys=["order_id"],
+        sequence_by="ts",
+        apply_as_deletes="op = 'd'",
+        except_column_list=["op", "ts"],
+    )
+    right = changes(customers.stream(), name="customers", keys=["customer_id"], sequence_by="ts", except_column_list=["ts"])
+    return left.join(right, on="customer_id", how=HOW)
+
+
+def fill(orders: Source, customers: Source, *, first: int, epochs: int) -> None:
+    """Add epochs in which orders come, move to another customer and go, and customers change their names."""
+    for epoch in range(first, first + epochs):
+        text = "a text that is longer than twelve bytes"
+        new = [("u", 10 * epoch + number, 3 * epoch + number % 3, text, epoch) for number in range(6)]
+        moved = [("u", 10 * (epoch - 1) + 1, 3 * epoch, None, epoch)] if epoch else []
+        gone = [("d", 10 * (epoch - 1) + 2, None, None, epoch)] if epoch else []
+        orders.add(*new, *moved, *gone)
+        customers.add((3 * epoch, f"name {epoch}", epoch), (1, f"busy {epoch}", epoch))
+
+
+def run_all(joined: JoinedStream, directory: Path, **options: Any) -> JoinQuery:
+    """Run a join over everything its sources have, into a DuckDB view, and return the finished query."""
+    writer = joined.writeStream.option("checkpointLocation", str(directory / "checkpoint"))
+    writer = writer.option("localStateDir", str(directory / "local")).options(**options).trigger(availableNow=True)
+    query = writer.toDuckDB(str(directory / "view.duckdb"), "joined").start()
+    query.awaitTermination()
+    return query
+
+
+def states(query: JoinQuery) -> list[dict[str, Any]]:
+    return [progress["join"]["state"] for progress in query.recentProgress if progress["join"] is not None]
+
+
+def rebuilt(query: JoinQuery) -> int:
+    return sum(progress["join"]["rebuilt_buckets"] for progress in query.recentProgress if progress["join"] is not None)
+
+
+def test_the_view_is_the_batch_join_with_nothing_in_memory_and_over_a_restart(
+    orders: Source, customers: Source, tmp_path: Path
+) -> None:
+    fill(orders, customers, first=0, epochs=3)
+    run_all(joined(orders, customers), tmp_path, buckets=2, **TINY)
+    fill(orders, customers, first=3, epochs=3)
+
+    query = run_all(joined(orders, customers), tmp_path, **TINY)
+
+    outcome = query.verify()
+    assert outcome.equal, outcome
+    assert rebuilt(query) == 0
+    last = states(query)[-1]
+    assert last["left_hot_rows"] + last["left_cold_rows"] == last["left_rows"]  # hot: what the last epoch has asked for
+    assert last["left_cold_rows"] > 0
+    assert last["left_cold_disk_bytes"] > 0
+
+
+@pytest.mark.parametrize("options", [TINY, {}], ids=["still hybrid", "in memory from now on"])
+def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_cold_rows(
+    orders: Source, customers: Source, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    fill(orders, customers, first=0, epochs=4)
+    run_all(joined(orders, customers), tmp_path, buckets=2, snapshotAfterBytes=0, **TINY)
+    if options:
+        shutil.rmtree(tmp_path / "local")
+    fill(orders, customers, first=4, epochs=2)
+
+    query = run_all(joined(orders, customers), tmp_path, snapshotAfterBytes=0, **options)
+
+    outcome = query.verify()
+    assert outcome.equal, outcome
+    assert rebuilt(query) == (0 if options else 2)
+
+
+def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(orders: Source, customers: Source, tmp_path: Path) -> None:
+    fill(orders, customers, first=0, epochs=3)
+    run_all(joined(orders, customers), tmp_path, buckets=1, **TINY)
+    pages = next((tmp_path / "local").rglob("left.rows/*.pages"))
+    pages.write_bytes(pages.read_bytes()[:-1])
+    fill(orders, customers, first=3, epochs=1)
+
+    query = run_all(joined(orders, customers), tmp_path, **TINY)
+
+    assert query.verify().equal
+    assert rebuilt(query) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"max_hot_bytes": "1000"}, "max_hot_bytes was given '1000'"),
+        ({"default_hash_join": "hybrid"}, "max_hot_bytes, max_hot_keys or both"),
+        ({**TINY, "join_max_buffered_bytes": 77}, "join_max_buffered_bytes was given 77"),
+    ],
+)
+def test_a_budget_that_is_none_is_refused_before_anything_runs(
+    orders: Source, customers: Source, tmp_path: Path, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(OptionError, match=named):
+        run_all(joined(orders, customers), tmp_path, **options)
