@@ -278,7 +278,8 @@ def _join_memory(node: JoinNode) -> str:
     for side, preserved in zip(node.sides, (("left", "full", "left_anti"), ("right", "full")), strict=True):
         what = "all live rows" if node.how in preserved or all(node.null_safe) else "live rows with a complete key"
         kept.append(f'{what} of "{side.relation.name}"')
-    return ", ".join(kept)
+    bound = ", all told less than join_max_buffered_bytes" if node.is_append_only else ""
+    return ", ".join(kept) + bound
 
 
 def _explain_input(node: InputNode) -> str:

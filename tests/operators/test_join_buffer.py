@@ -178,6 +178,34 @@ def test_evicted_rows_and_bytes_are_counted_also_after_a_restore() -> None:
     assert (counts["evicted_rows"], counts["evicted_bytes"], counts["left_rows"]) == (2, 2 * AGED, 4)
 
 
+def test_all_copies_of_a_line_leave_together() -> None:
+    join = lossy(rows=2)
+    join.feed(insert(("a", 1), copies=3), insert(("a", 10), copies=2))
+
+    answer = join.feed(insert(("b", 2)))
+
+    assert answer == [(("a", 1, "a", 10), -6)]
+
+
+def test_a_row_that_is_put_aside_does_not_count() -> None:
+    join = HashJoin(CLICKS, VIEWS, join_max_buffered_bytes=2 * ROW, on_bad_input="quarantine")
+    fed = Epochs(join)
+
+    fed.feed([*insert(("a", 1)), (("a", 2), -1), (("a", 3), 0)])
+
+    held = join.buffered(Tick(1), fed.deltas())
+    assert held is not None
+    assert held.before == (ROW, 0)
+
+
+def test_rows_that_were_put_aside_are_not_evicted() -> None:
+    join = lossy("full", rows=2, on_bad_input="quarantine")
+
+    answer = join.feed([(("a", 0), -1), *insert(("a", 1), ("b", 2), ("c", 3))])
+
+    assert answer == [(("b", 2, None, None), 1), (("c", 3, None, None), 1)]
+
+
 def test_an_empty_epoch_evicts_nothing() -> None:
     join = lossy()
     join.feed(insert(*(("a", number) for number in range(4))))

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.epochs import Epochs, insert, net
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.config import BufferLimit
 from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.operators.join import HashJoin
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes
 from zset_join.spark.buffer_limit import QueryBuffer
 
@@ -128,6 +130,26 @@ def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
     assert weights(sink.epochs[1]) == {(7, 1, 10): -1, (7, 2, 10): 1, (7, 3, 10): 1, (7, 4, 10): 1}
     assert weights(sink.epochs[2]) == {(7, 2, 10): -1, (7, 3, 10): -1, (7, 4, 10): -1}
     assert [each["evicted_rows"] for each in counts(query)] == [1, 1]
+
+
+@pytest.mark.parametrize("on_evict", ["retract", "forget"])
+def test_started_anew_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_operator_does(
+    clicks: Source, loads: Source, run: Run, tmp_path: Path, on_evict: str
+) -> None:
+    kept = {"join_max_buffered_bytes": 6 * AGED + 1, "join_buffer_policy": "evict_oldest", "on_evict": on_evict}
+    stream = joined(clicks, loads, "full")
+    node = stream.node
+    twin = Epochs(HashJoin(node.left.relation, node.right.relation, "full", using=True, **kept))  # type: ignore[arg-type]
+    sink = Collected()
+    for epoch in range(4):
+        new_clicks, new_loads = [(7, 10 * epoch + at) for at in range(3)], [(7, epoch), (epoch, 0)]
+        clicks.add(*new_clicks)
+        loads.add(*new_loads)
+        run(stream, sink, buckets=1, snapshotAfterBytes=0, **kept)
+        shutil.rmtree(tmp_path / "local")
+        assert weights(sink.epochs[epoch]) == net(twin.feed(insert(*new_clicks), insert(*new_loads)))
+
+    assert list((tmp_path / "checkpoint").rglob("*-left.parquet"))
 
 
 def test_what_is_forgotten_stays(clicks: Source, loads: Source, run: Run) -> None:
