@@ -9,8 +9,7 @@ The query id is Spark's: it stays the same across restarts on one checkpoint, an
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -20,35 +19,24 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.errors import StateError, ZsetJoinError
 from zset_join.spark.joined import JoinedStream
-from zset_join.spark.outputs import Output
 from zset_join.spark.runner import EpochRunner
-
-if TYPE_CHECKING:
-    from zset_join.checkpoint.row_history import RowHistory
-    from zset_join.spark.verification import VerificationReport
+from zset_join.spark.stored_query import StoredQuery
 
 __all__ = ["JoinQuery", "start_query"]
 
 
-class JoinQuery:
+class JoinQuery(StoredQuery):
     """A running join; made by `JoinStreamWriter.start`.
 
     Args:
         spark_query: Spark's own handle.
         runner: what runs the epochs.
         joined: the join.
-        output: where answers go.
-        buckets: N.
     """
 
-    def __init__(
-        self, spark_query: StreamingQuery, runner: EpochRunner, joined: JoinedStream, output: Output, *, buckets: int
-    ) -> None:
+    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, joined: JoinedStream) -> None:
+        super().__init__(joined, runner)
         self.spark_query = spark_query
-        self._runner = runner
-        self._joined = joined
-        self._output = output
-        self._buckets = buckets
         self._closer = threading.Thread(target=self._close_at_the_end, name="zset_join-closer", daemon=True)
         self._closer.start()
 
@@ -138,50 +126,6 @@ class JoinQuery:
             return own
         return self.spark_query.exception()
 
-    def explain(self) -> None:
-        """Print what the query does and remembers."""
-        text = self._joined.explanation(buckets=self._buckets, output=self._output.describe())
-        print(text)  # noqa: T201 - printing is what explain() does in PySpark
-
-    def verify(
-        self,
-        left_df: DataFrame | None = None,
-        right_df: DataFrame | None = None,
-        *,
-        actual_df: DataFrame | None = None,
-        most_differences: int = 20,
-    ) -> VerificationReport:
-        """Compare what was emitted with Spark's own batch join of the inputs; see `zset_join.spark.verification`."""
-        from zset_join.spark.verification import verify
-
-        return verify(
-            self._joined,
-            self._runner,
-            left_df=left_df,
-            right_df=right_df,
-            actual_df=actual_df,
-            most_differences=most_differences,
-        )
-
-    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
-        """Return which input changes made and unmade the output rows with given values, from the log that is kept.
-
-        Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
-
-        Args:
-            row: columns of the join's output to values; name the output key, or at least few rows.
-            most_rows: rows and input changes to report at most.
-
-        Raises:
-            OptionError: `ROW_QUESTION`: an unknown or nested column, a value of another type, or too many rows.
-            StateError: the checkpoint cannot be read.
-
-        Cost: two or three passes over the log and the snapshots of the join, on the driver.
-        """
-        from zset_join.spark.row_explaining import explain_row
-
-        return explain_row(self._joined, self._runner, row, most_rows=most_rows)
-
     def _awaited(self, timeout: float) -> bool:
         return bool(self.spark_query.awaitTermination(timeout))  # type: ignore[arg-type]  # PySpark takes seconds as float
 
@@ -228,9 +172,7 @@ def start_query(
     stream: DataStreamWriter,
     runner: EpochRunner,
     joined: JoinedStream,
-    output: Output,
     *,
-    buckets: int,
     checkpoint_location: str,
 ) -> JoinQuery:
     """Start the query.
@@ -267,4 +209,4 @@ def start_query(
         runner.close()
         raise
     gate.open()
-    return JoinQuery(spark_query, runner, joined, output, buckets=buckets)
+    return JoinQuery(spark_query, runner, joined)

@@ -151,6 +151,10 @@ class EpochRunner:
             owner=self._owner,
         )
 
+    def explanation(self) -> str:
+        """Return what `explain` prints."""
+        return self._joined.explanation(buckets=self._buckets, output=self._output.describe())
+
     @property
     def relation(self) -> Relation:
         """Return the relation of the answer."""

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_description
+from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_description, stored_query_id
 from zset_join.config import QueryOptions
-from zset_join.errors import OptionError
+from zset_join.errors import OptionError, StateError
 from zset_join.sinks.sink import Sink
 from zset_join.spark.baseline import has_baseline, with_start
-from zset_join.spark.normalise import tag
+from zset_join.spark.normalise import TaggedStream, tag
 from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput
 from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.session import check_session
 from zset_join.spark.stages import aggregates_of
+from zset_join.spark.stored_query import StoredQuery
 from zset_join.spark.upsert_output import UpsertOutput
 from zset_join.spark.warm_up import warm_up
 from zset_join.storage.folder import folder_below, open_folder
@@ -250,6 +251,40 @@ class JoinStreamWriter:
             StateError: the checkpoint belongs to another query.
             SinkError: the output belongs to another query or has other columns.
         """
+        runner, tagged, location = self._prepared()
+        rows = tagged.dataframe
+        if tagged.baseline is not None or has_baseline(stored_description(location)):
+            rows = with_start(rows, location)
+        stream = rows.writeStream.option("checkpointLocation", location)
+        if self._name is not None:
+            stream = stream.queryName(self._name)
+        if self._trigger:
+            stream = stream.trigger(**self._trigger)
+        return start_query(stream, runner, self._joined, checkpoint_location=location)
+
+    def attach(self) -> StoredQuery:
+        """Open the checkpoint and the output of the query while it does not run, to verify it or to explain a row.
+
+        Use it in a `with` statement: as long as it is open, the query cannot be started.
+
+        Raises:
+            PlanError: as `start`.
+            StateError: there is no checkpoint, it belongs to another query, or a driver runs on it.
+            SinkError: as `start`.
+        """
+        runner, _, location = self._prepared()
+        query_id = stored_query_id(location)
+        if query_id is None:
+            raise StateError(
+                f"there is no checkpoint of a query in {location}; start the query first, or correct checkpointLocation.",
+                code="NO_CHECKPOINT",
+                location=location,
+            )
+        runner.attach(query_id)
+        return StoredQuery(self._joined, runner)
+
+    def _prepared(self) -> tuple[EpochRunner, TaggedStream, str]:
+        """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._options)
         checkpoint_folder(options.checkpoint_location)
         node = self._joined.node
@@ -280,17 +315,7 @@ class JoinStreamWriter:
             output=self._output,
             dead_letter_path=quarantine.location,
         )
-        rows = tagged.dataframe
-        if tagged.baseline is not None or has_baseline(stored_description(options.checkpoint_location)):
-            rows = with_start(rows, options.checkpoint_location)
-        stream = rows.writeStream.option("checkpointLocation", options.checkpoint_location)
-        if self._name is not None:
-            stream = stream.queryName(self._name)
-        if self._trigger:
-            stream = stream.trigger(**self._trigger)
-        return start_query(
-            stream, runner, self._joined, self._output, buckets=buckets, checkpoint_location=options.checkpoint_location
-        )
+        return runner, tagged, options.checkpoint_location
 
     def _to(self, output: Output) -> JoinStreamWriter:
         if self._output is not None:

@@ -1,0 +1,108 @@
+"""The command line does what the methods do, and says what is wrong with an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from zset_join.cli import main
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = """
+from pathlib import Path
+
+from zset_join.spark import changes
+
+HERE = str(Path.cwd()) + "/"  # the JVM of the tests runs elsewhere
+
+def view(spark):
+    orders = spark.readStream.schema("order_id long, customer_id long").json(HERE + "orders")
+    customers = spark.readStream.schema("customer_id long, name string").json(HERE + "customers")
+    joined = changes(orders, name="orders", keys=["order_id"]).join(
+        changes(customers, name="customers", keys=["customer_id"]), on="customer_id", how="left"
+    )
+    writer = joined.writeStream.option("checkpointLocation", HERE + "checkpoint").option("buckets", 2)
+    return writer.option("localStateDir", HERE + "local").trigger(availableNow=True).toDuckDB("shop.duckdb", "orders")
+
+def nothing(spark):
+    return None
+"""
+
+
+@pytest.fixture
+def program(spark: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the name of a program whose query has run once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("shop.py").write_text(PROGRAM)
+    Path("orders").mkdir(), Path("customers").mkdir()
+    Path("orders/1.json").write_text('{"order_id": 1, "customer_id": 7}\n{"order_id": 2, "customer_id": 8}\n')
+    Path("customers/1.json").write_text('{"customer_id": 7, "name": "Ada"}\n')
+    sys.modules.pop("shop", None)
+    import shop
+
+    shop.view(spark).start().awaitTermination()
+    yield "shop:view"
+    sys.modules.pop("shop", None)
+
+
+def test_verify_says_whether_the_view_is_right(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", program]) == 0
+    assert capsys.readouterr().out.startswith("equal: 2 rows expected, 2 emitted")
+
+    with duckdb.connect("shop.duckdb") as connection:
+        bases = "SELECT schema_name, table_name FROM duckdb_tables() WHERE schema_name = '_zset_join'"
+        [(schema, table)] = connection.execute(bases).fetchall()
+        connection.execute(f'DELETE FROM "{schema}"."{table}" WHERE rowid = 0')
+
+    assert main(["verify", program]) == 1
+    assert "1 rows differ" in capsys.readouterr().out
+
+
+def test_a_row_is_explained_and_the_state_is_shown(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain-row", program, "order_id=1"]) == 0
+    assert "because customers +1 {'customer_id': 7, 'name': 'Ada'}" in capsys.readouterr().out
+
+    assert main(["explain", program]) == 0
+    assert "Join" in capsys.readouterr().out
+
+    assert main(["state", "checkpoint"]) == 0
+    assert "customers" in capsys.readouterr().out
+
+
+def test_a_query_goes_on_after_its_buckets_were_changed(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rescale", "checkpoint", "3", "--local-state-dir", "local"]) == 0
+    assert "2 buckets became 3" in capsys.readouterr().out
+
+
+WRONG = [
+    (["verify", "shop:missing"], "[PROGRAM] 'shop:missing' does not name a query"),
+    (["verify", "nowhere:view"], "[PROGRAM]"),
+    (["verify", "shop:nothing"], "it returned None"),
+    (["explain-row", "shop:view", "order_id"], "[ROW_QUESTION] 'order_id': expected COLUMN=VALUE"),
+    (["explain-row", "shop:view", "order_id=one"], "[ROW_QUESTION]"),
+    (["explain-row", "shop:view", "colour=red"], "[ROW_QUESTION]"),
+    (["state", "nowhere"], "[NO_CHECKPOINT]"),
+]
+
+
+def test_what_cannot_be_done_is_said(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, says in WRONG:
+        assert main(arguments) == 1, arguments
+        assert says in capsys.readouterr().err
+
+    Path("shop.py").write_text(PROGRAM.replace('"checkpoint")', '"elsewhere")'))
+    sys.modules.pop("shop")
+    assert main(["verify", program]) == 1
+    assert "[NO_CHECKPOINT]" in capsys.readouterr().err
+
+
+def test_a_wrong_command_line_ends_with_two(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["verfy"])
+    assert ended.value.code == 2

@@ -1,0 +1,187 @@
+"""The command line: questions to a query that does not run, without writing a program for each.
+
+    zset-join verify shop:view                     is what was emitted Spark's own batch join?
+    zset-join explain shop:view                    the plan, its shuffles, and what each stage keeps
+    zset-join explain-row shop:view order_id=1     which input changes made and unmade a row
+    zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
+    zset-join rescale CHECKPOINT 8                 another number of buckets
+
+`shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
+what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
+
+Exit codes: 0 all is well, 1 the view differs or the engine refused (the message says why), 2 the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from zset_join.errors import OptionError, ZsetJoinError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from zset_join.spark.writer import JoinStreamWriter
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except ZsetJoinError as error:
+        _say(error, sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="zset-join", description="Ask about a query that does not run.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+
+    verify = _program_verb(verbs, "verify", "compare what was emitted with Spark's batch query", _verify)
+    verify.add_argument("--most-differences", type=int, default=20, help="differing rows to print (20)")
+    _program_verb(verbs, "explain", "print the plan, its shuffles, and what each stage keeps", _explain)
+    row = _program_verb(verbs, "explain-row", "print which input changes made and unmade a row", _explain_row)
+    row.add_argument("values", nargs="+", metavar="COLUMN=VALUE", help="columns of the output; an empty value is NULL")
+    row.add_argument("--most-rows", type=int, default=1_000, help="rows to report at most (1000)")
+
+    state = verbs.add_parser("state", help="query what is remembered, as SQL")
+    state.add_argument("checkpoint", help="checkpointLocation")
+    state.add_argument("sql", nargs="?", default="SELECT * FROM about", help="default: a list of the views")
+    state.set_defaults(run=_state)
+
+    rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
+    rescale.add_argument("checkpoint", help="checkpointLocation")
+    rescale.add_argument("buckets", type=int)
+    rescale.add_argument("--local-state-dir", help="the query's option localStateDir")
+    rescale.add_argument("--cores", type=int, help="cores of the session (all)")
+    rescale.set_defaults(run=_rescale)
+    return parser
+
+
+def _say(text: object, stream: TextIO | None = None) -> None:
+    print(text, file=stream)
+
+
+def _program_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text)
+    parser.add_argument("program", metavar="MODULE:FUNCTION", help="returns the query, not started, when given a session")
+    parser.add_argument("--cores", type=int, help="cores of the session (all)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _verify(options: argparse.Namespace) -> int:
+    with _writer(options).attach() as stored:
+        report = stored.verify(most_differences=options.most_differences)
+    _say(report)
+    return 0 if report.equal else 1
+
+
+def _explain(options: argparse.Namespace) -> int:
+    _writer(options).explain()
+    return 0
+
+
+def _explain_row(options: argparse.Namespace) -> int:
+    writer = _writer(options)
+    with writer.attach() as stored:
+        _say(stored.explain_row(_row(options.values, stored.schema), most_rows=options.most_rows))
+    return 0
+
+
+def _state(options: argparse.Namespace) -> int:
+    from zset_join.inspection import open_state
+
+    connection = open_state(options.checkpoint)
+    try:
+        _say(connection.sql(options.sql))
+    finally:
+        connection.close()
+    return 0
+
+
+def _rescale(options: argparse.Namespace) -> int:
+    from zset_join.spark import rescale
+
+    session = _session(options.cores)
+    _say(rescale(options.checkpoint, buckets=options.buckets, session=session, local_state_dir=options.local_state_dir))
+    return 0
+
+
+def _session(cores: int | None) -> SparkSession:
+    try:
+        from pyspark.sql import SparkSession
+
+        from zset_join.spark import local_session
+    except ModuleNotFoundError as error:
+        raise OptionError(
+            "this verb runs Spark, and PySpark is not installed: pip install 'zset-join[spark]'.",
+            code="MISSING_PACKAGE",
+            package="pyspark",
+        ) from error
+    return SparkSession.getActiveSession() or local_session(cores=cores)
+
+
+def _writer(options: argparse.Namespace) -> JoinStreamWriter:
+    """Call the user's function.
+
+    Raises:
+        OptionError: there is no such function, or it returns something else.
+    """
+    module, _, name = options.program.partition(":")
+    session = _session(options.cores)
+    from zset_join.spark.writer import JoinStreamWriter
+
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _no_program(options.program, str(error)) from error
+    made = function(session)
+    if not isinstance(made, JoinStreamWriter):
+        raise _no_program(options.program, f"it returned {made!r}")
+    return made
+
+
+def _no_program(program: str, why: str) -> OptionError:
+    return OptionError(
+        f"{program!r} does not name a query ({why}); expected MODULE:FUNCTION, where FUNCTION(spark) returns "
+        "joined.writeStream with its options and output, without .start().",
+        code="PROGRAM",
+        program=program,
+    )
+
+
+def _row(values: Sequence[str], schema: pa.Schema) -> Mapping[str, Any]:
+    """Return COLUMN=VALUE arguments as values of the columns."""
+    import pyarrow as pa
+
+    row: dict[str, Any] = {}
+    for text in values:
+        name, found, value = text.partition("=")
+        if not found:
+            raise OptionError(f"{text!r}: expected COLUMN=VALUE.", code="ROW_QUESTION", value=text)
+        if name not in schema.names or not value:
+            row[name] = None
+            continue
+        kind = schema.field(name).type
+        try:
+            row[name] = pa.scalar(value).cast(kind).as_py()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise OptionError(f"{text!r}: {error}", code="ROW_QUESTION", value=text) from error
+    return row
+
+
+if __name__ == "__main__":
+    sys.exit(main())

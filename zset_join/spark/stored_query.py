@@ -1,0 +1,90 @@
+"""What can be asked about a query, whether it runs or not: is its output right, and where does a row come from.
+
+A running query is asked through its handle; epochs wait meanwhile. One that does not run is asked through
+`JoinStreamWriter.attach`, which opens checkpoint and output as a start would, and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from zset_join.spark.joined import JoinedStream
+from zset_join.spark.runner import EpochRunner
+
+if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.spark.verification import VerificationReport
+
+__all__ = ["StoredQuery"]
+
+
+class StoredQuery:
+    """Ask about what a query has stored; a context manager, so that the checkpoint is let go.
+
+    Args:
+        joined: the view.
+        runner: what runs its epochs, attached to its checkpoint.
+    """
+
+    def __init__(self, joined: JoinedStream, runner: EpochRunner) -> None:
+        self._joined = joined
+        self._runner = runner
+
+    def __enter__(self) -> StoredQuery:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._runner.close()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the output."""
+        return self._joined.arrow_schema
+
+    def explain(self) -> None:
+        """Print what the query does and remembers."""
+        print(self._runner.explanation())  # noqa: T201 - printing is what explain() does in PySpark
+
+    def verify(
+        self,
+        left_df: DataFrame | None = None,
+        right_df: DataFrame | None = None,
+        *,
+        actual_df: DataFrame | None = None,
+        most_differences: int = 20,
+    ) -> VerificationReport:
+        """Compare what was emitted with Spark's own batch join of the inputs; see `zset_join.spark.verification`."""
+        from zset_join.spark.verification import verify
+
+        return verify(
+            self._joined,
+            self._runner,
+            left_df=left_df,
+            right_df=right_df,
+            actual_df=actual_df,
+            most_differences=most_differences,
+        )
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
+        """Return which input changes made and unmade the output rows with given values, from the log that is kept.
+
+        Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
+
+        Args:
+            row: columns of the join's output to values; name the output key, or at least few rows.
+            most_rows: rows and input changes to report at most.
+
+        Raises:
+            OptionError: `ROW_QUESTION`: an unknown or nested column, a value of another type, or too many rows.
+            StateError: the checkpoint cannot be read.
+
+        Cost: two or three passes over the log and the snapshots of the join, on the driver.
+        """
+        from zset_join.spark.row_explaining import explain_row
+
+        return explain_row(self._joined, self._runner, row, most_rows=most_rows)
