@@ -65,6 +65,10 @@ class Node(ABC):
     def restore(self) -> None:
         """Go on with an operator restored from a snapshot of the one so far, and so below."""
 
+    def close(self) -> None:
+        """Let go of files, and so below; a source has none."""
+        return
+
     def keyed(self, join_key: Sequence[str]) -> Relation:
         """Return the output as an input that is joined on some columns."""
         return replace(self.relation, join_key=tuple(join_key), primary_key=())
@@ -126,9 +130,20 @@ class _OperatorNode(Node):
     def restore(self) -> None:
         fresh = self.make()
         fresh.restore(self.operator.snapshot())
+        self._let_go()
         self.operator = fresh
         for node in self.below:
             node.restore()
+
+    def close(self) -> None:
+        self._let_go()
+        for node in self.below:
+            node.close()
+
+    def _let_go(self) -> None:
+        close = getattr(self.operator, "close", None)
+        if close is not None:
+            close()
 
 
 @dataclass

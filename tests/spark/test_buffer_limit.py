@@ -111,6 +111,12 @@ def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(cli
     assert buffer.uncounted({}, {}) == frozenset()
 
 
+def test_numbers_of_yesterday_are_dropped_where_nothing_is_counted(clicks: Source, loads: Source) -> None:
+    buffer = QueryBuffer(joined(clicks, loads).node, BufferLimit(), 4, is_hybrid=True)
+
+    assert buffer.held({"0": (10, 20)}, []) == {}
+
+
 @pytest.mark.parametrize("local_state_is_lost", [False, True])
 def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
     clicks: Source, loads: Source, run: Run, tmp_path: Path, local_state_is_lost: bool

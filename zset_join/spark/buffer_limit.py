@@ -87,7 +87,12 @@ class QueryBuffer:
         return frozenset(int(bucket) for bucket in with_state - set(known))
 
     def held(self, known: _Held, notes: Sequence[TaskNote]) -> dict[str, tuple[int, int]]:
-        """Return what every bucket holds after an epoch: what its note says, or what was known before."""
+        """Return what every bucket holds after an epoch: what its note says, or what was known before.
+
+        Nothing where nothing is counted: whoever counts again later must not go by numbers of today.
+        """
+        if not self._is_append_only:
+            return {}
         held = dict(known)
         for note in notes:
             if note.buffered is not None:
