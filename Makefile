@@ -38,12 +38,13 @@ lint: $(READY) ## ruff, format, mypy --strict, layers, file length
 bench: java $(READY) ## run the benchmarks; results go to benchmarks/results/latest.json
 	$(PY) -m benchmarks.run $(ARGS)
 
-soak: java $(READY) ## the laws and the faults with their long profiles: hours, not minutes
+soak: java $(READY) ## the laws and the faults with their long profiles, and 30 minutes of one process: hours, not minutes
 	FAULTS_PROFILE=long $(PYTEST) faults -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) property_tests -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak
 	$(PY) -m property_tests.random_plans --events 20000000
 	$(PY) -m faults.spark_faults --long
+	$(PY) -m faults.soak --minutes 30
 
 docs: java $(READY) ## check the documentation: every link resolves, every code block runs
 	$(PYTEST) tests/test_documentation.py $(ARGS)

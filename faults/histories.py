@@ -60,7 +60,11 @@ class History:
 
     def deltas(self, epoch: int) -> tuple[ZSet, ZSet]:
         """Return the input of an epoch."""
-        left, right = (_delta(relation, changes) for relation, changes in zip(self.relations, self.epochs[epoch], strict=True))
+        return self.deltas_of(self.epochs[epoch])
+
+    def deltas_of(self, both: tuple[Changes, Changes]) -> tuple[ZSet, ZSet]:
+        """Return the changes of both sides as deltas."""
+        left, right = (_delta(relation, changes) for relation, changes in zip(self.relations, both, strict=True))
         return left, right
 
     def tick(self, epoch: int) -> Tick:

@@ -30,7 +30,7 @@ from zset_join.sinks.parquet_changelog import (
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["ChangelogOutput", "Output", "ViewOutput"]
+__all__ = ["ChangelogOutput", "Output", "ViewOutput", "read_parts"]
 
 _WEIGHT = pa.field("__weight", pa.int64(), nullable=False)
 
@@ -168,7 +168,7 @@ class ViewOutput:
 
     def publish(self, files: CheckpointFiles, record: CommitRecord) -> None:
         """Write the epoch in one transaction."""
-        self._sink.write(record.epoch, _read_parts(files, record))
+        self._sink.write(record.epoch, read_parts(files, record))
 
     def contents(self) -> Counts:
         """Read the view."""
@@ -179,7 +179,7 @@ class ViewOutput:
         self._sink.close()
 
 
-def _read_parts(files: CheckpointFiles, record: CommitRecord) -> Iterator[ZSet]:
+def read_parts(files: CheckpointFiles, record: CommitRecord) -> Iterator[ZSet]:
     """Yield the answer of an epoch: retractions first."""
     batches = [batch for part in record.parts for batch in pa.ipc.open_stream(files.view(part.file))]
     for sign in (-1, 1):
