@@ -36,9 +36,14 @@ def shown_progress(context: SparkContext, *, what: str, tasks: int) -> Iterator[
     group, before = f"zset_join-{uuid.uuid4().hex}", context.getLocalProperty(_GROUP)
     is_over = threading.Event()
 
+    def show() -> None:
+        done = min(_done(context, group), tasks)
+        if done > bar.n:
+            bar.update(done - bar.n)
+
     def follow() -> None:
         while not is_over.wait(_ASK_SECONDS):
-            bar.update(min(_done(context, group), tasks) - bar.n)
+            show()
 
     follower = threading.Thread(target=follow, name="zset_join-progress", daemon=True)
     context.setLocalProperty(_GROUP, group)
@@ -49,7 +54,7 @@ def shown_progress(context: SparkContext, *, what: str, tasks: int) -> Iterator[
         is_over.set()
         follower.join()
         context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None takes the property away
-        bar.update(min(_done(context, group), tasks) - bar.n)
+        show()
         bar.close()
 
 
