@@ -19,7 +19,8 @@ measured part; what they gain from its beginning to its end must stay below
 and no tenth of the run may have a p99 above twenty times the median p99: a bound for things that pile up, not for speed. The
 first three tenths are the warm-up and count for neither.
 
-Arrow is given the allocator of the system: its own keeps what is free for later, 15 to 30 MiB here, and would hide what is lost.
+Arrow is given the allocator of the system: its own keeps what is free for later, 15 to 30 MiB here, and would hide what is
+lost.
 
 Memory of the soak itself: two dicts of rows, their join, and 16 bytes per epoch.
 """
