@@ -14,8 +14,9 @@ kept of it, which are those the stream hashes.
 
 Memory: a worker holds the rows of one old bucket, then of one new one, as Arrow data. Disk: a second set of snapshots.
 
-Limits: a query that drops rows at its limit cannot be rescaled, for its buckets have decided which. A log that was kept with
-`retainInputLog` ends here; `verify()` starts from the new snapshots then.
+Limits: the groups of an aggregate behind the join cannot be moved. A query that drops rows at its limit cannot be rescaled, for
+its buckets have decided which. A log that was kept with `retainInputLog` ends here; `verify()` starts from the new snapshots
+then.
 """
 
 from __future__ import annotations
