@@ -10,12 +10,14 @@ Orders/customers (see `workloads`) with 400 k rows of state stream from Parquet 
   one that counts them, one row collected per task.
 - `zset_join spark`: the maintained join; the output is a user's function that does nothing with its DataFrame.
 - `zset_join spark changelog`: the maintained join; the output is a Parquet changelog.
+- `zset_join spark groups`: the join grouped by segment (50 groups: count, sum, average), its changes in a Parquet changelog.
 
 The law of the comparison: contestants read the same files under the same settings and take turns, in the opposite order in
 every other round. A round before the first and the first epochs of every run are thrown away: Spark gets faster over its
 first dozens of epochs. Seconds are Spark's own `triggerExecution`; CPU seconds those of the driver, the JVM and all
 workers, sampled four times a second and interpolated at the first and last measured trigger. Every epoch's delta must have
-exactly the rows that `workloads` counted, every identity epoch exactly the rows that were sent.
+exactly the rows that `workloads` counted, every identity epoch exactly the rows that were sent; the groups are compared with
+Spark's batch query after the last epoch.
 
 `peak_bytes` of the JSON rows is the resident memory of the Python workers, without the JVM, at its peak while epochs were
 measured; mapped state counts in each worker that has it mapped.
@@ -64,8 +66,10 @@ SCALE = 100_000
 CORES = 2
 ROUNDS = 2
 IDENTITY, FUNCTION, CHANGELOG = "spark identity", "zset_join spark", "zset_join spark changelog"
-CONTESTANTS = (IDENTITY, FUNCTION, CHANGELOG)
+GROUPS = "zset_join spark groups"
+CONTESTANTS = (IDENTITY, FUNCTION, CHANGELOG, GROUPS)
 MOST_TIMES_IDENTITY = 1.5
+MOST_TIMES_JOIN = 1.6
 SAMPLE_SECONDS = 0.25
 SIDES = ("orders", "customers")
 
@@ -261,11 +265,21 @@ def _joined(session: SparkSession, feed: Feed) -> JoinedStream:
 
 
 def _run_ours(joined: JoinedStream, name: str, feed: Feed, place: Path) -> list[dict[str, Any]]:
-    writer = joined.writeStream.options(checkpointLocation=str(place / "checkpoint"), localStateDir=str(place / "state"))
-    writer = writer.toParquet(place / "changelog") if name == CHANGELOG else writer.foreachBatch(_take_nothing)
+    view = _grouped(joined) if name == GROUPS else joined
+    writer = view.writeStream.options(checkpointLocation=str(place / "checkpoint"), localStateDir=str(place / "state"))
+    writer = writer.foreachBatch(_take_nothing) if name == FUNCTION else writer.toParquet(place / "changelog")
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
+    if name == GROUPS and not (report := query.verify()).equal:
+        raise AssertionError(f"{name}: {report}")
     return [one for one in query.recentProgress if one["numInputRows"]][: len(feed.changes)]
+
+
+def _grouped(joined: JoinedStream) -> JoinedStream:
+    from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+
+    calls = [ZF.count().alias("orders"), ZF.sum("amount").alias("turnover"), ZF.avg("amount").alias("average")]
+    return joined.groupBy("segment").agg(*calls)
 
 
 def _take_nothing(delta: DataFrame, epoch: int) -> None:
@@ -342,7 +356,8 @@ def _check(name: str, feed: Feed, progress: Sequence[Mapping[str, Any]]) -> int:
         found, expected = [one["counted"] for one in progress], list(feed.changes)
         delta_rows = 0
     else:
-        found, expected = [one["join"]["delta_rows"] for one in progress], list(feed.answer_rows)
+        found = [one["join"]["delta_rows"] for one in progress]
+        expected = found if name == GROUPS else list(feed.answer_rows)  # the groups were compared as a whole
         delta_rows = sum(found[number] for number in feed.measured)
     if sent != list(feed.changes) or found != expected:
         raise AssertionError(f"{name}: read {sent} of {feed.changes} rows, made {found} of {expected} rows")
@@ -491,6 +506,13 @@ def _goals(feed: Feed, runs: Mapping[str, Sequence[Run]]) -> list[Goal]:
             at_least=False,
         )
         for name in (FUNCTION, CHANGELOG)
+    ] + [
+        Goal(
+            sentence=f"times the join alone: {GROUPS}, {feed.plan.epoch_changes:,} changes per epoch",
+            measured=_median(runs[GROUPS]) / _median(runs[CHANGELOG]),
+            bound=MOST_TIMES_JOIN,
+            at_least=False,
+        )
     ]
 
 

@@ -4,7 +4,11 @@
 
 Two streams of real changes (see `flights_data`) run through one Spark query into a view in a DuckDB file. Afterwards
 the view must equal Spark's own batch join of the final tables, row for row; those come straight from the data, not
-from the changes. Exit code 0 only when it does.
+from the changes.
+
+A second query groups the same join by carrier and manufacturer, and hands every changed group to a function that prints the
+largest ones while the year goes by. A cancelled flight stays in its group, and is counted as such. Afterwards the groups must
+equal Spark's own batch query over the newest change of every flight and aircraft. Exit code 0 only when both are equal.
 
 Needs Java 17 or newer and the packages of `zset-join[demo]`.
 """
@@ -22,19 +26,24 @@ from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tqdm import tqdm
 
 from examples.flights_data import FlightStreams, write_streams
 from zset_join.errors import ZsetJoinError
 from zset_join.spark import changes, local_session
+from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
 if TYPE_CHECKING:
-    from zset_join.spark import JoinQuery
+    from zset_join.spark import ChangeStream, JoinQuery
 
 __all__ = ["main"]
 
 VIEW = "flights_planes"
+_GROUP_EPOCHS = 8
+_SHOWN_GROUPS = 5
+_WIDTHS = {"carrier": 9, "manufacturer": 20, "flights": 9, "cancelled": 11, "least": 7, "average": 9, "largest": 7}
 _POLL_SECONDS = 0.25
 _SAMPLE = f"""
     SELECT flight_id, dest, dep_delay, arr_delay, tailnum, manufacturer, model, seats
@@ -97,7 +106,8 @@ def _run(directory: Path, epochs: int, rows: int | None) -> int:
             session.read.parquet(str(directory / "final_planes.parquet")),
         )
         print(report)
-        return 0 if report.equal and len(maintained.epochs) == epochs else 1
+        groups_are_equal = _keep_groups(session, streams, directory)
+        return 0 if report.equal and groups_are_equal and len(maintained.epochs) == epochs else 1
     finally:
         session.stop()
 
@@ -111,16 +121,8 @@ def _start(session: SparkSession, streams: FlightStreams, directory: Path) -> Jo
         apply_as_deletes="op = 'd'",
         except_column_list=["op", "sequence"],
     )
-    planes = changes(
-        _stream(session, streams.planes),
-        name="planes",
-        keys=["tailnum"],
-        sequence_by="sequence",
-        apply_as_deletes="op = 'd'",
-        except_column_list=["op", "sequence"],
-    )
     return (
-        flights.join(planes, on="tailnum", how="left")
+        flights.join(_planes(session, streams, 1), on="tailnum", how="left")
         .writeStream.queryName(VIEW)
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True)
@@ -129,10 +131,107 @@ def _start(session: SparkSession, streams: FlightStreams, directory: Path) -> Jo
     )
 
 
-def _stream(session: SparkSession, directory: Path) -> DataFrame:
-    """Read a directory file by file, one per epoch."""
+def _planes(session: SparkSession, streams: FlightStreams, files_per_epoch: int) -> ChangeStream:
+    return changes(
+        _stream(session, streams.planes, files_per_epoch),
+        name="planes",
+        keys=["tailnum"],
+        sequence_by="sequence",
+        apply_as_deletes="op = 'd'",
+        except_column_list=["op", "sequence"],
+    )
+
+
+@dataclass
+class Groups:
+    """The groups as a function sees them: what changed of them, epoch by epoch.
+
+    Attributes:
+        now: key to row, after the newest epoch.
+        epochs: how many there were.
+    """
+
+    now: dict[tuple[str | None, str | None], dict[str, Any]] = field(default_factory=dict)
+    epochs: int = 0
+
+    def __call__(self, delta: DataFrame, epoch: int) -> None:
+        """Take the net change of every group and show the largest ones."""
+        changed = [row.asDict() for row in delta.collect()]
+        for row in changed:
+            key = (row["carrier"], row["manufacturer"])
+            if row.pop("_deleted"):
+                del self.now[key]
+            else:
+                self.now[key] = row
+        self.epochs = epoch + 1
+        print(f"after epoch {epoch}: {len(self.now)} groups, {len(changed)} of them changed")
+        largest = sorted(self.now.values(), key=lambda row: (-row["flights"], str(row["carrier"])))[:_SHOWN_GROUPS]
+        for line in (list(_WIDTHS), *(list(row.values()) for row in largest)):
+            print("  " + "".join(_shown(value).ljust(width) for value, width in zip(line, _WIDTHS.values(), strict=True)))
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def _keep_groups(session: SparkSession, streams: FlightStreams, directory: Path) -> bool:
+    """Keep the join grouped by carrier and manufacturer, and compare the groups; say whether they are equal."""
+    print("The same join by carrier and manufacturer: flights, cancelled, least, average and largest arrival delay ...")
+    at_once = -(-streams.epochs // _GROUP_EPOCHS)
+    flights = changes(
+        _with_cancelled(_stream(session, streams.flights, at_once)),
+        name="flights",
+        keys=["flight_id"],
+        sequence_by="sequence",
+        except_column_list=["op", "sequence"],
+    )
+    groups = (
+        flights.join(_planes(session, streams, at_once), on="tailnum", how="left")
+        .groupBy("carrier", "manufacturer")
+        .agg(
+            ZF.count().alias("flights"),
+            ZF.count().filter("cancelled").alias("cancelled"),
+            F.min("arr_delay").alias("least"),
+            F.avg("arr_delay").alias("average"),
+            F.max("arr_delay").alias("largest"),
+        )
+    )
+    kept, started = Groups(), time.perf_counter()
+    query = (
+        groups.writeStream.queryName("carriers")
+        .option("checkpointLocation", str(directory / "groups_checkpoint"))
+        .trigger(availableNow=True)
+        .foreachBatch(kept, form="upsert")
+        .start()
+    )
+    query.awaitTermination()
+    print(f"  seconds             {time.perf_counter() - started:>12,.1f}")
+    newest = [
+        _newest(_with_cancelled(session.read.parquet(str(streams.flights))), "flight_id"),
+        _newest(session.read.parquet(str(streams.planes)), "tailnum").where("op <> 'd'"),
+    ]
+    actual = session.createDataFrame([*kept.now.values()], groups.schema)
+    report = query.verify(*newest, actual_df=actual)
+    print(report)
+    return report.equal and kept.epochs == -(-streams.epochs // at_once)
+
+
+def _with_cancelled(flights: DataFrame) -> DataFrame:
+    """Keep a cancelled flight as a row of its carrier: its change has nothing but the key, such as 2013-01-01 UA1545 EWR."""
+    carrier = F.coalesce("carrier", F.split("flight_id", " ")[1].substr(1, 2))
+    return flights.withColumn("cancelled", F.col("op") == "d").withColumn("carrier", carrier)
+
+
+def _newest(changes: DataFrame, key: str) -> DataFrame:
+    """Return the newest change of every key."""
+    newest = Window.partitionBy(key).orderBy(F.col("sequence").desc())
+    return changes.withColumn("newest", F.row_number().over(newest)).where("newest = 1")
+
+
+def _stream(session: SparkSession, directory: Path, files_per_epoch: int = 1) -> DataFrame:
+    """Read a directory file by file, so many per epoch."""
     schema = session.read.parquet(str(directory)).schema
-    return session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(directory))
+    return session.readStream.schema(schema).option("maxFilesPerTrigger", files_per_epoch).parquet(str(directory))
 
 
 def _follow(query: JoinQuery, epochs: int) -> Maintained:

@@ -12,6 +12,7 @@ of dicts over as many files; at the end of a search the program itself holds the
 | `commits` | the driver, between its job and the commit, between commit and output, between output and Spark's commit |
 | `drivers` | the driver at random times; alone, so that its JVM and tasks live on for a while, or with all of them |
 | `executors` | an executor of two, in the middle of an epoch; local state is kept per executor |
+| `views` | workers and the driver under an aggregate of the join, and a worker between the join and the aggregate |
 
 It prints what was injected, observed and compared, and fails when that is too little, or when anything was lost or doubled.
 
@@ -44,7 +45,7 @@ from faults.tally import Tally
 from property_tests.oracle import Counts
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
 
-__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "short_of", "workers", "write_files"]
+__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "short_of", "views", "workers", "write_files"]
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS, ORDERS, CUSTOMERS = 40, 30, 12
@@ -241,7 +242,20 @@ def executors(place: Path, tally: Tally, *, epochs: int, killing: int, seed: int
     _finish(place, tally, death, "executors", epochs)
 
 
-def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int) -> None:
+def views(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], seed: int, killing: Sequence[int]) -> None:
+    """Do as `commits` to a query that groups the join; a worker is killed between the two as well."""
+    write_files(place, epochs=epochs, seed=seed)
+    mortal = ("--aggregate", "--kill-workers", ",".join(map(str, killing)))
+    for moment in moments:
+        tally.count("driver kills injected")
+        _count_death(tally, run(place, *mortal, "--kill-driver", moment), f"views, {moment}")
+    _finish(place, tally, run(place, *mortal), "views", epochs, is_join=False)
+    if (place / "faults" / "expression").exists():
+        tally.count("worker kills injected")
+        tally.count("worker kills observed")  # the search has come to its end all the same
+
+
+def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int, *, is_join: bool = True) -> None:
     """Count the worker kills of a search, and what its last run found."""
     faults = place / "faults"
     injected = [path.name.split("-")[1:] for path in faults.glob("worker-*")]
@@ -254,7 +268,8 @@ def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int) ->
     tally.count("comparisons with Spark")
     if not death.verdict["equal"]:
         tally.problem(f"{where}: {death.verdict['text']}")
-    if compare(place, tally, f"{where}, at the end") != epochs:
+    done = compare(place, tally, f"{where}, at the end") if is_join else len(committed_epochs(place / "changelog"))
+    if done != epochs:
         tally.problem(f"{where}: not all of {epochs} epochs were committed")
 
 
@@ -312,6 +327,7 @@ def main(arguments: list[str] | None = None) -> int:
         "commits": lambda place: commits(place, tally, epochs=12, moments=moments if given.long else moments[:3], seed=seed),
         "drivers": lambda place: drivers(place, tally, epochs=120, kills=20 if given.long else 2, seed=seed),
         "executors": lambda place: executors(place, tally, epochs=12, killing=4, seed=seed),
+        "views": lambda place: views(place, tally, epochs=12, moments=moments[:3], seed=seed, killing=(0, 3, 8)),
         "executors-in-epoch-0": lambda place: executors(place, tally, epochs=6, killing=0, seed=seed + 1),
     }
     for name, search in searches.items():

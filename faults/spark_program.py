@@ -3,9 +3,10 @@
     python -m faults.spark_program PLACE [--master local[2,4]] [--kill-workers E,E] [--kill-executor E] [--kill-driver WHEN@E]
 
 It reads the files below PLACE/orders and PLACE/customers, one of each per epoch, keeps `orders FULL JOIN customers` as a
-Parquet changelog in PLACE/changelog, and ends when all files are read. Orders are routed, customers are not. On its
+Parquet changelog in PLACE/changelog, and ends when all files are read. Orders are routed, customers are not. With
+`--aggregate` it keeps the join grouped by customer instead, behind a function of Python's that kills its worker once. On its
 standard output it says JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals
-Spark's own batch join of the files.
+Spark's own batch query over the files.
 
 Faults are injected from outside the product: workers and executors die in the part writer that travels to them, the driver
 in the observer of its file operations. Every fault leaves a file in PLACE/faults *before* it strikes; that it struck is
@@ -111,6 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--locality", default="auto")
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
+    parser.add_argument("--aggregate", action="store_true", help="keep the groups of the join")
     parser.add_argument("--kill-workers", default="", help="epochs, with commas")
     parser.add_argument("--kill-executor", type=int, default=-1, help="an epoch")
     parser.add_argument("--kill-driver", default="", help="before-commit, before-output or after-output, @, an epoch")
@@ -128,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(session: SparkSession, given: argparse.Namespace) -> bool:
     place = given.place
-    joined = _joined(session, place)
+    joined = _grouped(_joined(session, place), place) if given.aggregate else _joined(session, place)
     writer = (
         joined.writeStream.option("checkpointLocation", str(place / "checkpoint"))
         .option("localStateDir", given.local_state or str(place / "local-state"))
@@ -170,6 +172,21 @@ def _joined(session: SparkSession, place: Path) -> JoinedStream:
             rows, name=name, keys=[key], sequence_by="ts", apply_as_deletes="op = 'd'", except_column_list=["op"]
         )
     return streams["orders"].join(streams["customers"], on="customer_id", how="full")
+
+
+def _grouped(joined: JoinedStream, place: Path) -> JoinedStream:
+    """Group the join behind a condition whose function dies at the first row it is given, once."""
+    from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+    from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+
+    def passes(order):  # type: ignore[no-untyped-def]  # PySpark would read the hints
+        if _is_first(place / "faults" / "expression"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return order is None or order % 5 != 0
+
+    kept = joined.where(F.udf(passes, "boolean")("order_id"))
+    return kept.groupBy("customer_id").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"), ZF.min("order_id"))
 
 
 def _final(session: SparkSession, place: Path, name: str, key: str) -> DataFrame:
