@@ -18,6 +18,7 @@ def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(1800)  # Spark in a process of its own, twice through the data; the fuse is for a busy machine
 def test_the_demo_maintains_the_join_and_its_groups_and_finds_both_equal(tmp_path: Path) -> None:
     done = run_demo("--epochs", "3", "--rows", "1000", "--keep", str(tmp_path / "kept"))
 

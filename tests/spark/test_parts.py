@@ -12,6 +12,7 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.errors import StateError
 from zset_join.relation import Relation
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, read_changelog
+from zset_join.spark import parts
 from zset_join.spark.parts import (
     ArrowParts,
     ChangelogParts,
@@ -106,3 +107,10 @@ def test_small_chunks_are_put_together_in_their_order() -> None:
 
 def test_nothing_is_put_together_from_nothing() -> None:
     assert list(merged([], 2)) == []
+
+
+def test_chunks_that_are_large_together_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [chunk((number, "a", 1), (number, "b", 1)) for number in range(4)]
+    monkeypatch.setattr(parts, "MOST_MERGED_BYTES", 2 * chunks[0].rows.nbytes)
+
+    assert [len(found) for found in merged(chunks, 1000)] == [4, 4]

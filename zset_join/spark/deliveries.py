@@ -4,7 +4,7 @@ A delivery takes the answer chunk by chunk and says what leaves the Python funct
 Parts leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for an aggregate are
 brought down to partial lines first, and travel with the notes through the shuffle.
 
-Memory: an aggregate's rows are reduced `REDUCED_ROWS` at a time.
+Memory: an aggregate's rows are reduced `REDUCED_ROWS` at a time, or as many as have 256 MiB.
 """
 
 from __future__ import annotations

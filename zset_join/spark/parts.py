@@ -30,8 +30,18 @@ from zset_join.sinks.parquet_changelog import write_part
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["ArrowParts", "ChangelogParts", "DeltaParts", "ParquetParts", "PartWriter", "merged", "read_arrow_parts"]
+__all__ = [
+    "MOST_MERGED_BYTES",
+    "ArrowParts",
+    "ChangelogParts",
+    "DeltaParts",
+    "ParquetParts",
+    "PartWriter",
+    "merged",
+    "read_arrow_parts",
+]
 
+MOST_MERGED_BYTES = 256 << 20
 _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
 
@@ -227,15 +237,22 @@ class _Counted:
 
 
 def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
-    """Put small chunks together, in their order, until each has `rows` rows: files and their readers like large batches."""
+    """Put small chunks together, in their order, until each has `rows` rows: files and their readers like large batches.
+
+    None is made that has more than `MOST_MERGED_BYTES`, beyond which an array of strings may not hold it.
+    """
     waiting: list[ZSet] = []
-    count = 0
+    count = size = 0
     for chunk in chunks:
+        if waiting and size + chunk.rows.nbytes > MOST_MERGED_BYTES:
+            yield ZSet.concat(waiting, schema=chunk.schema)
+            waiting, count, size = [], 0, 0
         waiting.append(chunk)
         count += len(chunk)
+        size += chunk.rows.nbytes
         if count >= rows:
             yield ZSet.concat(waiting, schema=chunk.schema)
-            waiting, count = [], 0
+            waiting, count, size = [], 0, 0
     if waiting:
         yield ZSet.concat(waiting, schema=waiting[0].schema)
 

@@ -24,7 +24,7 @@ from zset_join.spark.layout import SlotLayout, as_type, collect_arrivals
 from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder
-from zset_join.spark.parts import merged
+from zset_join.spark.parts import MOST_MERGED_BYTES, merged
 from zset_join.spark.tasks import finish, refuse_in_note, task_bucket
 from zset_join.zset import ZSet
 
@@ -143,11 +143,12 @@ class ClosingTask:
     def _tidy(self, pieces: Iterator[ZSet]) -> Iterator[ZSet]:
         """Yield every distinct row once, retractions first; an answer too large to be held, as it comes."""
         held: list[ZSet] = []
-        count = 0
+        count = size = 0
         for piece in pieces:
             held.append(piece)
             count += len(piece)
-            if count > MOST_TIDY_ROWS:
+            size += piece.rows.nbytes
+            if count > MOST_TIDY_ROWS or size > MOST_MERGED_BYTES:
                 yield from held
                 yield from pieces
                 return
