@@ -26,8 +26,9 @@ EVERY_TYPE = pa.schema(
 )
 
 
+@pytest.mark.parametrize("is_hybrid", [False, True])
 @pytest.mark.parametrize("mode", ["append", "changelog", "upsert"])
-def test_any_join_can_be_warmed_up_before_a_row_is_there(mode: str) -> None:
+def test_any_join_can_be_warmed_up_before_a_row_is_there(mode: str, is_hybrid: bool) -> None:
     keyed = {"primary_key": ("id",), "sequence_by": ("at",)} if mode == "upsert" else {}
     orders = Relation(name="orders", schema=EVERY_TYPE, join_key=("text",), mode=mode, **keyed)  # type: ignore[arg-type]
     customers = Relation(name="customers", schema=EVERY_TYPE, join_key=("text",))
@@ -40,5 +41,6 @@ def test_any_join_can_be_warmed_up_before_a_row_is_there(mode: str) -> None:
             how="full",
             null_safe=(False,),
             residual=left("ratio") <= right("ratio"),
-        )
+        ),
+        is_hybrid=is_hybrid,
     )

@@ -19,6 +19,7 @@ import pyarrow.types as pt
 
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.bucket import DurableOperator
+from zset_join.config import HotBudget
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder, join_builder, route_builder
@@ -28,14 +29,15 @@ from zset_join.zset import ZSet
 __all__ = ["warm_up"]
 
 
-def warm_up(node: JoinNode, aggregates: Sequence[AggregateNode] = ()) -> None:
+def warm_up(node: JoinNode, aggregates: Sequence[AggregateNode] = (), *, is_hybrid: bool = False) -> None:
     """Run every operator of a query over one made-up row per input: in, kept in a snapshot and back, then out again.
 
     Args:
         node: the join.
         aggregates: what stands behind it.
+        is_hybrid: the rows of the join go to the disk and back besides.
     """
-    options = OperatorOptions()
+    options = OperatorOptions(hot_budget=HotBudget(max_hot_keys=0) if is_hybrid else None)
     _one_row(node.left.relation, 1).consolidated()
     builders = [route_builder(side, options) for side in node.sides if isinstance(side, RouteNode)]
     plain = [(build, None) for build in [*builders, join_builder(node, options)]]

@@ -298,7 +298,7 @@ class JoinStreamWriter:
             )
         encoded_schema(self._joined.arrow_schema, format_named("weight"))
         session = self._joined.left.dataframe.sparkSession
-        warm_up(self._joined.node, [*aggregates_of(self._joined.steps)])
+        warm_up(self._joined.node, [*aggregates_of(self._joined.steps)], is_hybrid=options.hot_budget is not None)
         check_session(session)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism

@@ -35,12 +35,16 @@ class HotRows:
     """Move rows of one side.
 
     Args:
-        side: whose rows they are; it must not be compacted or cleared between two calls without `follow`.
+        side: whose rows they are; after every change of its records, call `follow` first.
+
+    Attributes:
+        has_places: some row may still lie unchanged in the cold store.
     """
 
     def __init__(self, side: SideState) -> None:
         self._side = side
         self._arena = side.arena
+        self.has_places = False
         self._bytes_beside = _BYTES_BESIDE + _SLOT_BYTES * (1 + side.has_identity)
         self._scores = np.empty(0, np.float32)
         self._stamps = np.empty(0, np.int32)
@@ -53,6 +57,7 @@ class HotRows:
             self._scores[:] = NEVER
             self._stamps[:] = 0
             self._places[:] = NOWHERE
+            self.has_places = False
         needed = self.records + more
         if needed > len(self._scores):
             room = max(needed, 2 * len(self._scores), 1024)
@@ -93,11 +98,17 @@ class HotRows:
         """Touch the rows whose join key has one of these hashes."""
         moves.touch_chains(self._side.view, codes, self._stamps, self._scores, stamp, np.float32(clock))
 
-    def note_written(self, numbers: Int64s, stamp: int, clock: float) -> None:
-        """Touch rows that an epoch has written; what the cold store may have of them is outdated. Number 0 is none."""
+    def note_written(self, numbers: Int64s, stamp: int | None, clock: float) -> None:
+        """Note that an epoch has written rows: what the cold store may have of them is outdated. Number 0 is none.
+
+        They are touched, unless nobody asks who is busy (no stamp).
+        """
+        if stamp is None and not self.has_places:
+            return
         numbers = numbers[numbers > 0]
         self._places[numbers - 1] = NOWHERE
-        moves.touch_rows(numbers, self._stamps, self._scores, stamp, np.float32(clock))
+        if stamp is not None:
+            moves.touch_rows(numbers, self._stamps, self._scores, stamp, np.float32(clock))
 
     # ---------------------------------------------------------------- moving
 
@@ -132,6 +143,7 @@ class HotRows:
         self._scores[numbers - 1] = clock
         self._stamps[numbers - 1] = stamp
         self._places[numbers - 1] = cold.places
+        self.has_places = True
 
     def candidates(self, below_stamp: int | None) -> tuple[Int64s, npt.NDArray[np.float32], Int64s]:
         """Return number, score and bytes of the rows that may go: all live ones, or those with an older stamp.

@@ -47,7 +47,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["HybridState"]
 
-_SLACK = 0.1
+_SLACK = 0.3  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
 _PIECE_BYTES = 16 << 20
 _NONE = np.empty(0, np.int64)
 
@@ -87,6 +87,7 @@ class HybridState:
         for side in sides:
             self._opened.append(ColdSide(side, place))
         self._stamp = 2
+        self._is_looking = False
         self._clock = 0.0
         self._is_moving = False
         self._unspilled: ResourceError | None = None
@@ -113,13 +114,15 @@ class HybridState:
             ResourceError: the disk cannot be read or written; nothing was lost.
             StateError: what lies on the disk is damaged.
         """
-        self._follow(prepared)
+        self._begin(prepared)
         if self._unspilled is not None:
             with self._moving():
                 self._spill_down()
                 self._unspilled = None
-        if not self._is_worth_looking():
+        self._is_looking = self._is_worth_looking()
+        if not self._is_looking:
             return
+        self._follow()
         self._stamp += 2
         with self._moving():
             changed = self._fetch_named(prepared)
@@ -138,12 +141,14 @@ class HybridState:
             prepared: what was absorbed.
             rewritten: side and numbers of further rows that were written.
         """
+        stamp = self._stamp if self._is_looking else None
+        if self._is_looking or any(side.hot.has_places for side in self._opened):
+            self._follow()
         for side, own in zip(self._opened, prepared, strict=True):
-            side.hot.follow()
             if own is not None:
-                side.hot.note_written(own.numbers[: own.count], self._stamp, self._clock)
+                side.hot.note_written(own.numbers[: own.count], stamp, self._clock)
         for number, rows in rewritten:
-            self._opened[number].hot.note_written(rows, self._stamp, self._clock)
+            self._opened[number].hot.note_written(rows, stamp, self._clock)
         try:
             self._spill_down()
         except ResourceError as error:
@@ -159,7 +164,12 @@ class HybridState:
                 side.commit(epoch)
             self._is_moving = False
 
-    def _follow(self, prepared: Sequence[PreparedSide | None]) -> None:
+    def _follow(self) -> None:
+        for side in self._opened:
+            side.hot.follow()
+
+    def _begin(self, prepared: Sequence[PreparedSide | None]) -> None:
+        """Refuse a state that is not whole; forget what the working arrays hold of the epoch before."""
         if self._is_moving:
             raise StateError(
                 "rows were being moved between memory and disk when this process was interrupted, or what lay on the disk was "
@@ -167,8 +177,7 @@ class HybridState:
                 "restart the query: it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
             )
-        for side, own in zip(self._opened, prepared, strict=True):
-            side.hot.follow()
+        for own in prepared:
             if own is not None:
                 own.numbers[: own.count] = 0
 
@@ -227,6 +236,7 @@ class HybridState:
         over_bytes = max_bytes is not None and self._hot_bytes() + size > max_bytes
         if not over_rows and not over_bytes:
             return []
+        self._follow()
         candidates = [side.hot.candidates(needed_since) for side in self._opened]
         numbers, scores, sizes = (np.concatenate(parts) for parts in zip(*candidates, strict=True))
         staying_rows = self._hot_rows() - len(numbers) + rows
@@ -314,7 +324,9 @@ class HybridState:
         """Prepare rows of one side that nobody is to be told about: bring in what they name, and nothing of the other side."""
         side = self._opened[number].side
         prepared = side.encode(delta, words=words)
-        self._follow(_alone(number, prepared))
+        self._begin(_alone(number, prepared))
+        self._is_looking = True
+        self._follow()
         self._fetch_named(_alone(number, prepared))
         side.resolve(prepared)
         return prepared
