@@ -80,12 +80,12 @@ def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_col
     orders: Source, customers: Source, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     fill(orders, customers, first=0, epochs=4)
-    run_all(joined(orders, customers), tmp_path, buckets=2, snapshotAfterBytes=0, **TINY)
+    run_all(joined(orders, customers), tmp_path, buckets=2, snapshotAfterBytes=0, retainInputLog=True, **TINY)
     if options:
         shutil.rmtree(tmp_path / "local")
     fill(orders, customers, first=4, epochs=2)
 
-    query = run_all(joined(orders, customers), tmp_path, snapshotAfterBytes=0, **options)
+    query = run_all(joined(orders, customers), tmp_path, snapshotAfterBytes=0, retainInputLog=True, **options)
 
     outcome = query.verify()
     assert outcome.equal, outcome
