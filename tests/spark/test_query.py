@@ -55,6 +55,23 @@ def test_a_left_join_follows_inserts_updates_key_moves_and_deletes(orders: Sourc
     assert query.verify(actual_df=emitted(query, sink)).equal
 
 
+def test_a_moved_row_is_verified_where_one_bucket_has_a_snapshot_and_the_other_a_log(
+    orders: Source, customers: Source, run: Run
+) -> None:
+    output, bases = Collected(), set()
+    for epoch, shift in enumerate((0, 1, 1, 1)):
+        orders.add(*(("u", number, 10 * (1 + (number + shift) % 5), "pen", shift) for number in range(12) if epoch < 2))
+        customers.add((10 * (1 + epoch), f"name {epoch}", epoch))
+
+        query = run(join_of(orders, customers), output, buckets=3, snapshotAfterBytes=0)
+        report = query.verify(actual_df=emitted(query, output))
+
+        assert report.equal, f"after epoch {epoch}: {report}"
+        assert report.expected_rows == 12
+        bases |= set(report.basis.values())
+    assert "snapshot and log" in bases
+
+
 def test_a_row_is_explained_from_the_log(orders: Source, customers: Source, run: Run) -> None:
     orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1))
     customers.add((10, "Ann", 1), (20, "Bob", 1))

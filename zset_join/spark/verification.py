@@ -237,7 +237,8 @@ class _ReadChanges:
             weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
             rows = table.select(self.schemas[self.position].names).filter(pa.array(weights > 0))
             for batch in rows.cast(self.schemas[self.position]).combine_chunks().to_batches():
-                yield self._with_order(batch, weights[weights > 0], -1)
+                # Another bucket's log may still hold the delete of a row that moved here before this snapshot was taken.
+                yield self._with_order(batch, weights[weights > 0], history.snapshot.through_epoch)
         for log in history.logs:
             for logged in read_log(self.files, log, schemas=self.schemas):
                 delta = logged.deltas[self.position]
