@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -49,6 +49,8 @@ def right_rows(*rows: tuple[int, float], weights: list[int] | None = None) -> ZS
 class QueryByHand:
     """A query of two buckets, by parity of the key; join keys of a row never move between them."""
 
+    running: ClassVar[list[QueryByHand]] = []
+
     def __init__(self, location: str, local: Path, **options: Any) -> None:
         self.location = location
         self.local = local
@@ -57,6 +59,7 @@ class QueryByHand:
         self.start()
 
     def start(self) -> None:
+        self.running.append(self)
         self.owner = Ownership.claim(checkpoint_folder(self.location), "q")
         self.checkpoint = Checkpoint(
             self.location,
@@ -69,6 +72,7 @@ class QueryByHand:
         )
 
     def stop(self) -> None:
+        self.running.remove(self)
         self.owner.release()
 
     def restart(self) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from zset_join.storage.operations import Operation, observe, perform
 
 
 class Log:
-    """Notes every operation, and does it."""
+    """Notes every operation of its own thread, and does it."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
+        self._thread = threading.get_ident()
 
     def __call__(self, operation: Operation, act: Callable[[], Any]) -> Any:
-        self.operations.append(operation)
+        if threading.get_ident() == self._thread:
+            self.operations.append(operation)
         return act()
 
     @property
