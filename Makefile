@@ -23,7 +23,7 @@ test-plain: $(READY)
 	$(PYTEST) -m "not spark" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) -m spark --durations=15 $(ARGS)
+	$(PYTEST) -m spark -n $(WORKERS) --dist loadfile --durations=15 $(ARGS)
 
 demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, and verify the result
 	$(PY) -m examples.flights_demo $(ARGS)
