@@ -31,7 +31,17 @@ from zset_join.expressions.written import read_expression, write_expression
 from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
 
-__all__ = ["InputNode", "JoinNode", "RouteNode", "SideNode", "explain", "join_type", "needs_route"]
+__all__ = [
+    "InputNode",
+    "JoinNode",
+    "RouteNode",
+    "SideNode",
+    "explain",
+    "join_type",
+    "needs_route",
+    "read_schema",
+    "write_schema",
+]
 
 _JOIN_TYPES = {
     "inner": "inner",
@@ -312,14 +322,13 @@ def _describe_side(side: SideNode) -> dict[str, Any]:
 def _write_side(side: SideNode) -> dict[str, Any]:
     """Return what `_describe_side` does, with the columns as Arrow's own bytes."""
     source = side.source if isinstance(side, RouteNode) else side
-    schema = base64.b64encode(source.relation.schema.serialize()).decode()
-    return {**_describe_side(side), "columns": schema}
+    return {**_describe_side(side), "columns": write_schema(source.relation.schema)}
 
 
 def _read_side(found: Mapping[str, Any]) -> SideNode:
     relation = Relation(
         name=found["name"],
-        schema=pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["columns"]))),
+        schema=read_schema(found["columns"]),
         join_key=tuple(found["join_key"]),
         primary_key=tuple(found["primary_key"]),
         sequence_by=tuple(found["sequence_by"]),
@@ -327,6 +336,16 @@ def _read_side(found: Mapping[str, Any]) -> SideNode:
     )
     source = InputNode(relation=relation, hidden=tuple(found["hidden"]), has_baseline=found.get("baseline", False))
     return RouteNode(source=source) if found["routed"] else source
+
+
+def write_schema(schema: pa.Schema) -> str:
+    """Return columns as text: Arrow's own bytes, so that every type comes back exactly."""
+    return base64.b64encode(schema.serialize()).decode()
+
+
+def read_schema(found: str) -> pa.Schema:
+    """Build from what `write_schema` gave."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found)))
 
 
 def _describe_columns(relation: Relation, names: Sequence[str]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 import pytest
 
@@ -120,3 +122,22 @@ def test_a_wrong_number_of_columns_is_refused(function: str, columns: tuple[str,
 def test_every_name_of_a_function_stands_for_one_that_is_its_own_name() -> None:
     assert set(FUNCTIONS.values()) <= set(FUNCTIONS)
     assert [name for name in set(FUNCTIONS.values()) if FUNCTIONS[name] != name] == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        AggregateCall("count"),
+        AggregateCall("max_by", ("s", "i"), name="latest"),
+        AggregateCall("collect_set", "s", limit=7),
+        AggregateCall("sum", "i", name="some", where=(left("i") > 3) & left("s").is_null()),
+    ],
+    ids=lambda call: call.name,
+)
+def test_a_call_that_was_written_down_comes_back_the_same(call: AggregateCall) -> None:
+    written = json.loads(json.dumps(call.to_json()))
+
+    again = AggregateCall.from_json(written)
+
+    assert repr(again) == repr(call)
+    assert (again.columns, again.limit) == (call.columns, call.limit)

@@ -16,7 +16,7 @@ from tests.spark.test_query import emitted, join_of, names, upserts
 from zset_join.aggregates import FUNCTIONS, AggregateCall
 from zset_join.errors import BadInputError, OptionError, PlanError, SinkError, StateError
 from zset_join.expressions import left
-from zset_join.spark import JoinedStream, JoinQuery, appends, changes, rescale
+from zset_join.spark import JoinedStream, JoinQuery, appends, changes
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
 Run = Callable[..., JoinQuery]
@@ -291,15 +291,6 @@ def test_a_changed_aggregate_is_another_query(joined: JoinedStream, run: Run) ->
 
     with pytest.raises(StateError, match="steps was"):
         run(joined.groupBy("name").agg(ZF.count("item").alias("n")), Collected())
-
-
-def test_a_checkpoint_with_groups_keeps_its_number_of_buckets(
-    joined: JoinedStream, run: Run, spark: SparkSession, tmp_path: Path
-) -> None:
-    run(joined.groupBy("name").count(), Collected(), buckets=2)
-
-    with pytest.raises(StateError, match=r"\['aggregate-1'\]"):
-        rescale(str(tmp_path / "checkpoint"), buckets=3, session=spark)
 
 
 def test_progress_tells_what_the_groups_take(joined: JoinedStream, run: Run) -> None:

@@ -10,18 +10,21 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
 from tests.spark.test_query import Run, emitted, join_of, names, upserts
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import checkpoint_folder, read_standing, stored_buckets
+from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_standing, stored_buckets, stored_plan
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import OptionError, StateError
 from zset_join.expressions import left, right
 from zset_join.inspection import open_state
 from zset_join.spark import JoinedStream, appends, changes, rescale
+from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.state.side_snapshot import snapshot_counts
 from zset_join.storage.operations import Operation, observe
+from zset_join.storage.sealed import seal
 
 Step = Callable[[], None]
 
@@ -136,6 +139,53 @@ def test_a_condition_over_both_rows_keeps_its_degrees(orders: Source, customers:
 
     assert sink.total() == {(10, 2, "c", "d"): 1, (11, 3, "z", None): 1, (11, None, None, "b"): 1}
     assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def groups_of_groups(joined: JoinedStream) -> JoinedStream:
+    """Give a view with three aggregates: one that only counts, one that keeps single values, and the row of all rows."""
+    rows = joined.select("customer_id", "item", "name").distinct()
+    per_customer = rows.groupBy("customer_id").agg(
+        ZF.count().alias("n"), ZF.max("item").alias("last"), ZF.count_distinct("name").alias("names")
+    )
+    shares = per_customer.withColumn("share", F.col("n") / 3)
+    return shares.agg(ZF.count("names"), ZF.stddev("share"), ZF.collect_list("last"), ZF.max_by("n", "customer_id"))
+
+
+def test_groups_move_with_all_that_they_remember(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    sink, local = Collected(), str(tmp_path / "local")
+    first(orders, customers)
+    run(groups_of_groups(join_of(orders, customers, "full")), sink)
+
+    report = rescale(tmp_path / "checkpoint", buckets=3, local_state_dir=local)
+    orders.add(*(("u", n, (n + 3) % 9 if n % 4 else None, f"moved {n}", 20) for n in range(0, 40, 3)), ("d", 1, None, None, 20))
+    customers.add((2, "renamed", 2))
+    query = run(groups_of_groups(join_of(orders, customers, "full")), sink)
+    verified = query.verify(*final_tables(orders, customers), actual_df=emitted(query, sink))
+
+    assert verified.equal, str(verified)
+    assert report.rows > 3 * 40
+    assert [len(epoch) for epoch in sink.epochs] == [1, 2]
+    standing = read_standing(str(tmp_path / "checkpoint"))
+    assert standing is not None
+    assert {key for key in standing.histories if key.startswith("aggregate-")} == {
+        f"aggregate-{number}/{bucket}" for number in (1, 2, 3) for bucket in (0, 1, 2)
+    }
+
+
+def test_groups_that_the_plan_does_not_describe_are_refused(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    first(orders, customers)
+    run(join_of(orders, customers).distinct(), Collected())
+    plan = tmp_path / "checkpoint" / "zset" / "plan.json"
+    described = {name: found for name, found in stored_plan(str(tmp_path / "checkpoint")).items() if name != "aggregates"}
+    plan.write_bytes(seal(described, version=CHECKPOINT_FORMAT, name="plan.json"))
+
+    with pytest.raises(StateError, match=r"\['aggregate-1'\]") as refused:
+        rescale(tmp_path / "checkpoint", buckets=3)
+
+    assert refused.value.code == "UNKNOWN_STAGE"
+    assert stored_buckets(str(tmp_path / "checkpoint")) == 2
 
 
 def test_an_epoch_that_spark_asks_for_again_is_answered_from_the_buckets_it_was_committed_in(

@@ -23,8 +23,9 @@ largest (NULL smallest of all); lists and sets come in ascending order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -32,6 +33,7 @@ import pyarrow.types as pt
 from zset_join.aggregates.value_codecs import is_orderable
 from zset_join.errors import PlanError
 from zset_join.expressions import Expression, check
+from zset_join.expressions.written import read_expression, write_expression
 from zset_join.kernels.nested_types import is_nested
 from zset_join.key_types import check_key_type, storage_type
 
@@ -128,6 +130,26 @@ class AggregateCall:
     def kind(self) -> str:
         """Return the plain name of the function."""
         return FUNCTIONS[self.function]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the call, JSON-ready."""
+        return {
+            "function": self.function,
+            "columns": list(self.columns),
+            "name": self.name,
+            "where": None if self.where is None else write_expression(self.where),
+            "limit": self.limit,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> AggregateCall:
+        """Build from what `to_json` gave.
+
+        Raises:
+            PlanError: it is no call that this version knows.
+        """
+        where = None if found["where"] is None else read_expression(found["where"])
+        return cls(found["function"], tuple(found["columns"]), name=found["name"], where=where, limit=found["limit"])
 
     def __repr__(self) -> str:
         rest = f" where {self.where!r}" if self.where is not None else ""

@@ -30,7 +30,7 @@ from zset_join.row_conversion import conform
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["GroupedInput", "PreparedGroups"]
+__all__ = ["GroupedInput", "PreparedGroups", "groups_at"]
 
 _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 _GROUPS, _VALUES = "groups", "values"
@@ -178,7 +178,7 @@ class GroupedInput:
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the groups, and the values of every multiset, as tables with the key columns in front."""
-        metadata = {_EPOCH_METADATA: str(self.state.absorbed_epoch).encode()}
+        epoch = self.state.absorbed_epoch
         refs, lines = self.state.live_lines()
         heap = self.state.heap_address
         columns = [*self._keys(refs), pa.array(np.ascontiguousarray(lines[:, 0]))]
@@ -186,14 +186,14 @@ class GroupedInput:
         for one in self._accumulation.accumulators:
             columns += one.write(lines, heap)
             fields += one.columns()
-        tables = {_GROUPS: pa.table(columns, schema=pa.schema(fields, metadata))}
+        tables = {_GROUPS: groups_at(pa.table(columns, schema=pa.schema(fields)), epoch=epoch)}
         for number, one in enumerate(self._accumulation.accumulators):
             if isinstance(one, ValuesOf):
                 total = int(lines[:, one.distinct_at].sum())
                 owners, values, copies = one.write_values(refs, self.state.state_place(one.at), total, heap)
                 fields = [*self.state.schema, *one.value_columns(), pa.field(PARTIAL_WEIGHT, pa.int64())]
                 columns = [*self._keys(owners), *values, pa.array(copies)]
-                tables[f"{_VALUES}_{number}"] = pa.table(columns, schema=pa.schema(fields, metadata))
+                tables[f"{_VALUES}_{number}"] = groups_at(pa.table(columns, schema=pa.schema(fields)), epoch=epoch)
         return tables
 
     def _keys(self, refs: Int64s) -> list[pa.ChunkedArray]:
@@ -228,6 +228,11 @@ class GroupedInput:
                 begins = range(0, table.num_rows, _SNAPSHOT_ROWS)
                 parts.extend((number, single_batch(table.slice(begin, _SNAPSHOT_ROWS))) for begin in begins)
         return parts
+
+
+def groups_at(table: pa.Table, *, epoch: int) -> pa.Table:
+    """Return rows out of several snapshots of one aggregate as a table of a snapshot that stands at an epoch."""
+    return table.replace_schema_metadata({_EPOCH_METADATA: str(epoch).encode()})
 
 
 def _weights_of(rows: pa.RecordBatch) -> Int64s:

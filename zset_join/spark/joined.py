@@ -27,7 +27,7 @@ from zset_join.spark.names import column_named, names_clash
 from zset_join.spark.operators import AggregateNode, output_relation
 from zset_join.spark.row_steps import Transform, row_step
 from zset_join.spark.schemas import spark_schema
-from zset_join.spark.stages import AggregateStep, Segment, Step, segments_of
+from zset_join.spark.stages import AggregateStep, Segment, Step, aggregates_of, segments_of
 from zset_join.spark.streams import ChangeStream
 
 if TYPE_CHECKING:
@@ -202,6 +202,11 @@ class JoinedStream:
         """Return a JSON-ready description; a checkpoint refuses a query whose description differs."""
         described = self.node.fingerprint()
         return {**described, "steps": [list(step.description) for step in self.steps]} if self.steps else described
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what it takes to build the operators of the view without its program, JSON-ready."""
+        aggregates = [node.to_json() for node in aggregates_of(self.steps)]
+        return {**self.node.to_json(), "aggregates": aggregates} if aggregates else self.node.to_json()
 
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""

@@ -29,7 +29,7 @@ from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
 
-__all__ = ["TaggedStream", "hash_bucket", "join_bucket", "route_bucket", "tag"]
+__all__ = ["TaggedStream", "hash_bucket", "join_bucket", "key_bucket", "tag"]
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -127,10 +127,10 @@ def join_bucket(layout: SlotLayout, node: JoinNode, buckets: int) -> Column:
     return found.cast("int").alias("bucket")
 
 
-def route_bucket(layout: SlotLayout, primary_key: Sequence[str], buckets: int) -> Column:
-    """Return the bucket of the primary key of rows in slots that are all of one side; notes go to bucket 0."""
+def key_bucket(layout: SlotLayout, key: Sequence[str], buckets: int) -> Column:
+    """Return the bucket by some key columns of rows in slots that are all of one side; notes go to bucket 0."""
     slots = dict(zip(layout.schemas[0].names, layout.slots[0], strict=True))
-    by_key = hash_bucket([F.col(f"s{slots[name]}") for name in primary_key], buckets)
+    by_key = hash_bucket([F.col(f"s{slots[name]}") for name in key], buckets)
     return F.when(F.col("flag") == NOTE_FLAG, F.lit(0)).otherwise(by_key).cast("int").alias("bucket")
 
 

@@ -7,7 +7,7 @@ insertion of the same row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -21,7 +21,7 @@ from zset_join.config import BadInputPolicy, BufferLimit, HotBudget
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.plan import JoinNode, RouteNode
+from zset_join.plan import JoinNode, RouteNode, read_schema, write_schema
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
 
@@ -86,6 +86,29 @@ class AggregateNode:
             return made.output
         finally:
             made.close()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the aggregate, JSON-ready, so that it can be built without the query's program."""
+        return {
+            "name": self.source.name,
+            "mode": self.source.mode,
+            "columns": write_schema(self.source.schema),
+            "group_by": list(self.group_by),
+            "calls": [call.to_json() for call in self.calls],
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> AggregateNode:
+        """Build from what `to_json` gave.
+
+        Raises:
+            PlanError: it describes no aggregate that this version knows.
+        """
+        return cls(
+            source=Relation(name=found["name"], schema=read_schema(found["columns"]), mode=found["mode"]),
+            group_by=tuple(found["group_by"]),
+            calls=tuple(AggregateCall.from_json(call) for call in found["calls"]),
+        )
 
 
 def aggregate_builder(node: AggregateNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:

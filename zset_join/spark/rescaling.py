@@ -10,18 +10,19 @@ changed: whoever dies on the way leaves the old state. Nothing is removed before
 
 The rows of a join key come out of one old bucket and go into one new one, in the order in which they were linked. Tombstones
 keep their sequence and their time; what expires meanwhile goes in the query's next epochs. A row goes by the columns that are
-kept of it, which are those the stream hashes.
+kept of it, which are those the stream hashes. A group goes by its key, with its sums and its values; the one group of an
+aggregate without GROUP BY stays where it is.
 
 Memory: a worker holds the rows of one old bucket, then of one new one, as Arrow data. Disk: a second set of snapshots.
 
-Limits: the groups of an aggregate behind the join cannot be moved. A query that drops rows at its limit cannot be rescaled, for
-its buckets have decided which. A log that was kept with `retainInputLog` ends here; `verify()` starts from the new snapshots
-then.
+Limits: a query that drops rows at its limit cannot be rescaled: which rows it drops is decided by each bucket within its share
+of the limit, so in other buckets it would have dropped others, and would drop others from now on. A log that was kept with
+`retainInputLog` ends here; `verify()` starts from the new snapshots then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.aggregates.grouped_input import groups_at
 from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
@@ -44,12 +46,14 @@ from zset_join.spark.buffer_limit import EVICTION
 from zset_join.spark.job_progress import shown_progress
 from zset_join.spark.job_settings import job_settings, wanted_settings
 from zset_join.spark.layout import SlotLayout, collect_rows, make_layout, pack_notes, pack_rows, travelling_schema
-from zset_join.spark.normalise import join_bucket, route_bucket
+from zset_join.spark.normalise import join_bucket, key_bucket
 from zset_join.spark.notes import TaskNote, note_of_error
-from zset_join.spark.operators import OperatorOptions, join_builder, route_builder
+from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder, join_builder, route_builder
 from zset_join.spark.progress import JOIN_STAGE, route_stage
 from zset_join.spark.schemas import spark_schema
 from zset_join.spark.session import check_session
+from zset_join.spark.stacked_tables import StackedTables
+from zset_join.spark.stages import aggregate_stage, group_bucket
 from zset_join.spark.tasks import TOO_LATE, task_bucket
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT, regrouped_snapshot, snapshot_counts
 from zset_join.tick import Tick
@@ -70,7 +74,8 @@ class RescaleReport:
         before: the number of buckets the checkpoint had.
         buckets: the number it has.
         epoch: the last committed epoch, whose state it is.
-        rows: rows and tombstones that were moved, over all stages; 0 when there was nothing to do.
+        rows: rows and tombstones of joins and routes, groups and single values of aggregates that were moved, over all
+            stages; 0 when there was nothing to do.
     """
 
     before: int
@@ -151,7 +156,9 @@ def rescale(
                 code="EVICTS_BY_BUCKET",
                 location=location,
             )
-        stages = _stages(opened, JoinNode.from_json(stored_plan(location)))
+        plan = stored_plan(location)
+        aggregates = [AggregateNode.from_json(found) for found in plan.get("aggregates", ())]
+        stages = _stages(opened, JoinNode.from_json(plan), aggregates)
         histories: dict[str, BucketHistory] = {}
         rows = 0
         for stage in stages:
@@ -172,24 +179,29 @@ class _Stage:
         name: name of the stage.
         build: makes its operator over a directory, or in memory when given None.
         bucket: the bucket of rows in slots, given how they lie and the number of buckets.
+        keys: of an aggregate, how many key columns its groups have; None where the tables of a snapshot are sides.
     """
 
     name: str
     build: Callable[[str | None], DurableOperator]
     bucket: Callable[[SlotLayout, int], Column]
+    keys: int | None = None
 
     def moved(self, session: SparkSession, opened: Checkpoint, buckets: int) -> tuple[dict[str, BucketHistory], int]:
         """Write the snapshots of the new buckets; return what to list, and the rows moved."""
         if opened.last is None:
             return {}, 0
         old, last = opened.buckets, opened.last
-        schemas = self._schemas()
+        schemas, stack = self._schemas(), None
+        if self.keys is not None:
+            stack = StackedTables(schemas, keys=self.keys, weight=SNAPSHOT_WEIGHT)
+            schemas = {self.name: stack.schema}
         plain = [pa.schema([field for field in schema if field.name != SNAPSHOT_WEIGHT]) for schema in schemas.values()]
         layout = make_layout(plain[0], plain[1] if len(plain) > 1 else pa.schema([]), has_raw=False)
         context = opened.stage(self.name, Tick(last.epoch + 1, last.watermark))
         context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
-        read = _ReadBuckets(context=context, build=self.build, layout=layout, names=tuple(schemas))
-        write = _WriteBuckets(context=context, layout=layout, schemas=schemas, epoch=last.epoch)
+        read = _ReadBuckets(context=context, build=self.build, layout=layout, names=tuple(schemas), stack=stack)
+        write = _WriteBuckets(context=context, layout=layout, schemas=schemas, stack=stack, epoch=last.epoch)
         wanted = wanted_settings(_ROWS_AT_ONCE, is_routed=True)
         shown = shown_progress(session.sparkContext, what=f"rescale {self.name}", tasks=old + buckets)
         with job_settings(session, wanted), shown:
@@ -215,6 +227,7 @@ class _ReadBuckets:
     build: Callable[[str | None], DurableOperator]
     layout: SlotLayout
     names: tuple[str, ...]
+    stack: StackedTables | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -231,6 +244,8 @@ class _ReadBuckets:
     def _rows(self, bucket: int, note: TaskNote) -> Iterator[pa.RecordBatch]:
         with BucketState(self.context, bucket, self.build) as state:
             tables = state.operator.snapshot()
+        if self.stack is not None:
+            tables = {self.context.stage: self.stack.stacked(tables)}
         sent = 0
         for side, name in enumerate(self.names):
             table = tables[name]
@@ -250,6 +265,7 @@ class _WriteBuckets:
     context: StageContext
     layout: SlotLayout
     schemas: Mapping[str, pa.Schema]
+    stack: StackedTables | None
     epoch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -260,8 +276,12 @@ class _WriteBuckets:
         for side, (name, schema) in enumerate(self.schemas.items()):
             # The side counts for the bucket as a whole, and all that matters is the sum: it goes with the notes.
             counts = [sum(reader.statistics.get(f"{name}.{what}", 0) for reader in readers) for what in _COUNTS]
-            tables[name] = regrouped_snapshot(_table(rows[side], schema), epoch=self.epoch, counts=counts)
-            note.rows_in[side] = tables[name].num_rows
+            table = _table(rows[side], schema)
+            note.rows_in[side] = table.num_rows
+            tables[name] = regrouped_snapshot(table, epoch=self.epoch, counts=counts) if self.stack is None else table
+        if self.stack is not None:
+            parted = self.stack.parted(tables[self.context.stage])
+            tables = {name: groups_at(table, epoch=self.epoch) for name, table in parted.items()}
         note.snapshot = write_snapshot(
             self.context.files,
             f"snapshot/{self.context.stage}-{note.bucket}",
@@ -278,7 +298,7 @@ def _table(pieces: list[ZSet], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema)
 
 
-def _stages(opened: Checkpoint, node: JoinNode) -> list[_Stage]:
+def _stages(opened: Checkpoint, node: JoinNode, aggregates: Sequence[AggregateNode]) -> list[_Stage]:
     """Return the stages that have state.
 
     Raises:
@@ -295,11 +315,13 @@ def _stages(opened: Checkpoint, node: JoinNode) -> list[_Stage]:
     for side, source in enumerate(node.sides):
         if isinstance(source, RouteNode):
             known.append(_route(route_stage(side), source))
+    known += [_aggregate(aggregate_stage(number), aggregate) for number, aggregate in enumerate(aggregates, start=1)]
     unknown = sorted(found - {stage.name for stage in known})
     if unknown:
         raise StateError(
-            f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which this version cannot "
-            "rescale. Nothing was changed.",
+            f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which the plan written down "
+            "in it does not describe: it was made by another version of the library. Nothing was changed. Keep the number of "
+            "buckets, or start the query anew with a new checkpointLocation and output.",
             code="UNKNOWN_STAGE",
             stages=unknown,
         )
@@ -310,7 +332,17 @@ def _route(name: str, node: RouteNode) -> _Stage:
     return _Stage(
         name=name,
         build=route_builder(node, _NO_TOMBSTONE_EXPIRES),
-        bucket=lambda layout, buckets: route_bucket(layout, node.relation.primary_key, buckets),
+        bucket=lambda layout, buckets: key_bucket(layout, node.relation.primary_key, buckets),
+    )
+
+
+def _aggregate(name: str, node: AggregateNode) -> _Stage:
+    keys = tuple(f"k{at}" for at in range(len(node.group_by)))
+    return _Stage(
+        name=name,
+        build=aggregate_builder(node, _NO_TOMBSTONE_EXPIRES),
+        bucket=lambda layout, buckets: group_bucket(layout, keys, buckets),
+        keys=len(keys),
     )
 
 

@@ -143,7 +143,7 @@ class EpochRunner:
             query_id=query_id,
             buckets=self._buckets,
             description=description,
-            plan=self._joined.node.to_json(),
+            plan=self._joined.to_json(),
             local_state_dir=self._options.local_state_dir,
             snapshot_after_bytes=self._options.snapshot_after_bytes,
             retain_input_log=self._options.retain_input_log,

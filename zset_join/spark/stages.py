@@ -29,8 +29,8 @@ from zset_join.errors import StateError
 from zset_join.relation import Relation
 from zset_join.spark.deliveries import Delivery, ToAggregate, ToExpressions, ToOutput
 from zset_join.spark.handover import Handover
-from zset_join.spark.layout import NOTE_FLAG, WEIGHT, SlotLayout, make_layout
-from zset_join.spark.normalise import hash_bucket
+from zset_join.spark.layout import WEIGHT, SlotLayout, make_layout
+from zset_join.spark.normalise import key_bucket
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import AggregateNode, OperatorOptions
 from zset_join.spark.parts import PartWriter
@@ -40,7 +40,18 @@ from zset_join.spark.schemas import arrow_schema, spark_schema
 from zset_join.spark.view_tasks import GLOBAL_BUCKET, AggregateTask, ClosingTask
 from zset_join.tick import Tick
 
-__all__ = ["AggregateStep", "EpochPlan", "Segment", "Step", "aggregates_of", "check_stages", "segments_of", "stage_order"]
+__all__ = [
+    "AggregateStep",
+    "EpochPlan",
+    "Segment",
+    "Step",
+    "aggregate_stage",
+    "aggregates_of",
+    "check_stages",
+    "group_bucket",
+    "segments_of",
+    "stage_order",
+]
 
 _AGGREGATE, _ROWS = "aggregate-", "rows-"
 _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
@@ -116,12 +127,12 @@ class Segment:
     @property
     def source_stage(self) -> str:
         """Return the stage whose answer it is."""
-        return f"{_AGGREGATE}{self.number}" if self.number else JOIN_STAGE
+        return aggregate_stage(self.number) if self.number else JOIN_STAGE
 
     @property
     def target_stage(self) -> str | None:
         """Return the stage that is given its rows; None for the output."""
-        return None if self.aggregate is None else f"{_AGGREGATE}{self.number + 1}"
+        return None if self.aggregate is None else aggregate_stage(self.number + 1)
 
     @property
     def last_stage(self) -> str:
@@ -221,8 +232,7 @@ class EpochPlan:
             delivery = self._delivery(segment)
             rows = self._delivered(segment, rows, task_for, delivery)
             if isinstance(delivery, ToAggregate):
-                bucket = _bucket_of_group(delivery.node, delivery.layout, self.buckets)
-                rows = rows.select("*", bucket.cast("int").alias("bucket"))
+                rows = rows.select("*", group_bucket(delivery.layout, delivery.node.group_by, self.buckets))
                 rows = self.pin(rows.repartitionById(self.buckets, F.col("bucket")))
                 task_for = self._aggregate_maker(segment.number + 1)
         return rows
@@ -283,12 +293,20 @@ def _layout_of(node: AggregateNode) -> SlotLayout:
     return make_layout(node.travelling.schema, pa.schema([]), has_raw=False)
 
 
-def _bucket_of_group(node: AggregateNode, layout: SlotLayout, buckets: int) -> Column:
-    if not node.group_by:
-        return F.lit(GLOBAL_BUCKET)
-    names = node.travelling.schema.names
-    key = [F.col(f"s{layout.slots[0][names.index(name)]}") for name in node.group_by]
-    return F.when(F.col("flag") == NOTE_FLAG, F.lit(0)).otherwise(hash_bucket(key, buckets))
+def group_bucket(layout: SlotLayout, group_by: Sequence[str], buckets: int) -> Column:
+    """Return the bucket of the group of rows in slots; that of all rows stays where it is, notes go to bucket 0.
+
+    Args:
+        layout: how the rows use the slots.
+        group_by: the key columns among them.
+        buckets: N.
+    """
+    return key_bucket(layout, group_by, buckets) if group_by else F.lit(GLOBAL_BUCKET).cast("int").alias("bucket")
+
+
+def aggregate_stage(number: int) -> str:
+    """Return the stage of an aggregate; the first one behind the join has number 1."""
+    return f"{_AGGREGATE}{number}"
 
 
 def aggregates_of(steps: Sequence[Step]) -> Iterator[AggregateNode]:
