@@ -1,4 +1,4 @@
-"""Measure one cell (workload, size, epoch size, contestant) in a process of its own.
+"""Measure one cell (workload, size, epoch size, contestant) in processes of its own.
 
 A process per cell keeps memory, caches and thread settings of the contestants apart. Everything runs on one thread.
 The epochs are made and turned into the contestant's own input first, then the state is loaded, then warm-up epochs
@@ -24,8 +24,8 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ __all__ = [
     "Measurement",
     "measure",
     "measure_apart",
+    "middle_of",
     "peak_resident_bytes",
     "reset_peak",
     "resident_bytes",
@@ -182,6 +183,20 @@ def measure_apart(cell: Cell) -> Measurement:
         CellError: that process failed.
     """
     return Measurement(**json.loads(run_apart("benchmarks.measure", json.dumps(asdict(cell)))))
+
+
+def middle_of(rounds: Sequence[Measurement]) -> Measurement:
+    """Return the round with the median rate, with the slowest and fastest window and the largest peak of all rounds.
+
+    One process may be lucky or unlucky for its whole life: with the pages it gets, with who else uses the machine.
+    """
+    middle = sorted(rounds, key=lambda one: one.changes_per_cpu_second)[len(rounds) // 2]
+    return replace(
+        middle,
+        peak_bytes=max(one.peak_bytes for one in rounds),
+        slowest_window=min(one.slowest_window for one in rounds),
+        fastest_window=max(one.fastest_window for one in rounds),
+    )
 
 
 def run_apart(module: str, argument: str) -> str:

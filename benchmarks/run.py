@@ -1,9 +1,9 @@
 """Run the benchmarks: `python -m benchmarks.run [--quick] [--only PATTERN]`; see README.md.
 
-First all contestants prove that they give the same answers, then every cell is measured in a process of its own, the
-contestants of one cell one after the other so that they meet the same machine. A partial run (`--quick`, `--only`)
-writes `results/partial.json` unless told otherwise, so that `results/latest.json` always holds one whole run. Exit
-code 1 when a cell failed; a missed goal is printed, not an error.
+First all contestants prove that they give the same answers. Then every cell is measured in processes of its own, three
+times, the contestants one after the other in each round so that they meet the same machine; the median counts. A partial
+run (`--quick`, `--only`) writes `results/partial.json` unless told otherwise, so that `results/latest.json` always holds
+one whole run. Exit code 1 when a cell failed; a missed goal is printed, not an error.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -24,7 +26,7 @@ from benchmarks.durability import (
     durability_lines,
     measure_durability,
 )
-from benchmarks.measure import Cell, CellError, Measurement, measure_apart, run_apart
+from benchmarks.measure import Cell, CellError, Measurement, measure_apart, middle_of, run_apart
 from benchmarks.memory import Footprint, footprint_goals, footprint_lines, measure_footprints
 from benchmarks.report import goals_of, loss_lines, machine_lines, table_lines, write_results
 from benchmarks.spark_throughput import SPARK_LABEL, measure_spark_apart
@@ -34,6 +36,7 @@ __all__ = ["cell_label", "cells_of", "main"]
 RESULTS = Path(__file__).resolve().parent / "results"
 STANDARD = ("zset_join", "dict", "polars", "duckdb")
 MEMORY_LABEL = "memory"
+ROUNDS = 3
 
 
 def cells_of(*, quick: bool, contestants: Sequence[str]) -> list[Cell]:
@@ -81,14 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     measurements: list[Measurement] = []
     footprints: list[Footprint] = []
-    with tqdm(total=len(cells) + with_memory, unit="cell", dynamic_ncols=True, file=sys.stderr) as progress:
-        for cell in cells:
-            progress.set_postfix_str(cell_label(cell))
-            try:
-                measurements.append(measure_apart(cell))
-            except CellError as error:
-                failures.append(f"FAILED {cell_label(cell)}: {error}")
-            progress.update()
+    rounds = 1 if options.quick else ROUNDS
+    with tqdm(total=rounds * len(cells) + with_memory, unit="cell", dynamic_ncols=True, file=sys.stderr) as progress:
+        for group in _groups(cells):
+            measurements += _measure_group(group, rounds, progress, failures)
         if with_memory:
             progress.set_postfix_str(MEMORY_LABEL)
             try:
@@ -128,6 +127,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
+def _groups(cells: Sequence[Cell]) -> Iterator[list[Cell]]:
+    """Yield the cells that differ in their contestant only."""
+    for _, group in groupby(cells, key=lambda cell: (cell.workload, cell.scale, cell.epoch_changes)):
+        yield list(group)
+
+
+def _measure_group(group: Sequence[Cell], rounds: int, progress: Any, failures: list[str]) -> list[Measurement]:
+    """Measure the cells in turn, round after round; return the median round of each that never failed."""
+    found: dict[str, list[Measurement]] = {cell.contestant: [] for cell in group}
+    for _ in range(rounds):
+        for cell in group:
+            progress.set_postfix_str(cell_label(cell))
+            try:
+                found[cell.contestant].append(measure_apart(cell))
+            except CellError as error:
+                failures.append(f"FAILED {cell_label(cell)}: {error}")
+            progress.update()
+    return [middle_of(measured) for measured in found.values() if len(measured) == rounds]
+
+
 def _epoch_plan(scale: int, *, quick: bool) -> list[tuple[int, int, int]]:
     """Return (changes per epoch, measured epochs, warm-up epochs): enough for a p99, little beside the state."""
     if quick:
@@ -151,7 +170,7 @@ def _cell(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Measure the join against its baselines.")
-    parser.add_argument("--quick", action="store_true", help="the smallest size and short windows; about a minute")
+    parser.add_argument("--quick", action="store_true", help="the smallest size, short windows, one round; about a minute")
     parser.add_argument(
         "--only",
         metavar="PATTERN",

@@ -19,7 +19,7 @@ _RATES = ("kills observed", "states built", "errors observed", "interleavings", 
 _IN_MEMORY = Path("/dev/shm")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def small_thresholds() -> Iterator[None]:
     """Let merges and snapshots happen within a few epochs."""
     with tiny_thresholds():
@@ -35,7 +35,7 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def warm(small_thresholds: None) -> None:
     """Compile what the histories need, so that a child forked from here starts at once."""
     for how in HOWS:

@@ -4,7 +4,7 @@ Two shapes. In `upserts` the left side moves between join keys and goes through 
 sides are ordered by a sequence and old changes arrive late. In `changelog` both sides are bags. NULL join keys, long and
 missing strings, equal rows and an epoch without rows occur in both.
 
-The expected sums come from `property_tests.oracle`, which imports nothing of the engine.
+The expected sums come from `zset_join.testing.reference`, which imports nothing of the engine.
 
 >>> history = recorded_history("full", "upserts", seed=1)
 >>> history == recorded_history("full", "upserts", seed=1), len(history.expected) == len(history.epochs)
@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from property_tests.oracle import Counts, Side, batch_join, lay_out, resolve
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.plan import needs_route
 from zset_join.relation import Relation
+from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -13,7 +13,6 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from property_tests.oracle import Counts, total
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import CommitRecord, PartEntry
 from zset_join.errors import StateError
@@ -27,6 +26,7 @@ from zset_join.sinks.parquet_changelog import (
     read_changelog,
     write_part,
 )
+from zset_join.testing.reference import Counts, total
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

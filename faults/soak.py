@@ -54,13 +54,13 @@ from faults.histories import Changes, History, recorded_history
 from faults.outputs import Output, ViewOutput, read_parts
 from faults.rescaling import rescale
 from faults.tally import difference
-from property_tests.oracle import Bag, Counts, Side, batch_join, lay_out, total
 from zset_join.checkpoint import bucket as bucket_module
 from zset_join.checkpoint import record as record_module
 from zset_join.checkpoint.bucket import close_kept_operators
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.relation import Relation
+from zset_join.testing.reference import Bag, Counts, Side, batch_join, lay_out, total
 from zset_join.zset import ZSet
 
 __all__ = ["Counted", "Sample", "described", "gain", "held_against_limits", "main", "p99_of_tenths", "run"]

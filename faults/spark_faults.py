@@ -42,8 +42,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from faults.tally import Tally
-from property_tests.oracle import Counts
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
+from zset_join.testing.reference import Counts
 
 __all__ = ["FLOORS", "commits", "drivers", "executors", "main", "short_of", "views", "workers", "write_files"]
 

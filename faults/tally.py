@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from property_tests.oracle import Counts
+from zset_join.testing.reference import Counts
 
 __all__ = ["Tally", "difference"]
 

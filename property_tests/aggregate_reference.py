@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from property_tests.aggregate_oracle import Call, batch_aggregate, order_of
 from property_tests.aggregate_shapes import AggregateSpec, build_aggregate
-from property_tests.oracle import row_identity
 from zset_join.errors import BadInputError
 from zset_join.relation import Relation
+from zset_join.testing.reference import row_identity
+from zset_join.testing.reference_aggregate import Call, batch_aggregate, order_of
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

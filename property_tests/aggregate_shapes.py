@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.types as pt
 from hypothesis import strategies as st
 
-from property_tests import oracle
-from property_tests.aggregate_oracle import Call, Filter, batch_aggregate
 from property_tests.shapes import (
     AGGREGATE_PAYLOADS,
     KEY_SHAPES,
@@ -36,6 +34,8 @@ from zset_join.aggregates import AggregateCall
 from zset_join.expressions import Expression, left
 from zset_join.operators.aggregate import Aggregate
 from zset_join.relation import Relation
+from zset_join.testing import reference as oracle
+from zset_join.testing.reference_aggregate import Call, Filter, batch_aggregate
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

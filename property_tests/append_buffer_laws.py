@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from property_tests.append_buffer_oracle import BufferOracle
 from property_tests.laws import LawBrokenError, Run, compare, exact
-from property_tests.oracle import row_identity
-from property_tests.registry import RESIDUAL_EXPRESSIONS, CompactingJoin, Subject, hash_join_live_rows
+from property_tests.registry import Subject, hash_join_live_rows, make_hash_join
 from property_tests.shapes import JoinSpec, oracle_side
 from property_tests.strategies import Epoch, History, join_specs
 from zset_join.errors import ResourceError
 from zset_join.operators.join import HashJoin
 from zset_join.protocol import Operator
+from zset_join.testing.reference import row_identity
 
 __all__ = ["BUFFER_LAWS", "BufferCase", "BufferLaw", "Mutate", "buffer_cases"]
 
@@ -56,25 +56,11 @@ class BufferCase:
 
     def build(self, spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
         """Build the operator."""
-        join = CompactingJoin if spec.knobs.compacting else HashJoin
         options: Any = _OPTIONS[self.mode]
-        return self.mutate(
-            join(
-                spec.left,
-                spec.right,
-                spec.how,
-                null_safe=spec.null_safe,
-                using=spec.using,
-                residual=None if spec.residual is None else RESIDUAL_EXPRESSIONS[spec.residual.name],
-                on_bad_input=on_bad_input,
-                join_max_buffered_bytes=self.limit,
-                **options,
-                chunk_rows=spec.knobs.chunk_rows,
-                part_changes=spec.knobs.part_changes,
-                hash_bits=spec.knobs.hash_bits,
-                directory=directory,
-            )
+        join = make_hash_join(
+            spec, on_bad_input=on_bad_input, directory=directory, join_max_buffered_bytes=self.limit, **options
         )
+        return self.mutate(join)
 
     @property
     def subject(self) -> Subject:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from property_tests import oracle
-from property_tests.oracle import Counts, Residual, Row, Side, row_identity
+from zset_join.testing import reference as oracle
+from zset_join.testing.reference import Counts, Residual, Row, Side, row_identity
 
 __all__ = ["BufferOracle", "Held", "row_size"]
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from property_tests.oracle import Counts, row_identity, total
 from property_tests.registry import IllegalAnswerError, Subject
 from property_tests.shapes import BUDGETS, Change, RouteSpec, live_rows, oracle_side, watermark_of
 from property_tests.strategies import Epoch, History, plant_bad_lines, split
@@ -21,6 +20,7 @@ from zset_join.errors import BadInputError, ZsetJoinError
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
 from zset_join.testing.comparison import LawBrokenError, compare_counts, delta_of, exact, exact_answer, exact_tables
+from zset_join.testing.reference import Counts, row_identity, total
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

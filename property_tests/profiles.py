@@ -13,11 +13,21 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-__all__ = ["MAX_CHANGES", "load_profile", "profile_name"]
+__all__ = ["HUNT", "MAX_CHANGES", "load_profile", "profile_name"]
 
 _COMMON = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], print_blob=True, database=None
 )
+HUNT = settings(
+    max_examples=600,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+"""How a planted bug is looked for: the same examples on every run, and the first one that shows it will do."""
 MAX_CHANGES = {"push": 18, "scout": 18, "nightly": 24}
 
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from property_tests.aggregate_preaggregated import build_preaggregated
 from property_tests.aggregate_reference import build_reference_aggregate
 from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate
-from property_tests.oracle import Counts, row_identity
 from property_tests.reference_join import ReferenceJoin
 from property_tests.routed_join import RoutedJoin
 from property_tests.shapes import HOWS, JoinSpec, Mode, RouteSpec, Spec
@@ -31,6 +30,7 @@ from zset_join.operators.route import Route
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
 from zset_join.testing.comparison import EmittedRows, IllegalAnswerError
+from zset_join.testing.reference import Counts, row_identity
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -46,6 +46,7 @@ __all__ = [
     "build_hash_join",
     "build_reference_join",
     "hash_join_live_rows",
+    "make_hash_join",
     "reference_live_rows",
     "registered_join",
 ]
@@ -229,6 +230,11 @@ def build_reference_join(
 
 def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> HashJoin:
     """Build the product's join of a spec."""
+    return make_hash_join(spec, on_bad_input=on_bad_input, directory=directory, **spec.knobs.hybrid_options())
+
+
+def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
+    """Build the product's join of a spec, with options beside those that a spec names."""
     join = CompactingJoin if spec.knobs.compacting else HashJoin
     return join(
         spec.left,
@@ -237,12 +243,10 @@ def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: s
         null_safe=spec.null_safe,
         using=spec.using,
         residual=None if spec.residual is None else RESIDUAL_EXPRESSIONS[spec.residual.name],
-        on_bad_input=on_bad_input,
         chunk_rows=spec.knobs.chunk_rows,
         part_changes=spec.knobs.part_changes,
         hash_bits=spec.knobs.hash_bits,
-        directory=directory,
-        **spec.knobs.hybrid_options(),
+        **options,
     )
 
 

@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from property_tests import oracle
 from zset_join.relation import ChangelogMode, Relation
+from zset_join.testing import reference as oracle
 from zset_join.testing.reference_tables import reference_side
 from zset_join.testing.values import NEGATIVE_NAN
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from property_tests.append_buffer_laws import BUFFER_LAWS, BufferLaw, buffer_cases
 from property_tests.append_buffer_mutants import BUFFER_MUTANTS, BufferMutant
 from property_tests.append_buffer_oracle import row_size
 from property_tests.laws import LawBrokenError
-from property_tests.profiles import MAX_CHANGES, profile_name
+from property_tests.profiles import HUNT, MAX_CHANGES, profile_name
 from property_tests.shapes import HOWS
 from property_tests.strategies import histories
 
@@ -33,15 +33,7 @@ def test_the_limit_obeys_the_law(name: str, mode: str, how: str) -> None:
 def test_the_planted_bug_is_caught_by_its_law(mutant: BufferMutant) -> None:
     law: BufferLaw = BUFFER_LAWS[mutant.caught_by][1]
 
-    @settings(
-        max_examples=600,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-    )
+    @HUNT
     @given(st.data())
     def hunt(data: st.DataObject) -> None:
         case = data.draw(buffer_cases(mutant.how, mutant.mode, mutant.mutate))

@@ -5,32 +5,24 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from property_tests.aggregate_mutants import AGGREGATE_MUTANTS
 from property_tests.hybrid_mutants import HYBRID_MUTANTS
 from property_tests.laws import LAWS, Law, LawBrokenError
 from property_tests.mutants import SWITCHES, WRAPPERS, Mutant
+from property_tests.profiles import HUNT
 from property_tests.registry import Registered
 from property_tests.strategies import histories
 
 MUTANTS = (*SWITCHES, *WRAPPERS, *AGGREGATE_MUTANTS, *HYBRID_MUTANTS)
-_EXAMPLES = 600
 
 
 def hunt(entry: Registered, law: Law) -> None:
     """Search for a history that breaks the law; return quietly when there is none."""
 
-    @settings(
-        max_examples=_EXAMPLES,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-        report_multiple_bugs=False,
-    )
+    @HUNT
     @given(st.data())
     def search(data: st.DataObject) -> None:
         subject = data.draw(entry.subjects())

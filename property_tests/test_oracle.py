@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from property_tests import oracle
-from property_tests.oracle import Bag, Counts, Side, batch_join, identity, lay_out, resolve, row_identity
 from zset_join.testing import reference
+from zset_join.testing import reference as oracle
+from zset_join.testing.reference import Bag, Counts, Side, batch_join, identity, lay_out, resolve, row_identity
 
 _NAN = float("nan")
 _KEYED = Side(columns=("id", "k", "v"), mode="upsert", join_key=("k",), primary_key=("id",))

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from property_tests import oracle
 from zset_join.protocol import Operator
 from zset_join.relation import ChangelogMode, Relation
+from zset_join.testing import reference as oracle
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

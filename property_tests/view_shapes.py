@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from property_tests import oracle
 from property_tests.aggregate_shapes import FILTERS
 from property_tests.shapes import KEY_SHAPES, PAYLOADS, Change, KeyShape, Knobs, Mode, live_rows, oracle_side, relation_of
 from property_tests.strategies import make_knobs
@@ -18,6 +17,7 @@ from zset_join.operators.union import Union
 from zset_join.operators.where import Where
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
+from zset_join.testing import reference as oracle
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

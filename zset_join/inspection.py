@@ -37,7 +37,7 @@ import duckdb
 import pyarrow as pa
 
 from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.reading import Standing, read_standing, stored_description, stored_plan
+from zset_join.checkpoint.reading import Standing, no_checkpoint, read_standing, stored_description, stored_plan
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.config import BufferLimit
@@ -98,11 +98,7 @@ def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None
 def _found(location: str) -> Standing:
     standing = read_standing(location)
     if standing is None:
-        raise StateError(
-            f"there is no checkpoint of a join at {location}. Give the checkpointLocation of a query that has run.",
-            code="NO_CHECKPOINT",
-            location=location,
-        )
+        raise no_checkpoint(location)
     if standing.last is None:
         raise StateError(
             f"no epoch is committed in the checkpoint {location}: there is no state to look into yet.",

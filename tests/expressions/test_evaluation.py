@@ -38,6 +38,9 @@ class Foreign(Expression):
 
     __slots__ = ()
 
+    def accept(self, visitor: Any) -> Any:
+        raise AssertionError(f"{visitor} was let near a node that is not on the list")
+
     def _identity(self) -> tuple[Any, ...]:
         return ("foreign",)
 

@@ -10,9 +10,9 @@ Cost: one or two listings and a few small files.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
@@ -31,6 +31,7 @@ __all__ = [
     "checkpoint_folder",
     "foreign_state",
     "has_commits",
+    "no_checkpoint",
     "read_format",
     "read_last",
     "read_record",
@@ -47,6 +48,7 @@ CHECKPOINT_FORMAT = 2
 FORMAT_FILE = "format.json"
 PLAN_FILE = "plan.json"
 RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
+_Record = TypeVar("_Record")
 START_ANEW = "Start with a new checkpointLocation, or bring back the old directory from a copy."
 
 
@@ -172,18 +174,26 @@ def read_record(files: CheckpointFiles, epoch: int) -> CommitRecord | None:
     if epoch < 0:
         return None
     name = record_name(epoch)
-    path = files.uri(name)
-    found = files.folder.read(name)
+    record = _record(files, name, "commit record", lambda data: CommitRecord.from_bytes(data, epoch))
+    if record.query_id != files.query_id:
+        raise foreign_state(files.uri(name), record.query_id, files.query_id)
+    return record
+
+
+def _record(files: CheckpointFiles, name: str, what: str, parse: Callable[[bytes], _Record]) -> _Record:
+    """Read a record that must be there.
+
+    Raises:
+        StateError: it is missing, damaged, or of another layout.
+    """
+    path, found = files.uri(name), files.folder.read(name)
     try:
-        record = CommitRecord.from_bytes(b"" if found is None else found.to_pybytes(), epoch)
+        return parse(b"" if found is None else found.to_pybytes())
     except UnknownFormatError as error:
         raise _unknown_format(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
-        what = "is missing" if found is None else f"cannot be read ({error})"
-        raise StateError(f"commit record {path} {what}. {START_ANEW}", code="DAMAGED_FILE", file=path) from error
-    if record.query_id != files.query_id:
-        raise foreign_state(path, record.query_id, files.query_id)
-    return record
+        state = "is missing" if found is None else f"cannot be read ({error})"
+        raise StateError(f"{what} {path} {state}. {START_ANEW}", code="DAMAGED_FILE", file=path) from error
 
 
 def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None) -> Rescaling | None:
@@ -204,14 +214,8 @@ def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None
         return None
     name = of_epoch.get(wanted, f"{RESCALINGS}/{epoch:020d}-{wanted:010d}.json")
     path = files.uri(name)
-    data, of_record = files.folder.read(name), files.folder.read(record_name(epoch))
-    try:
-        rescaling = Rescaling.from_bytes(b"" if data is None else data.to_pybytes(), name)
-    except UnknownFormatError as error:
-        raise _unknown_format(path, error) from error
-    except (ValueError, KeyError, TypeError) as error:
-        what = "is missing" if data is None else f"cannot be read ({error})"
-        raise StateError(f"the record of a rescaling {path} {what}. {START_ANEW}", code="DAMAGED_FILE", file=path) from error
+    rescaling = _record(files, name, "the record of a rescaling", lambda data: Rescaling.from_bytes(data, name))
+    of_record = files.folder.read(record_name(epoch))
     if rescaling.query_id != files.query_id:
         raise foreign_state(path, rescaling.query_id, files.query_id)
     if of_record is not None and rescaling.record == record_digest(of_record.to_pybytes()):
@@ -238,6 +242,15 @@ def read_format(folder: Folder) -> dict[str, Any] | None:
     if any(RECORD_NAME.fullmatch(name) for name in folder.names("commits")):
         raise StateError(f"{path} is missing beside its commit records. {START_ANEW}", code="DAMAGED_FILE", file=path)
     return None
+
+
+def no_checkpoint(location: str) -> StateError:
+    """Return the error of a place where no query has run."""
+    return StateError(
+        f"there is no checkpoint of a join at {location}. Give the checkpointLocation of a query that has run.",
+        code="NO_CHECKPOINT",
+        location=location,
+    )
 
 
 def foreign_state(path: str, found: str, expected: str) -> StateError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -112,7 +113,7 @@ class ExpressionVisitor(Protocol[_T]):
         ...
 
 
-class Expression:
+class Expression(ABC):
     """A value computed from the two rows of a candidate pair.
 
     Made by `left`, `right` and `lit`, combined by operators. Comparisons and `& | ~` follow SQL's three-valued logic;
@@ -124,9 +125,9 @@ class Expression:
 
     __slots__ = ()
 
+    @abstractmethod
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
         """Return what the visitor makes of this tree."""
-        raise NotImplementedError
 
     def same_as(self, other: object) -> bool:
         """Say whether the other is the same tree.
@@ -136,8 +137,8 @@ class Expression:
         """
         return isinstance(other, Expression) and self._identity() == other._identity()
 
-    def _identity(self) -> tuple[Any, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def _identity(self) -> tuple[Any, ...]: ...
 
     def __hash__(self) -> int:
         return hash(self._identity())

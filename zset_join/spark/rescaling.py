@@ -36,7 +36,14 @@ from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageConte
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import checkpoint_folder, read_standing, stored_description, stored_plan, stored_query_id
+from zset_join.checkpoint.reading import (
+    checkpoint_folder,
+    no_checkpoint,
+    read_standing,
+    stored_description,
+    stored_plan,
+    stored_query_id,
+)
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.config import QueryOptions
@@ -127,11 +134,7 @@ def rescale(
         )
     query_id, description = stored_query_id(location), stored_description(location)
     if query_id is None or description is None:
-        raise StateError(
-            f"there is no checkpoint of a join at {location}. Give the checkpointLocation of a query that has run.",
-            code="NO_CHECKPOINT",
-            location=location,
-        )
+        raise no_checkpoint(location)
     check_session(chosen)
     owner = Ownership.claim(checkpoint_folder(location), query_id)
     try:

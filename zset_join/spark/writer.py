@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
-from zset_join.checkpoint.reading import checkpoint_folder, stored_buckets, stored_description, stored_query_id
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
 from zset_join.config import QueryOptions
-from zset_join.errors import OptionError, StateError
+from zset_join.errors import OptionError
 from zset_join.sinks.sink import Sink
 from zset_join.spark.baseline import has_baseline, with_start
 from zset_join.spark.normalise import TaggedStream, tag
@@ -275,11 +275,7 @@ class JoinStreamWriter:
         runner, _, location = self._prepared()
         query_id = stored_query_id(location)
         if query_id is None:
-            raise StateError(
-                f"there is no checkpoint of a query in {location}; start the query first, or correct checkpointLocation.",
-                code="NO_CHECKPOINT",
-                location=location,
-            )
+            raise no_checkpoint(location)
         runner.attach(query_id)
         return StoredQuery(self._joined, runner)
 
