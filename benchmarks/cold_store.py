@@ -38,7 +38,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.machine import describe_machine, versions
-from spill import run_kernels
+from spill import run_kernels, write_kernels
 from spill.cold_store import ColdRows
 from spill.duckdb_pages import DuckDBColdStore, DuckDBFile
 from spill.file_pages import FileColdStore
@@ -346,18 +346,19 @@ def _print_lines(ordered: Any, absent: Any, present: Any) -> Iterator[Line]:
     order, zeros = np.arange(count), np.zeros(count, np.int64)
     offsets = np.arange(count + 1) * 56
     page_rows = np.empty(count + 1, np.int64)
-    pages = int(run_kernels.cut_pages(ordered, offsets, order, 20, page_rows))
+    pages = int(write_kernels.cut_pages(ordered, offsets, order, 20, page_rows))
     page_rows = page_rows[: pages + 1]
     directory = np.empty((pages, run_kernels.DIRECTORY_WORDS), np.int64)
     ends = np.cumsum(np.diff(page_rows) * 76 + 8)
-    run_kernels.index_pages(ordered, zeros, order, page_rows, ends, 0, 0, False, 0, directory)
-    prints = np.empty(count, np.uint32)
+    write_kernels.index_pages(ordered, zeros, order, page_rows, ends, 0, 0, False, 0, directory)
+    prints = np.empty(count, np.uint16)
     run_kernels.make_prints(ordered, zeros, order, True, prints)
-    listed, first = np.empty(1 << 17, np.int64), np.empty(1 << 17, np.int64)
+    runs = np.array([[1, directory.ctypes.data, pages, prints.ctypes.data, count]], np.int64)
+    listed = [np.empty(1 << 17, np.int64) for _ in range(3)]
 
     def find(wanted: npt.NDArray[np.int64]) -> int:
-        cursor = np.array([0, 0, -1], np.int64)
-        return int(run_kernels.find_pages(directory, prints, True, wanted, zeros, False, cursor, 1 << 40, listed, first))
+        cursor = np.array([0, 0, 0, -1, 0], np.int64)
+        return int(run_kernels.find_pages(runs, True, wanted, zeros, False, cursor, 1 << 40, *listed))
 
     for name, wanted in (("absent", absent), ("present", present)):
         yield _timed("index", "prints and directory", f"100,000 {name} codes", lambda _, wanted=wanted: find(wanted))

@@ -32,7 +32,7 @@ class MemoryColdStore:
         self._epoch = -1
         self._next_place = 0
         self._rows: dict[int, _Row] = {}
-        self._restorable: set[int] = set()
+        self._restorable: dict[int, bytes] = {}
 
     @property
     def epoch(self) -> int:
@@ -100,24 +100,21 @@ class MemoryColdStore:
                 places=len(gone),
             )
         for place in gone:
-            del self._rows[place]
-        self._restorable |= gone
+            self._restorable[place] = self._rows.pop(place)[2]
 
-    def restore(self, rows: ColdRows) -> npt.NDArray[np.bool_]:
+    def restore(self, codes: Int64s, subcodes: Int64s, places: Int64s) -> npt.NDArray[np.bool_]:
         """Put rows back that were fetched and removed; after a `tidy` their places are gone."""
-        places = rows.places.tolist()
-        if len(set(places)) < len(places) or self._rows.keys() & set(places):
+        asked = places.tolist()
+        if len(set(asked)) < len(asked) or self._rows.keys() & set(asked):
             raise StateError(
                 "rows of a cold store were to be restored that were not removed. Fetch them again.",
                 code="COLD_PLACES",
-                places=len(places),
+                places=len(asked),
             )
-        restored = [place in self._restorable for place in places]
-        lines = zip(rows.codes.tolist(), rows.subcodes.tolist(), rows.rows.to_pylist(), strict=True)
-        for place, line, back in zip(places, lines, restored, strict=True):
+        restored = [place in self._restorable for place in asked]
+        for place, code, subcode, back in zip(asked, codes.tolist(), subcodes.tolist(), restored, strict=True):
             if back:
-                self._rows[place] = line
-        self._restorable -= set(places)
+                self._rows[place] = (code, subcode, self._restorable.pop(place))
         return np.array(restored, np.bool_)
 
     def remove_codes(self, codes: Int64s) -> int:

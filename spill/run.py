@@ -2,28 +2,28 @@
 
 The law: a run holds the rows it was written with, minus those that were removed; nothing is ever added to it. Rows lie in pages
 (`spill.pages`); what memory keeps of them (mapped from files, so that any process opens a run without reading it) is the
-directory, 32 bytes per page, and the prints, 2 bytes per row and 4 where there are subcodes. Removing a row erases its
-print, so an absent or removed row does not reach the disk, save about once in 65,000 rows of the page it would be in.
+directory, 32 bytes per page, and the prints, 2 bytes per row. Removing a row erases its print, so an absent or removed row
+does not reach the disk, save about once in 65,000 rows of the page it would be in (4,000 for a code in a store with subcodes).
+Runs are read together: `spill.runs`.
 
-Bytes in memory per row, for rows of 56 bytes with subcodes in pages of 1 KiB: 6.5. On disk: 20 more than the row itself, and
-the same 6.5.
+Bytes in memory per row, for rows of 56 bytes with subcodes in pages of 1 KiB: 4.5. On disk: 20 more than the row itself, and
+the same 4.5.
 
 Files: `<number>.directory`, `<number>.prints`, and what the pages take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from spill import run_kernels as k
+from spill import write_kernels as w
 from spill.cold_store import ColdRows, Int64s
-from spill.pages import Pages, ReadPages
+from spill.pages import Pages
 from zset_join.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
 from zset_join.storage.operations import perform
@@ -31,7 +31,6 @@ from zset_join.storage.operations import perform
 __all__ = ["Run", "RunWriter", "Wanted", "in_order"]
 
 _GROUP_BYTES = 8 << 20
-_GROUP_PAGES = 1 << 13
 
 
 class Wanted:
@@ -72,7 +71,7 @@ def in_order(codes: Int64s, subcodes: Int64s | None) -> Int64s:
     order = np.argsort(codes)
     if subcodes is not None and len(order):
         large = np.empty(2 * (1 + len(order) // 32), np.int64)
-        for group in range(k.order_subcodes(codes, subcodes, order, large)):
+        for group in range(w.order_subcodes(codes, subcodes, order, large)):
             begin, end = large[2 * group : 2 * group + 2]
             rows = order[begin:end]
             order[begin:end] = rows[np.argsort(subcodes[rows])]
@@ -80,31 +79,31 @@ def in_order(codes: Int64s, subcodes: Int64s | None) -> Int64s:
 
 
 class Run:
-    """Read one run.
+    """Open one run.
 
     Args:
         directory: where the index files are.
         number: of the run.
         pages: where its pages are.
-        wide: whether the store has subcodes.
         rows: how many rows were written.
         live: how many of them have not been removed.
+
+    Attributes:
+        directory: a line of `DIRECTORY_WORDS` words per page.
 
     Raises:
         StateError: a file is missing or has another size.
     """
 
-    def __init__(self, directory: Path, number: int, pages: Pages, *, wide: bool, rows: int, live: int) -> None:
+    def __init__(self, directory: Path, number: int, pages: Pages, *, rows: int, live: int) -> None:
         self.number = number
         self.rows = rows
         self.live = live
         self._files = _index_files(directory, number)
         self._pages = pages
-        self._wide = wide
         directory_bytes = file_size(self._files[0]) or 0
         line = 8 * k.DIRECTORY_WORDS
-        kind: Any = np.uint32 if wide else np.uint16
-        if not directory_bytes or directory_bytes % line or file_size(self._files[1]) != rows * np.dtype(kind).itemsize:
+        if not directory_bytes or directory_bytes % line or file_size(self._files[1]) != 2 * rows:
             raise StateError(
                 f"run {number} of the cold store in {directory} is damaged: its index is missing or incomplete. It is a cache: "
                 "remove the directory, and it is built anew from the checkpoint.",
@@ -112,122 +111,26 @@ class Run:
                 path=str(directory),
                 run=number,
             )
-        self._directory = _mapped(self._files[0], np.int64, (directory_bytes // line, k.DIRECTORY_WORDS), "r")
-        self._prints = _mapped(self._files[1], kind, (rows,), "r+")
+        self.directory = _mapped(self._files[0], np.int64, (directory_bytes // line, k.DIRECTORY_WORDS), "r")
+        self._prints = _mapped(self._files[1], np.uint16, (rows,), "r+")
 
     def check(self) -> None:
         """Raise StateError unless the pages are all there."""
-        self._pages.check(self.number, self._directory)
+        self._pages.check(self.number, self.directory)
 
-    def find(self, wanted: Wanted, first_place: int, group_bytes: int = _GROUP_BYTES) -> Iterator[tuple[ColdRows, int, int]]:
-        """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them.
-
-        Args:
-            wanted: what is looked for.
-            first_place: place of row 0.
-            group_bytes: of pages to hold in memory at once.
-        """
-        cursor = np.array([0, 0, -1], np.int64)
-        pages, first_wanted = np.empty(_GROUP_PAGES, np.int64), np.empty(_GROUP_PAGES, np.int64)
-        subcodes = wanted.subcodes
-        while cursor[0] < len(wanted):
-            count = k.find_pages(
-                self._directory,
-                self._prints,
-                self._wide,
-                wanted.codes,
-                subcodes,
-                wanted.by_row,
-                cursor,
-                group_bytes,
-                pages,
-                first_wanted,
-            )
-            if count:
-                yield self._take(pages[:count], first_wanted[:count], wanted, first_place)
-
-    def scan(self, first_place: int, chunk_bytes: int) -> Iterator[ColdRows]:
-        """Yield the rows that are alive, in the order of the run, in chunks of about `chunk_bytes`."""
-        ends = self._directory[:, k.END]
-        everything = Wanted(np.empty(0, np.int64), None)
-        begin = 0
-        while begin < len(ends):
-            limit = chunk_bytes + (int(ends[begin - 1]) if begin else 0)
-            end = max(begin + 1, int(np.searchsorted(ends, limit, "right")))
-            pages = np.arange(begin, end, dtype=np.int64)
-            yield self._take(pages, np.zeros(len(pages), np.int64), everything, first_place, everything=True)[0]
-            begin = end
-
-    def _take(
-        self, pages: Int64s, first_wanted: Int64s, wanted: Wanted, first_place: int, *, everything: bool = False
-    ) -> tuple[ColdRows, int, int]:
-        read: ReadPages = self._pages.read(self.number, pages, self._directory)
-        most = int(self._rows_of(pages).sum())
-        found = np.empty((5, most), np.int64)
-        count = k.take_rows(
-            read.addresses,
-            pages,
-            first_wanted,
-            self._directory,
-            self._prints,
-            self._wide,
-            wanted.codes,
-            wanted.subcodes,
-            wanted.by_row,
-            everything,
-            first_place,
-            found,
+    def line(self) -> tuple[int, ...]:
+        """Return what the kernels know of the run, valid until it is closed."""
+        return (
+            self.number,
+            int(self.directory.ctypes.data),
+            len(self.directory),
+            int(self._prints.ctypes.data),
+            self.rows,
         )
-        if count < 0:
-            raise StateError(
-                f"page {-1 - count} of run {self.number} of a cold store is damaged: {self._files[0].parent} holds other bytes "
-                "than were written. It is a cache: remove the directory, and it is built anew from the checkpoint.",
-                code="COLD_STORE_DAMAGED",
-                path=str(self._files[0].parent),
-                run=self.number,
-                page=-1 - count,
-            )
-        codes, subcodes, sources, lengths, places = (line[:count].copy() for line in found)
-        size = int(lengths.sum())
-        offsets, content = np.empty(count + 1, np.int64), np.empty(size, np.uint8)
-        k.gather_bytes(sources, lengths, int(content.ctypes.data), offsets)
-        rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
-        return ColdRows(codes, subcodes, rows, places), len(pages), read.read_bytes
-
-    def _rows_of(self, pages: Int64s) -> Int64s:
-        """Return how many rows each page was written with."""
-        begins = self._directory[pages, k.FIRST_ROW] >> 1
-        following = np.minimum(pages + 1, len(self._directory) - 1)
-        ends: Int64s = np.where(pages + 1 < len(self._directory), self._directory[following, k.FIRST_ROW] >> 1, self.rows)
-        counts: Int64s = ends - begins
-        return counts
-
-    def measure(self, codes: Int64s, sizes: Int64s) -> None:
-        """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
-        k.measure_codes(self._directory, self._prints, self._wide, codes, sizes)
-
-    def are_live(self, rows: Int64s) -> bool:
-        """Say whether all these rows exist and were not removed."""
-        return bool(len(rows) == 0 or (rows.min() >= 0 and rows.max() < self.rows and (self._prints[rows] != 0).all()))
-
-    def were_removed(self, rows: Int64s) -> bool:
-        """Say whether all these rows exist, each once, and were removed."""
-        return bool(
-            rows.min() >= 0 and rows.max() < self.rows and (self._prints[rows] == 0).all() and len(np.unique(rows)) == len(rows)
-        )
-
-    def remove(self, rows: Int64s) -> None:
-        """Remove rows by number."""
-        self.live -= int(k.erase_prints(self._prints, rows))
-
-    def restore(self, rows: Int64s, codes: Int64s, subcodes: Int64s) -> None:
-        """Undo the removal of rows, given what they are."""
-        k.restore_prints(codes, subcodes, rows, self._wide, self._prints)
-        self.live += len(rows)
 
     def index_bytes(self) -> int:
         """Return the bytes of directory and prints."""
-        return int(self._directory.nbytes + self._prints.nbytes)
+        return int(self.directory.nbytes + self._prints.nbytes)
 
     def drop(self) -> None:
         """Remove the run with all its files."""
@@ -238,7 +141,7 @@ class Run:
 
     def close(self) -> None:
         """Unmap the index."""
-        self._directory = np.empty((0, k.DIRECTORY_WORDS), np.int64)
+        self.directory = np.empty((0, k.DIRECTORY_WORDS), np.int64)
         self._prints = self._prints[:0].copy()
 
 
@@ -275,7 +178,7 @@ class RunWriter:
         address = int(content.ctypes.data)
         page_rows = np.empty(len(order) + 1, np.int64)
         head_bytes = 20 if self._wide else 12
-        count = int(k.cut_pages(codes, offsets, order, head_bytes, page_rows))
+        count = int(w.cut_pages(codes, offsets, order, head_bytes, page_rows))
         page_rows = page_rows[: count + 1]
         sizes = np.zeros(len(order) + 1, np.int64)
         np.cumsum((offsets[1:] - offsets[:-1])[order] + head_bytes, out=sizes[1:])
@@ -286,7 +189,7 @@ class RunWriter:
             end = max(begin + 1, int(np.searchsorted(ends, before + _GROUP_BYTES, "right")))
             group, group_ends = page_rows[begin : end + 1], ends[begin:end] - before
             page_bytes = np.empty(int(group_ends[-1]), np.uint8)
-            k.fill_pages(
+            w.fill_pages(
                 codes,
                 subcodes,
                 offsets,
@@ -299,7 +202,7 @@ class RunWriter:
                 group_ends,
             )
             lines = np.empty((end - begin, k.DIRECTORY_WORDS), np.int64)
-            k.index_pages(
+            w.index_pages(
                 codes,
                 subcodes,
                 order,
@@ -317,7 +220,7 @@ class RunWriter:
             self._bytes += len(page_bytes)
             self._last_code = int(codes[order[group[-1] - 1]])
             begin = end
-        prints: npt.NDArray[Any] = np.empty(len(order), np.uint32 if self._wide else np.uint16)
+        prints = np.empty(len(order), np.uint16)
         k.make_prints(codes, subcodes, order, self._wide, prints)
         self._index[1].write(prints)
         self._rows += len(order)
@@ -333,7 +236,7 @@ class RunWriter:
             file.close()
         self._writer.finish()
         directory, number, pages = self._target
-        return Run(directory, number, pages, wide=self._wide, rows=self._rows, live=self._rows)
+        return Run(directory, number, pages, rows=self._rows, live=self._rows)
 
     def discard(self) -> None:
         """Leave nothing behind."""

@@ -1,10 +1,10 @@
 """A cold store of runs: what is put is sorted and written once, and small runs are merged into larger ones.
 
 The law is that of `spill.cold_store`. A row is in exactly one run, so runs have no order among them and any of them can be
-merged. A fetch looks into the index of every run, which is in memory, and reads the pages that hold something; a run without
-a row of any code asked for costs no read.
+merged. A fetch looks into the index of all runs, which is in memory, in one pass, and reads the pages that hold something; a
+run without a row of any code asked for costs no read.
 
-Remembers in memory 6.5 bytes per row (with subcodes, rows of 56 bytes) and nothing else between calls; see `spill.run`.
+Remembers in memory 4.5 bytes per row (with subcodes, rows of 56 bytes) and nothing else between calls; see `spill.run`.
 
 Runs stay few: they are counted in levels of a factor of four in their living rows, and four of one level are merged with all
 that are smaller, so N rows put n at a time lie in at most `3 log4(N / n) + 3` runs and are rewritten `log4(N / n)` times. A
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -32,23 +32,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spill import run_kernels as k
+from spill import write_kernels as w
 from spill.cold_store import ColdRows, Int64s
 from spill.pages import Pages
 from spill.run import Run, RunWriter, Wanted, in_order
+from spill.runs import Runs
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.storage.local import list_directory, make_directories, read_bytes, write_atomic
 
 __all__ = ["RunStore", "runs_to_merge"]
 
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST = "store.json"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FANOUT_BITS = 2
 _SMALLEST_BITS = 10
 _CHUNK_BYTES = 1 << 20
-_ROW_BITS = 36
-_ROW_MASK = (1 << _ROW_BITS) - 1
 
 
 def runs_to_merge(live: Sequence[int], rows: Sequence[int]) -> list[int]:
@@ -95,12 +94,16 @@ class RunStore:
         self._stamp = {**_stamp(), "pages": pages.kind, "subcodes": with_subcodes, "owner": dict(owner)}
         self._epoch = -1
         self._next_run = 1
-        self._runs: list[Run] = []
+        self._set_runs([])
         self._counts = {"fetches": 0, "pages_read": 0, "bytes_read": 0, "rows_fetched": 0, "rows_put": 0, "rows_merged": 0}
         self._clean = False
         self._written = b""
         make_directories(self._directory, durable=False)
         self._open()
+
+    def _set_runs(self, runs: Sequence[Run]) -> None:
+        self._runs = list(runs)
+        self._index = Runs(self._runs, self._pages, wide=self._wide, place=str(self._directory))
 
     # ---------------------------------------------------------------- opening
 
@@ -131,8 +134,8 @@ class RunStore:
         self._epoch, self._next_run = manifest["epoch"], manifest["next_run"]
         try:
             for number, rows, live in manifest["runs"]:
-                run = Run(self._directory, number, self._pages, wide=self._wide, rows=rows, live=live)
-                self._runs.append(run)
+                run = Run(self._directory, number, self._pages, rows=rows, live=live)
+                self._set_runs([*self._runs, run])
                 run.check()
         except BaseException:
             self._close_runs()
@@ -200,12 +203,11 @@ class RunStore:
 
     def _find(self, wanted: Wanted, **options: int) -> Iterator[ColdRows]:
         with self._reading():
-            for run in self._runs:
-                for rows, pages, read_bytes_count in run.find(wanted, run.number << _ROW_BITS, **options):
-                    self._counts["pages_read"] += pages
-                    self._counts["bytes_read"] += read_bytes_count
-                    self._counts["rows_fetched"] += len(rows)
-                    yield rows
+            for rows, pages, read_bytes_count in self._index.find(wanted, **options):
+                self._counts["pages_read"] += pages
+                self._counts["bytes_read"] += read_bytes_count
+                self._counts["rows_fetched"] += len(rows)
+                yield rows
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -227,15 +229,13 @@ class RunStore:
     def scan(self, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows, in chunks of about `chunk_bytes`."""
         with self._reading():
-            for run in self._runs:
-                yield from (rows for rows in run.scan(run.number << _ROW_BITS, chunk_bytes) if len(rows))
+            yield from (rows for rows in self._index.scan(chunk_bytes) if len(rows))
 
     def bytes_of(self, codes: Int64s) -> Int64s:
         """Return for each code the bytes that would be read for it, 0 when it surely has no row."""
         ascending, inverse = np.unique(np.ascontiguousarray(codes, np.int64), return_inverse=True)
         sizes = np.zeros(len(ascending), np.int64)
-        for run in self._runs:
-            run.measure(ascending, sizes)
+        self._index.measure(ascending, sizes)
         found: Int64s = sizes[inverse]
         return found
 
@@ -265,7 +265,7 @@ class RunStore:
             if isinstance(error, OSError):
                 raise self._unwritable(error) from error
             raise
-        self._runs.append(run)
+        self._set_runs([*self._runs, run])
 
     def _discard(self, writer: RunWriter, failure: BaseException) -> None:
         try:
@@ -287,36 +287,28 @@ class RunStore:
         """Take rows out by their places. Cost: one store to memory each."""
         if len(places) == 0:
             return
-        places = np.sort(places)
-        places = places[np.concatenate([[True], places[1:] != places[:-1]])]  # np.unique hashes, which takes ten times as long
-        parts = self._by_run(places)
-        numbers = places & _ROW_MASK
-        known = sum(len(found) for _, found in parts) == len(places)
-        if not known or not all(run.are_live(numbers[found]) for run, found in parts):
-            raise self._misplaced("removed", len(places))
         self.begin_change()
-        for run, found in parts:
-            run.remove(numbers[found])
+        if not self._index.remove(places):
+            raise self._misplaced("removed", len(places))
 
-    def restore(self, rows: ColdRows) -> npt.NDArray[np.bool_]:
+    def restore(self, codes: Int64s, subcodes: Int64s, places: Int64s) -> npt.NDArray[np.bool_]:
         """Put removed rows back where they were; say which of them still had their place. Cost: as `remove`."""
-        restored = np.zeros(len(rows), np.bool_)
-        parts = self._by_run(rows.places)
-        numbers = rows.places & _ROW_MASK
-        if not all(run.were_removed(numbers[found]) for run, found in parts):
-            raise self._misplaced("restored", len(rows))
-        if parts:
-            self.begin_change()
-        for run, found in parts:
-            run.restore(numbers[found], rows.codes[found], rows.subcodes[found])
-            restored[found] = True
+        self.begin_change()
+        restored = self._index.restore(codes, subcodes, places)
+        if restored is None:
+            raise self._misplaced("restored", len(places))
         return restored
 
-    def _by_run(self, places: Int64s) -> list[tuple[Run, Int64s]]:
-        """Return the runs that some places are in, each with the positions of those in it."""
-        numbers = places >> _ROW_BITS
-        parts = [(run, np.flatnonzero(numbers == run.number)) for run in self._runs]
-        return [(run, positions) for run, positions in parts if len(positions)]
+    def replace(self, parts: Iterable[ColdRows]) -> None:
+        """Replace all rows by others: all of them, or none and an error. Cost: as `put`; meanwhile both are on the disk."""
+        before = self._runs
+        try:
+            for part in parts:
+                self.put(part)
+        except BaseException:
+            self._drop([run for run in self._runs if run not in before])
+            raise
+        self._drop(before)
 
     def _misplaced(self, what: str, places: int) -> StateError:
         return StateError(
@@ -349,16 +341,19 @@ class RunStore:
         expected = sum(run.live for run in merged)
         if expected:
             with self._written_run() as writer:
-                for rows in _merged_chunks(merged):
+                for rows in _merged_chunks([self._one(run).scan(_CHUNK_BYTES) for run in merged]):
                     writer.append(rows, np.arange(len(rows), dtype=np.int64))
                 if writer.rows != expected:
                     raise self._refused(f"merging its runs found {writer.rows} rows instead of {expected}")
             self._counts["rows_merged"] += expected
         self._drop(merged)
 
+    def _one(self, run: Run) -> Runs:
+        return Runs([run], self._pages, wide=self._wide, place=str(self._directory))
+
     def _drop(self, runs: Sequence[Run]) -> None:
         self.begin_change()
-        self._runs = [run for run in self._runs if run not in runs]
+        self._set_runs([run for run in self._runs if run not in runs])
         try:
             for run in runs:
                 run.drop()
@@ -408,9 +403,10 @@ class RunStore:
         self._pages.close()
 
     def _close_runs(self) -> None:
-        for run in self._runs:
+        closing = self._runs
+        self._set_runs([])
+        for run in closing:
             run.close()
-        self._runs = []
 
 
 def _stamp() -> dict[str, Any]:
@@ -434,11 +430,10 @@ def _joined(parts: Sequence[ColdRows]) -> ColdRows:
     )
 
 
-def _merged_chunks(runs: Sequence[Run]) -> Iterator[ColdRows]:
-    """Yield the living rows of several runs in one order."""
-    sources = [run.scan(0, _CHUNK_BYTES) for run in runs]
-    chunks = np.zeros((len(runs), 7), np.int64)
-    held: list[Any] = [None] * len(runs)
+def _merged_chunks(sources: Sequence[Iterator[ColdRows]]) -> Iterator[ColdRows]:
+    """Yield the rows of several runs in one order, given those of each in chunks."""
+    chunks = np.zeros((len(sources), 7), np.int64)
+    held: list[Any] = [None] * len(sources)
     while True:
         for at, source in enumerate(sources):
             while chunks[at, 4] == chunks[at, 5] and not chunks[at, 6]:
@@ -454,9 +449,9 @@ def _merged_chunks(runs: Sequence[Run]) -> Iterator[ColdRows]:
         if room == 0:
             return
         codes, subcodes, lengths, addresses = (np.empty(room, np.int64) for _ in range(4))
-        count = int(k.merge_chunks(chunks, codes, subcodes, lengths, addresses))
+        count = int(w.merge_chunks(chunks, codes, subcodes, lengths, addresses))
         offsets, content = np.empty(count + 1, np.int64), np.empty(int(lengths[:count].sum()), np.uint8)
-        k.gather_bytes(addresses[:count], lengths[:count], int(content.ctypes.data), offsets)
+        w.gather_bytes(addresses[:count], lengths[:count], int(content.ctypes.data), offsets)
         rows_buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
         yield ColdRows(
             codes[:count],

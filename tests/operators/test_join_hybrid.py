@@ -165,6 +165,21 @@ def test_memory_holds_no_more_than_the_budget_and_the_working_arrays() -> None:
     assert join.resident_bytes() - join.working_bytes() < 2 * 2_000_000 + index
 
 
+def test_runs_stay_few_when_only_fetching_spills() -> None:
+    join = hybrid(max_hot_bytes=1_000_000)
+    random = np.random.default_rng(0)
+    nobody = ZSet.empty(CUSTOMERS.schema)
+    for epoch in range(20):
+        join.absorb(Tick(epoch), [many_orders(5_000, first=5_000 * epoch), nobody])
+
+    for epoch in range(20, 60):
+        ids = random.permutation(100_000)[:2_000]
+        again = ZSet.of({"id": ids, "k": [f"customer {n % 1000}" for n in ids], "text": [f"{epoch}"] * 2_000})
+        join.absorb(Tick(epoch), [again, nobody])
+
+    assert join._hybrid.cold_side(0)._rows.statistics()["runs"] <= 12  # type: ignore[union-attr]
+
+
 def test_max_hot_keys_bounds_the_rows_of_both_sides_together() -> None:
     join = hybrid(max_hot_bytes=None, max_hot_keys=10)
     Epochs(join).feed(

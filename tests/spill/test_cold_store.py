@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -99,15 +98,17 @@ def test_a_removed_row_is_restored_where_it_was(store: ColdStore) -> None:
     found = store.fetch(as_codes([7]))
     store.remove(found.places)
 
-    assert store.restore(found).tolist() == [True]
+    assert store.restore(found.codes, found.subcodes, found.places).tolist() == [True]
     assert as_bag(store.scan()) == Counter([(7, 0, b"a"), (8, 0, b"b")])
 
 
 def test_a_row_that_was_not_removed_cannot_be_restored(store: ColdStore) -> None:
     store.put(as_rows([(7, 0, b"a")]))
 
+    found = store.fetch(as_codes([7]))
+
     with pytest.raises(StateError) as refused:
-        store.restore(store.fetch(as_codes([7])))
+        store.restore(found.codes, found.subcodes, found.places)
 
     assert refused.value.code == "COLD_PLACES"
 
@@ -115,7 +116,7 @@ def test_a_row_that_was_not_removed_cannot_be_restored(store: ColdStore) -> None
 def test_rows_from_elsewhere_have_no_place_to_be_restored_to(store: ColdStore) -> None:
     found = as_rows([(7, 0, b"a")])
 
-    assert store.restore(replace(found, places=as_codes([1 << 50]))).tolist() == [False]
+    assert store.restore(found.codes, found.subcodes, as_codes([1 << 50])).tolist() == [False]
     assert store.row_count() == 0
 
 

@@ -5,20 +5,20 @@ The law: a row is in memory or in the cold store, never in both and never in nei
 
 Rows lie by the hash of their join key and, below it, that of their identity. Where a delta names a row by a primary key
 that says nothing about the join key, a second store (`keys`) holds the hash of the join key by that of the primary key. It
-has an entry for every cold row; one too many (of a put that failed half-way) is found and taken out with the next row of
-that hash. Both hashes have 32 bits and are not verified here: a stranger of the same hash comes into memory and does no harm.
+has an entry for the hashes of every cold row. An entry stays when its row comes into memory, and is there when the row goes
+again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as many
+as there are rows have gathered, the store is written anew. Both hashes have 32 bits and are not verified here: a stranger of
+the same hash comes into memory and does no harm.
 
-Remembers on disk the rows; in memory 6.5 bytes per cold row, and 2.6 more with `keys`.
+Remembers on disk the rows; in memory 4.5 bytes per cold row, and 2.6 to 4 more with `keys`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
@@ -26,37 +26,22 @@ from spill.file_pages import FileColdStore
 from spill.row_bytes import LINK_BYTES, UnpackedRows
 from zset_join.kernels import side as s
 from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
-from zset_join.state.hot_rows import HotRows
+from zset_join.state.hot_rows import NOWHERE, HotRows
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["ColdSide", "FoundRows"]
+__all__ = ["ColdSide", "matchable_codes"]
 
+_MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
+_ENTRIES_AT_ONCE = 1 << 18
 _NO_PLACES = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRows:
-    """Cold rows that were read, and are still in the store.
-
-    Args:
-        rows: the rows.
-        key_places: places of the entries of `keys` that go with them.
-    """
-
-    rows: ColdRows
-    key_places: Int64s
-
-    @property
-    def count(self) -> int:
-        """Return how many."""
-        return len(self.rows)
-
-    def matchable_codes(self) -> Int64s:
-        """Return the join hashes of the rows whose key can match."""
-        offsets, content = self.rows.buffers()
-        flags = content[offsets[:-1] + (FLAGS - LINK_BYTES)]
-        codes: Int64s = self.rows.codes[(flags & FLAG_ARRANGED) != 0]
-        return codes
+def matchable_codes(rows: ColdRows) -> Int64s:
+    """Return the join hashes of the rows whose key can match."""
+    offsets, content = rows.buffers()
+    flags = content[offsets[:-1] + (FLAGS - LINK_BYTES)]
+    codes: Int64s = rows.codes[(flags & FLAG_ARRANGED) != 0]
+    return codes
 
 
 class ColdSide:
@@ -72,11 +57,12 @@ class ColdSide:
 
     def __init__(self, side: SideState, directory: Path) -> None:
         self.side = side
-        self.hot = HotRows(side)
+        has_keys = side.relation.mode == "upsert" and not set(side.relation.join_key) <= set(side.relation.primary_key)
+        self.hot = HotRows(side, has_entries=has_keys)
         owner: dict[str, str | int] = {"relation": side.relation.name, "layout": int(side.header[s.H_FINGERPRINT])}
         self._rows = FileColdStore(directory / f"{side.name}.rows", owner=owner, with_subcodes=side.has_identity)
         self._keys: FileColdStore | None = None
-        if side.relation.mode == "upsert" and not set(side.relation.join_key) <= set(side.relation.primary_key):
+        if has_keys:
             self._keys = FileColdStore(directory / f"{side.name}.keys", owner=owner, with_subcodes=False)
         self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0}
 
@@ -90,39 +76,30 @@ class ColdSide:
 
     # ---------------------------------------------------------------- finding
 
-    def find_named(self, prepared: PreparedSide, missing: Int64s) -> FoundRows:
+    def find_named(self, prepared: PreparedSide, missing: Int64s) -> ColdRows:
         """Read the cold rows that some rows of a delta name, by position in the delta."""
         identities = prepared.identity_codes[missing]
         if self._keys is None:
-            return FoundRows(self._rows.fetch(prepared.join_codes[missing], identities), _NO_PLACES)
+            return self._rows.fetch(prepared.join_codes[missing], identities)
         entries = self._keys.fetch(identities)
-        return FoundRows(self._rows.fetch(_codes_of(entries), entries.codes), entries.places)
+        return self._rows.fetch(_codes_of(entries), entries.codes)
 
-    def find_keys(self, codes: Int64s) -> FoundRows:
+    def find_keys(self, codes: Int64s) -> ColdRows:
         """Read the cold rows whose join key has one of these hashes."""
-        rows = self._rows.fetch(codes)
-        if self._keys is None or not len(rows):
-            return FoundRows(rows, _NO_PLACES)
-        entries = self._keys.fetch(rows.subcodes)
-        pairs, known = _pairs(_codes_of(entries), entries.codes), np.sort(_pairs(rows.codes, rows.subcodes))
-        at = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
-        return FoundRows(rows, entries.places[known[at] == pairs])
+        return self._rows.fetch(codes)
 
     # ---------------------------------------------------------------- moving
 
-    def take(self, found: FoundRows, stamp: int, clock: float) -> None:
-        """Move rows that were found into memory. Until the stores are marked as changed, anything may fail; then nothing."""
-        if not found.count and not len(found.key_places):
+    def take(self, found: ColdRows, stamp: int, clock: float) -> None:
+        """Move rows that were found into memory. Until the store is marked as changed, anything may fail; then nothing."""
+        if not len(found):
             return
-        unpacked = self.hot.unpack(found.rows)
+        unpacked = self.hot.unpack(found)
         self.hot.make_room(unpacked)
-        for store in self._stores:
-            store.begin_change()
-        if self._keys is not None:
-            self._keys.remove(found.key_places)
-        self._rows.remove(found.rows.places)
-        self.hot.insert(unpacked, found.rows, stamp, clock)
-        self._counts["fetched_rows"] += found.count
+        self._rows.begin_change()
+        self._rows.remove(found.places)
+        self.hot.insert(unpacked, found, stamp, clock)
+        self._counts["fetched_rows"] += len(found)
 
     def spill(self, numbers: Int64s) -> None:
         """Move rows out of memory, those first that still lie where they were.
@@ -130,32 +107,47 @@ class ColdSide:
         Raises:
             ResourceError: the disk is full or cannot be written; rows that were not moved are still in memory.
         """
-        rows = self.hot.pack(numbers)
-        self._put_keys(rows)
-        left = ~self.hot.unchanged(numbers)
+        codes, subcodes = self.hot.hashes(numbers)
+        self._put_keys(numbers, codes, subcodes)
+        places = self.hot.places(numbers)
+        left = places == NOWHERE
         if not left.all():
-            self._rows.begin_change()
-            left[~left] = ~self._rows.restore(_some(rows, ~left))
-            self.hot.drop(numbers[~left], _some(rows, ~left))
+            back = ~left
+            left[back] = ~self._rows.restore(codes[back], subcodes[back], places[back])
+            self.hot.drop(numbers[~left], subcodes[~left])
         if left.any():
-            self._rows.put(_some(rows, left))
-            self.hot.drop(numbers[left], _some(rows, left))
+            self._rows.put(self.hot.pack(numbers[left], codes[left], subcodes[left]))
+            self.hot.drop(numbers[left], subcodes[left])
         self._counts["spilled_rows"] += len(numbers)
         self._counts["restored_rows"] += len(numbers) - int(left.sum())
 
-    def _put_keys(self, rows: ColdRows) -> None:
-        """Note where rows will lie; an entry whose row then does not come is harmless."""
+    def _put_keys(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> None:
+        """Note where rows will lie, if it is not noted; an entry whose row then does not come is harmless."""
         if self._keys is None:
             return
-        offsets = 8 * np.arange(len(rows) + 1, dtype=np.int64)
-        content = [None, pa.py_buffer(offsets), pa.py_buffer(rows.codes)]
-        entries = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), content)
-        self._keys.put(ColdRows(rows.subcodes, np.zeros(len(rows), np.int64), entries, _NO_PLACES))
+        unknown = ~self.hot.have_entries(numbers, codes, subcodes)
+        if unknown.any():
+            self._keys.put(_entries(codes[unknown], subcodes[unknown]))
 
     def tidy(self) -> None:
         """Do what keeps fetching fast and the disk small."""
-        for store in self._stores:
-            store.tidy()
+        self._rows.tidy()
+        if self._keys is not None:
+            if self._keys.row_count() > _MOST_ENTRIES * (self.row_count() + self.hot.live_rows) + 1024:
+                self.hot.forget_entries()
+                self._keys.replace(self._every_entry())
+            self._keys.tidy()
+
+    def _every_entry(self) -> Iterator[ColdRows]:
+        """Yield an entry for each cold row."""
+        held: list[ColdRows] = []
+        for rows in self._rows.scan():
+            held.append(rows)
+            if sum(map(len, held)) >= _ENTRIES_AT_ONCE:
+                yield _entries_of(held)
+                held = []
+        if held:
+            yield _entries_of(held)
 
     def commit(self, epoch: int) -> None:
         """Declare the stores whole, at the end of `epoch`."""
@@ -209,20 +201,19 @@ class ColdSide:
             store.close()
 
 
-def _some(rows: ColdRows, wanted: npt.NDArray[np.bool_]) -> ColdRows:
-    """Return some of the rows."""
-    if wanted.all():
-        return rows
-    return ColdRows(rows.codes[wanted], rows.subcodes[wanted], rows.rows.filter(pa.array(wanted)), rows.places[wanted])
+def _entries(codes: Int64s, subcodes: Int64s) -> ColdRows:
+    """Return what `keys` holds of rows with these hashes of join key and identity."""
+    offsets = 8 * np.arange(len(codes) + 1, dtype=np.int64)
+    content = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(codes))]
+    entries = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(codes), content)
+    return ColdRows(subcodes, np.zeros(len(codes), np.int64), entries, _NO_PLACES)
+
+
+def _entries_of(parts: list[ColdRows]) -> ColdRows:
+    return _entries(np.concatenate([part.codes for part in parts]), np.concatenate([part.subcodes for part in parts]))
 
 
 def _codes_of(entries: ColdRows) -> Int64s:
     """Return the join hashes that entries of `keys` hold."""
     offsets, content = entries.buffers()
     return np.frombuffer(content[offsets[0] : offsets[-1]].tobytes(), np.int64)
-
-
-def _pairs(codes: Int64s, subcodes: Int64s) -> Int64s:
-    """Return pairs of 32-bit hashes as one word each."""
-    pairs: Int64s = (codes << 32) | subcodes
-    return pairs

@@ -4,8 +4,9 @@ The law: `insert` of what `pack` said and `drop` took gives the side it was take
 within a chain.
 
 Remembers 16 bytes per record, in this process only: the score of `spill.residency`, the stamp of the epoch that needed the row
-last, and the place in the cold store where the row still lies unchanged (-1: nowhere). Who opens the state anew starts without
-them, which costs some rewriting and no row.
+last, and the place in the cold store where the row still lies unchanged (-1: nowhere). On a side with a store of keys 8 more:
+the hashes of join key and identity that it has an entry for. Who opens the state anew starts without them, which costs some
+rewriting and no row.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from zset_join.kernels.absorb import heap_bytes_needed
 from zset_join.kernels.columns import HASH
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["HotRows"]
+__all__ = ["NOWHERE", "HotRows"]
 
 NOWHERE = -1
 _BYTES_BESIDE = 16
@@ -36,19 +37,22 @@ class HotRows:
 
     Args:
         side: whose rows they are; after every change of its records, call `follow` first.
+        has_entries: whether it is remembered which rows the store of keys knows.
 
     Attributes:
         has_places: some row may still lie unchanged in the cold store.
     """
 
-    def __init__(self, side: SideState) -> None:
+    def __init__(self, side: SideState, *, has_entries: bool = False) -> None:
         self._side = side
         self._arena = side.arena
+        self._has_entries = has_entries
         self.has_places = False
-        self._bytes_beside = _BYTES_BESIDE + _SLOT_BYTES * (1 + side.has_identity)
+        self._bytes_beside = _BYTES_BESIDE + 8 * has_entries + _SLOT_BYTES * (1 + side.has_identity)
         self._scores = np.empty(0, np.float32)
         self._stamps = np.empty(0, np.int32)
         self._places = np.empty(0, np.int64)
+        self._entries = np.empty(0, np.int64)
 
     def follow(self, more: int = 0) -> None:
         """Follow the arena: a compacted one has other rows, a grown one more; make room for `more` records."""
@@ -57,6 +61,7 @@ class HotRows:
             self._scores[:] = NEVER
             self._stamps[:] = 0
             self._places[:] = NOWHERE
+            self._entries[:] = NOWHERE
             self.has_places = False
         needed = self.records + more
         if needed > len(self._scores):
@@ -64,6 +69,8 @@ class HotRows:
             self._scores = _grown(self._scores, room, NEVER)
             self._stamps = _grown(self._stamps, room, 0)
             self._places = _grown(self._places, room, NOWHERE)
+            if self._has_entries:
+                self._entries = _grown(self._entries, room, NOWHERE)
 
     @property
     def records(self) -> int:
@@ -143,6 +150,8 @@ class HotRows:
         self._scores[numbers - 1] = clock
         self._stamps[numbers - 1] = stamp
         self._places[numbers - 1] = cold.places
+        if self._has_entries:
+            self._entries[numbers - 1] = _pairs(cold.codes, cold.subcodes)
         self.has_places = True
 
     def candidates(self, below_stamp: int | None) -> tuple[Int64s, npt.NDArray[np.float32], Int64s]:
@@ -160,32 +169,50 @@ class HotRows:
         positions = np.flatnonzero(live)
         return positions + 1, self._scores[positions], sizes[positions] + self._bytes_beside
 
-    def unchanged(self, numbers: Int64s) -> npt.NDArray[np.bool_]:
-        """Say which rows still lie unchanged where they were in the cold store."""
-        unchanged: npt.NDArray[np.bool_] = self._places[numbers - 1] != NOWHERE
-        return unchanged
+    def places(self, numbers: Int64s) -> Int64s:
+        """Return where rows still lie unchanged in the cold store, -1 for nowhere."""
+        return self._places[numbers - 1]
 
-    def pack(self, numbers: Int64s) -> ColdRows:
-        """Return rows as a cold store takes them; a row without identity has subcode 0."""
+    def hashes(self, numbers: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the hashes of join key and identity of rows; a row without identity has 0."""
         side = self._side
-        refs = side.first_record + (numbers - 1) * side.layout.stride
         subcodes = np.zeros(len(numbers), np.int64)
         if side.has_identity:
             moves.hash_identities(side.view, numbers, side.identity_columns.address, subcodes)
+        return side.record_words("<u4", HASH, self.records)[numbers - 1].astype(np.int64), subcodes
+
+    def have_entries(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> npt.NDArray[np.bool_]:
+        """Say for which rows, with the hashes they have now, the store of keys has an entry for sure."""
+        known: npt.NDArray[np.bool_] = self._entries[numbers - 1] == _pairs(codes, subcodes)
+        return known
+
+    def forget_entries(self) -> None:
+        """Note that the store of keys knows none of these rows."""
+        self._entries[:] = NOWHERE
+
+    def pack(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> ColdRows:
+        """Return rows, whose `hashes` these are, as a cold store takes them."""
+        side = self._side
+        refs = side.refs_of(numbers)
         packed = pack_rows(refs, stride=side.layout.stride, variables=side.variables_address, heap=side.arena.heap_address)
-        codes = side.record_words("<u4", HASH, self.records)[numbers - 1].astype(np.int64)
         return ColdRows(codes, subcodes, packed, self._places[numbers - 1])
 
-    def drop(self, numbers: Int64s, rows: ColdRows) -> None:
-        """Take rows out of memory, which `pack` has packed."""
+    def drop(self, numbers: Int64s, subcodes: Int64s) -> None:
+        """Take rows out of memory, which are elsewhere now."""
         side = self._side
-        moves.drop_rows(side.view, numbers, rows.subcodes, side.variables_address, side.has_identity)
+        moves.drop_rows(side.view, numbers, subcodes, side.variables_address, side.has_identity)
         self._scores[numbers - 1] = NEVER
         self._places[numbers - 1] = NOWHERE
 
     def resident_bytes(self) -> int:
         """Return the bytes of what stands beside the records."""
-        return self._scores.nbytes + self._stamps.nbytes + self._places.nbytes
+        return self._scores.nbytes + self._stamps.nbytes + self._places.nbytes + self._entries.nbytes
+
+
+def _pairs(codes: Int64s, subcodes: Int64s) -> Int64s:
+    """Return pairs of 32-bit hashes as one word each."""
+    pairs: Int64s = (codes << 32) | subcodes
+    return pairs
 
 
 def _grown(array: npt.NDArray[Any], size: int, fill: Any) -> npt.NDArray[Any]:

@@ -35,12 +35,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from spill.cold_store import Int64s
+from spill.cold_store import ColdRows, Int64s
 from spill.residency import ResidencyPolicy
 from zset_join.config import HotBudget
 from zset_join.errors import ResourceError, StateError
 from zset_join.kernels import side as s
-from zset_join.state.cold_side import ColdSide, FoundRows
+from zset_join.state.cold_side import ColdSide, matchable_codes
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
 from zset_join.zset import ZSet
@@ -193,7 +193,7 @@ class HybridState:
     def _fetch_named(self, prepared: Sequence[PreparedSide | None]) -> list[Int64s]:
         """Bring in the rows that the deltas name; return per side the hashes of the join keys that change there."""
         changed: list[Int64s] = []
-        found: list[FoundRows | None] = []
+        found: list[ColdRows | None] = []
         for side, own in zip(self._opened, prepared, strict=True):
             codes, named = _NONE, None
             if own is not None:
@@ -201,18 +201,18 @@ class HybridState:
                 if side.side.has_identity:
                     numbers, hashes = side.hot.probe(own, self._stamp, self._clock)
                     named = side.find_named(own, np.flatnonzero(numbers == 0))
-                    codes = np.concatenate([codes, hashes[hashes >= 0], named.matchable_codes()])
+                    codes = np.concatenate([codes, hashes[hashes >= 0], matchable_codes(named)])
             changed.append(codes)
             found.append(named)
         self._take(found)
         return changed
 
-    def _take(self, found: Sequence[FoundRows | None]) -> None:
+    def _take(self, found: Sequence[ColdRows | None]) -> None:
         """Move rows that were found into memory, where there is no room in the place of others."""
-        rows = sum(one.count for one in found if one is not None)
+        rows = sum(len(one) for one in found if one is not None)
         if rows:
             size = sum(
-                one.rows.row_bytes + one.count * side.hot.bytes_per_row()
+                one.row_bytes + len(one) * side.hot.bytes_per_row()
                 for side, one in zip(self._opened, found, strict=True)
                 if one is not None
             )
@@ -253,8 +253,6 @@ class HybridState:
 
     def _spill_down(self) -> None:
         victims = self._victims(0, 0, needed_since=None)
-        if not victims:
-            return
         self._spill(victims)
         for side in self._opened:
             side.tidy()

@@ -1,0 +1,159 @@
+"""Several runs, looked into at once: finding and listing rows, removing them, putting them back.
+
+The law: `find` yields the living rows of all runs that have the codes (or pairs) asked for, each once. One pass over the index
+of all runs says which pages to read; of each run they are read together, and one pass over them takes the rows out.
+
+Remembers 40 bytes per run. It is made anew whenever the runs of a store become others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spill import run_kernels as k
+from spill.cold_store import ColdRows, Int64s
+from spill.pages import Pages, ReadPages
+from spill.run import Run, Wanted
+from spill.write_kernels import gather_bytes
+from zset_join.errors import StateError
+
+__all__ = ["Runs"]
+
+_GROUP_BYTES = 8 << 20
+_GROUP_PAGES = 1 << 13
+
+
+class Runs:
+    """Look into runs.
+
+    Args:
+        runs: open ones, all of one store; valid until one of them is closed.
+        pages: where their pages are.
+        wide: whether the store has subcodes.
+        place: how errors call the store: its directory.
+    """
+
+    def __init__(self, runs: Sequence[Run], pages: Pages, *, wide: bool, place: str) -> None:
+        self._runs = tuple(runs)
+        self._pages = pages
+        self._wide = wide
+        self._place = place
+        self._table = np.array([run.line() for run in runs], np.int64).reshape(-1, k.RUN_WORDS)
+
+    # ---------------------------------------------------------------- reading
+
+    def find(self, wanted: Wanted, group_bytes: int = _GROUP_BYTES) -> Iterator[tuple[ColdRows, int, int]]:
+        """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them.
+
+        Args:
+            wanted: what is looked for.
+            group_bytes: of pages to hold in memory at once.
+        """
+        cursor = np.array([0, 0, 0, -1, 0], np.int64)
+        most = min(_GROUP_PAGES, 2 * len(wanted) * len(self._runs))
+        page_runs, pages, first_wanted = (np.empty(most, np.int64) for _ in range(3))
+        while len(wanted) and cursor[0] < len(self._runs):
+            count = k.find_pages(
+                self._table,
+                self._wide,
+                wanted.codes,
+                wanted.subcodes,
+                wanted.by_row,
+                cursor,
+                group_bytes,
+                page_runs,
+                pages,
+                first_wanted,
+            )
+            if count:
+                yield self._take(page_runs[:count], pages[:count], first_wanted[:count], int(cursor[4]), wanted)
+
+    def scan(self, chunk_bytes: int) -> Iterator[ColdRows]:
+        """Yield all living rows, run by run and in the order of each, in chunks of about `chunk_bytes`."""
+        for number, run in enumerate(self._runs):
+            ends, first_rows = run.directory[:, k.END], np.append(run.directory[:, k.FIRST_ROW] >> 1, run.rows)
+            begin = 0
+            while begin < len(ends):
+                limit = chunk_bytes + (int(ends[begin - 1]) if begin else 0)
+                end = max(begin + 1, int(np.searchsorted(ends, limit, "right")))
+                pages = np.arange(begin, end, dtype=np.int64)
+                rows = int(first_rows[end] - first_rows[begin])
+                yield self._take(np.full(len(pages), number), pages, np.zeros(len(pages), np.int64), rows, None)[0]
+                begin = end
+
+    def _take(
+        self, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted | None
+    ) -> tuple[ColdRows, int, int]:
+        """Read pages and take the wanted rows out, or all living ones; `most` is how many rows were written to them."""
+        read = self._read(page_runs, pages)
+        found = np.empty((5, most), np.int64)
+        sought = Wanted(np.empty(0, np.int64), None) if wanted is None else wanted
+        count = k.take_rows(
+            np.concatenate([part.addresses for part in read]) if len(read) > 1 else read[0].addresses,
+            page_runs,
+            pages,
+            first_wanted,
+            self._table,
+            self._wide,
+            sought.codes,
+            sought.subcodes,
+            sought.by_row,
+            wanted is None,
+            found,
+        )
+        if count < 0:
+            run, page = self._runs[page_runs[-1 - count]].number, int(pages[-1 - count])
+            raise StateError(
+                f"page {page} of run {run} of a cold store is damaged: {self._place} holds other bytes than were written. It "
+                "is a cache: remove the directory, and it is built anew from the checkpoint.",
+                code="COLD_STORE_DAMAGED",
+                path=self._place,
+                run=run,
+                page=page,
+            )
+        codes, subcodes, sources, lengths, places = (line[:count].copy() for line in found)
+        offsets, content = np.empty(count + 1, np.int64), np.empty(int(lengths.sum()), np.uint8)
+        gather_bytes(sources, lengths, int(content.ctypes.data), offsets)
+        rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+        return ColdRows(codes, subcodes, rows, places), len(pages), sum(part.read_bytes for part in read)
+
+    def _read(self, page_runs: Int64s, pages: Int64s) -> list[ReadPages]:
+        """Return pages, those of one run together."""
+        borders = np.searchsorted(page_runs, np.arange(len(self._runs) + 1))
+        read = []
+        for number, run in enumerate(self._runs):
+            begin, end = borders[number], borders[number + 1]
+            if begin < end:
+                read.append(self._pages.read(run.number, pages[begin:end], run.directory))
+        return read
+
+    def measure(self, codes: Int64s, sizes: Int64s) -> None:
+        """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
+        k.measure_codes(self._table, self._wide, codes, sizes)
+
+    # ---------------------------------------------------------------- changing
+
+    def remove(self, places: Int64s) -> bool:
+        """Remove rows by place; return False, and remove none, if there is a place without a row."""
+        erased = np.zeros(len(self._runs), np.int64)
+        if k.erase_places(self._table, places, erased) >= 0:
+            return False
+        self._count(-erased)
+        return True
+
+    def restore(self, codes: Int64s, subcodes: Int64s, places: Int64s) -> npt.NDArray[np.bool_] | None:
+        """Undo the removal of rows whose run is there and say which; None, and undo nothing, if one was not removed."""
+        restored, added = np.empty(len(places), np.bool_), np.zeros(len(self._runs), np.int64)
+        if k.restore_places(self._table, places, codes, subcodes, self._wide, restored, added) >= 0:
+            return None
+        self._count(added)
+        return restored
+
+    def _count(self, added: npt.NDArray[Any]) -> None:
+        for run, rows in zip(self._runs, added.tolist(), strict=True):
+            run.live += rows

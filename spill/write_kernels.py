@@ -1,0 +1,205 @@
+"""The loops that write runs: ordering rows, cutting them into pages, filling pages, merging; the format: `run_kernels`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spill.run_kernels import CONTINUES, END, FIRST_CODE, FIRST_ROW, FIRST_SUBCODE, HEAD_BYTES, PAGE_BYTES, SPLIT_BYTES
+from zset_join.kernels.compiled import kernel
+from zset_join.kernels.memory import copy_bytes, load_u64, store_u32, store_u64
+
+__all__ = ["cut_pages", "fill_pages", "gather_bytes", "index_pages", "merge_chunks", "order_subcodes"]
+
+_SMALL_GROUP = 32
+
+
+@kernel
+def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
+    """Bring the rows of one code into the order of their subcodes, within an order by code.
+
+    Groups of more than 32 rows are left to the caller: their bounds go to `large`, two words each; returns how many.
+    """
+    count = len(order)
+    found = 0
+    begin = 0
+    while begin < count:
+        code = codes[order[begin]]
+        end = begin + 1
+        while end < count and codes[order[end]] == code:
+            end += 1
+        if end - begin > _SMALL_GROUP:
+            large[2 * found] = begin
+            large[2 * found + 1] = end
+            found += 1
+        else:
+            for position in range(begin + 1, end):
+                row = order[position]
+                subcode = subcodes[row]
+                hole = position
+                while hole > begin and subcodes[order[hole - 1]] > subcode:
+                    order[hole] = order[hole - 1]
+                    hole -= 1
+                order[hole] = row
+        begin = end
+    return found
+
+
+@kernel
+def cut_pages(codes: Any, offsets: Any, order: Any, row_head_bytes: int, page_rows: Any) -> int:
+    """Cut ordered rows into pages; `page_rows` gets the position of each page's first row, and the end; returns the pages."""
+    pages = 0
+    filled = 0
+    before = 0
+    for position in range(len(order)):
+        row = order[position]
+        row_bytes = offsets[row + 1] - offsets[row] + row_head_bytes
+        code = codes[row]
+        grown = filled + row_bytes
+        if filled == 0 or grown > SPLIT_BYTES or (grown > PAGE_BYTES and code != before):
+            page_rows[pages] = position
+            pages += 1
+            grown = HEAD_BYTES + row_bytes
+        filled = grown
+        before = code
+    page_rows[pages] = len(order)
+    return pages
+
+
+@kernel
+def fill_pages(
+    codes: Any,
+    subcodes: Any,
+    offsets: Any,
+    content: int,
+    order: Any,
+    page_rows: Any,
+    first_page: int,
+    wide: bool,
+    target: int,
+    page_ends: Any,
+) -> None:
+    """Write the pages between two entries of `page_rows` one after the other; `page_ends` gets where each ends.
+
+    Args:
+        codes: of all rows; as `subcodes`, `offsets`, `content` and `order`.
+        subcodes: of all rows.
+        offsets: of the rows in `content`.
+        content: address of the bytes of all rows.
+        order: of all rows.
+        page_rows: first position of each page to write, and the end of the last one.
+        first_page: number of the first page in the run.
+        wide: whether the store has subcodes.
+        target: where to write.
+        page_ends: counted from `target`.
+    """
+    place = target
+    for page in range(len(page_rows) - 1):
+        begin, end = page_rows[page], page_rows[page + 1]
+        count = end - begin
+        store_u32(place, count)
+        store_u32(place + 4, first_page + page)
+        code_place = place + HEAD_BYTES
+        subcode_place = code_place + 8 * count
+        end_place = subcode_place + (8 * count if wide else 0)
+        start = end_place + 4 * count
+        place = start
+        for position in range(count):
+            row = order[begin + position]
+            length = offsets[row + 1] - offsets[row]
+            store_u64(code_place + 8 * position, codes[row])
+            if wide:
+                store_u64(subcode_place + 8 * position, subcodes[row])
+            copy_bytes(place, content + offsets[row], length)
+            place += length
+            store_u32(end_place + 4 * position, place - start)
+        page_ends[page] = place - target
+
+
+@kernel
+def index_pages(
+    codes: Any,
+    subcodes: Any,
+    order: Any,
+    page_rows: Any,
+    page_ends: Any,
+    first_row: int,
+    first_byte: int,
+    follows: bool,
+    code_before: int,
+    directory: Any,
+) -> None:
+    """Fill in the directory of pages that `fill_pages` has written.
+
+    Args:
+        codes: of all rows.
+        subcodes: of all rows.
+        order: of all rows.
+        page_rows: as for `fill_pages`.
+        page_ends: as `fill_pages` left them.
+        first_row: number in the run of the row at position 0 of `order`.
+        first_byte: where the first page begins in the run.
+        follows: whether a page stands before the first one.
+        code_before: the last code of that page.
+        directory: one line per page.
+    """
+    for page in range(len(page_rows) - 1):
+        first = order[page_rows[page]]
+        continues = 0
+        if follows and codes[first] == code_before:
+            continues = CONTINUES
+        directory[page, FIRST_CODE] = codes[first]
+        directory[page, FIRST_SUBCODE] = subcodes[first]
+        directory[page, END] = first_byte + page_ends[page]
+        directory[page, FIRST_ROW] = 2 * (first_row + page_rows[page]) + continues
+        follows = True
+        code_before = codes[order[page_rows[page + 1] - 1]]
+
+
+@kernel
+def gather_bytes(sources: Any, lengths: Any, target: int, offsets: Any) -> None:
+    """Copy pieces of bytes behind one another; `offsets` gets where each begins, and the end."""
+    place = 0
+    offsets[0] = 0
+    for index in range(len(sources)):
+        copy_bytes(target + place, sources[index], lengths[index])
+        place += lengths[index]
+        offsets[index + 1] = place
+
+
+@kernel
+def merge_chunks(chunks: Any, codes: Any, subcodes: Any, lengths: Any, sources: Any) -> int:
+    """Merge chunks of ordered rows until one of them is used up that is not the last of its run; return the rows.
+
+    Args:
+        chunks: one line per chunk: address of its codes, of its subcodes, of its offsets, of its bytes; the next row, the
+            number of rows, and whether it is the last of its run. The next row is brought forward.
+        codes: get the merged rows, with room for all.
+        subcodes: as `codes`.
+        lengths: as `codes`: the bytes of each row.
+        sources: as `codes`: where they stand.
+    """
+    count = 0
+    while True:
+        best = -1
+        best_code = 0
+        best_subcode = 0
+        for chunk in range(len(chunks)):
+            row = chunks[chunk, 4]
+            if row == chunks[chunk, 5]:
+                if chunks[chunk, 6] == 0:
+                    return count
+                continue
+            code = load_u64(chunks[chunk, 0] + 8 * row)
+            subcode = load_u64(chunks[chunk, 1] + 8 * row)
+            if best < 0 or code < best_code or (code == best_code and subcode < best_subcode):
+                best, best_code, best_subcode = chunk, code, subcode
+        if best < 0:
+            return count
+        row = chunks[best, 4]
+        begin = load_u64(chunks[best, 2] + 8 * row)
+        codes[count] = best_code
+        subcodes[count] = best_subcode
+        lengths[count] = load_u64(chunks[best, 2] + 8 * row + 8) - begin
+        sources[count] = chunks[best, 3] + begin
+        chunks[best, 4] = row + 1
+        count += 1
