@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = _program_verb(verbs, "verify", "compare what was emitted with Spark's batch query", _verify)
     verify.add_argument("--most-differences", type=int, default=20, help="differing rows to print (20)")
+    verify.add_argument("--sample", type=float, help="share of the view to check, such as 0.01 (all of it)")
     _program_verb(verbs, "explain", "print the plan, its shuffles, and what each stage keeps", _explain)
     row = _program_verb(verbs, "explain-row", "print which input changes made and unmade a row", _explain_row)
     row.add_argument("values", nargs="+", metavar="COLUMN=VALUE", help="columns of the output; an empty value is NULL")
@@ -82,7 +83,7 @@ def _program_verb(verbs: Any, name: str, text: str, run: Callable[[argparse.Name
 
 def _verify(options: argparse.Namespace) -> int:
     with _writer(options).attach() as stored:
-        report = stored.verify(most_differences=options.most_differences)
+        report = stored.verify(most_differences=options.most_differences, sample=options.sample)
     _say(report)
     return 0 if report.equal else 1
 

@@ -29,7 +29,7 @@ from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
 
-__all__ = ["TaggedStream", "hash_bucket", "join_bucket", "key_bucket", "tag"]
+__all__ = ["TaggedStream", "common_types", "hash_bucket", "join_bucket", "key_bucket", "tag"]
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -136,7 +136,7 @@ def key_bucket(layout: SlotLayout, key: Sequence[str], buckets: int) -> Column:
 
 def _join_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:
     relation = node.sides[side].relation
-    key = [columns[pair[side]].cast(kind) for pair, kind in zip(node.key_pairs, _common_types(node), strict=True)]
+    key = [columns[pair[side]].cast(kind) for pair, kind in zip(node.key_pairs, common_types(node), strict=True)]
     by_key = hash_bucket(key, buckets)
     equal = [columns[pair[side]] for pair, safe in zip(node.key_pairs, node.null_safe, strict=True) if not safe]
     if not equal:
@@ -153,7 +153,7 @@ def _identity(relation: Relation, columns: Mapping[str, Column]) -> list[Column]
     return hashable or [F.lit(0)]
 
 
-def _common_types(node: JoinNode) -> list[DataType | str]:
+def common_types(node: JoinNode) -> list[DataType | str]:
     """Return, per key column, the Spark type both sides are hashed in."""
     left, right = node.left.relation, node.right.relation
     types: list[DataType | str] = []

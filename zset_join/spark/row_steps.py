@@ -13,7 +13,7 @@ changed needs a new checkpoint, and nothing here can notice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,7 @@ class RowStep:
         description: what a checkpoint remembers of it.
         zone: the time zone its expressions are evaluated in.
         transform: what the call does to a DataFrame.
+        kept: per column before it that is there afterwards as it was, its name then.
     """
 
     relation: Relation
@@ -72,6 +73,7 @@ class RowStep:
     description: tuple[str, ...]
     zone: str
     transform: Transform
+    kept: Mapping[str, str]
 
     def apply(self, rows: DataFrame) -> DataFrame:
         """Return rows with their weights, after the step.
@@ -122,14 +124,20 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
     if any(_needs_zone(session, part) for expression in steps for part in _parts(expression)):
         texts.append(f"in {zone}")
     schema = arrow_schema(made.schema, relation=call)
+    kept = _kept_columns(rows, plan, schema.names)
+    key = [kept[name] for name in before.primary_key if name in kept]
     return RowStep(
         relation=Relation(
-            name=before.name, schema=schema, primary_key=_key_after(before, rows, plan, schema.names), mode="changelog"
+            name=before.name,
+            schema=schema,
+            primary_key=tuple(key) if len(key) == len(before.primary_key) else (),
+            mode="changelog",
         ),
         title=_title(plan),
         description=(*texts, *(f"{field.name}: {field.type}" for field in schema)),
         zone=zone,
         transform=transform,
+        kept=kept,
     )
 
 
@@ -238,8 +246,8 @@ def _title(plan: Any) -> str:
     return "Select " + ", ".join(str(expression.sql()) for expression in sequence(plan.expressions()))
 
 
-def _key_after(before: Relation, rows: DataFrame, plan: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the primary key after a step: what became of its columns, where all of them are still there as they were."""
+def _kept_columns(rows: DataFrame, plan: Any, names: Sequence[str]) -> dict[str, str]:
+    """Return, per column before a step that is still there as it was, its name after it."""
     sources = {int(column.exprId().id()): column.name() for column in sequence(_analysed(rows).output())}
     chosen = sequence(plan.projectList()) if class_name(plan) == "Project" else sequence(plan.output())
     now: dict[str, str] = {}
@@ -249,5 +257,4 @@ def _key_after(before: Relation, rows: DataFrame, plan: Any, names: Sequence[str
             source = sources.get(int(same.exprId().id()))
             if source is not None:
                 now.setdefault(source, name)
-    key = [now.get(name) for name in before.primary_key]
-    return tuple(name for name in key if name is not None) if None not in key else ()
+    return now

@@ -57,8 +57,21 @@ class StoredQuery:
         *,
         actual_df: DataFrame | None = None,
         most_differences: int = 20,
+        sample: float | None = None,
     ) -> VerificationReport:
-        """Compare what was emitted with Spark's own batch join of the inputs; see `zset_join.spark.verification`."""
+        """Compare what was emitted with Spark's own batch join of the inputs; see `zset_join.spark.verification`.
+
+        Args:
+            left_df: the final left table as a batch DataFrame; default: as it is in the checkpoint.
+            right_df: the final right table.
+            actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
+            most_differences: differing rows to put into the report.
+            sample: a share of the view to check, such as 0.01, the same rows every time; None checks everything.
+
+        Raises:
+            OptionError: an argument that is not allowed, or the output cannot be read back.
+            StateError: the checkpoint cannot be read.
+        """
         from zset_join.spark.verification import verify
 
         return verify(
@@ -68,6 +81,7 @@ class StoredQuery:
             right_df=right_df,
             actual_df=actual_df,
             most_differences=most_differences,
+            sample=sample,
         )
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:

@@ -19,7 +19,7 @@ Cost: a batch join of both tables, and one aggregation over its result and the o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -44,6 +44,7 @@ from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import column_named
 from zset_join.spark.progress import JOIN_STAGE, route_stage
 from zset_join.spark.runner import EpochRunner
+from zset_join.spark.sampling import sample_of
 from zset_join.spark.schemas import spark_schema, spark_type
 from zset_join.spark.stages import AggregateStep
 from zset_join.spark.streams import ChangeStream
@@ -73,6 +74,8 @@ class VerificationReport:
         actual_rows: rows of the output, copies counted.
         different_rows: distinct rows whose weights differ.
         differences: the first of them, as (row, expected weight, actual weight).
+        sample: the share that was checked; None for all rows. The counts are those of the sample.
+        sampled_by: the output columns by whose hash the sample was chosen.
     """
 
     equal: bool
@@ -82,9 +85,13 @@ class VerificationReport:
     actual_rows: int
     different_rows: int
     differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
+    sample: float | None = None
+    sampled_by: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
+        if self.sample is not None:
+            verdict += f" in a sample of {self.sample} by {', '.join(self.sampled_by)}"
         basis = ", ".join(f"{name} from {source}" for name, source in self.basis.items())
         counts = f"{self.expected_rows} rows expected, {self.actual_rows} emitted, after epoch {self.epoch}"
         lines = [f"{verdict}: {counts} (tables: {basis})"]
@@ -100,6 +107,7 @@ def verify(
     right_df: DataFrame | None = None,
     actual_df: DataFrame | None = None,
     most_differences: int = 20,
+    sample: float | None = None,
 ) -> VerificationReport:
     """Compare the output of a query with Spark's batch join.
 
@@ -110,12 +118,14 @@ def verify(
         right_df: the final right table.
         actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
         most_differences: differing rows to put into the report.
+        sample: a share of the view to check instead of all of it, see `zset_join.spark.sampling`.
 
     Raises:
-        OptionError: a DataFrame lacks columns, the output cannot be read back and `actual_df` is missing, or rows are evicted
-            and the tables are not given.
+        OptionError: a DataFrame lacks columns, the output cannot be read back and `actual_df` is missing, rows are evicted
+            and the tables are not given, or the view cannot be sampled.
         StateError: the checkpoint cannot be read.
     """
+    chosen = None if sample is None else sample_of(joined, sample)
     session = joined.left.dataframe.sparkSession
     checkpoint = runner.checkpoint
     if checkpoint is None:
@@ -134,12 +144,15 @@ def verify(
                 if given is not None
                 else _own_table(session, checkpoint, joined.node, stream, side)
             )
-            tables.append(table)
+            tables.append(table if chosen is None else chosen.of_input(table, side))
             basis[stream.name] = source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
         expected = _batch_view(joined, _batch_join(joined, tables[0], tables[1]), is_empty=epoch is None)
         actual = _actual(session, runner, joined.output, actual_df)
-        return _compare(joined, expected, actual, epoch, basis, most_differences)
+        if chosen is not None:
+            expected, actual = chosen.of_output(expected), chosen.of_output(actual)
+        report = _compare(joined, expected, actual, epoch, basis, most_differences)
+        return report if chosen is None else replace(report, sample=chosen.share, sampled_by=chosen.columns)
 
 
 def _given_table(stream: ChangeStream, given: DataFrame) -> DataFrame:
