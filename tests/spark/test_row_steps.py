@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source, weights
 from tests.spark.test_query import emitted, join_of, names, upserts
-from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.errors import PlanError, StateError
 from zset_join.spark import JoinedStream, JoinQuery, view_tasks
 from zset_join.zset import ZSet
 
@@ -209,17 +209,6 @@ def test_an_answer_too_large_to_tidy_is_written_as_it_comes(monkeypatch: pytest.
     large = [row for chunk in task._tidy(pieces(-1, 1)) for row in chunk.to_pylist()]
     assert small == [((1,), 1), ((2,), 1)]
     assert large == [((1,), -1), ((2,), -1), ((1,), 1), ((2,), 1)]
-
-
-def test_the_history_of_a_row_is_told_by_a_query_of_the_join_alone(joined: JoinedStream) -> None:
-    from zset_join.spark.row_explaining import explain_row
-
-    view, runner = joined.where("order_id > 1"), None
-
-    with pytest.raises(OptionError, match=r"does more with them \(Where") as caught:
-        explain_row(view, runner, {"order_id": 2}, most_rows=10)  # type: ignore[arg-type]
-
-    assert caught.value.code == "ROW_QUESTION"
 
 
 def test_explain_shows_the_steps_and_the_key(joined: JoinedStream) -> None:

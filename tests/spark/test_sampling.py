@@ -18,7 +18,7 @@ from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users wri
 from zset_join.spark.batch_view import batch_view
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.sampling import sample_of
-from zset_join.spark.verification import _batch_join
+from zset_join.spark.verification import batch_join
 
 View = Callable[[JoinedStream], JoinedStream]
 
@@ -41,7 +41,7 @@ def tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 def rows_of(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Return what Spark makes of two tables, with numbered columns."""
-    rows = batch_view(_batch_join(joined, left, right).toDF(*joined.join_output.schema.names, WEIGHT), joined.steps)
+    rows = batch_view(batch_join(joined, left, right).toDF(*joined.join_output.schema.names, WEIGHT), joined.steps)
     return rows.toDF(*(f"c{at}" for at in range(len(joined.columns))), "expected")
 
 

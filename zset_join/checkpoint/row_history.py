@@ -33,7 +33,7 @@ from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["InputChange", "RowEvent", "RowHistory", "RowQuestion"]
+__all__ = ["InputChange", "RowEvent", "RowHistory", "RowQuestion", "asked_values", "have_values"]
 
 _SIDES = ("left", "right")
 Row = dict[str, Any]
@@ -85,16 +85,28 @@ class RowHistory:
         question: the columns and values asked for.
         events: what happened, oldest first.
         is_complete: the log reaches back to the first epoch.
+        is_group: what came and went are the rows of the join that are in groups.
     """
 
     question: Mapping[str, Any]
     events: Sequence[RowEvent] = field(default_factory=tuple)
     is_complete: bool = True
+    is_group: bool = False
+
+    @property
+    def live_rows(self) -> tuple[tuple[Row, int], ...]:
+        """Return the rows that are there after the last epoch, as (row, weight): of a group, the rows that are in it."""
+        total: dict[str, tuple[Row, int]] = {}
+        for event in self.events:
+            for row, weight in event.emitted:
+                total[repr(row)] = row, weight + total.get(repr(row), (row, 0))[1]
+        return tuple((row, weight) for row, weight in total.values() if weight)
 
     def __str__(self) -> str:
         named = ", ".join(f"{name}={value!r}" for name, value in self.question.items())
         since = "since the first epoch" if self.is_complete else "since the log that is kept begins"
-        lines = [f"{named}: {len(self.events)} epochs touched it {since}"]
+        what = "the rows of its groups" if self.is_group else "it"
+        lines = [f"{named}: {len(self.events)} epochs touched {what} {since}"]
         for event in self.events:
             lines.append(f"epoch {event.epoch}" + (" (from a snapshot)" if event.is_snapshot else ""))
             lines += [f"  {weight:+d} {row}" for row, weight in event.emitted] or ["  nothing changed in the output"]
@@ -110,6 +122,8 @@ class RowQuestion:
         shown: columns of the output that users see.
         sources: per column of the operator's output, (side, source column), from `joined_schema`.
         row: column names of the output to values; at least one is not None.
+        values: columns of the output to the values that rows asked for have there, of which at least one is not NULL; in place
+            of `row`, which is then only told in messages.
         most_rows: rows of the answer that are reported at most.
 
     Raises:
@@ -123,6 +137,7 @@ class RowQuestion:
         sources: Sequence[tuple[str, str]],
         row: Mapping[str, Any],
         *,
+        values: Mapping[str, pa.Array] | None = None,
         most_rows: int = 1_000,
     ) -> None:
         self._build = build
@@ -136,7 +151,7 @@ class RowQuestion:
             names = operator.output.schema.names
         finally:
             operator.close()
-        self._values = {name: _value(shown, name, value) for name, value in self._row.items()}
+        self._values = asked_values(shown, self._row) if values is None else dict(values)
         found = dict(zip(names, sources, strict=True))
         pairs = list(zip(*(relation.join_key for relation in self._inputs), strict=True))
         self._key_types = [_common_type(self._inputs, *pair) for pair in pairs]
@@ -144,18 +159,12 @@ class RowQuestion:
             [name for name, source in found.items() if source in {("left", left), ("both", left), ("right", right)}]
             for left, right in pairs
         ]
-        self._wanted: tuple[dict[str, pa.Scalar], ...] = ({}, {})
-        for name, value in self._values.items():
-            if value.is_valid:
+        self._wanted: tuple[dict[str, pa.Array], ...] = ({}, {})
+        for name, wanted in self._values.items():
+            if wanted.null_count < len(wanted):
                 side, source = found[name]
                 for position in (0, 1) if side == "both" else (_SIDES.index(side),):
-                    self._wanted[position][source] = value
-        if not any(self._wanted):
-            raise OptionError(
-                f"explain_row({self._row!r}) names no value; give at least one column of {shown.names} and its value.",
-                code="ROW_QUESTION",
-                row=self._row,
-            )
+                    self._wanted[position][source] = wanted
 
     def ask(self, files: CheckpointFiles, histories: Sequence[BucketHistory]) -> RowHistory:
         """Return the history of the rows, from what all buckets of the join stage keep.
@@ -263,8 +272,8 @@ class RowQuestion:
         """Say which rows of an input have the values asked for; none where nothing of this side is asked for."""
         wanted = self._wanted[position]
         mask = np.full(table.num_rows, bool(wanted))
-        for name, value in wanted.items():
-            mask &= _equals(table.column(name), value)
+        for name, values in wanted.items():
+            mask &= _is_one_of(table.column(name), values)
         return mask
 
     def _live_at(self, tables: Mapping[str, pa.Table]) -> Iterator[ZSet]:
@@ -285,10 +294,7 @@ class RowQuestion:
         kept = []
         keys: list[list[pa.Array]] = [[] for _ in self._key_names]
         for chunk in answer:
-            mask = np.ones(len(chunk), np.bool_)
-            for name, value in self._values.items():
-                mask &= _equals(chunk.rows.column(name), value)
-            asked = _filtered(chunk, mask)
+            asked = _filtered(chunk, have_values(chunk.rows, self._values))
             self._count(len(asked))
             kept.append(ZSet(asked.rows.select(self._shown.names), asked.weights))
             for at, (names, kind) in enumerate(zip(self._key_names, self._key_types, strict=True)):
@@ -318,9 +324,9 @@ class RowQuestion:
         """Say which changes have the values asked for; a delete by key needs no other column."""
         mask = np.ones(len(delta), np.bool_)
         by_key = (delta.weights < 0) & (relation.mode == "upsert")
-        for name, value in self._wanted[position].items():
+        for name, values in self._wanted[position].items():
             is_key = name in relation.primary_key or name in relation.join_key
-            mask &= _equals(delta.rows.column(name), value) | (by_key & (not is_key))
+            mask &= _is_one_of(delta.rows.column(name), values) | (by_key & (not is_key))
         return mask
 
     def _count(self, rows: int) -> None:
@@ -333,6 +339,34 @@ class RowQuestion:
                 row=self._row,
                 most_rows=self._most_rows,
             )
+
+
+def asked_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array]:
+    """Return the values that rows asked for have, as arrays of one.
+
+    Args:
+        shown: the columns of the output.
+        row: column names to values.
+
+    Raises:
+        OptionError: `ROW_QUESTION`: an unknown or nested column, a value of another type, or nothing but None.
+    """
+    values = {name: pa.repeat(_value(shown, name, value), 1) for name, value in row.items()}
+    if all(found.null_count for found in values.values()):
+        raise OptionError(
+            f"explain_row({dict(row)!r}) names no value; give at least one column of {shown.names} and its value.",
+            code="ROW_QUESTION",
+            row=dict(row),
+        )
+    return values
+
+
+def have_values(rows: Any, values: Mapping[str, pa.Array]) -> Flags:
+    """Say which rows have, in every column that is asked for, one of its values."""
+    mask = np.ones(rows.num_rows, np.bool_)
+    for name, wanted in values.items():
+        mask &= _is_one_of(rows.column(name), wanted)
+    return mask
 
 
 def _value(shown: pa.Schema, name: str, value: Any) -> pa.Scalar:
@@ -387,17 +421,30 @@ def _is_among(columns: Sequence[pa.Array | None], values: Sequence[pa.Array | No
     return mask
 
 
+def _is_one_of(column: Any, values: pa.Array) -> Flags:
+    """Say which values of a column are among some, as `_equals` compares."""
+    if len(values) == 1:
+        return _equals(column, values[0])
+    mask = _flags(column.is_null()) if values.null_count else np.zeros(len(column), np.bool_)
+    found, known = (_comparable(each, _compared_type(column.type, values.type)) for each in (column, pc.drop_null(values)))
+    return mask | _flags(pc.is_in(found, value_set=known))
+
+
+def _compared_type(column: pa.DataType, value: pa.DataType) -> pa.DataType:
+    try:
+        kind = common_key_type(column, value, left_column="column", right_column="value")
+    except KeyTypeError:
+        kind = value
+    return storage_type(kind)
+
+
 def _equals(column: Any, value: pa.Scalar) -> Flags:
     """Say which values equal one; NULL equals NULL, NaN equals NaN. A value that a narrower column cannot hold equals none."""
     if not value.is_valid:
         return _flags(column.is_null())
     if pt.is_floating(value.type) and np.isnan(value.as_py()):
         return _flags(pc.is_nan(column.cast(pa.float64())))
-    try:
-        kind = common_key_type(column.type, value.type, left_column="column", right_column="value")
-    except KeyTypeError:
-        kind = value.type
-    kind = storage_type(kind)
+    kind = _compared_type(column.type, value.type)
     return _flags(pc.equal(column.cast(kind), value.cast(kind)))
 
 

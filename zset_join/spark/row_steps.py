@@ -75,20 +75,20 @@ class RowStep:
     transform: Transform
     kept: Mapping[str, str]
 
-    def apply(self, rows: DataFrame) -> DataFrame:
+    def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step.
 
         Args:
-            rows: the columns before it, and `WEIGHT`.
+            rows: the columns before it, and those beside them.
+            beside: columns that pass by untouched, behind the others.
         """
         with job_settings(rows.sparkSession, {_ZONE: self.zone}):
-            made = self.transform(rows, [WEIGHT])
+            made = self.transform(rows, beside)
             names = made.columns
-            shown = [at for at, name in enumerate(names) if name != WEIGHT]
-            weight = len(names) - 1 - names[::-1].index(WEIGHT)  # a star has brought another one
+            places = {name: at for at, name in enumerate(names)}  # the last ones: a star has brought others
+            chosen = [at for at, name in enumerate(names) if name not in beside] + [places[name] for name in beside]
             numbered = made.toDF(*(f"c{at}" for at in range(len(names))))
-            columns = [F.col(f"c{at}").alias(names[at]) for at in shown]
-            return numbered.select(*columns, F.col(f"c{weight}").alias(WEIGHT))
+            return numbered.select(*(F.col(f"c{at}").alias(names[at]) for at in chosen))
 
 
 def row_step(session: SparkSession, before: Relation, call: str, transform: Transform, *, is_internal: bool = False) -> RowStep:

@@ -90,14 +90,17 @@ class StoredQuery:
         Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
 
         Args:
-            row: columns of the join's output to values; name the output key, or at least few rows.
+            row: columns of the output to values; name its key, or at least few rows. Of a group, columns of its key: the answer
+                are the rows that came into it and left it.
             most_rows: rows and input changes to report at most.
 
         Raises:
-            OptionError: `ROW_QUESTION`: an unknown or nested column, a value of another type, or too many rows.
+            OptionError: `ROW_QUESTION`: an unknown or nested column, one that an aggregate made, a value of another type, or
+                too many rows.
             StateError: the checkpoint cannot be read.
 
-        Cost: two or three passes over the log and the snapshots of the join, on the driver.
+        Cost: two or three passes over the log and the snapshots of the join, on the driver; behind steps a small Spark job, and
+        where only computed columns are asked for, a batch join of what the log keeps.
         """
         from zset_join.spark.row_explaining import explain_row
 

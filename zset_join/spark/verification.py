@@ -50,7 +50,7 @@ from zset_join.spark.stages import AggregateStep
 from zset_join.spark.streams import ChangeStream
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 
-__all__ = ["VerificationReport", "verify"]
+__all__ = ["VerificationReport", "batch_join", "logged_changes", "stage_histories", "verify"]
 
 _SIDES = ("left", "right")
 _ROUNDING = 1e-9
@@ -147,7 +147,7 @@ def verify(
             tables.append(table if chosen is None else chosen.of_input(table, side))
             basis[stream.name] = source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
-        expected = _batch_view(joined, _batch_join(joined, tables[0], tables[1]), is_empty=epoch is None)
+        expected = _batch_view(joined, batch_join(joined, tables[0], tables[1]), is_empty=epoch is None)
         actual = _actual(session, runner, joined.output, actual_df)
         if chosen is not None:
             expected, actual = chosen.of_output(expected), chosen.of_output(actual)
@@ -181,12 +181,12 @@ def _own_table(
     source = node.sides[side]
     stage, position = (route_stage(side), 0) if isinstance(source, RouteNode) else (JOIN_STAGE, side)
     relation = source.source.relation if isinstance(source, RouteNode) else source.relation
-    if any(history.snapshot is not None for history in _histories(checkpoint, stage)):
+    if any(history.snapshot is not None for history in stage_histories(checkpoint, stage)):
         stage, position, relation = JOIN_STAGE, side, source.relation
-    histories = _histories(checkpoint, stage)
+    histories = stage_histories(checkpoint, stage)
     has_snapshot = any(history.snapshot is not None for history in histories)
     schemas = _input_schemas(node, stage, relation)
-    changes = _changes(session, checkpoint, histories, schemas, position)
+    changes = logged_changes(session, checkpoint, histories, schemas, position)
     columns = list(stream.columns)
     if relation.mode == "upsert":
         newest = [column_named(name).desc() for name in relation.sequence_by]
@@ -203,7 +203,8 @@ def _own_table(
     return table, "snapshot and log" if has_snapshot else "log"
 
 
-def _histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
+def stage_histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
+    """Return what the state of each bucket of a stage is made of, after the last epoch."""
     return [history for key, history in sorted(checkpoint.histories.items()) if key.partition("/")[0] == stage]
 
 
@@ -211,7 +212,7 @@ def _input_schemas(node: JoinNode, stage: str, relation: Relation) -> list[pa.Sc
     return [side.relation.schema for side in node.sides] if stage == JOIN_STAGE else [relation.schema]
 
 
-def _changes(
+def logged_changes(
     session: SparkSession,
     checkpoint: Checkpoint,
     histories: Sequence[BucketHistory],
@@ -265,7 +266,7 @@ class _ReadChanges:
         return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=schema)
 
 
-def _batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
+def batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Join two tables with weights by Spark; weights multiply. The columns are numbered, the weight is called `expected`."""
     node, output = joined.node, joined.join_output
     left_names, right_names = joined.left.columns, joined.right.columns
