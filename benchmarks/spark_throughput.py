@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from zset_join.spark import JoinedStream
-    from zset_join.spark.normalise import TaggedStream
+    from zset_join.spark.normalise import TaggedStreams
 
 __all__ = ["SPARK_LABEL", "main", "measure_spark_apart"]
 
@@ -289,7 +289,7 @@ def _take_nothing(delta: DataFrame, epoch: int) -> None:
 def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[str, Any]]:
     from zset_join.spark.normalise import tag
 
-    tagged = tag(joined.left, joined.right, joined.node, CORES)
+    tagged = tag(joined.joins, CORES)
     step = _IdentityStep(tagged)
     query = (
         tagged.dataframe.writeStream.option("checkpointLocation", str(place / "checkpoint"))
@@ -305,7 +305,7 @@ def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[st
 class _IdentityStep:
     """One epoch of the same plan, with nothing done to the rows."""
 
-    def __init__(self, tagged: TaggedStream) -> None:
+    def __init__(self, tagged: TaggedStreams) -> None:
         from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
         self.counted: dict[int, int] = {}
@@ -317,10 +317,11 @@ class _IdentityStep:
         from zset_join.spark.layout import travelling_schema
         from zset_join.spark.schemas import spark_schema
 
+        (join,) = self._tagged.joins.values()
         rows = batch.select("*", self._order).repartitionById(CORES, self._bucket)
-        if self._tagged.second_bucket is not None:
-            schema = travelling_schema(self._tagged.layout)
-            rows = rows.mapInArrow(_pass_on(schema), spark_schema(schema)).select("*", self._tagged.second_bucket)
+        if join.is_routed:
+            schema = travelling_schema(join.layout)
+            rows = rows.mapInArrow(_pass_on(schema), spark_schema(schema)).select("*", join.bucket)
             rows = rows.repartitionById(CORES, self._bucket)
         counts = [int(line[0]) for line in rows.mapInArrow(_count, "note string").collect()]
         if len(counts) != CORES:

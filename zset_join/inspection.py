@@ -11,6 +11,7 @@ when reading began. Files that a running query has cleared away since make it be
 |---|---|
 | `join_left`, `join_right` | the live rows of a side: columns of the stream, `_zset_weight`, `_zset_bucket` |
 | `route_left`, `route_right` | where a side is routed: primary key, join key and sequence of its live rows |
+| `join_2_left`, `route_2_right`, ... | the same of a later join of a chain, by the number of its stage |
 | `<view>_deleted` | where changes have a sequence: the keys whose deletion is remembered, with `_zset_watermark` |
 | `about` | one line per view and nothing else: stage, side, stream, query, epoch, buckets, rows |
 
@@ -82,7 +83,7 @@ def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None
     for _ in range(_TIMES):
         standing = _found(location)
         try:
-            stages = list(_stages(JoinNode.from_json(stored_plan(location)), _limit(location, standing.buckets)))
+            stages = list(_stages(stored_plan(location), _limit(location, standing.buckets)))
             return _opened(standing, stages, temporary_directory)
         except StateError as error:
             if error.code != "DAMAGED_FILE" or not _has_moved_on(standing, location):
@@ -122,7 +123,16 @@ class _Stage:
     tables: Mapping[str, tuple[str, int]]
 
 
-def _stages(node: JoinNode, limit: BufferLimit) -> Iterator[_Stage]:
+def _stages(plan: Mapping[str, Any], limit: BufferLimit) -> Iterator[_Stage]:
+    """Yield the stages of all joins of a query; those after the first have their number in their names."""
+    yield from _join(JoinNode.from_json(plan), "", limit)
+    for stage, found in plan.get("stages", {}).items():
+        kind, _, number = stage.partition("-")
+        if kind == "join":
+            yield from _join(JoinNode.from_json(found), f"-{number}", limit)
+
+
+def _join(node: JoinNode, number: str, limit: BufferLimit) -> Iterator[_Stage]:
     def join(directory: str | None) -> HashJoin:
         # Without the residual predicate: it decides what matches, not what is remembered.
         left, right = node.left.relation, node.right.relation
@@ -140,18 +150,21 @@ def _stages(node: JoinNode, limit: BufferLimit) -> Iterator[_Stage]:
             directory=directory,
         )
 
-    yield _Stage(name="join", build=join, tables={name: (f"join_{name}", side) for side, name in enumerate(_SIDES)})
+    of = number.replace("-", "_")
+    tables = {name: (f"join{of}_{name}", side) for side, name in enumerate(_SIDES)}
+    yield _Stage(name=f"join{number}", build=join, tables=tables)
     for side, source in enumerate(node.sides):
         if isinstance(source, RouteNode):
-            yield _route(source, side)
+            yield _route(source, side, number)
 
 
-def _route(source: RouteNode, side: int) -> _Stage:
+def _route(source: RouteNode, side: int, number: str) -> _Stage:
     def route(directory: str | None) -> Route:
         relation = source.source.relation
         return Route(relation, on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS, directory=directory)
 
-    return _Stage(name=f"route-{_SIDES[side]}", build=route, tables={"route": (f"route_{_SIDES[side]}", side)})
+    view = f"route{number.replace('-', '_')}_{_SIDES[side]}"
+    return _Stage(name=f"route-{_SIDES[side]}{number}", build=route, tables={"route": (view, side)})
 
 
 def _limit(location: str, buckets: int) -> BufferLimit:

@@ -1,8 +1,8 @@
 """What a query will do, as a frozen tree that can be printed before anything runs.
 
     JoinNode
-    ├── RouteNode | InputNode     left
-    └── RouteNode | InputNode     right
+    ├── RouteNode | InputNode | ViewNode     left
+    └── RouteNode | InputNode | ViewNode     right
 
 A node holds descriptions only: relations, join keys, conditions. It checks what can be checked without rows, so a key
 that is missing or cannot be compared fails when the query is written. `explain` says, for each node, what it must
@@ -14,14 +14,14 @@ behind the visible ones and do not reach the output.
 Why `RouteNode` exists: changes of an upsert input are keyed by its primary key, the join by its join key. When the
 join key of a row moves, only a table kept by primary key knows where the row was. An input whose join key lies inside
 its primary key cannot move, and one that carries full before-images says itself where the row was: these need no
-route.
+route. Nor does a `ViewNode`, the answer of an earlier join: its retractions are whole rows.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ __all__ = [
     "JoinNode",
     "RouteNode",
     "SideNode",
+    "ViewNode",
     "explain",
     "join_type",
     "needs_route",
@@ -103,7 +104,26 @@ class RouteNode:
         return self.source.hidden
 
 
-SideNode = InputNode | RouteNode
+@dataclass(frozen=True, kw_only=True)
+class ViewNode:
+    """Describe what comes from an earlier join, and from what is done with its rows, as an input of the next join.
+
+    Args:
+        relation: its columns, as a changelog. It names no primary key: rows are told apart by all they hold, so a key that may
+            be NULL, as behind an outer join, needs no exception.
+        key: the columns that identify a row, NULL taken for a value; none where that is not known.
+    """
+
+    relation: Relation
+    key: tuple[str, ...] = ()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return nothing: the columns that order the inputs of a join do not leave it."""
+        return ()
+
+
+SideNode = InputNode | RouteNode | ViewNode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +191,14 @@ class JoinNode:
     def sides(self) -> tuple[SideNode, SideNode]:
         """Return the two inputs, left first."""
         return self.left, self.right
+
+    @property
+    def keyed(self) -> tuple[Relation, Relation]:
+        """Return the relations of both sides, each with the key that its rows are known to have."""
+        left, right = (
+            replace(side.relation, primary_key=side.key) if isinstance(side, ViewNode) else side.relation for side in self.sides
+        )
+        return left, right
 
     @property
     def is_append_only(self) -> bool:
@@ -254,13 +282,20 @@ def join_type(how: str) -> str:
     return _JOIN_TYPES[plain]
 
 
-def explain(node: JoinNode, *, buckets: int | None = None, output: str | None = None) -> str:
+def explain(
+    node: JoinNode,
+    *,
+    buckets: int | None = None,
+    output: str | None = None,
+    views: Mapping[int, Sequence[str]] | None = None,
+) -> str:
     """Return the plan as a tree of lines, each with what it must remember.
 
     Args:
         node: the join.
         buckets: how many parts the state has; None when not yet known.
         output: where the answer goes, in the sink's words.
+        views: side to the lines of the view that is its input.
     """
     condition = " and ".join(
         f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(node.key_pairs, node.null_safe, strict=True)
@@ -270,9 +305,12 @@ def explain(node: JoinNode, *, buckets: int | None = None, output: str | None = 
     lines = [] if output is None else [f"Output to {output}"]
     lines.append(f"Join {node.how.replace('_', ' ')} on {condition}")
     lines.append(f"  remembers: {_join_memory(node)}; in {buckets or 'one per core'} buckets by join key")
-    for side, is_last in ((node.left, False), (node.right, True)):
-        branch, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
-        if isinstance(side, RouteNode):
+    for number, side in enumerate(node.sides):
+        branch, below = ("└─ ", "   ") if number else ("├─ ", "│  ")
+        if isinstance(side, ViewNode):
+            first, *rest = (views or {}).get(number, [f'View "{side.relation.name}"'])
+            lines += [f"{branch}{first}", *(f"{below}{line}" for line in rest)]
+        elif isinstance(side, RouteNode):
             inner = side.source.relation
             lines.append(f"{branch}Route by primary key ({', '.join(inner.primary_key)})")
             kept = ", ".join(inner.join_key + inner.sequence_by)
@@ -316,6 +354,8 @@ def _describe_side(side: SideNode) -> dict[str, Any]:
         "sequence_by": list(relation.sequence_by),
         "routed": isinstance(side, RouteNode),
     }
+    if isinstance(source, ViewNode):
+        return {**described, "is_view": True, "key": list(source.key)}
     return {**described, "baseline": True} if source.has_baseline else described
 
 
@@ -334,6 +374,8 @@ def _read_side(found: Mapping[str, Any]) -> SideNode:
         sequence_by=tuple(found["sequence_by"]),
         mode=found["mode"],
     )
+    if found.get("is_view", False):
+        return ViewNode(relation=relation, key=tuple(found["key"]))
     source = InputNode(relation=relation, hidden=tuple(found["hidden"]), has_baseline=found.get("baseline", False))
     return RouteNode(source=source) if found["routed"] else source
 

@@ -137,8 +137,12 @@ def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
-    """Say whether a description of a query, as in `JoinNode.fingerprint`, has a baseline on a side."""
-    return description is not None and any(description[side].get("baseline") for side in _SIDES)
+    """Say whether a description of a query, as in `JoinedStream.fingerprint`, has a baseline on a side."""
+    return description is not None and any(_side_has_baseline(description[side]) for side in _SIDES)
+
+
+def _side_has_baseline(side: Mapping[str, Any]) -> bool:
+    return has_baseline(side["view"]) if "view" in side else bool(side.get("baseline"))
 
 
 def settle(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool) -> Mapping[str, Any]:
@@ -154,27 +158,30 @@ def settle(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loa
     """
     if stored is None:
         return given
-    settled = dict(given)
-    for side in _SIDES:
-        now, then = bool(given[side].get("baseline")), bool(stored[side].get("baseline"))
-        name = given[side]["name"]
-        if now and not then:
-            raise StateError(
-                f'"{name}" is given a baseline, and the query of this checkpoint began without one; loaded now, its rows '
-                "would come after changes that replace them. Leave baseline= out, or start with a new checkpointLocation "
-                "and a new output.",
-                code="BASELINE_TOO_LATE",
-                name=name,
-            )
-        if then and not now and not is_loaded:
-            raise StateError(
-                f'the query of this checkpoint starts from a baseline of "{name}", which was not loaded completely. Give '
-                "baseline= again, or start with a new checkpointLocation.",
-                code="BASELINE_NOT_LOADED",
-                name=name,
-            )
-        settled[side] = {**given[side], **({"baseline": True} if then else {})}
-    return settled
+    return {**given, **{side: _settled(given[side], stored.get(side, {}), is_loaded=is_loaded) for side in _SIDES}}
+
+
+def _settled(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool) -> Mapping[str, Any]:
+    """Return the description of a side under which a query goes on."""
+    if "view" in given:
+        return {**given, "view": settle(given["view"], stored.get("view"), is_loaded=is_loaded)}
+    now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]
+    if now and not then:
+        raise StateError(
+            f'"{name}" is given a baseline, and the query of this checkpoint began without one; loaded now, its rows '
+            "would come after changes that replace them. Leave baseline= out, or start with a new checkpointLocation "
+            "and a new output.",
+            code="BASELINE_TOO_LATE",
+            name=name,
+        )
+    if then and not now and not is_loaded:
+        raise StateError(
+            f'the query of this checkpoint starts from a baseline of "{name}", which was not loaded completely. Give '
+            "baseline= again, or start with a new checkpointLocation.",
+            code="BASELINE_NOT_LOADED",
+            name=name,
+        )
+    return {**given, **({"baseline": True} if then else {})}
 
 
 def with_start(rows: DataFrame, location: str) -> DataFrame:

@@ -23,16 +23,17 @@ from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageConte
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.config import BufferLimit
-from zset_join.errors import ResourceError
+from zset_join.errors import OptionError, ResourceError
 from zset_join.operators.join import HashJoin
 from zset_join.plan import JoinNode
+from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import NO_LIMIT
-from zset_join.spark.progress import JOIN_STAGE
+from zset_join.spark.stage_names import JOIN_STAGE
 from zset_join.state.append_buffer import BufferedEpoch, buffer_full
 from zset_join.zset import ZSet
 
-__all__ = ["EVICTION", "QueryBuffer", "note_of_buffer"]
+__all__ = ["EVICTION", "QueryBuffer", "limited_join", "note_of_buffer"]
 
 EVICTION = "evict_oldest"
 """What the description of a query that drops rows has, and others have not."""
@@ -47,6 +48,38 @@ def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
     return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}
 
 
+def limited_join(joins: Sequence[JoinInputs], limit: BufferLimit, *, is_hybrid: bool) -> JoinInputs:
+    """Return the join of a query that a limit is for: the append-only one, or just the first.
+
+    Args:
+        joins: of the query.
+        limit: the limit of the query.
+        is_hybrid: rows go to disk instead; nothing is counted.
+
+    Raises:
+        OptionError: the limit was asked for and does nothing; or it does not work in a chain of joins.
+    """
+    found = [one for one in joins if one.node.is_append_only] or [joins[0]]
+    names = [side.relation.name for side in found[0].node.sides]
+    limit.check_applies(is_append_only=found[0].node.is_append_only, left=names[0], right=names[1])
+    if len(joins) > 1 and limit.evicts:
+        raise OptionError(
+            f'join_buffer_policy="{limit.policy}" drops rows, and works for a join alone: in a chain the later joins would '
+            'have to drop what came of them. Leave it out, or set default_hash_join="hybrid".',
+            code="BUFFER_IN_CHAIN",
+            option="join_buffer_policy",
+        )
+    if len(found) > 1 and limit.max_bytes and not is_hybrid:
+        told = " and ".join(f'"{one.node.left.relation.name}" with "{one.node.right.relation.name}"' for one in found)
+        raise OptionError(
+            f"join_max_buffered_bytes={limit.max_bytes} bounds one join of two append-only inputs, and this query has "
+            f'{len(found)}: {told}. Set join_max_buffered_bytes=0 for no limit, or default_hash_join="hybrid".',
+            code="BUFFER_IN_CHAIN",
+            option="join_max_buffered_bytes",
+        )
+    return found[0]
+
+
 class QueryBuffer:
     """Know what the buckets of a query hold.
 
@@ -55,9 +88,14 @@ class QueryBuffer:
         limit: the limit of the query.
         buckets: how many buckets there are.
         is_hybrid: rows go to disk instead; nothing is counted.
+        stage: the stage of the join.
     """
 
-    def __init__(self, node: JoinNode, limit: BufferLimit, buckets: int, *, is_hybrid: bool = False) -> None:
+    def __init__(
+        self, node: JoinNode, limit: BufferLimit, buckets: int, *, is_hybrid: bool = False, stage: str = JOIN_STAGE
+    ) -> None:
+        self.node = node
+        self.stage = stage
         self._names = (node.left.relation.name, node.right.relation.name)
         self._is_append_only = node.is_append_only and not is_hybrid
         self._limit = limit
@@ -83,7 +121,7 @@ class QueryBuffer:
         """Return the buckets that hold rows and have not told how many bytes; they must be opened even without new rows."""
         if not self._is_append_only:
             return frozenset()
-        with_state = {key.partition("/")[2] for key in histories if key.partition("/")[0] == JOIN_STAGE}
+        with_state = {key.partition("/")[2] for key in histories if key.partition("/")[0] == self.stage}
         return frozenset(int(bucket) for bucket in with_state - set(known))
 
     def held(self, known: _Held, notes: Sequence[TaskNote]) -> dict[str, tuple[int, int]]:
@@ -95,7 +133,7 @@ class QueryBuffer:
             return {}
         held = dict(known)
         for note in notes:
-            if note.buffered is not None:
+            if note.stage == self.stage and note.buffered is not None:
                 left, right = note.buffered["held"]
                 held[str(note.bucket)] = (left, right)
         return held
@@ -122,7 +160,7 @@ class QueryBuffer:
             held: what the buckets would hold.
             notes: of the tasks of the epoch.
         """
-        logs = {note.bucket: note.log for note in notes if note.stage == JOIN_STAGE and note.log is not None}
+        logs = {note.bucket: note.log for note in notes if note.stage == self.stage and note.log is not None}
         task = _LargestKeyTask(context=context, build=build, logs=logs)
         lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(task, "note string").collect()
         found = [json.loads(line[0]) for line in lines]
@@ -135,7 +173,7 @@ class QueryBuffer:
         """Return the numbers of an epoch, for people; None for a join that is not append-only."""
         if not self._is_append_only:
             return None
-        told = [note.buffered for note in notes if note.buffered is not None]
+        told = [note.buffered for note in notes if note.stage == self.stage and note.buffered is not None]
         return {
             "left_bytes": sum(left for left, _ in held.values()),
             "right_bytes": sum(right for _, right in held.values()),

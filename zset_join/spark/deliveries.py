@@ -1,8 +1,8 @@
-"""What becomes of a stage's answer in its bucket: parts for the output, rows for expressions, or lines for an aggregate.
+"""What becomes of a stage's answer in its bucket: parts for the output, rows for expressions or a join, lines for an aggregate.
 
 A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the notes.
-Parts leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for an aggregate are
-brought down to partial lines first, and travel with the notes through the shuffle.
+Parts leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for the next join travel
+with the notes through the shuffle, and so do those for an aggregate, which are brought down to partial lines first.
 
 Memory: an aggregate's rows are reduced `REDUCED_ROWS` at a time, or as many as have 256 MiB.
 """
@@ -25,7 +25,7 @@ from zset_join.spark.parts import PartWriter, merged
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["NOTES", "Delivery", "ToAggregate", "ToExpressions", "ToOutput"]
+__all__ = ["NOTES", "Delivery", "ToAggregate", "ToExpressions", "ToJoin", "ToOutput"]
 
 NOTES = pa.schema({"note": pa.string()})
 """What leaves the last function of an epoch."""
@@ -131,6 +131,37 @@ class ToAggregate:
             if len(reduced):
                 yield pack_rows(reduced, self.layout, side=0, sender=note.bucket, sent=note.emitted[0])
                 note.emitted[0] += len(reduced)
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the notes."""
+        yield pack_notes(lines, self.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToJoin:
+    """Yield the rows for one side of the next join.
+
+    Args:
+        layout: how its inputs travel.
+        side: which of them this is.
+        chunk_rows: rows in a piece.
+    """
+
+    layout: SlotLayout
+    side: int
+    chunk_rows: int
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of rows and notes that travel."""
+        return travelling_schema(self.layout)
+
+    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield the rows in slots, and count them."""
+        for rows in merged(chunks, self.chunk_rows):
+            if len(rows):
+                yield pack_rows(rows, self.layout, side=self.side, sender=note.bucket, sent=note.emitted[0])
+                note.emitted[0] += len(rows)
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the notes."""

@@ -1,11 +1,12 @@
-"""The join of two streams as a description: checked, explained, not yet running.
+"""The join of two streams, or of what other joins give, as a description: checked, explained, not yet running.
 
 `on` follows PySpark: one name or a list of names both sides have (the output then shows them once, first), or pairs of
 names when they differ. A condition over both rows beside the keys is a tree from `zset_join.expressions`; text is not
 accepted, so nothing a user writes is ever evaluated as code.
 
 What is done with the joined rows has PySpark's names as well: `where`, `select`, `withColumn` and their like take Spark's own
-expressions (`row_steps`), `groupBy(...).agg(...)` aggregates (`grouped`).
+expressions (`row_steps`), `groupBy(...).agg(...)` aggregates (`grouped`), and `join` joins them with the next stream or view.
+All of it is one query with one checkpoint.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from pyspark.sql.types import StructType
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, explain, join_type, needs_route
+from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
 from zset_join.relation import Relation
 from zset_join.spark.names import column_named, names_clash
+from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.operators import AggregateNode, output_relation
 from zset_join.spark.row_steps import Transform, row_step
 from zset_join.spark.schemas import spark_schema
-from zset_join.spark.stages import AggregateStep, Segment, Step, aggregates_of, segments_of
+from zset_join.spark.stage_names import join_stage
+from zset_join.spark.stages import AggregateStep, Segment, Step, segments_of
 from zset_join.spark.streams import ChangeStream
 
 if TYPE_CHECKING:
@@ -44,21 +47,41 @@ class JoinedStream:
     Every method returns another view and leaves this one as it is.
 
     Args:
-        left: the left stream.
-        right: the right stream.
+        left: the left stream, or a view.
+        right: the right stream, or a view.
         node: the checked description of the join.
         steps: what is done with its rows, in order.
     """
 
-    left: ChangeStream
-    right: ChangeStream
+    left: ChangeStream | JoinedStream
+    right: ChangeStream | JoinedStream
     node: JoinNode = field(repr=False)
     steps: tuple[Step, ...] = field(default=(), repr=False)
 
     @property
     def session(self) -> SparkSession:
         """Return the session of the streams."""
-        return self.left.dataframe.sparkSession
+        return self.left.session
+
+    @property
+    def name(self) -> str:
+        """Return what messages call the view."""
+        return self.output.name
+
+    @cached_property
+    def views(self) -> tuple[JoinedStream, ...]:
+        """Return the views that this one is made of, each before those that are made of it, and this one last."""
+        before = [view for side in (self.left, self.right) if isinstance(side, JoinedStream) for view in side.views]
+        return (*before, self)
+
+    @cached_property
+    def joins(self) -> tuple[JoinInputs, ...]:
+        """Return the joins of the view, in the order of an epoch; the last one is its own."""
+        numbers = [one.number for one in self.segments if isinstance(one.source, JoinNode)]
+        return tuple(
+            JoinInputs(number=number, node=view.node, streams=view._streams)
+            for number, view in zip(numbers, self.views, strict=True)
+        )
 
     @cached_property
     def join_output(self) -> Relation:
@@ -72,8 +95,8 @@ class JoinedStream:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """Return the steps, cut at the aggregates."""
-        return segments_of(self.join_output, self.steps)
+        """Return the stages of the view with what happens to their answers, in the order of an epoch."""
+        return self._segments(0)
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -198,15 +221,33 @@ class JoinedStream:
         _check_names(made.columns)  # making the output checks the step as well
         return made
 
+    def join(
+        self,
+        other: ChangeStream | JoinedStream,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        null_safe: bool | Sequence[bool] = False,
+        condition: Any = None,
+    ) -> JoinedStream:
+        """Join the rows of this view with a stream or another view, in the same query; see `zset_join.spark.joined.join`."""
+        return join(self, other, on, how, null_safe=null_safe, condition=condition)
+
     def fingerprint(self) -> dict[str, Any]:
         """Return a JSON-ready description; a checkpoint refuses a query whose description differs."""
         described = self.node.fingerprint()
+        for side, source in (("left", self.left), ("right", self.right)):
+            if isinstance(source, JoinedStream):
+                described[side] = {**described[side], "view": source.fingerprint()}
         return {**described, "steps": [list(step.description) for step in self.steps]} if self.steps else described
 
     def to_json(self) -> dict[str, Any]:
         """Return what it takes to build the operators of the view without its program, JSON-ready."""
-        aggregates = [node.to_json() for node in aggregates_of(self.steps)]
-        return {**self.node.to_json(), "aggregates": aggregates} if aggregates else self.node.to_json()
+        further = self.segments[1:]
+        found = self.joins[0].node.to_json()
+        if len(self.joins) > 1:
+            return {**found, "stages": {one.source_stage: one.source.to_json() for one in further}}
+        return {**found, "aggregates": [one.source.to_json() for one in further]} if further else found
 
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
@@ -223,10 +264,34 @@ class JoinedStream:
             lines.append(f"{branch}{step.title}")
             if isinstance(step, AggregateStep):
                 lines += [f"{'   ' * depth}   {line}" for line in step.memory(buckets)]
-        joined = explain(self.node, buckets=buckets).splitlines()
+        views = {
+            side: source.explanation(buckets=buckets).splitlines()
+            for side, source in enumerate((self.left, self.right))
+            if isinstance(source, JoinedStream)
+        }
+        joined = explain(self.node, buckets=buckets, views=views).splitlines()
         indent = "   " * len(self.steps)
         joined = [f"{indent[3:]}└─ {joined[0]}", *(f"{indent}{line}" for line in joined[1:])] if self.steps else joined
         return "\n".join([*lines, *joined])
+
+    @property
+    def _streams(self) -> tuple[ChangeStream | None, ChangeStream | None]:
+        """Return the input of both sides, None for a view."""
+        left, right = (side if isinstance(side, ChangeStream) else None for side in (self.left, self.right))
+        return left, right
+
+    def _segments(self, first: int) -> tuple[Segment, ...]:
+        """Return the segments up to the output of this view, numbered from `first`."""
+        before: list[list[Segment]] = [[], []]
+        number = first
+        for side, source in enumerate((self.left, self.right)):
+            if isinstance(source, JoinedStream):
+                before[side] = list(source._segments(number))
+                number += len(before[side])
+        for side, segments in enumerate(before):
+            if segments:
+                segments[-1] = replace(segments[-1], target_stage=join_stage(number), side=side)
+        return (*before[0], *before[1], *segments_of(self.node, self.join_output, self.steps, first=number))
 
     def _then(self, call: str, transform: Transform) -> JoinedStream:
         return self.then(row_step(self.session, self.output, call, transform))
@@ -242,19 +307,19 @@ class JoinedStream:
 
 
 def join(
-    left: ChangeStream,
-    right: ChangeStream,
+    left: ChangeStream | JoinedStream,
+    right: ChangeStream | JoinedStream,
     on: Any,
     how: str = "inner",
     *,
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
 ) -> JoinedStream:
-    """Describe the join of two streams.
+    """Describe the join of two streams or views.
 
     Args:
-        left: the left stream.
-        right: the right stream.
+        left: the left stream, or a view.
+        right: the right stream, or a view.
         on: a column name, a list of names, or a list of pairs (left name, right name).
         how: any spelling PySpark accepts except cross.
         null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
@@ -263,9 +328,9 @@ def join(
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
-    if not isinstance(right, ChangeStream):
+    if not isinstance(right, ChangeStream | JoinedStream):
         raise OptionError(
-            f"join expects another stream, got {type(right).__name__}. Wrap the DataFrame first: changes(df, name=..., "
+            f"join expects another stream or view, got {type(right).__name__}. Wrap the DataFrame first: changes(df, name=..., "
             "keys=[...]) or appends(df, name=...).",
             code="NOT_A_STREAM",
         )
@@ -277,15 +342,36 @@ def join(
             "right from zset_join.expressions.",
             code="CONDITION",
         )
-    sides: list[SideNode] = []
-    for stream, position in ((left, 0), (right, 1)):
-        relation = stream.relation([pair[position] for pair in pairs])
-        source = InputNode(relation=relation, hidden=stream.hidden, has_baseline=stream.baseline is not None)
-        sides.append(RouteNode(source=source) if needs_route(source.relation) else source)
+    sides = [_side(source, [pair[position] for pair in pairs]) for position, source in enumerate((left, right))]
     node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
     joined = JoinedStream(left=left, right=right, node=node)
+    _check_streams(joined)
     _check_names(joined.columns)  # making the output checks the condition as well
     return joined
+
+
+def _side(source: ChangeStream | JoinedStream, join_key: Sequence[str]) -> SideNode:
+    """Describe one input of a join."""
+    if isinstance(source, JoinedStream):
+        rows = source.output
+        relation = Relation(name=rows.name, schema=rows.schema, join_key=tuple(join_key), mode="changelog")
+        return ViewNode(relation=relation, key=rows.primary_key)
+    relation = source.relation(join_key)
+    made = InputNode(relation=relation, hidden=source.hidden, has_baseline=source.baseline is not None)
+    return RouteNode(source=made) if needs_route(relation) else made
+
+
+def _check_streams(joined: JoinedStream) -> None:
+    """Refuse inputs that messages and the dead-letter table could not tell apart."""
+    names = [side.relation.name for one in joined.joins for side in one.node.sides]
+    taken = sorted({name for name in names if names.count(name) > 1})
+    if taken:
+        raise OptionError(
+            f"several inputs of the chain are called {taken}; messages and the dead-letter table tell them apart by their "
+            'names. Give each its own: a stream that is used twice is stream.alias("another name") the second time.',
+            code="SAME_NAME",
+            names=taken,
+        )
 
 
 def _check_names(columns: list[str]) -> None:
@@ -298,7 +384,9 @@ def _check_names(columns: list[str]) -> None:
         )
 
 
-def _key_pairs(left: ChangeStream, right: ChangeStream, on: Any) -> tuple[list[tuple[str, str]], bool]:
+def _key_pairs(
+    left: ChangeStream | JoinedStream, right: ChangeStream | JoinedStream, on: Any
+) -> tuple[list[tuple[str, str]], bool]:
     if on is None or (isinstance(on, list | tuple) and not on):
         raise PlanError(
             f'the join of "{left.name}" and "{right.name}" names no key column; a cross join has no bounded change. Pass '

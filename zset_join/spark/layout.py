@@ -31,6 +31,7 @@ __all__ = [
     "Arrivals",
     "SlotLayout",
     "as_type",
+    "assign_slots",
     "collect_arrivals",
     "collect_rows",
     "fitted_batch",
@@ -94,25 +95,33 @@ class Arrivals:
         return self.count(0) + self.count(1)
 
 
-def make_layout(left: pa.Schema, right: pa.Schema, *, has_raw: bool) -> SlotLayout:
+def make_layout(left: pa.Schema, right: pa.Schema, *, has_raw: bool, types: Iterable[pa.DataType] = ()) -> SlotLayout:
     """Give every column a slot; columns of equal type on different sides share one.
+
+    Args:
+        left: schema of the left side.
+        right: schema of the right side.
+        has_raw: rows carry the raw text of what could not be decoded.
+        types: of slots that are there already.
 
     >>> schema = pa.schema({"a": pa.int64(), "b": pa.string()})
     >>> make_layout(schema, schema, has_raw=False).slots
     ((0, 1), (0, 1))
     """
-    types = list(left.types)
-    free = list(range(len(types)))
-    right_slots = []
-    for kind in right.types:
-        shared = next((slot for slot in free if types[slot] == kind), None)
-        if shared is None:
-            shared = len(types)
+    known = list(types)
+    slots = assign_slots(known, left), assign_slots(known, right)
+    return SlotLayout(tuple(known), (left, right), slots, has_raw)
+
+
+def assign_slots(types: list[pa.DataType], schema: pa.Schema) -> tuple[int, ...]:
+    """Return the slot of every column of a side; where no slot has the type, one is added to `types`."""
+    slots: list[int] = []
+    for kind in schema.types:
+        slot = next((at for at, known in enumerate(types) if known == kind and at not in slots), len(types))
+        if slot == len(types):
             types.append(kind)
-        else:
-            free.remove(shared)
-        right_slots.append(shared)
-    return SlotLayout(tuple(types), (left, right), (tuple(range(len(left))), tuple(right_slots)), has_raw)
+        slots.append(slot)
+    return tuple(slots)
 
 
 def travelling_schema(layout: SlotLayout) -> pa.Schema:

@@ -1,8 +1,11 @@
-"""Two streams as one: every row with its side, its weight and its bucket.
+"""All streams of a query as one: every row with its side, its weight and its bucket.
 
 The bucket of a row is `pmod(hash(join key in its common type), N)`. Spark's hash agrees with its equality: NaN, 0.0 and -0.0,
 decimals in one scale. A row whose key can never match (NULL under `=`) goes by its primary key, or by its whole row: such
 rows spread out, and a later change of the row still finds it. An input that is routed first goes by its primary key.
+
+In a chain of joins every row also says which join it is for. All go through the first shuffle together, because a batch that is
+looked at twice reads its sources twice; the first shuffle of an epoch is made once and read once per join.
 
 Limits: maps and variants have no hash in Spark; a row without a primary key that consists of nothing else goes to one
 bucket when its join key is NULL.
@@ -23,58 +26,123 @@ from zset_join.key_types import common_key_type
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.baseline import union
-from zset_join.spark.layout import NOTE_FLAG, REJECTED, SlotLayout, make_layout
+from zset_join.spark.layout import NOTE_FLAG, REJECTED, SlotLayout, assign_slots, make_layout
 from zset_join.spark.names import quoted
 from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
 
-__all__ = ["TaggedStream", "common_types", "hash_bucket", "join_bucket", "key_bucket", "tag"]
+__all__ = ["JoinInputs", "TaggedJoin", "TaggedStreams", "common_types", "join_bucket", "key_bucket", "tag"]
 
 _MOST_DECIMAL_DIGITS = 38
+_JOIN = "join"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggedStream:
-    """The union of both inputs, ready for the first shuffle.
+class JoinInputs:
+    """Name what a join is given.
 
     Args:
-        dataframe: columns flag, weight, raw (if the layout has it), the slots, bucket.
-        baseline: the rows that come before them, with the same columns; None when no side has a baseline.
-        layout: how the sides use the slots.
-        second_bucket: after a route, the bucket of the join key; None when nothing is routed.
+        number: of the join.
+        node: the join.
+        streams: per side its stream; None where an earlier view is the input.
+    """
+
+    number: int
+    node: JoinNode
+    streams: tuple[ChangeStream | None, ChangeStream | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedJoin:
+    """Say how rows travel to one join.
+
+    Args:
+        layout: how its sides use the slots.
+        is_routed: its streams go through a route stage first.
+        bucket: the bucket of its join key, of rows in slots.
+    """
+
+    layout: SlotLayout
+    is_routed: bool
+    bucket: Column
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedStreams:
+    """The union of all streams, ready for the first shuffle.
+
+    Args:
+        dataframe: columns join (if there are several), flag, weight, raw (if the layouts have it), the slots, bucket.
+        baseline: the rows that come before them, with the same columns; None when no stream has a baseline.
+        joins: number of every join to how rows travel to it.
+        fed: the numbers of those that streams go to.
     """
 
     dataframe: DataFrame
     baseline: DataFrame | None
-    layout: SlotLayout
-    second_bucket: Column | None
+    joins: Mapping[int, TaggedJoin]
+    fed: tuple[int, ...]
+
+    def rows_of(self, shuffled: DataFrame, number: int) -> DataFrame:
+        """Return the rows that streams have for a join.
+
+        Args:
+            shuffled: the rows of an epoch behind the first shuffle.
+            number: of the join.
+        """
+        if len(self.fed) == 1:
+            return shuffled
+        # Not deterministic, so that Spark leaves it behind the shuffle, which all joins share then.
+        return shuffled.where(F.when(F.monotonically_increasing_id() >= 0, F.col(_JOIN) == number))
 
 
-def tag(left: ChangeStream, right: ChangeStream, node: JoinNode, buckets: int) -> TaggedStream:
-    """Build the union of both inputs.
+def tag(joins: Sequence[JoinInputs], buckets: int) -> TaggedStreams:
+    """Build the union of all streams.
 
     Args:
-        left: the left stream.
-        right: the right stream.
-        node: the join.
+        joins: the joins of the query.
         buckets: N.
     """
-    streams = (left, right)
+    streams = [stream for join in joins for stream in join.streams if stream is not None]
     has_raw = any(stream.may_reject for stream in streams)
-    layout = make_layout(left.schema, right.schema, has_raw=has_raw)
-    slot_types = _slot_types(streams, layout)
-
-    def tagged(side: int, rows: DataFrame) -> DataFrame:
-        return _tag_side(streams[side], rows, layout, slot_types, node, side, buckets)
-
-    baselines = [None if stream.baseline is None else tagged(side, stream.baseline) for side, stream in enumerate(streams)]
-    routed = [isinstance(side, RouteNode) for side in node.sides]
-    return TaggedStream(
-        dataframe=tagged(0, left.prepared).unionAll(tagged(1, right.prepared)),
+    # The rows of streams carry the slots that streams need; what a view needs besides comes behind them.
+    types: list[pa.DataType] = []
+    slot_types: list[DataType] = []
+    for stream in streams:
+        for slot, name in zip(assign_slots(types, stream.schema), stream.schema.names, strict=True):
+            if slot == len(slot_types):
+                slot_types.append(stream.prepared.schema[name].dataType)
+    layouts = {
+        join.number: make_layout(join.node.left.relation.schema, join.node.right.relation.schema, has_raw=has_raw, types=types)
+        for join in joins
+    }
+    fed = tuple(join.number for join in joins if any(stream is not None for stream in join.streams))
+    tagged: list[DataFrame] = []
+    baselines: list[DataFrame] = []
+    for join in joins:
+        for side, source in enumerate(join.streams):
+            if source is None:
+                continue
+            for rows, found in ((source.prepared, tagged), (source.baseline, baselines)):
+                if rows is not None:
+                    made = _tag_side(source, rows, layouts[join.number], slot_types, join.node, side, buckets)
+                    found.append(made if len(fed) == 1 else made.select(F.lit(join.number).alias(_JOIN), "*"))
+    whole = union(tagged)
+    if whole is None:
+        raise TypeError("a query without a stream")
+    return TaggedStreams(
+        dataframe=whole,
         baseline=union(baselines),
-        layout=layout,
-        second_bucket=join_bucket(layout, node, buckets) if any(routed) else None,
+        joins={
+            join.number: TaggedJoin(
+                layout=layouts[join.number],
+                is_routed=any(isinstance(side, RouteNode) for side in join.node.sides),
+                bucket=join_bucket(layouts[join.number], join.node, buckets),
+            )
+            for join in joins
+        },
+        fed=fed,
     )
 
 
@@ -82,7 +150,7 @@ def _tag_side(
     stream: ChangeStream,
     rows: DataFrame,
     layout: SlotLayout,
-    slot_types: Sequence[DataType],
+    slot_types: Sequence[DataType],  # of the slots that streams use; others of the layout are not there yet
     node: JoinNode,
     side: int,
     buckets: int,
@@ -95,7 +163,7 @@ def _tag_side(
     by_slot = {slot: columns[name] for slot, name in zip(layout.slots[side], names, strict=True)}
     slots = [
         by_slot.get(slot, F.lit(None).cast(kind)).alias(name)
-        for slot, (name, kind) in enumerate(zip(layout.names, slot_types, strict=True))
+        for slot, (name, kind) in enumerate(zip(layout.names, slot_types, strict=False))
     ]
     # NULL where the row is fine, the code alone where there was nothing to read, else "code:text".
     told = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
@@ -167,14 +235,6 @@ def common_types(node: JoinNode) -> list[DataType | str]:
 def hash_bucket(columns: Sequence[Column], buckets: int) -> Column:
     """Return the bucket of what is equal in some columns."""
     return F.pmod(F.hash(*columns), F.lit(buckets)).cast("int")
-
-
-def _slot_types(streams: Sequence[ChangeStream], layout: SlotLayout) -> list[DataType]:
-    types: dict[int, DataType] = {}
-    for stream, slots in zip(streams, layout.slots, strict=True):
-        for slot, name in zip(slots, stream.schema.names, strict=True):
-            types.setdefault(slot, stream.prepared.schema[name].dataType)
-    return [types[slot] for slot in range(len(layout.types))]
 
 
 def _holds_map(kind: pa.DataType) -> bool:

@@ -21,8 +21,9 @@ from zset_join.config import BadInputPolicy, BufferLimit, HotBudget
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.plan import JoinNode, RouteNode, read_schema, write_schema
+from zset_join.plan import JoinNode, RouteNode, SideNode, ViewNode, read_schema, write_schema
 from zset_join.relation import Relation
+from zset_join.state.join_shape import joined_schema, output_key
 from zset_join.zset import ZSet
 
 __all__ = [
@@ -183,12 +184,31 @@ def output_relation(node: JoinNode) -> Relation:
     hidden = {*node.left.hidden, *node.right.hidden}
     shown = [field for field in whole.schema if not _is_hidden(field.name, hidden)]
     names = {field.name for field in shown}
+    key = _key_behind_views(node, whole.schema) if any(isinstance(side, ViewNode) for side in node.sides) else whole.primary_key
     return Relation(
         name=whole.name,
         schema=pa.schema(shown),
-        primary_key=whole.primary_key if set(whole.primary_key) <= names else (),
+        primary_key=key if set(key) <= names else (),
         mode="changelog",
     )
+
+
+def _key_behind_views(node: JoinNode, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the key of a join whose sides may have NULL in theirs.
+
+    It counts as a value, and what follows from one row at most per key follows all the same; but of two rows that a FULL join
+    pads, one per side, nothing may be left that tells them apart.
+    """
+    left, right = node.keyed
+    if node.how == "full" and not any(_is_never_null(side) for side in node.sides):
+        return ()
+    _, sources = joined_schema(left, right, node.how, using=node.using, output_names=None)
+    return output_key(left, right, node.how, schema, sources)
+
+
+def _is_never_null(side: SideNode) -> bool:
+    """Say whether NULL is refused in the primary key of a side."""
+    return not isinstance(side, ViewNode) and side.relation.mode != "append"
 
 
 def project(chunk: ZSet, schema: pa.Schema) -> ZSet:

@@ -6,7 +6,8 @@
 | `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
-| `state` | what the join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
+| `state` | what the (first) join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
+| `joins` | the same per further join of a chain, by its stage; absent without one |
 | `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
 | `aggregates` | per aggregate behind the join, by its stage: `groups` before the epoch, bytes, `buckets`; absent without one |
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
@@ -32,19 +33,44 @@ from weakref import WeakValueDictionary
 
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.spark.notes import TaskNote
+from zset_join.spark.stage_names import JOIN_STAGE, join_stage, pass_stage, route_stage, stage_order
 
-__all__ = ["JOIN_STAGE", "ProgressLog", "epoch_counts", "first_notes", "join_progress", "route_stage", "stage_seconds"]
+__all__ = ["ProgressLog", "StreamPlace", "epoch_counts", "join_progress", "stage_seconds"]
 
-JOIN_STAGE = "join"
-_SIDES = ("left", "right")
 _KEPT = 100
 _logs: WeakValueDictionary[str, ProgressLog] = WeakValueDictionary()
 _logs_lock = threading.Lock()
 
 
-def route_stage(side: int) -> str:
-    """Return the name of the route stage of a side."""
-    return f"route-{_SIDES[side]}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlace:
+    """Say where a stream enters a query.
+
+    Args:
+        name: of the stream.
+        number: of the join it is an input of.
+        side: which input.
+        is_routed: rows of this join go through a route stage first.
+    """
+
+    name: str
+    number: int
+    side: int
+    is_routed: bool
+
+    def first_notes(self, notes: Sequence[TaskNote]) -> list[TaskNote]:
+        """Return the notes of the stage that its rows reach first."""
+        stages = self._routes if self.is_routed else (join_stage(self.number),)
+        return [note for note in notes if note.stage in stages]
+
+    def put_aside(self, notes: Sequence[TaskNote]) -> int:
+        """Return how many of its rows were put aside, in whatever stage."""
+        stages = (*self._routes, join_stage(self.number))
+        return sum(note.quarantined_rows[self.side] for note in notes if note.stage in stages)
+
+    @property
+    def _routes(self) -> tuple[str, str]:
+        return pass_stage(self.side, self.number), route_stage(self.side, self.number)
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -88,44 +114,38 @@ def join_progress(progress: Any) -> dict[str, Any] | None:
     return None if log is None else log.of_epoch(epoch)
 
 
-def first_notes(notes: Sequence[TaskNote], side: int, *, routed: bool) -> list[TaskNote]:
-    """Return the notes of the stage that the rows of a side reach first."""
-    stages = (f"pass-{side}", route_stage(side)) if routed else (JOIN_STAGE,)
-    return [note for note in notes if note.stage in stages]
-
-
 def epoch_counts(
     record: CommitRecord,
     notes: Sequence[TaskNote],
-    names: Sequence[str],
+    places: Sequence[StreamPlace],
     statistics: Mapping[str, Mapping[str, int]],
-    *,
-    routed: bool,
 ) -> dict[str, Any]:
     """Return the counts of an epoch, without its seconds.
 
     Args:
         record: what is committed.
         notes: what the tasks reported.
-        names: name of each stream.
+        places: the streams.
         statistics: the newest counts of every bucket, by "stage/bucket".
-        routed: some side goes through a route first.
     """
-    stages = sorted({key.partition("/")[0] for key in statistics})
-    aggregates = {stage: _summed(statistics, stage) for stage in stages if stage.startswith("aggregate-")}
-    first = [first_notes(notes, side, routed=routed) for side in (0, 1)]
+    stages = sorted({key.partition("/")[0] for key in statistics}, key=stage_order)
+    aggregates, joins = (
+        {stage: _summed(statistics, stage) for stage in stages if stage.startswith(kind)} for kind in ("aggregate-", "join-")
+    )
+    first = {place: place.first_notes(notes) for place in places}
     fan_outs = [note.fan_out for note in notes if note.fan_out is not None]
     warm = [note.is_warm for note in notes if note.is_warm is not None]
     histories = record.histories.values()
     return {
         "epoch": record.epoch,
-        "rows_in": {name: sum(note.rows_in[side] for note in first[side]) for side, name in enumerate(names)},
-        "retractions_in": {name: sum(note.retractions_in[side] for note in first[side]) for side, name in enumerate(names)},
-        "quarantined": {name: sum(note.quarantined_rows[side] for note in notes) for side, name in enumerate(names)},
+        "rows_in": {place.name: sum(note.rows_in[place.side] for note in told) for place, told in first.items()},
+        "retractions_in": {place.name: sum(note.retractions_in[place.side] for note in told) for place, told in first.items()},
+        "quarantined": {place.name: place.put_aside(notes) for place in places},
         "delta_rows": sum(part.file.rows for part in record.parts),
         "retractions": sum(part.retractions for part in record.parts),
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
         "state": _summed(statistics, JOIN_STAGE),
+        **({"joins": joins} if joins else {}),
         **({"aggregates": aggregates} if aggregates else {}),
         "log_bytes": sum(history.log_bytes for history in histories),
         "snapshot_bytes": sum(history.snapshot.bytes for history in histories if history.snapshot is not None),

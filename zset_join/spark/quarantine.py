@@ -10,7 +10,7 @@ the epoch is committed, and again when the epoch is replayed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +25,7 @@ from zset_join.storage.folder import open_folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["Rejected", "forget", "refusal", "reveal", "write_quarantine"]
+__all__ = ["DeadLetters", "Rejected", "forget", "refusal", "reveal"]
 
 _SHOWN_VALUES = 5
 _REASONS = {
@@ -88,35 +88,57 @@ def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> Ba
     )
 
 
-def write_quarantine(
-    directory: str,
-    query_id: str,
-    tick: Tick,
-    bucket: int,
-    names: Sequence[str],
-    schemas: Sequence[pa.Schema],
-    sides: Sequence[Rejected],
-) -> list[PartEntry]:
-    """Write the rejected rows of one bucket; nothing when there are none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """Write rejected rows; it travels to the workers.
 
     Args:
         directory: `deadLetterPath`, a path or a URI.
         query_id: the query.
-        tick: the epoch.
-        bucket: the bucket.
-        names: name of each stream.
-        schemas: schema of each stream.
-        sides: what was rejected, per stream.
+        names: name of each input of a join.
+        schemas: schema of each of them.
     """
-    pieces = [_table(number, names, schemas, rejected) for number, rejected in enumerate(sides) if len(rejected)]
-    if not pieces:
-        return []
-    table = pa.concat_tables(pieces)
-    files = CheckpointFiles(open_folder(directory, option="deadLetterPath"), query_id)
-    with files.create(f"epoch={tick.epoch}/_{attempt_name(tick.epoch, '.parquet')}") as file:
-        pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd")
-    made = file.entry(table.num_rows)
-    return [PartEntry(bucket, made, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), "quarantine")]
+
+    directory: str
+    query_id: str
+    names: tuple[str, ...]
+    schemas: tuple[pa.Schema, ...]
+
+    def write(self, tick: Tick, bucket: int, rejected: Mapping[int, Rejected]) -> list[PartEntry]:
+        """Write the rejected rows of one bucket; nothing when there are none.
+
+        Args:
+            tick: the epoch.
+            bucket: the bucket.
+            rejected: number of an input to what was rejected of it.
+        """
+        pieces = [self._table(number, found) for number, found in rejected.items() if len(found)]
+        if not pieces:
+            return []
+        table = pa.concat_tables(pieces)
+        files = CheckpointFiles(open_folder(self.directory, option="deadLetterPath"), self.query_id)
+        with files.create(f"epoch={tick.epoch}/_{attempt_name(tick.epoch, '.parquet')}") as file:
+            pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd")
+        made = file.entry(table.num_rows)
+        return [PartEntry(bucket, made, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), "quarantine")]
+
+    def _table(self, number: int, rejected: Rejected) -> pa.Table:
+        rows = pa.Table.from_batches([piece.rows for piece in rejected.rows], schema=self.schemas[number])
+        weights = np.concatenate([piece.weights for piece in rejected.rows])
+        columns = {
+            "stream": pa.array([self.names[number]] * len(rejected)),
+            "weight": pa.array(weights),
+            "code": pa.array(rejected.codes),
+            "reason": pa.array(rejected.reasons),
+        }
+        for position, (name, schema) in enumerate(zip(self.names, self.schemas, strict=True)):
+            struct = pa.struct(list(schema))
+            if position == number:
+                arrays = [column.combine_chunks() for column in rows.columns]
+                columns[name] = pc.make_struct(*arrays, field_names=schema.names).cast(struct)
+            else:
+                columns[name] = pa.nulls(len(rejected), struct)
+        return pa.table(columns)
 
 
 def reveal(directory: str, parts: Sequence[PartEntry]) -> None:
@@ -132,22 +154,3 @@ def forget(directory: str, parts: Sequence[PartEntry]) -> None:
     """Remove the files of an attempt that is not to be believed."""
     for part in parts:
         open_folder(directory, option="deadLetterPath").remove(part.file.name)
-
-
-def _table(number: int, names: Sequence[str], schemas: Sequence[pa.Schema], rejected: Rejected) -> pa.Table:
-    rows = pa.Table.from_batches([piece.rows for piece in rejected.rows], schema=schemas[number])
-    weights = np.concatenate([piece.weights for piece in rejected.rows])
-    columns = {
-        "stream": pa.array([names[number]] * len(rejected)),
-        "weight": pa.array(weights),
-        "code": pa.array(rejected.codes),
-        "reason": pa.array(rejected.reasons),
-    }
-    for position, (name, schema) in enumerate(zip(names, schemas, strict=True)):
-        struct = pa.struct(list(schema))
-        if position == number:
-            arrays = [column.combine_chunks() for column in rows.columns]
-            columns[name] = pc.make_struct(*arrays, field_names=schema.names).cast(struct)
-        else:
-            columns[name] = pa.nulls(len(rejected), struct)
-    return pa.table(columns)

@@ -22,7 +22,7 @@ of the limit, so in other buckets it would have dropped others, and would drop o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,17 @@ from zset_join.config import QueryOptions
 from zset_join.errors import OptionError, StateError, ZsetJoinError
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.spark.buffer_limit import EVICTION
+from zset_join.spark.epoch_plan import group_bucket
 from zset_join.spark.job_progress import shown_progress
 from zset_join.spark.job_settings import job_settings, wanted_settings
 from zset_join.spark.layout import SlotLayout, collect_rows, make_layout, pack_notes, pack_rows, travelling_schema
 from zset_join.spark.normalise import join_bucket, key_bucket
 from zset_join.spark.notes import TaskNote, note_of_error
 from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder, join_builder, route_builder
-from zset_join.spark.progress import JOIN_STAGE, route_stage
 from zset_join.spark.schemas import spark_schema
 from zset_join.spark.session import check_session
 from zset_join.spark.stacked_tables import StackedTables
-from zset_join.spark.stages import aggregate_stage, group_bucket
+from zset_join.spark.stage_names import JOIN_STAGE, aggregate_stage, join_stage, route_stage
 from zset_join.spark.tasks import TOO_LATE, task_bucket
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT, regrouped_snapshot, snapshot_counts
 from zset_join.tick import Tick
@@ -159,9 +159,7 @@ def rescale(
                 code="EVICTS_BY_BUCKET",
                 location=location,
             )
-        plan = stored_plan(location)
-        aggregates = [AggregateNode.from_json(found) for found in plan.get("aggregates", ())]
-        stages = _stages(opened, JoinNode.from_json(plan), aggregates)
+        stages = _stages(opened, _nodes(stored_plan(location)))
         histories: dict[str, BucketHistory] = {}
         rows = 0
         for stage in stages:
@@ -301,24 +299,26 @@ def _table(pieces: list[ZSet], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_batches([pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema)
 
 
-def _stages(opened: Checkpoint, node: JoinNode, aggregates: Sequence[AggregateNode]) -> list[_Stage]:
+def _nodes(plan: Mapping[str, Any]) -> dict[int, JoinNode | AggregateNode]:
+    """Return the joins and aggregates of a plan by the numbers of their stages."""
+    further = {aggregate_stage(number): found for number, found in enumerate(plan.get("aggregates", ()), start=1)}
+    nodes: dict[int, JoinNode | AggregateNode] = {0: JoinNode.from_json(plan)}
+    for stage, found in {**further, **plan.get("stages", {})}.items():
+        kind, _, number = stage.partition("-")
+        nodes[int(number)] = JoinNode.from_json(found) if kind == JOIN_STAGE else AggregateNode.from_json(found)
+    return nodes
+
+
+def _stages(opened: Checkpoint, nodes: Mapping[int, JoinNode | AggregateNode]) -> list[_Stage]:
     """Return the stages that have state.
 
     Raises:
         StateError: there is state of a stage that the plan does not have.
     """
     found = {key.partition("/")[0] for key in opened.histories}
-    known = [
-        _Stage(
-            name=JOIN_STAGE,
-            build=join_builder(node, _NO_TOMBSTONE_EXPIRES),
-            bucket=lambda layout, buckets: join_bucket(layout, node, buckets),
-        )
-    ]
-    for side, source in enumerate(node.sides):
-        if isinstance(source, RouteNode):
-            known.append(_route(route_stage(side), source))
-    known += [_aggregate(aggregate_stage(number), aggregate) for number, aggregate in enumerate(aggregates, start=1)]
+    known: list[_Stage] = []
+    for number, node in nodes.items():
+        known += [_aggregate(aggregate_stage(number), node)] if isinstance(node, AggregateNode) else _join(number, node)
     unknown = sorted(found - {stage.name for stage in known})
     if unknown:
         raise StateError(
@@ -329,6 +329,19 @@ def _stages(opened: Checkpoint, node: JoinNode, aggregates: Sequence[AggregateNo
             stages=unknown,
         )
     return [stage for stage in known if stage.name in found]
+
+
+def _join(number: int, node: JoinNode) -> list[_Stage]:
+    """Return the stages of a join and of its routes."""
+    join = _Stage(
+        name=join_stage(number),
+        build=join_builder(node, _NO_TOMBSTONE_EXPIRES),
+        bucket=lambda layout, buckets: join_bucket(layout, node, buckets),
+    )
+    routes = [
+        _route(route_stage(side, number), source) for side, source in enumerate(node.sides) if isinstance(source, RouteNode)
+    ]
+    return [join, *routes]
 
 
 def _route(name: str, node: RouteNode) -> _Stage:

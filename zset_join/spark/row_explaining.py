@@ -37,11 +37,11 @@ from zset_join.spark.joined import JoinedStream
 from zset_join.spark.layout import WEIGHT, as_type
 from zset_join.spark.names import column_named
 from zset_join.spark.operators import join_builder
-from zset_join.spark.progress import JOIN_STAGE
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.sampling import name_after
 from zset_join.spark.schemas import spark_type
+from zset_join.spark.stage_names import JOIN_STAGE
 from zset_join.spark.verification import batch_join, logged_changes, stage_histories
 from zset_join.state.join_shape import joined_schema
 from zset_join.zset import ZSet, single_batch
@@ -64,6 +64,12 @@ def explain_row(joined: JoinedStream, runner: EpochRunner, row: Mapping[str, Any
         OptionError: `ROW_QUESTION`: no such rows can be asked for, or too many are.
         StateError: the checkpoint cannot be read.
     """
+    if len(joined.joins) > 1:
+        raise OptionError(
+            f"explain_row answers for the rows of one join; this view is made of {len(joined.joins)}. Run the join you ask "
+            "about as a query of its own, and ask there.",
+            code="ROW_QUESTION",
+        )
     steps = _row_steps(joined)
     before = steps[-1].relation if steps else joined.join_output
     values = _traced(joined, len(steps), before, row)

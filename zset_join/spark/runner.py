@@ -18,44 +18,34 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.config import QueryOptions
 from zset_join.errors import StateError
-from zset_join.plan import RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.baseline import settle
-from zset_join.spark.buffer_limit import QueryBuffer
-from zset_join.spark.deliveries import Delivery
+from zset_join.spark.buffer_limit import QueryBuffer, limited_join
+from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.job_settings import all_rows_settings, job_settings, wanted_settings
 from zset_join.spark.joined import JoinedStream
-from zset_join.spark.layout import travelling_schema
 from zset_join.spark.locality import Locality
-from zset_join.spark.normalise import TaggedStream
+from zset_join.spark.normalise import TaggedStreams
 from zset_join.spark.notes import TaskNote, note_of_error
 from zset_join.spark.offsets import offsets_digest
 from zset_join.spark.operators import OperatorOptions, join_builder
 from zset_join.spark.outputs import Output
-from zset_join.spark.progress import JOIN_STAGE, ProgressLog, epoch_counts, first_notes, route_stage, stage_seconds
+from zset_join.spark.progress import ProgressLog, StreamPlace, epoch_counts, stage_seconds
 from zset_join.spark.quarantine import reveal
-from zset_join.spark.schemas import spark_schema
-from zset_join.spark.stages import EpochPlan, check_stages, stage_order
-from zset_join.spark.tasks import AnswerAgainTask, JoinTask, RouteTask
+from zset_join.spark.stage_names import JOIN_STAGE, join_stage, stage_order
+from zset_join.spark.stages import check_rows
 from zset_join.tick import Tick
 
 __all__ = ["EpochRunner"]
-
-_BEFORE_ALL_ROWS = 1 << 62
-_SIDES = ("left", "right")
 
 
 class EpochRunner:
@@ -63,7 +53,7 @@ class EpochRunner:
 
     Args:
         joined: the join.
-        tagged: the union of its inputs.
+        tagged: the union of its streams.
         options: the options of the query.
         buckets: N.
         output: where answers go.
@@ -80,7 +70,7 @@ class EpochRunner:
     def __init__(
         self,
         joined: JoinedStream,
-        tagged: TaggedStream,
+        tagged: TaggedStreams,
         options: QueryOptions,
         *,
         buckets: int,
@@ -99,16 +89,25 @@ class EpochRunner:
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
-        self.buffer = QueryBuffer(joined.node, options.buffer_limit, buckets, is_hybrid=options.hot_budget is not None)
+        is_hybrid = options.hot_budget is not None
+        limited = limited_join(joined.joins, options.buffer_limit, is_hybrid=is_hybrid)
+        self.buffer = QueryBuffer(
+            limited.node, options.buffer_limit, buckets, is_hybrid=is_hybrid, stage=join_stage(limited.number)
+        )
         self.operator_options = OperatorOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
             buffer_limit=self.buffer.operator_limit,
-            hot_budget=None if options.hot_budget is None else options.hot_budget.share(buckets),
+            hot_budget=None if options.hot_budget is None else options.hot_budget.share(buckets * len(joined.joins)),
         )
-        self._order = F.monotonically_increasing_id()
-        is_routed = tagged.second_bucket is not None or len(joined.segments) > 1
+        self._places = [
+            StreamPlace(name=stream.name, number=one.number, side=side, is_routed=tagged.joins[one.number].is_routed)
+            for one in joined.joins
+            for side, stream in enumerate(one.streams)
+            if stream is not None
+        ]
+        is_routed = len(joined.segments) > 1 or any(place.is_routed for place in self._places)
         self._wanted = wanted_settings(options.max_records_per_batch, is_routed=is_routed)
         if any(segment.steps for segment in joined.segments):
             self._wanted |= all_rows_settings(joined.session)
@@ -239,7 +238,8 @@ class EpochRunner:
         """Answer an epoch with one Spark job."""
         started = time.perf_counter()
         with job_settings(batch.sparkSession, self._wanted):
-            lines = self._answered(batch, tick).collect()
+            self._locality.begin(batch.sparkSession)
+            lines = self._plan(tick, self._buckets).notes(batch).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
         seconds["job"] = time.perf_counter() - started
         self._check(notes, tick.epoch)
@@ -249,85 +249,32 @@ class EpochRunner:
         seconds |= stage_seconds(notes)
         return record
 
-    def _answered(self, batch: DataFrame, tick: Tick) -> DataFrame:
-        """Return the plan of one epoch: its rows are the notes of the tasks."""
-        checkpoint, node = self._opened(), self._joined.node
-        rows = batch.select("*", self._order.alias("order"))
-        if tick.epoch == 0 and self._tagged.baseline is not None:
-            order = (self._order - F.lit(_BEFORE_ALL_ROWS)).alias("order")
-            rows = rows.unionAll(self._tagged.baseline.select("*", order))
-        self._locality.begin(batch.sparkSession)
-        rows = self._locality.pin(rows.repartitionById(self._buckets, F.col("bucket")))
-        shared = self._shared(tick)
-        if self._tagged.second_bucket is not None:
-            contexts = [
-                checkpoint.stage(route_stage(side), tick) if isinstance(node.sides[side], RouteNode) else None
-                for side in (0, 1)
-            ]
-            route = RouteTask(contexts=(contexts[0], contexts[1]), **shared)
-            schema = spark_schema(travelling_schema(self._tagged.layout))
-            rows = rows.mapInArrow(route, schema).select("*", self._tagged.second_bucket)
-            rows = self._locality.pin(rows.repartitionById(self._buckets, F.col("bucket")))
-        context = self._join_context(tick)
-        return self._plan(tick).notes_behind(rows, lambda delivery: self._join_task(delivery, context))
-
-    def _join_context(self, tick: Tick) -> StageContext:
-        checkpoint = self._opened()
-        context = checkpoint.stage(JOIN_STAGE, tick)
-        return replace(context, count_buckets=self.buffer.uncounted(checkpoint.histories, checkpoint.buffered))
-
     def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
         """Answer a committed epoch from its logged input, with one Spark job."""
-        checkpoint = self._opened()
         started = time.perf_counter()
-        tick = Tick(record.epoch, record.watermark)
-        plan, last, buckets = self._plan(tick), self._joined.segments[-1], checkpoint.buckets_of(record.epoch)
-        context = checkpoint.stage(last.source_stage, tick)
-        context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
-        logs: dict[int, LogEntry] = {}
-        for key, history in record.histories.items():
-            stage, _, bucket = key.partition("/")
-            if stage == last.source_stage and history.logs and history.logs[-1].first_epoch == record.epoch:
-                logs[int(bucket)] = history.logs[-1]
-
-        def again(delivery: Delivery) -> AnswerAgainTask:
-            made = plan.aggregate_task(last.number, delivery, context) if last.number else self._join_task(delivery, context)
-            return AnswerAgainTask(task=made, logs=logs)
-
+        plan = self._plan(Tick(record.epoch, record.watermark), self._opened().buckets_of(record.epoch))
         with job_settings(session, self._wanted):
-            rows = session.range(0, buckets, 1, buckets)
-            lines = plan.notes_behind(rows, again, first=last.number).collect()
+            lines = plan.notes_again(session, record).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
         self._raise_first(notes)
         seconds["job"] = time.perf_counter() - started
         return replace(record, parts=tuple(part for note in notes for part in note.parts))
 
-    def _plan(self, tick: Tick) -> EpochPlan:
+    def _plan(self, tick: Tick, buckets: int) -> EpochPlan:
+        checkpoint, segments = self._opened(), self._joined.segments
         return EpochPlan(
-            segments=self._joined.segments,
-            checkpoint=self._opened(),
+            segments=segments,
+            tagged=self._tagged,
+            checkpoint=checkpoint,
             tick=tick,
-            buckets=self._buckets,
+            buckets=buckets,
             options=self.operator_options,
             parts=self._output.parts,
+            dead_letters=dead_letters_of(segments, self._dead_letter_path, checkpoint.query_id),
+            buffer=self.buffer,
             local_state_dir=self._options.local_state_dir,
-            pin=self._locality.pin,
+            locality=self._locality,
         )
-
-    def _join_task(self, delivery: Delivery, context: StageContext) -> JoinTask:
-        rows = self._joined.join_output.schema
-        return JoinTask(context=context, output=rows, delivery=delivery, **self._shared(context.tick))
-
-    def _shared(self, tick: Tick) -> dict[str, Any]:
-        """Return what all tasks are told."""
-        return {
-            "tick": tick,
-            "node": self._joined.node,
-            "options": self.operator_options,
-            "layout": self._tagged.layout,
-            "dead_letter_path": self._dead_letter_path,
-            "query_id": self._opened().query_id,
-        }
 
     def _watermark(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""
@@ -338,33 +285,16 @@ class EpochRunner:
     def _check(self, notes: Sequence[TaskNote], epoch: int) -> None:
         """Raise what a task reported; count rows in against rows applied and quarantined."""
         self._raise_first(notes)
-        check_stages(self._joined.segments, notes, self._buckets, epoch)
-        buckets = sorted(note.bucket for note in notes if note.stage == JOIN_STAGE)
-        routed = self._tagged.second_bucket is not None
-        for side in (0, 1):
-            first = first_notes(notes, side, routed=routed)
-            came = sum(note.rows_in[side] for note in first)
-            applied = sum(note.applied[side] for note in first)
-            aside = sum(note.quarantined_rows[side] for note in first)
-            sent = sum(note.emitted[side] for note in first)
-            joined = sum(note.rows_in[side] for note in notes if note.stage == JOIN_STAGE)
-            if came != applied + aside or (routed and sent != joined) or buckets != list(range(self._buckets)):
-                raise StateError(
-                    f"epoch {epoch}: {_SIDES[side]} rows in {came}, applied {applied}, quarantined {aside}, routed {sent}, "
-                    f"joined {joined}, buckets {buckets}; rows were lost on the way, nothing was committed. Restart the "
-                    "query; if it happens again, report it with the plan that explain() prints.",
-                    code="ROWS_LOST",
-                    epoch=epoch,
-                )
+        check_rows(self._joined.segments, self._places, notes, self._buckets, epoch)
 
     def _refuse_if_full(self, session: SparkSession, notes: Sequence[TaskNote], tick: Tick) -> None:
         """Raise where the epoch would bring an append-only join to its limit."""
         checkpoint = self._opened()
         held = self.buffer.held(checkpoint.buffered, notes)
         if self.buffer.is_full(held):
-            build = join_builder(self._joined.node, self.operator_options)
+            build = join_builder(self.buffer.node, self.operator_options)
             with job_settings(session, self._wanted):
-                raise self.buffer.error(session, checkpoint.stage(JOIN_STAGE, tick), build, held, notes)
+                raise self.buffer.error(session, checkpoint.stage(self.buffer.stage, tick), build, held, notes)
 
     def _raise_first(self, notes: Sequence[TaskNote]) -> None:
         """Raise what a task reported; of several, the one nearest to the sources."""
@@ -399,9 +329,5 @@ class EpochRunner:
             quarantined=tuple(part for note in notes for part in note.quarantined),
             buffered=held,
         )
-        routed = self._tagged.second_bucket is not None
-        counts = epoch_counts(record, notes, self._names(), self._statistics, routed=routed)
+        counts = epoch_counts(record, notes, self._places, self._statistics)
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, notes)})
-
-    def _names(self) -> list[str]:
-        return [side.relation.name for side in self._joined.node.sides]

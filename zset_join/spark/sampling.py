@@ -9,6 +9,8 @@ Which columns, best first:
 - the group key of the last aggregate, as far as the view shows it: Spark filters before it aggregates, where it can;
 - all columns but floats, which may differ in their last digits: only the comparison becomes smaller.
 
+Of a chain of joins the inputs are not filtered: only one of the last two.
+
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
 is another one than that of the buckets, so a sample has its share of every bucket.
 """
@@ -88,7 +90,8 @@ def sample_of(joined: JoinedStream, share: Any) -> Sample:
             code="VERIFY_SAMPLE",
             value=share,
         )
-    return _by_join_key(joined, share) or _by_columns(joined, share)
+    by_key = _by_join_key(joined, share) if len(joined.joins) == 1 else None
+    return by_key or _by_columns(joined, share)
 
 
 def name_after(steps: Sequence[Step], name: str) -> str | None:

@@ -55,6 +55,7 @@ class StoredQuery:
         left_df: DataFrame | None = None,
         right_df: DataFrame | None = None,
         *,
+        tables: Mapping[str, DataFrame] | None = None,
         actual_df: DataFrame | None = None,
         most_differences: int = 20,
         sample: float | None = None,
@@ -64,6 +65,7 @@ class StoredQuery:
         Args:
             left_df: the final left table as a batch DataFrame; default: as it is in the checkpoint.
             right_df: the final right table.
+            tables: name of a stream to its final table; for a chain of joins.
             actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
             most_differences: differing rows to put into the report.
             sample: a share of the view to check, such as 0.01, the same rows every time; None checks everything.
@@ -79,6 +81,7 @@ class StoredQuery:
             self._runner,
             left_df=left_df,
             right_df=right_df,
+            tables=tables,
             actual_df=actual_df,
             most_differences=most_differences,
             sample=sample,

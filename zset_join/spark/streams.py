@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import OptionError, PlanError
@@ -84,6 +84,20 @@ class ChangeStream:
     may_reject: bool = False
     baseline: DataFrame | None = field(default=None, repr=False)
 
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the stream."""
+        return self.dataframe.sparkSession
+
+    def alias(self, name: str) -> ChangeStream:
+        """Return the same stream under another name, to be used twice in one query.
+
+        Raises:
+            OptionError: the name is empty, or one of those the dead-letter table needs.
+        """
+        _check_name(name)
+        return replace(self, name=name)
+
     def relation(self, join_key: Sequence[str]) -> Relation:
         """Return the description the engine works with."""
         return Relation(
@@ -97,14 +111,14 @@ class ChangeStream:
 
     def join(
         self,
-        other: ChangeStream,
+        other: ChangeStream | JoinedStream,
         on: Any = None,
         how: str = "inner",
         *,
         null_safe: bool | Sequence[bool] = False,
         condition: Any = None,
     ) -> JoinedStream:
-        """Join with another stream; see `zset_join.spark.joined.join`."""
+        """Join with another stream, or with a view; see `zset_join.spark.joined.join`."""
         from zset_join.spark.joined import join
 
         return join(self, other, on, how, null_safe=null_safe, condition=condition)
@@ -272,13 +286,17 @@ def _condition(df: DataFrame, told: str | Column, argument: str, name: str) -> C
     return _parsed(df, told, argument, name) if isinstance(told, str) else told
 
 
-def _check_dataframe(df: Any, name: Any) -> None:
+def _check_name(name: Any) -> None:
     if not isinstance(name, str) or not name.strip():
         raise OptionError(
             f"name={name!r}: a stream needs a name of its own; messages and the dead-letter table use it.", code="NAME"
         )
     if name.lower() in _RESERVED:
         raise OptionError(f"name={name!r} is a column of the dead-letter table; choose another name.", code="NAME", name=name)
+
+
+def _check_dataframe(df: Any, name: Any) -> None:
+    _check_name(name)
     if not isinstance(df, DataFrame):
         raise OptionError(
             f'"{name}": expected a streaming DataFrame, got {type(df).__name__}. Pass what spark.readStream...load() returns.',

@@ -32,7 +32,8 @@ from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import OperatorOptions, join_builder, project, route_builder
 from zset_join.spark.parts import merged
-from zset_join.spark.quarantine import Rejected, refusal, undecodable_reasons, write_quarantine
+from zset_join.spark.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
+from zset_join.spark.stage_names import pass_stage
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -64,6 +65,11 @@ class StageTask(Protocol):
         ...
 
     @property
+    def first_partition(self) -> int:
+        """Return the partition of bucket 0."""
+        ...
+
+    @property
     def build(self) -> Callable[[str], DurableOperator]:
         """Return what makes the operator over a directory."""
         ...
@@ -82,16 +88,18 @@ class _Task:
         node: the join.
         options: options of the operators.
         layout: how rows travel.
-        dead_letter_path: where bad rows go.
-        query_id: the query.
+        dead_letters: where bad rows go.
+        dead_letter_sides: which inputs of the query both sides are.
+        first_partition: partition of bucket 0.
     """
 
     tick: Tick
     node: JoinNode
     options: OperatorOptions
     layout: SlotLayout
-    dead_letter_path: str
-    query_id: str
+    dead_letters: DeadLetters
+    dead_letter_sides: tuple[int, int] = (0, 1)
+    first_partition: int = 0
 
     @property
     def relations(self) -> tuple[Relation, Relation]:
@@ -124,15 +132,8 @@ class _Task:
             note.applied[side] = len(delta)
             note.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
             note.quarantined_rows[side] = len(rejected[side])
-        note.quarantined = write_quarantine(
-            self.dead_letter_path,
-            self.query_id,
-            self.tick,
-            note.bucket,
-            [relation.name for relation in self.relations],
-            self.layout.schemas,
-            rejected,
-        )
+        by_input = dict(zip(self.dead_letter_sides, rejected, strict=True))
+        note.quarantined = self.dead_letters.write(self.tick, note.bucket, by_input)
         return inputs
 
     def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected]) -> list[ZSet]:
@@ -174,7 +175,7 @@ class JoinTask(_Task):
         """Yield what the delivery makes of the answer, and of this task's note behind those of the tasks before."""
         started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
-        note = TaskNote(stage=self.context.stage, bucket=task_bucket(), executor=executor_name())
+        note = TaskNote(stage=self.context.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
         note.seconds["receive"] = time.perf_counter() - started
         try:
             if len(arrivals) or self.context.has_chores(note.bucket):
@@ -231,7 +232,7 @@ class AnswerAgainTask:
         for _ in batches:
             pass
         context = self.task.context
-        note = TaskNote(stage=context.stage, bucket=task_bucket(), executor=executor_name())
+        note = TaskNote(stage=context.stage, bucket=task_bucket(self.task.first_partition), executor=executor_name())
         log = self.logs.get(note.bucket)
         if log is not None:
             with BucketState(context, note.bucket, self.task.build) as state:
@@ -248,20 +249,22 @@ class RouteTask(_Task):
 
     Args:
         contexts: per side, the context of its route stage; None for a side that passes through.
+        number: of the join.
     """
 
     contexts: tuple[StageContext | None, StageContext | None]
+    number: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows to join, and the notes of this task."""
-        bucket = task_bucket()
+        bucket = task_bucket(self.first_partition)
         started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
         received = time.perf_counter() - started
         lines = []
         sent = 0
         for side, context in enumerate(self.contexts):
-            stage = f"pass-{side}" if context is None else context.stage
+            stage = pass_stage(side, self.number) if context is None else context.stage
             note = TaskNote(stage=stage, bucket=bucket, executor=executor_name(), seconds={"receive": received})
             try:
                 for rows in self._changes(context, arrivals, note, side):
@@ -290,12 +293,16 @@ class RouteTask(_Task):
             finish(state, inputs, note)
 
 
-def task_bucket() -> int:
-    """Return the bucket of this task: `repartitionById` sends a row to the partition of that number."""
+def task_bucket(first_partition: int = 0) -> int:
+    """Return the bucket of this task: `repartitionById` sends a row to the partition of that number.
+
+    Args:
+        first_partition: partition of bucket 0; not 0 where the rows of several stages go into one shuffle.
+    """
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("this function runs inside a Spark task")
-    return context.partitionId()
+    return context.partitionId() - first_partition
 
 
 def refuse_in_note(note: TaskNote, error: ZsetJoinError) -> None:

@@ -42,10 +42,11 @@ from zset_join.spark.condition import to_column
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import column_named
-from zset_join.spark.progress import JOIN_STAGE, route_stage
+from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.sampling import sample_of
 from zset_join.spark.schemas import spark_schema, spark_type
+from zset_join.spark.stage_names import join_stage, route_stage
 from zset_join.spark.stages import AggregateStep
 from zset_join.spark.streams import ChangeStream
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
@@ -105,6 +106,7 @@ def verify(
     *,
     left_df: DataFrame | None = None,
     right_df: DataFrame | None = None,
+    tables: Mapping[str, DataFrame] | None = None,
     actual_df: DataFrame | None = None,
     most_differences: int = 20,
     sample: float | None = None,
@@ -116,6 +118,7 @@ def verify(
         runner: what runs its epochs.
         left_df: the final left table as a batch DataFrame; by name, columns in any order, others are ignored.
         right_df: the final right table.
+        tables: name of a stream to its final table; for a chain of joins, whose sides are not all streams.
         actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
         most_differences: differing rows to put into the report.
         sample: a share of the view to check instead of all of it, see `zset_join.spark.sampling`.
@@ -126,33 +129,62 @@ def verify(
         StateError: the checkpoint cannot be read.
     """
     chosen = None if sample is None else sample_of(joined, sample)
-    session = joined.left.dataframe.sparkSession
+    session = joined.session
     checkpoint = runner.checkpoint
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-    if runner.buffer.evicts and (left_df is None or right_df is None):
+    given = _given_tables(joined, left_df, right_df, tables)
+    names = [stream.name for one in joined.joins for stream in one.streams if stream is not None]
+    if runner.buffer.evicts and set(given) != set(names):
         raise OptionError(
             'verify() compares with the join of everything that came in, and join_buffer_policy="evict_oldest" drops rows '
             "without a trace in the log. Pass the rows you expect to be kept as left_df= and right_df=.",
             code="VERIFY_EVICTED",
         )
     with runner.pause():
-        tables, basis = [], {}
-        for side, (stream, given) in enumerate(((joined.left, left_df), (joined.right, right_df))):
-            table, source = (
-                (_given_table(stream, given), "given")
-                if given is not None
-                else _own_table(session, checkpoint, joined.node, stream, side)
-            )
-            tables.append(table if chosen is None else chosen.of_input(table, side))
-            basis[stream.name] = source
+        found: dict[str, tuple[DataFrame, str]] = {}
+        for one in joined.joins:
+            for side, stream in enumerate(one.streams):
+                if stream is None:
+                    continue
+                table, source = (
+                    (_given_table(stream, given[stream.name]), "given")
+                    if stream.name in given
+                    else _own_table(session, checkpoint, one, stream, side)
+                )
+                found[stream.name] = table if chosen is None else chosen.of_input(table, side), source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
-        expected = _batch_view(joined, batch_join(joined, tables[0], tables[1]), is_empty=epoch is None)
+        expected = _batch_view(joined, {name: table for name, (table, _) in found.items()}, is_empty=epoch is None)
         actual = _actual(session, runner, joined.output, actual_df)
+        expected = _numbered(joined, expected)
         if chosen is not None:
             expected, actual = chosen.of_output(expected), chosen.of_output(actual)
+        basis = {name: source for name, (_, source) in found.items()}
         report = _compare(joined, expected, actual, epoch, basis, most_differences)
         return report if chosen is None else replace(report, sample=chosen.share, sampled_by=chosen.columns)
+
+
+def _given_tables(
+    joined: JoinedStream, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
+) -> dict[str, DataFrame]:
+    """Return the tables that were given, by the names of their streams."""
+    given = dict(tables or {})
+    for argument, source, table in (("left_df", joined.left, left_df), ("right_df", joined.right, right_df)):
+        if table is None:
+            continue
+        if isinstance(source, JoinedStream):
+            raise OptionError(
+                f'{argument} is the table of a stream, and "{source.name}" is a join. Pass tables={{"name of a stream": '
+                "DataFrame, ...}.",
+                code="VERIFY_TABLE",
+                name=source.name,
+            )
+        given[source.name] = table
+    names = [stream.name for one in joined.joins for stream in one.streams if stream is not None]
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise OptionError(f"tables= names {unknown}; the streams are {names}.", code="VERIFY_TABLE", missing=unknown)
+    return given
 
 
 def _given_table(stream: ChangeStream, given: DataFrame) -> DataFrame:
@@ -175,17 +207,17 @@ def _kind(stream: ChangeStream, name: str) -> Any:
 
 
 def _own_table(
-    session: SparkSession, checkpoint: Checkpoint, node: JoinNode, stream: ChangeStream, side: int
+    session: SparkSession, checkpoint: Checkpoint, join: JoinInputs, stream: ChangeStream, side: int
 ) -> tuple[DataFrame, str]:
     """Return the table of a side from what the checkpoint holds."""
-    source = node.sides[side]
-    stage, position = (route_stage(side), 0) if isinstance(source, RouteNode) else (JOIN_STAGE, side)
+    source, own_stage = join.node.sides[side], join_stage(join.number)
+    stage, position = (route_stage(side, join.number), 0) if isinstance(source, RouteNode) else (own_stage, side)
     relation = source.source.relation if isinstance(source, RouteNode) else source.relation
     if any(history.snapshot is not None for history in stage_histories(checkpoint, stage)):
-        stage, position, relation = JOIN_STAGE, side, source.relation
+        stage, position, relation = own_stage, side, source.relation
     histories = stage_histories(checkpoint, stage)
     has_snapshot = any(history.snapshot is not None for history in histories)
-    schemas = _input_schemas(node, stage, relation)
+    schemas = [each.relation.schema for each in join.node.sides] if stage == own_stage else [relation.schema]
     changes = logged_changes(session, checkpoint, histories, schemas, position)
     columns = list(stream.columns)
     if relation.mode == "upsert":
@@ -193,7 +225,7 @@ def _own_table(
         newest += [F.col("__epoch").desc()]
         newest += [] if relation.sequence_by else [F.col("__position").desc(), F.col("__weight").desc()]
         newest += [F.col("__position").desc()] if relation.sequence_by else []
-        if isinstance(source, RouteNode) and stage == JOIN_STAGE:
+        if isinstance(source, RouteNode) and stage == own_stage:
             newest = [F.col("__epoch").desc(), F.col("__weight").desc()]
         window = Window.partitionBy(*(column_named(name) for name in relation.primary_key)).orderBy(*newest)
         found = changes.withColumn("__rank", F.row_number().over(window))
@@ -206,10 +238,6 @@ def _own_table(
 def stage_histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
     """Return what the state of each bucket of a stage is made of, after the last epoch."""
     return [history for key, history in sorted(checkpoint.histories.items()) if key.partition("/")[0] == stage]
-
-
-def _input_schemas(node: JoinNode, stage: str, relation: Relation) -> list[pa.Schema]:
-    return [side.relation.schema for side in node.sides] if stage == JOIN_STAGE else [relation.schema]
 
 
 def logged_changes(
@@ -267,9 +295,9 @@ class _ReadChanges:
 
 
 def batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
-    """Join two tables with weights by Spark; weights multiply. The columns are numbered, the weight is called `expected`."""
+    """Join two tables with weights by Spark; weights multiply."""
     node, output = joined.node, joined.join_output
-    left_names, right_names = joined.left.columns, joined.right.columns
+    left_names, right_names = list(joined.left.columns), list(joined.right.columns)
     left = left.select(
         *(column_named(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw")
     )
@@ -295,10 +323,8 @@ def batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataF
     else:
         shown = _output_columns(node, left_names, right_names, columns)
         weight = F.coalesce(F.col("lw"), one) * F.coalesce(F.col("rw"), one)
-    named = [
-        column.cast(spark_type(at.type)).alias(f"c{n}") for n, (column, at) in enumerate(zip(shown, output.schema, strict=True))
-    ]
-    return rows.select(*named, weight.alias("expected"))
+    named = [column.cast(spark_type(at.type)).alias(at.name) for column, at in zip(shown, output.schema, strict=True)]
+    return rows.select(*named, weight.alias(WEIGHT))
 
 
 def _output_columns(
@@ -333,12 +359,18 @@ def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual
     return emitted.select(*named, weight.alias("actual"))
 
 
-def _batch_view(joined: JoinedStream, rows: DataFrame, *, is_empty: bool) -> DataFrame:
-    """Apply the steps of a view to the joined tables; the row of a global aggregate comes with the first epoch."""
-    if not joined.steps:
-        return rows
-    made = batch_view(rows.toDF(*joined.join_output.schema.names, WEIGHT), joined.steps)
-    made = made.limit(0) if is_empty else made
+def _batch_view(joined: JoinedStream, tables: Mapping[str, DataFrame], *, is_empty: bool) -> DataFrame:
+    """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch."""
+    left, right = (
+        _batch_view(side, tables, is_empty=is_empty) if isinstance(side, JoinedStream) else tables[side.name]
+        for side in (joined.left, joined.right)
+    )
+    made = batch_view(batch_join(joined, left, right), joined.steps)
+    return made.limit(0) if is_empty else made
+
+
+def _numbered(joined: JoinedStream, made: DataFrame) -> DataFrame:
+    """Return a view with its columns numbered; the weight is called `expected`."""
     named = [column_named(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)]
     return made.select(*named, F.col(WEIGHT).alias("expected"))
 
@@ -391,7 +423,7 @@ def _compare(
 
 def _has_rounded_columns(joined: JoinedStream) -> bool:
     """Say whether the view shows floats of an aggregate, in rows that a key tells apart."""
-    aggregates = [step for step in joined.steps if isinstance(step, AggregateStep)]
+    aggregates = [step for view in joined.views for step in view.steps if isinstance(step, AggregateStep)]
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
     return bool(aggregates) and has_floats and (bool(joined.output.primary_key) or not aggregates[-1].node.group_by)
 

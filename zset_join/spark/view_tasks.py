@@ -3,8 +3,8 @@
 They keep the law of `tasks`: committed state is read, files are written that nobody lists yet, and only notes make them count.
 
 `ClosingTask` takes the rows that Spark's expressions made of an answer. Rows that were different may be equal now, so what
-was an update may be nothing: the answer of a bucket is consolidated before it is written. An answer of more than
-`MOST_TIDY_ROWS` rows is written as it comes, retractions first; its sum is the same.
+was an update may be nothing: the answer of a bucket is consolidated before it is written or sent to a join. An answer of more
+than `MOST_TIDY_ROWS` rows goes on as it comes, retractions first; its sum is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
 from zset_join.errors import ZsetJoinError
-from zset_join.spark.deliveries import Delivery, ToOutput
+from zset_join.spark.deliveries import Delivery, ToAggregate
 from zset_join.spark.handover import Handover
 from zset_join.spark.layout import SlotLayout, as_type, collect_arrivals
 from zset_join.spark.locality import executor_name
@@ -46,6 +46,7 @@ class AggregateTask:
         layout: how its input travels.
         options: options of the operators.
         delivery: where the answer goes.
+        first_partition: partition of bucket 0.
     """
 
     context: StageContext
@@ -53,12 +54,13 @@ class AggregateTask:
     layout: SlotLayout
     options: OperatorOptions
     delivery: Delivery
+    first_partition: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the answer, and of this task's note behind those of the tasks before."""
         started = time.perf_counter()
         arrivals = collect_arrivals(batches, self.layout)
-        note = TaskNote(stage=self.context.stage, bucket=task_bucket(), executor=executor_name())
+        note = TaskNote(stage=self.context.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
         note.seconds["receive"] = time.perf_counter() - started
         delta = arrivals.deltas[0]
         note.rows_in[0] = note.applied[0] = len(delta)
@@ -109,6 +111,7 @@ class ClosingTask:
         chunk_rows: most rows in a piece of the answer.
         handover: where the notes of the function before the expressions are.
         delivery: where the answer goes.
+        first_partition: partition of bucket 0.
     """
 
     stage: str
@@ -116,14 +119,15 @@ class ClosingTask:
     chunk_rows: int
     handover: Handover
     delivery: Delivery
+    first_partition: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the rows, and of this task's note behind those of the tasks before."""
         started = time.perf_counter()
-        note = TaskNote(stage=self.stage, bucket=task_bucket(), executor=executor_name())
+        note = TaskNote(stage=self.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
         came = self._pieces(batches, note)
         try:
-            chunks = self._tidy(came) if isinstance(self.delivery, ToOutput) else came
+            chunks = came if isinstance(self.delivery, ToAggregate) else self._tidy(came)
             yield from self.delivery.deliver(merged(chunks, self.chunk_rows), note)
         except ZsetJoinError as error:
             refuse_in_note(note, error)

@@ -19,7 +19,8 @@ from zset_join.config import QueryOptions
 from zset_join.errors import OptionError
 from zset_join.sinks.sink import Sink
 from zset_join.spark.baseline import has_baseline, with_start
-from zset_join.spark.normalise import TaggedStream, tag
+from zset_join.spark.buffer_limit import limited_join
+from zset_join.spark.normalise import TaggedStreams, tag
 from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput
 from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
@@ -279,13 +280,12 @@ class JoinStreamWriter:
         runner.attach(query_id)
         return StoredQuery(self._joined, runner)
 
-    def _prepared(self) -> tuple[EpochRunner, TaggedStream, str]:
+    def _prepared(self) -> tuple[EpochRunner, TaggedStreams, str]:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._options)
         checkpoint_folder(options.checkpoint_location)
-        node = self._joined.node
-        names = [side.relation.name for side in node.sides]
-        options.buffer_limit.check_applies(is_append_only=node.is_append_only, left=names[0], right=names[1])
+        is_hybrid = options.hot_budget is not None
+        limited_join(self._joined.joins, options.buffer_limit, is_hybrid=is_hybrid)
         if self._output is None:
             raise OptionError(
                 "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
@@ -293,12 +293,13 @@ class JoinStreamWriter:
                 code="MISSING_OUTPUT",
             )
         encoded_schema(self._joined.arrow_schema, format_named("weight"))
-        session = self._joined.left.dataframe.sparkSession
-        warm_up(self._joined.node, [*aggregates_of(self._joined.steps)], is_hybrid=options.hot_budget is not None)
+        session = self._joined.session
+        for view in self._joined.views:
+            warm_up(view.node, [*aggregates_of(view.steps)], is_hybrid=is_hybrid)
         check_session(session)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
-        tagged = tag(self._joined.left, self._joined.right, self._joined.node, buckets)
+        tagged = tag(self._joined.joins, buckets)
         if options.dead_letter_path is None:
             quarantine = folder_below(options.checkpoint_location, "quarantine")
         else:

@@ -1,0 +1,255 @@
+"""Joins of joins, from several streams of files to the sum of what was emitted, in one query."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Collected, Source
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import left, right
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes, rescale
+from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+
+Run = Callable[..., JoinQuery]
+TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
+ROWS = pa.schema([("op", pa.string()), ("id", pa.int64()), ("k", pa.int64()), ("v", pa.string()), ("ts", pa.int64())])
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Callable[[str], Source]:
+    """Give a function that makes the source of rows op, id, k, v, ts of a name."""
+    return lambda name: Source(spark, tmp_path / name, ROWS)
+
+
+def upserts(source: Source, name: str, **more: Any) -> ChangeStream:
+    """Return the table of id, k and v; an update may move k, so that its rows are routed."""
+    rows = source.stream().withColumnsRenamed({"id": f"{name}_id", "v": f"{name}_v"})
+    return changes(
+        rows, name=name, keys=[f"{name}_id"], sequence_by="ts", apply_as_deletes="op = 'd'", except_column_list=["op", "ts"], **more
+    )  # fmt: skip
+
+
+def copies(source: Source, name: str) -> ChangeStream:
+    """Return the bag of k and v, with weights."""
+    rows = source.stream().select("k", F.col("v").alias(f"{name}_v"), F.when(F.col("op") == "d", -1).otherwise(1).alias("w"))
+    return changes(rows, name=name, weight_column="w")
+
+
+def histories(seed: int, epochs: int) -> Iterator[list[list[tuple[Any, ...]]]]:
+    """Yield, per epoch, the changes of two tables with keys and of one bag, all over few join keys."""
+    chance = random.Random(seed)
+    bag: list[tuple[Any, ...]] = []
+
+    def key() -> int | None:
+        return chance.choice((1, 2, 3, 4, None))
+
+    for epoch in range(epochs):
+        tables = [
+            [(chance.choice("iuud"), chance.randrange(8), key(), chance.choice("xy"), epoch) for _ in range(6)]
+            for _ in range(2)
+        ]
+        gone = chance.sample(bag, len(bag) // 3)
+        come = [(chance.choice((1, 2, 3, None)), chance.choice("xy")) for _ in range(4)]
+        for row in gone:
+            bag.remove(row)
+        bag += come
+        rows = [("i", None, *row, 0) for row in come] + [("d", None, *row, 0) for row in gone]
+        chance.shuffle(rows)
+        yield [*tables, rows]
+
+
+def emitted(view: JoinedStream, sink: Collected) -> DataFrame:
+    rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
+    return view.session.createDataFrame(rows, view.schema.add("_weight", "long"))
+
+
+def verified(query: JoinQuery, view: JoinedStream, sink: Collected) -> int:
+    """Return how many rows the view has, after comparing it with Spark's batch query of all inputs."""
+    report = query.verify(actual_df=emitted(view, sink))
+    assert report.equal, str(report)
+    return report.expected_rows
+
+
+@pytest.mark.parametrize("first", TYPES)
+def test_a_chain_of_three_joins_equals_sparks_batch_query(source: Callable[[str], Source], run: Run, first: str) -> None:
+    at = TYPES.index(first)
+    a, b, c, d = (source(name) for name in "abcd")
+    for one, other, bag in histories(seed=at, epochs=3):
+        a.add(*one), b.add(*other), c.add(*bag), d.add(*other[::-1])
+    view = upserts(a, "a").join(upserts(b, "b"), on="k", how=first)
+    view = view.join(copies(c, "c"), on="k", how=TYPES[(at + 1) % 6]).join(upserts(d, "d"), on="k", how=TYPES[(at + 3) % 6])
+    sink = Collected()
+
+    query = run(view, sink, buckets=2)
+
+    assert verified(query, view, sink) > 0
+    assert len(sink.epochs) == 3
+
+
+def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source], run: Run) -> None:
+    a, b, c = (source(name) for name in "abc")
+    for one, other, bag in histories(seed=11, epochs=2):
+        a.add(*one), b.add(*other), c.add(*bag)
+    own = upserts(a, "a")
+    lefts = own.join(upserts(b, "b"), on="k", how="full").withColumn("n", F.length("a_v") + 1)
+    rights = copies(c, "c").join(own.alias("again"), on="k", how="left").select("k", "c_v", F.col("a_v").alias("v2"))
+    view = lefts.join(rights, on="k", how="full", condition=left("a_v") <= right("v2"))
+    sink = Collected()
+
+    query = run(view, sink, buckets=3)
+
+    assert verified(query, view, sink) > 0
+    assert list(query.recentProgress[0]["join"]["rows_in"]) == ["a", "b", "c", "again"]
+    assert {"joins", "state"} <= set(query.recentProgress[0]["join"])
+
+
+def test_an_aggregate_is_joined_and_survives_a_killed_worker_a_lost_answer_and_a_lost_host(
+    source: Callable[[str], Source], run: Run, tmp_path: Path
+) -> None:
+    a, b, c = (source(name) for name in "abc")
+    for one, other, bag in histories(seed=5, epochs=4):
+        a.add(*one), b.add(*other), c.add(*bag)
+    killed, sink = tmp_path / "killed", Collected()
+
+    @F.udf("long")
+    def dying(number: int) -> int:
+        if number and (tmp_path / "checkpoint/zset/commits" / f"{0:020d}.json").exists() and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    totals = upserts(a, "a").join(upserts(b, "b"), on="k", how="left").groupBy("k").agg(ZF.count().alias("n"), ZF.max("b_v"))
+    view = totals.withColumn("n", dying("n")).where("n > 0").join(copies(c, "c"), on="k", how="full", null_safe=True)
+    view = view.groupBy("c_v").agg(ZF.count().alias("pairs"), F.sum("n").alias("sum"))
+    with pytest.raises(Exception, match="worker"):
+        run(view, sink, buckets=2, snapshotAfterBytes=1)
+    sink.fails_in = 2
+    with pytest.raises(Exception, match="the output failed in epoch 2"):
+        run(view, sink, snapshotAfterBytes=1)
+    [part.unlink() for part in (tmp_path / "checkpoint/zset/delta").glob("*/*2-*")]
+    sink.fails_in = -1
+
+    query = run(view, sink, snapshotAfterBytes=1, localStateDir=str(tmp_path / "another host"))
+
+    assert killed.exists()
+    assert verified(query, view, sink) > 0
+    assert {path.name[:-2] for path in (tmp_path / "checkpoint/zset/log").iterdir()} == {
+        "join", "route-left", "route-right", "aggregate-1", "join-2", "aggregate-3",
+    }  # fmt: skip
+
+
+def test_bad_rows_of_any_stream_of_a_chain_are_put_aside_in_one_table(
+    spark: SparkSession, source: Callable[[str], Source], run: Run, tmp_path: Path
+) -> None:
+    a, b, c = (source(name) for name in "abc")
+    a.add(("i", 1, 1, "x", 1), ("i", None, 1, "x", 1))
+    b.add(("i", 1, 1, "y", 1))
+    c.add(("i", 1, 1, "z", 1), ("d", 9, 9, "z", 1))
+    view = upserts(a, "a").join(upserts(b, "b"), on="k").join(copies(c, "c"), on="k")
+    sink = Collected()
+
+    query = run(view, sink, onBadInput="quarantine", buckets=2)
+
+    assert sink.total() == {(1, 1, "x", 1, "y", "z"): 1}
+    assert query.lastProgress["join"]["quarantined"] == {"a": 1, "b": 0, "c": 1}
+    assert query.lastProgress["numInputRows"] == 5  # every source is read once
+    table = spark.read.parquet(str(tmp_path / "checkpoint/quarantine"))
+    assert sorted(tuple(row) for row in table.select("stream", "code", "a.a_id", "c.k").collect()) == [
+        ("a", "NULL_PRIMARY_KEY", None, None),
+        ("c", "ABSENT_ROW", None, 9),
+    ]
+
+
+def test_a_chain_starts_from_baselines_and_gets_another_number_of_buckets(
+    spark: SparkSession, source: Callable[[str], Source], run: Run, tmp_path: Path
+) -> None:
+    a, b, c = (source(name) for name in "abc")
+    a.add(("i", 1, 1, "x", 1)), b.add(("i", 2, 1, "y", 1)), c.add(("u", 3, 2, "new", 5))
+    at_first = spark.createDataFrame([(3, 1, "old", 1), (4, None, "none", 1)], "c_id long, k long, c_v string, ts long")
+
+    def view() -> JoinedStream:
+        both = upserts(a, "a").join(upserts(b, "b"), on="k", how="full")
+        return both.join(upserts(c, "c", baseline=at_first), on="k", how="right")
+
+    sink = Collected()
+    run(view(), sink, buckets=2)
+    assert sink.total() == {(2, None, None, None, None, 3, "new"): 1, (None, None, None, None, None, 4, "none"): 1}
+
+    rescale(tmp_path / "checkpoint", buckets=3, session=spark, local_state_dir=str(tmp_path / "local"))
+    a.add(("u", 1, 2, "x", 2)), c.add(("u", 4, 2, "some", 6))
+    query = run(view(), sink, buckets=3)
+
+    assert sink.total() == {(2, 1, "x", None, None, 3, "new"): 1, (2, 1, "x", None, None, 4, "some"): 1}
+    assert query.verify(actual_df=emitted(view(), sink)).equal
+
+
+@pytest.fixture
+def streams(source: Callable[[str], Source]) -> list[ChangeStream]:
+    """Give three streams with a key each."""
+    return [upserts(source(name), name) for name in "abc"]
+
+
+def test_the_key_of_a_chain_follows_from_the_keys_of_its_inputs(streams: list[ChangeStream]) -> None:
+    a, b, c = streams
+    by_key = b.join(a, on=[("b_id", "a_id")], how="full")  # each side unique: NULL on either
+
+    assert a.join(b, on="k").join(c, on="k").output.primary_key == ("a_id", "b_id", "c_id")
+    assert a.join(b, on="k", how="left").join(c, on="k", how="left_anti").output.primary_key == ("a_id", "b_id")
+    assert a.join(b, on="k").join(c, on=[("a_id", "c_id")], how="left").output.primary_key == ("a_id", "b_id")
+    assert a.join(b, on="k").groupBy("b_id").count().join(c, on=[("b_id", "c_id")]).output.primary_key == ("b_id",)
+    assert by_key.join(c, on=[("b_id", "c_id")], how="full").output.primary_key == ("b_id", "a_id", "c_id")
+    assert a.join(b, on="k").select("k").join(c, on="k").output.primary_key == ()
+    assert a.join(b, on="k").join(c.join(a.alias("d"), on="k"), on="k", how="full").output.primary_key == ()
+
+
+def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[ChangeStream]) -> None:
+    a, b, c = streams
+
+    lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").explanation(buckets=4).splitlines()
+
+    assert lines[:4] == [
+        "Join left on k = k",
+        '  remembers: all live rows of "a_inner_b", live rows with a complete key of "c"; in 4 buckets by join key',
+        "├─ key: a_id, b_id",
+        "│  Where (a_v = 'x')",
+    ]
+    assert "│  └─ Join inner on k = k" in lines
+    assert lines[-1] == '   └─ Input "c" upsert keys=[c_id] sequence_by=[__sequence_0] columns=[c_id, k, c_v]'
+
+
+WRONG: dict[str, tuple[Callable[..., Any], str]] = {
+    "stream twice": (lambda a, b, _: a.join(b, on="k").join(a, on="k"), 'alias\\("another name"\\)'),
+    "alias of nothing": (lambda a, *_: a.alias(""), "name=''"),
+    "unknown key": (lambda a, b, c: a.join(b, on="k").join(c, on=[("x", "k")]), r"\['x'\], which \"a_inner_b\" does not have"),
+    "no key": (lambda a, b, c: a.join(b, on="k").join(c), "names no key column"),
+    "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.dataframe, on="k"), "got DataFrame"),
+    "names": (lambda a, b, c: a.join(b, on=[("k", "k")]).join(c, on=[("k", "k")]), "would have the columns"),
+}
+
+
+@pytest.mark.parametrize(("make", "complaint"), WRONG.values(), ids=WRONG.keys())
+def test_a_chain_that_cannot_run_is_refused_when_it_is_written(
+    streams: list[ChangeStream], make: Callable[..., Any], complaint: str
+) -> None:
+    with pytest.raises(PlanError, match=complaint):
+        make(*streams)
+
+
+def test_a_limit_for_one_append_only_join_is_refused_where_there_are_two(source: Callable[[str], Source], run: Run) -> None:
+    a, b, c, d = (appends(source(name).stream().select("k", F.col("v").alias(name)), name=name) for name in "abcd")
+    view = a.join(b, on="k").join(c.join(d, on="k"), on="k")
+
+    with pytest.raises(OptionError, match="Set join_max_buffered_bytes=0"):
+        run(view, Collected())
+    with pytest.raises(OptionError, match="works for a join alone"):
+        run(a.join(b, on="k").join(c, on="k"), Collected(), join_buffer_policy="evict_oldest", join_max_buffered_bytes=10_000)
