@@ -10,6 +10,7 @@ strings, nested values.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from property_tests.shapes import (
     AGGREGATE_PAYLOADS,
+    BUDGETS,
     KEY_SHAPES,
     Change,
     KeyShape,
@@ -128,6 +130,7 @@ def build_aggregate(spec: AggregateSpec, *, on_bad_input: str = "error", directo
         chunk_rows=spec.knobs.chunk_rows,
         hash_bits=spec.knobs.hash_bits,
         directory=directory,
+        **(spec.knobs.hybrid_options("default_hash_table") if spec.group_by and directory is None else {}),
     )
 
 
@@ -171,7 +174,8 @@ def make_aggregate_spec(
     for _ in range(pick((1, 2, 3, 4))):
         choices.append(_pick_choice(pick, relation.schema, knows_values=knows_values))
     group_by = () if is_global else relation.join_key
-    return AggregateSpec(relation, group_by, tuple(choices), shape, payload=payload, id_type=id_type, knobs=make_knobs(pick))
+    knobs = dataclasses.replace(make_knobs(pick), budget=pick((None, None, None, *BUDGETS)))
+    return AggregateSpec(relation, group_by, tuple(choices), shape, payload=payload, id_type=id_type, knobs=knobs)
 
 
 def _pick_choice(pick: Pick, schema: pa.Schema, *, knows_values: bool) -> Choice:

@@ -1,6 +1,6 @@
 """Planted bugs of hybrid state: rows that are lost, found twice or outdated between memory and disk.
 
-Each is a `HashJoin` with one piece of its hybrid state spoiled; without a budget it is a sound join.
+Each is a `HashJoin` or an `Aggregate` with one piece of its hybrid state spoiled; without a budget it is a sound one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from property_tests.aggregate_shapes import aggregate_specs, build_aggregate
 from property_tests.mutants import Mutant
-from property_tests.registry import build_hash_join, hash_join_live_rows, registered_join
+from property_tests.registry import Registered, build_hash_join, hash_join_live_rows, registered_join
 from property_tests.shapes import Mode
+from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.protocol import Operator
 from zset_join.state.cold_side import ColdSide
 from zset_join.state.hybrid_state import HybridState
@@ -87,6 +89,46 @@ def _never_spills(hybrid: HybridState) -> None:
     hybrid._spill_down = lambda: None  # type: ignore[method-assign]
 
 
+@dataclass(frozen=True)
+class _BuildSpoiledGroups:
+    """Build an `Aggregate` and, where it has a budget, spoil its hybrid groups."""
+
+    spoil: Callable[[HybridGroups], None]
+
+    def __call__(self, spec: Any, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
+        aggregate = build_aggregate(spec, on_bad_input=on_bad_input, directory=directory)
+        hybrid = aggregate._input.hybrid
+        if hybrid is not None:
+            self.spoil(hybrid)
+        return aggregate
+
+
+def _fetches_no_groups(hybrid: HybridGroups) -> None:
+    hybrid.fetch = _nothing  # type: ignore[method-assign]
+
+
+def _leaves_groups_on_disk(hybrid: HybridGroups) -> None:
+    hybrid._cold.take = _nothing  # type: ignore[method-assign]
+
+
+def _leaves_groups_in_memory(hybrid: HybridGroups) -> None:
+    hybrid._tables.remove = _nothing  # type: ignore[method-assign]
+
+
+def _forgets_values(hybrid: HybridGroups) -> None:
+    insert = hybrid._tables.insert
+    hybrid._tables.insert = lambda number, rows: insert(number, rows.slice(0, 0) if number else rows)  # type: ignore[method-assign]
+
+
+def _keeps_all_groups(hybrid: HybridGroups) -> None:
+    hybrid._spill_down = lambda: None  # type: ignore[method-assign]
+
+
+def _group_mutant(name: str, story: str, spoil: Callable[[HybridGroups], None]) -> Mutant:
+    specs = aggregate_specs("changelog", key_shapes=_BUSY)
+    return Mutant(name, story, _LAW, Registered("spoiled groups", specs, _BuildSpoiledGroups(spoil), hash_join_live_rows))
+
+
 def _mutant(
     name: str,
     story: str,
@@ -119,4 +161,9 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         ("changelog", "changelog"),
     ),
     _mutant("never_spills", "the budget is not kept", _never_spills),
+    _group_mutant("fetches_no_groups", "a group on disk is begun anew in memory", _fetches_no_groups),
+    _group_mutant("leaves_groups_on_disk", "a fetched group stays on disk and comes back twice", _leaves_groups_on_disk),
+    _group_mutant("leaves_groups_in_memory", "a spilled group stays in memory too", _leaves_groups_in_memory),
+    _group_mutant("forgets_values", "a group comes back without its values", _forgets_values),
+    _group_mutant("keeps_all_groups", "the budget of groups is not kept", _keeps_all_groups),
 )

@@ -254,7 +254,7 @@ class Knobs:
         offset: rows in front of every delta's slice of its record batch.
         one_delta: whether `absorb` gets the very objects that `answer` got, or equal ones.
         compacting: whether the state is compacted after every epoch.
-        budget: option and value of a hybrid join, None for one in memory.
+        budget: option and value of hybrid state, None for state in memory.
     """
 
     hash_bits: int = 32
@@ -266,9 +266,9 @@ class Knobs:
     compacting: bool = False
     budget: tuple[str, int] | None = None
 
-    def hybrid_options(self) -> dict[str, Any]:
-        """Return the options that make a join hybrid, where it has a budget."""
-        return {} if self.budget is None else {"default_hash_join": "hybrid", self.budget[0]: self.budget[1]}
+    def hybrid_options(self, option: str = "default_hash_join") -> dict[str, Any]:
+        """Return the options that make the state of an operator hybrid, where it has a budget."""
+        return {} if self.budget is None else {option: "hybrid", self.budget[0]: self.budget[1]}
 
 
 def watermark_of(knobs: Knobs, epoch: int) -> int | None:

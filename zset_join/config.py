@@ -178,34 +178,41 @@ class HotBudget:
 
     @classmethod
     def of(
-        cls, default_hash_join: Any, max_hot_keys: Any = None, max_hot_bytes: Any = None, cold_directory: Any = None
+        cls,
+        kind: Any,
+        max_hot_keys: Any = None,
+        max_hot_bytes: Any = None,
+        cold_directory: Any = None,
+        *,
+        option: str = "default_hash_join",
     ) -> Self | None:
-        """Check a budget as it was given; None for a join in memory, which has none.
+        """Check a budget as it was given; None for state in memory, which has none.
 
         Args:
-            default_hash_join: one of `HashJoinKind`.
+            kind: one of `HashJoinKind`.
             max_hot_keys: a number of rows.
             max_hot_bytes: a number of bytes.
             cold_directory: where cold rows are to lie, if not at the default place.
+            option: the option that the kind was given with, for messages.
 
         Raises:
-            OptionError: a value that is not allowed, a budget without a hybrid join, or a hybrid join without a budget.
+            OptionError: a value that is not allowed, a budget without hybrid state, or hybrid state without a budget.
 
         >>> HotBudget.of("hybrid", max_hot_bytes="1000000")
         HotBudget(max_hot_keys=None, max_hot_bytes=1000000)
         """
-        kind = str(default_hash_join).lower()
-        if kind not in get_args(HashJoinKind):
-            raise _refused("default_hash_join", default_hash_join, '"memory" or "hybrid"')
+        chosen = str(kind).lower()
+        if chosen not in get_args(HashJoinKind):
+            raise _refused(option, kind, '"memory" or "hybrid"')
         given = {"max_hot_keys": max_hot_keys, "max_hot_bytes": max_hot_bytes}
         limits = {name: None if value is None else _whole(name, value, 0, 2**62) for name, value in given.items()}
-        if kind == "hybrid":
+        if chosen == "hybrid":
             if limits == {"max_hot_keys": None, "max_hot_bytes": None}:
-                raise _refused("default_hash_join", default_hash_join, "max_hot_bytes, max_hot_keys or both beside it")
+                raise _refused(option, kind, "max_hot_bytes, max_hot_keys or both beside it")
             return cls(**limits)
         for name, value in {**given, "cold_directory": cold_directory}.items():
             if value is not None:
-                raise _refused(name, value, 'it with default_hash_join="hybrid" only: a join in memory has no budget')
+                raise _refused(name, value, f'it with {option}="hybrid" only: state in memory has no budget')
         return None
 
     def check_no_limit(self, limit: BufferLimit) -> None:

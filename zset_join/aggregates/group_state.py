@@ -142,6 +142,26 @@ class GroupState:
         """Return the number of groups that have rows."""
         return int(self._arena.header[s.H_LIVE_ROWS])
 
+    @property
+    def records(self) -> object:
+        """Return what the numbers of records are of; another object when they have changed."""
+        return self._arena
+
+    @property
+    def first_record(self) -> int:
+        """Return the address of the first record; moves when the state grows."""
+        return int(self._view[s.ROWS])
+
+    @property
+    def record_bytes(self) -> int:
+        """Return the bytes of a record."""
+        return self._layout.stride
+
+    @property
+    def heap_used(self) -> int:
+        """Return the bytes of the heap that groups take."""
+        return int(self._arena.header[s.H_HEAP_USED])
+
     # ---------------------------------------------------------------- reading
 
     def load(self, rows: pa.RecordBatch, count: int) -> Lines:

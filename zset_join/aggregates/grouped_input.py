@@ -19,22 +19,22 @@ import pyarrow as pa
 
 from zset_join.aggregates.accumulation import Accumulation, counted_at
 from zset_join.aggregates.group_state import GroupState
+from zset_join.aggregates.group_tables import GroupTables, parts_of, weights_of
+from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.aggregates.lines import Int64s, Lines
-from zset_join.aggregates.multisets import ValuesOf
-from zset_join.aggregates.preaggregation import PARTIAL_WEIGHT, partial_relation
+from zset_join.aggregates.preaggregation import partial_relation
 from zset_join.aggregates.rejected_changes import RejectedChanges
+from zset_join.config import HotBudget
 from zset_join.errors import BadInputError
 from zset_join.kernels import changes as ch
 from zset_join.kernels.aggregate_groups import add_rows, resolve_rows
 from zset_join.row_conversion import conform
 from zset_join.tick import Tick
-from zset_join.zset import ZSet, single_batch
+from zset_join.zset import ZSet
 
 __all__ = ["GroupedInput", "PreparedGroups", "groups_at"]
 
 _EPOCH_METADATA = b"zset_join.absorbed_epoch"
-_GROUPS, _VALUES = "groups", "values"
-_SNAPSHOT_ROWS = 1 << 16
 
 
 @dataclass(slots=True)
@@ -45,6 +45,7 @@ class PreparedGroups:
         lines: the touched groups before and after.
         rejected: the rows that were left out.
         rejected_rows: how many.
+        rows: the rows, rejected ones included.
         contradiction: an entry that has lost its last row but still has a sum, or -1.
     """
 
@@ -52,6 +53,7 @@ class PreparedGroups:
     rejected: RejectedChanges
     rejected_rows: int
     contradiction: int
+    rows: pa.RecordBatch
 
 
 class GroupedInput:
@@ -64,6 +66,8 @@ class GroupedInput:
         hash_bits: 32, or fewer to force collisions.
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
+        budget: how much may be in memory, and the rest on disk; None for everything.
+        cold_directory: where the rest lies; None for the temporary files of the host.
     """
 
     def __init__(
@@ -75,6 +79,8 @@ class GroupedInput:
         hash_bits: int,
         directory: str | None,
         name: str,
+        budget: HotBudget | None = None,
+        cold_directory: str | None = None,
     ) -> None:
         self.relation = accumulation.relation
         self._preaggregated = preaggregated
@@ -89,6 +95,8 @@ class GroupedInput:
             directory=directory,
             name=name,
         )
+        self._tables = GroupTables(self.state, accumulation)
+        self.hybrid = None if budget is None else HybridGroups(self.state, self._tables, budget, cold_directory)
         if preaggregated:
             self.relation = partial_relation(self.relation, group_by, accumulation.accumulators)
 
@@ -98,6 +106,8 @@ class GroupedInput:
         """Say what a delta changes. Cost: the rows of the delta."""
         count = len(delta)
         rows = conform(delta.rows, self.relation)
+        if self.hybrid is not None:
+            self.hybrid.fetch(rows, count)
         weights = np.require(delta.weights, np.int64, ["C", "W"])
         status = np.full(count, ch.OK, np.int8)
         if self._preaggregated:
@@ -112,14 +122,14 @@ class GroupedInput:
             lines.reset()
             self._add(lines, rows, weights)
         rejected_rows = int((status > ch.LAST_HARMLESS).sum()) if status.any() else 0
-        return PreparedGroups(lines, RejectedChanges(delta, status), rejected_rows, self._contradiction(lines))
+        return PreparedGroups(lines, RejectedChanges(delta, status), rejected_rows, self._contradiction(lines), rows)
 
     def _prepare_partial(self, delta: ZSet, rows: pa.RecordBatch, weights: Int64s, status: Any) -> PreparedGroups:
         """Add partial lines; one that leaves its group with less than nothing is refused with all lines of that group."""
         if len(delta) and (weights != 1).any():
             status[weights != 1] = ch.ABSENT_ROW
         lines = self.state.load(rows, len(delta))
-        add_rows(lines.count, lines.entry_of, _weights_of(rows), lines.line_words, lines.after_address)
+        add_rows(lines.count, lines.entry_of, weights_of(rows), lines.line_words, lines.after_address)
         below = lines.after[:, 0] < 0
         for one in self._accumulation.accumulators:
             one.merge(lines, [rows.column(field.name) for field in one.columns()])
@@ -127,7 +137,7 @@ class GroupedInput:
             below |= (counted < 0) | (lines.after[:, 0] < counted)
         status[below[lines.entry_of[: lines.count]]] = ch.ABSENT_ROW
         rejected_rows = int((status != ch.OK).sum())
-        return PreparedGroups(lines, RejectedChanges(delta, status), rejected_rows, self._contradiction(lines))
+        return PreparedGroups(lines, RejectedChanges(delta, status), rejected_rows, self._contradiction(lines), rows)
 
     def _add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
         suspicious = bool(add_rows(lines.count, lines.entry_of, weights, lines.line_words, lines.after_address))
@@ -174,66 +184,47 @@ class GroupedInput:
         self.state.begin()
         if prepared is not None:
             self.state.store(prepared.lines)
+            if self.hybrid is not None:
+                self.hybrid.settle(prepared.rows, prepared.rows.num_rows)
         self.state.end(epoch)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the groups, and the values of every multiset, as tables with the key columns in front."""
+        tables = [[table] for table in self._tables.written(*self.state.live_lines())]
+        for batches in [] if self.hybrid is None else self.hybrid.written():
+            for parts, batch in zip(tables, batches, strict=True):
+                parts.append(pa.Table.from_batches([batch]))
         epoch = self.state.absorbed_epoch
-        refs, lines = self.state.live_lines()
-        heap = self.state.heap_address
-        columns = [*self._keys(refs), pa.array(np.ascontiguousarray(lines[:, 0]))]
-        fields = [*self.state.schema, pa.field(PARTIAL_WEIGHT, pa.int64())]
-        for one in self._accumulation.accumulators:
-            columns += one.write(lines, heap)
-            fields += one.columns()
-        tables = {_GROUPS: groups_at(pa.table(columns, schema=pa.schema(fields)), epoch=epoch)}
-        for number, one in enumerate(self._accumulation.accumulators):
-            if isinstance(one, ValuesOf):
-                total = int(lines[:, one.distinct_at].sum())
-                owners, values, copies = one.write_values(refs, self.state.state_place(one.at), total, heap)
-                fields = [*self.state.schema, *one.value_columns(), pa.field(PARTIAL_WEIGHT, pa.int64())]
-                columns = [*self._keys(owners), *values, pa.array(copies)]
-                tables[f"{_VALUES}_{number}"] = groups_at(pa.table(columns, schema=pa.schema(fields)), epoch=epoch)
-        return tables
-
-    def _keys(self, refs: Int64s) -> list[pa.ChunkedArray]:
-        parts = [self.state.gather_keys(refs[at : at + _SNAPSHOT_ROWS]) for at in range(0, len(refs), _SNAPSHOT_ROWS)]
-        schema = self.state.schema
-        return [pa.chunked_array([part[at] for part in parts], schema.field(at).type) for at in range(len(schema))]
+        return {
+            name: groups_at(pa.concat_tables(parts), epoch=epoch)
+            for name, parts in zip(self._tables.names, tables, strict=True)
+        }
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self.state.clear()
         self.state.begin()
-        for number, batch in self._parts(tables):
-            lines = self.state.load(batch, batch.num_rows)
-            weights = _weights_of(batch)
-            if number < 0:
-                add_rows(lines.count, lines.entry_of, weights, lines.line_words, lines.after_address)
-            for at, one in enumerate(self._accumulation.accumulators):
-                if number < 0:
-                    one.merge(lines, [batch.column(field.name) for field in one.columns()])
-                elif at == number and isinstance(one, ValuesOf):
-                    one.add_values(lines, [batch.column(field.name) for field in one.value_columns()], weights)
-            self.state.store(lines)
-        metadata = tables[_GROUPS].schema.metadata or {}
+        ordered = [tables[name] for name in self._tables.names]
+        if self.hybrid is not None:
+            self.hybrid.restore(ordered)
+        else:
+            for number, table in enumerate(ordered):
+                for part in parts_of(table):
+                    self._tables.insert(number, part)
+        metadata = ordered[0].schema.metadata or {}
         self.state.end(int(metadata.get(_EPOCH_METADATA, b"-1")))
 
-    def _parts(self, tables: Mapping[str, pa.Table]) -> list[tuple[int, pa.RecordBatch]]:
-        parts: list[tuple[int, pa.RecordBatch]] = []
-        for number in range(-1, len(self._accumulation.accumulators)):
-            name = _GROUPS if number < 0 else f"{_VALUES}_{number}"
-            if name in tables:
-                table = tables[name]
-                begins = range(0, table.num_rows, _SNAPSHOT_ROWS)
-                parts.extend((number, single_batch(table.slice(begin, _SNAPSHOT_ROWS))) for begin in begins)
-        return parts
+    def resident_bytes(self) -> int:
+        """Return the bytes of the state in memory and of the working arrays."""
+        return self.state.resident_bytes() + (0 if self.hybrid is None else self.hybrid.resident_bytes())
+
+    def close(self) -> None:
+        """Let go of memory and files."""
+        if self.hybrid is not None:
+            self.hybrid.close()
+        self.state.close()
 
 
 def groups_at(table: pa.Table, *, epoch: int) -> pa.Table:
     """Return rows out of several snapshots of one aggregate as a table of a snapshot that stands at an epoch."""
     return table.replace_schema_metadata({_EPOCH_METADATA: str(epoch).encode()})
-
-
-def _weights_of(rows: pa.RecordBatch) -> Int64s:
-    return np.require(rows.column(PARTIAL_WEIGHT).to_numpy(zero_copy_only=False), np.int64, ["C", "W"])

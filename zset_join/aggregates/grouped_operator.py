@@ -14,7 +14,8 @@ from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.grouped_input import GroupedInput, PreparedGroups
 from zset_join.aggregates.grouped_output import GroupedOutput
 from zset_join.aggregates.rejected_changes import describe_rejection, rejection_table
-from zset_join.errors import StateError
+from zset_join.config import HotBudget
+from zset_join.errors import OptionError, StateError
 from zset_join.relation import Relation
 from zset_join.state.rejected_rows import no_rejections
 from zset_join.tick import Tick
@@ -35,6 +36,11 @@ class GroupedOperator:
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
+        budget: how much of the state may be in memory; None for all of it.
+        cold_directory: where the rest lies; None for the temporary files of the host.
+
+    Raises:
+        OptionError: a budget where there is nothing to spill, or together with a directory.
     """
 
     def __init__(
@@ -48,12 +54,34 @@ class GroupedOperator:
         chunk_rows: int,
         hash_bits: int,
         directory: str | None,
+        budget: HotBudget | None = None,
+        cold_directory: str | None = None,
     ) -> None:
+        if budget is not None and (not group_by or directory is not None):
+            why = (
+                "the one group of all rows cannot be on disk in part"
+                if not group_by
+                else "what is on disk ends with its process"
+            )
+            raise OptionError(
+                f'default_hash_table="hybrid" with group_by={list(group_by)} and directory={directory!r}: {why}. Leave it out'
+                f"{', or group by a column' if not group_by else ', or leave directory out'}.",
+                code="OPTION_VALUE",
+                option="default_hash_table",
+                value="hybrid",
+            )
         self.group_by = group_by
         self.output = output
         self.on_bad_input = on_bad_input
         self._input = GroupedInput(
-            accumulation, group_by, preaggregated=preaggregated, hash_bits=hash_bits, directory=directory, name="groups"
+            accumulation,
+            group_by,
+            preaggregated=preaggregated,
+            hash_bits=hash_bits,
+            directory=directory,
+            name="groups",
+            budget=budget,
+            cold_directory=cold_directory,
         )
         self.inputs: tuple[Relation, ...] = (self._input.relation,)
         self._output = GroupedOutput(self._input.state, accumulation.results(), output.schema, chunk_rows)
@@ -117,7 +145,7 @@ class GroupedOperator:
 
     def resident_bytes(self) -> int:
         """Return the bytes of the state and of the working arrays."""
-        return self._input.state.resident_bytes()
+        return self._input.resident_bytes()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the groups as table `groups`, and each multiset as a table `values_<n>`."""
@@ -130,7 +158,9 @@ class GroupedOperator:
 
     def statistics(self) -> dict[str, int]:
         """Return counts: groups, state bytes, rows that were rejected so far."""
-        return {**self._totals, "groups": self._input.state.groups, "groups_bytes": self.resident_bytes()}
+        hybrid = {} if self._input.hybrid is None else self._input.hybrid.statistics()
+        groups = self._input.state.groups + hybrid.get("cold_groups", 0)
+        return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes(), **hybrid}
 
     def is_current(self) -> bool:
         """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
@@ -143,7 +173,7 @@ class GroupedOperator:
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
-        self._input.state.close()
+        self._input.close()
 
     # ---------------------------------------------------------------- one epoch
 

@@ -30,6 +30,7 @@ from zset_join.aggregates.accumulation import Accumulation
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.grouped_operator import GroupedOperator
 from zset_join.aggregates.grouped_output import check_grouping
+from zset_join.config import HotBudget
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
 
@@ -49,9 +50,14 @@ class Aggregate(GroupedOperator):
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
+        default_hash_table: `memory` keeps all groups in memory; `hybrid` the busy ones, and the rest on disk.
+        max_hot_keys: groups of a hybrid table in memory; None for no limit.
+        max_hot_bytes: bytes of a hybrid table in memory; None for no limit.
+        cold_directory: where a hybrid table keeps cold groups; default: among the host's temporary files.
 
     Raises:
         PlanError: columns or types that cannot be grouped or aggregated.
+        OptionError: an option that is not allowed, or a hybrid table that cannot be one.
         StateError: the directory holds something else.
 
     >>> from zset_join import Tick, ZSet
@@ -74,7 +80,12 @@ class Aggregate(GroupedOperator):
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
         directory: str | None = None,
+        default_hash_table: str = "memory",
+        max_hot_keys: int | None = None,
+        max_hot_bytes: int | None = None,
+        cold_directory: str | None = None,
     ) -> None:
+        budget = HotBudget.of(default_hash_table, max_hot_keys, max_hot_bytes, cold_directory, option="default_hash_table")
         keys = check_grouping(relation, group_by, calls, on_bad_input, chunk_rows, hash_bits)
         self.calls = tuple(calls)
         accumulation = Accumulation(relation, calls)
@@ -100,4 +111,6 @@ class Aggregate(GroupedOperator):
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
             directory=directory,
+            budget=budget,
+            cold_directory=cold_directory,
         )

@@ -1,0 +1,147 @@
+"""Groups with a budget: the same answers, groups that go to disk and come back as they were, and an honest full disk."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Change, Epochs, delete, delta_of, insert
+from zset_join.aggregates import AggregateCall
+from zset_join.errors import OptionError, ResourceError
+from zset_join.operators.aggregate import Aggregate
+from zset_join.operators.distinct import Distinct
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+
+A_LONG_SHOP, A_LONG_NOTE = "a shop with more than twelve bytes", "a note with more than twelve bytes"
+SALES = Relation(
+    name="sales", schema=pa.schema({"shop": pa.string(), "price": pa.float64(), "note": pa.string()}), mode="changelog"
+)
+CALLS = [
+    AggregateCall("count"),
+    AggregateCall("sum", "price"),
+    AggregateCall("max", "note"),
+    AggregateCall("collect_list", "price"),
+]
+STORY: list[list[Change]] = [
+    insert((A_LONG_SHOP, 1.5, "x"), ("B", 1e300, A_LONG_NOTE), (None, math.inf, None)),
+    insert((A_LONG_SHOP, -0.0, A_LONG_NOTE), ("B", 0.25, "x")),
+    [*delete(("B", 1e300, A_LONG_NOTE)), *insert(("C", 2.0, "c"))],
+    [*delete((None, math.inf, None)), *delete((A_LONG_SHOP, 1.5, "x"))],
+    insert((None, 3.0, "again"), ("B", 0.25, "x"), (A_LONG_SHOP, 1.5, "x")),
+]
+
+
+def hybrid(**options: Any) -> Aggregate:
+    """Return totals per shop with no group in memory between epochs, unless options say otherwise."""
+    return Aggregate(SALES, ["shop"], CALLS, **{"default_hash_table": "hybrid", "max_hot_bytes": 0, **options})
+
+
+@pytest.mark.parametrize("budget", [{"max_hot_bytes": 0}, {"max_hot_bytes": None, "max_hot_keys": 2}])
+def test_answers_and_snapshots_are_those_of_groups_in_memory(budget: dict[str, Any]) -> None:
+    spilling = hybrid(**budget)
+    in_memory, on_disk = Epochs(Aggregate(SALES, ["shop"], CALLS)), Epochs(spilling)
+
+    answers = [(in_memory.feed(changes), on_disk.feed(changes)) for changes in STORY]
+
+    assert [found for _, found in answers] == [wanted for wanted, _ in answers]
+    assert spilling.statistics()["hot_groups"] <= 2
+    assert spilling.statistics()["groups"] == 4
+    assert spilling.statistics()["fetched_groups"] > 0
+    tables = {name: sorted(map(repr, table.to_pylist())) for name, table in spilling.snapshot().items()}
+    again = hybrid()
+    again.restore(spilling.snapshot())
+    assert again.statistics()["hot_groups"] == 0
+    assert {name: sorted(map(repr, table.to_pylist())) for name, table in again.snapshot().items()} == tables
+
+
+def test_a_distinct_row_comes_and_goes_once() -> None:
+    rows = Epochs(Distinct(SALES, default_hash_table="hybrid", max_hot_keys=1))
+
+    assert rows.feed(insert(("A", 1.0, A_LONG_NOTE), ("B", 2.0, None))) == [
+        (("A", 1.0, A_LONG_NOTE), 1),
+        (("B", 2.0, None), 1),
+    ]
+    assert rows.feed(insert(("A", 1.0, A_LONG_NOTE), ("B", 2.0, None))) == []
+    assert rows.feed(delete(("A", 1.0, A_LONG_NOTE), ("B", 2.0, None))) == []
+    assert rows.feed(delete(("A", 1.0, A_LONG_NOTE))) == [(("A", 1.0, A_LONG_NOTE), -1)]
+
+
+def test_a_busy_group_stays_in_memory() -> None:
+    totals = hybrid(max_hot_bytes=None, max_hot_keys=8)
+    epochs = Epochs(totals)
+
+    for number in range(20):
+        epochs.feed(insert(("busy", 1.0, None), (f"once {number}", 1.0, None)))
+
+    assert totals.statistics()["fetched_groups"] == 0
+    assert totals.statistics()["cold_groups"] >= 12
+
+
+def test_the_smallest_budget_in_bytes_that_holds_everything_spills_nothing() -> None:
+    totals = hybrid(max_hot_bytes=1 << 20)
+
+    Epochs(totals).feed(insert(*((f"shop {number}", 1.0, A_LONG_NOTE) for number in range(1_000))))
+
+    assert totals.statistics()["spilled_groups"] == 0
+    small = hybrid(max_hot_bytes=100_000)
+    Epochs(small).feed(insert(*((f"shop {number}", 1.0, A_LONG_NOTE) for number in range(1_000))))
+    assert 0 < small.statistics()["hot_groups"] < 1_000
+
+
+def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = hybrid()
+    hybrid_groups = totals._input.hybrid
+    assert hybrid_groups is not None
+
+    def full(_: object) -> None:
+        raise ResourceError("the disk is full", code="COLD_STORE_IO")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hybrid_groups._cold, "store", full)
+        totals.absorb(Tick(0), [delta_of(SALES, STORY[0])])
+        held = totals.statistics()
+        with pytest.raises(ResourceError, match="the disk is full"):
+            list(totals.answer(Tick(1), [delta_of(SALES, STORY[1])]))
+    answer = [line for chunk in totals.answer(Tick(1), [delta_of(SALES, STORY[1])]) for line in chunk.to_pylist()]
+    totals.absorb(Tick(1), [delta_of(SALES, STORY[1])])
+
+    assert (held["hot_groups"], held["postponed_spills"]) == (3, 1)
+    assert len(answer) == 4
+    assert (totals.statistics()["hot_groups"], totals.statistics()["groups"]) == (0, 3)
+
+
+def test_cold_groups_lie_where_they_are_told_and_go_with_the_operator(tmp_path: Path) -> None:
+    totals = hybrid(cold_directory=str(tmp_path))
+    totals.absorb(Tick(0), [delta_of(SALES, STORY[0])])
+
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) > 0
+    totals.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"max_hot_bytes": None}, "default_hash_table.*max_hot_bytes, max_hot_keys or both beside it"),
+        ({"max_hot_keys": -1}, "max_hot_keys"),
+        ({"default_hash_table": "disk"}, 'default_hash_table.*"memory" or "hybrid"'),
+        ({"default_hash_table": "memory"}, 'max_hot_bytes.*default_hash_table="hybrid" only'),
+        ({"directory": "here"}, "leave directory out"),
+        ({"group_by": []}, "group by a column"),
+    ],
+    ids=["no budget", "negative", "unknown", "budget in memory", "directory", "all rows"],
+)
+def test_a_budget_that_makes_no_sense_is_refused(options: dict[str, Any], why: str) -> None:
+    group_by = options.get("group_by", ["shop"])
+    given = {"default_hash_table": "hybrid", "max_hot_bytes": 0, **options}
+    given.pop("group_by", None)
+
+    with pytest.raises(OptionError, match=why) as refused:
+        Aggregate(SALES, group_by, CALLS, **given)
+
+    assert refused.value.code == "OPTION_VALUE"

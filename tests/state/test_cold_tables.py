@@ -1,0 +1,72 @@
+"""Rows of several tables under one code, and which groups are worth their memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from zset_join.config import HotBudget
+from zset_join.state.cold_tables import BusyGroups, ColdTables
+
+KEYS = pa.schema({"k": pa.string(), "n": pa.int64()})
+VALUES = pa.schema({"k": pa.string(), "v": pa.float64(), "block": pa.binary()})
+LONG = "a key that is longer than a record has room for"
+
+
+def codes(*found: int) -> np.ndarray:
+    return np.array(found, np.int64)
+
+
+@pytest.fixture
+def cold() -> ColdTables:
+    """Give two groups: one with two values, one without any."""
+    made = ColdTables("sales", [KEYS, VALUES], None)
+    groups = pa.RecordBatch.from_pylist([{"k": LONG, "n": 1}, {"k": None, "n": 2}], schema=KEYS)
+    values = pa.RecordBatch.from_pylist(
+        [{"k": LONG, "v": -0.0, "block": None}, {"k": LONG, "v": math.inf, "block": b"\x00" * 304}], schema=VALUES
+    )
+    made.store([made.packed(0, groups, codes(7, 8)), made.packed(1, values, codes(7, 7))])
+    return made
+
+
+def test_what_was_stored_is_found_by_table(cold: ColdTables) -> None:
+    found = cold.find(codes(7, 7, 9))
+
+    assert found is not None
+    groups, values = found.rows
+    assert groups.to_pylist() == [{"k": LONG, "n": 1}]
+    assert sorted(map(repr, values.to_pylist())) == sorted(
+        map(repr, [{"k": LONG, "v": -0.0, "block": None}, {"k": LONG, "v": math.inf, "block": b"\x00" * 304}])
+    )
+    assert cold.find(codes(9)) is None
+    assert cold.find(codes()) is None
+
+
+def test_what_was_taken_is_gone_and_the_rest_stays(cold: ColdTables) -> None:
+    found = cold.find(codes(7))
+    assert found is not None
+
+    cold.take(found)
+
+    assert cold.find(codes(7)) is None
+    assert [batch.num_rows for batches in cold.scan() for batch in batches] == [1, 0]
+    assert (cold.statistics()["cold_groups"], cold.statistics()["fetched_groups"]) == (1, 1)
+    cold.clear()
+    assert list(cold.scan()) == []
+    cold.close()
+
+
+def test_the_group_that_is_touched_most_stays_and_new_records_begin_anew() -> None:
+    busy, first, second = BusyGroups(HotBudget(max_hot_keys=2)), object(), object()
+    numbers, sizes = np.array([1, 2, 3]), np.array([10, 10, 10])
+    for _ in range(3):
+        busy.touch(first, numbers[1:2])
+    busy.touch(first, np.array([0, 1, 3]))
+
+    assert busy.exceeds(3, 0)
+    assert not busy.exceeds(2, 1 << 40)
+    assert 1 not in busy.victims(first, numbers, sizes)
+    assert busy.victims(second, numbers, sizes).tolist() == [0, 1]

@@ -1,0 +1,143 @@
+"""Groups in memory within a budget, and the others on disk.
+
+A group is what comes and goes, with all its values: before an epoch is prepared, the groups that its delta touches are brought
+in; when it has been absorbed, those that are least busy are spilled until the budget holds.
+
+The law: what is in memory is never seen in an answer or in a snapshot. A group is in memory or on disk, never in both.
+
+Cost: a group that is not in memory is read, found again in the tables and added up as a restored one is, about as dear as a
+snapshot of it. The budget is looked at in O(1); when it is exceeded, all groups in memory are ranked and a part of the budget
+is freed.
+
+Known limits: the groups that one epoch touches must fit, and so must each single group. The disk holds a cache that ends with
+its process; the state cannot be mapped from a directory at the same time. Bytes of single groups are estimated by their number
+of values; their sum is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.aggregates.group_state import GroupState
+from zset_join.aggregates.group_tables import GroupTables, parts_of
+from zset_join.aggregates.lines import Int64s
+from zset_join.config import HotBudget
+from zset_join.errors import ResourceError
+from zset_join.state.cold_tables import BusyGroups, ColdTables
+
+__all__ = ["HybridGroups"]
+
+_GROUPS_AT_ONCE = 1 << 14
+_BYTES_BESIDE = 22  # a slot of 13 to 26 bytes, and the score
+
+
+class HybridGroups:
+    """Bring groups in and spill them.
+
+    Args:
+        state: the groups in memory.
+        tables: how they are written.
+        budget: how much of them there may be.
+        cold_directory: where the others lie; None for the temporary files of the host.
+    """
+
+    def __init__(self, state: GroupState, tables: GroupTables, budget: HotBudget, cold_directory: str | None) -> None:
+        self._state = state
+        self._tables = tables
+        self._busy = BusyGroups(budget)
+        self._cold = ColdTables(state.relation, tables.schemas(), cold_directory)
+        self._postponed: ResourceError | None = None
+
+    def fetch(self, rows: pa.RecordBatch, count: int) -> None:
+        """Bring in the groups of some rows.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; no group was lost.
+            StateError: what lies on the disk is damaged.
+        """
+        if self._postponed is not None:
+            self._spill_down()
+            self._postponed = None
+        if not self._cold.groups:
+            return
+        lines = self._state.load(rows, count)
+        missing = lines.found[: lines.entries] == 0
+        found = self._cold.find(lines.key_codes[: lines.entries][missing])
+        if found is not None:
+            self._cold.take(found)
+            for number, held in enumerate(found.rows):
+                for part in parts_of(pa.Table.from_batches([held])):
+                    self._tables.insert(number, part)
+
+    def settle(self, rows: pa.RecordBatch, count: int) -> None:
+        """Note that the groups of some rows were touched, and spill down to the budget; of a full disk the next epoch tells."""
+        if not self._cold.groups and not self._is_too_much():
+            return  # as long as all fits, nobody asks who is busy
+        lines = self._state.load(rows, count)
+        self._busy.touch(self._state.records, lines.found[: lines.entries].copy())
+        try:
+            self._spill_down()
+        except ResourceError as error:
+            self._postponed = error
+
+    def restore(self, tables: Sequence[pa.Table]) -> None:
+        """Replace everything by groups as they were written, all of them on disk."""
+        self._cold.clear()
+        for number, table in enumerate(tables):
+            for part in parts_of(table):
+                self._cold.store([self._cold.packed(number, part, self._codes(part))])
+
+    def written(self) -> Iterator[tuple[pa.RecordBatch, ...]]:
+        """Yield the groups on disk, by table."""
+        return self._cold.scan()
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory taken beside the groups."""
+        return self._cold.resident_bytes() + self._busy.resident_bytes()
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return counts for people."""
+        return {
+            **self._cold.statistics(),
+            "hot_groups": self._state.groups,
+            "postponed_spills": int(self._postponed is not None),
+        }
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        self._cold.close()
+
+    def _is_too_much(self) -> bool:
+        state = self._state
+        return self._busy.exceeds(state.groups, state.groups * (state.record_bytes + _BYTES_BESIDE) + state.heap_used)
+
+    def _spill_down(self) -> None:
+        state = self._state
+        if not self._is_too_much():
+            return
+        refs, lines = state.live_lines()
+        numbers = (refs - state.first_record) // state.record_bytes + 1
+        share = 1 + self._tables.values_per_group(lines)
+        sizes = state.record_bytes + _BYTES_BESIDE + state.heap_used * share // int(share.sum())
+        chosen = self._busy.victims(state.records, numbers, sizes)
+        for begin in range(0, len(chosen), _GROUPS_AT_ONCE):
+            piece = chosen[begin : begin + _GROUPS_AT_ONCE]
+            # A state that grows moves, so addresses are made anew for each piece.
+            held = self._tables.written(state.first_record + (numbers[piece] - 1) * state.record_bytes, lines[piece])
+            self._cold.store(
+                [
+                    self._cold.packed(number, part, self._codes(part))
+                    for number, table in enumerate(held)
+                    for part in parts_of(table)
+                ]
+            )
+            self._tables.remove(held)
+
+    def _codes(self, rows: pa.RecordBatch) -> Int64s:
+        """Return the hash of the key of each row."""
+        lines = self._state.load(rows, rows.num_rows)
+        codes: Int64s = lines.key_codes[lines.entry_of[: lines.count]]
+        return np.ascontiguousarray(codes)

@@ -1,0 +1,204 @@
+"""Rows of a few tables on disk, found by the hash of the key that all tables begin with.
+
+A group of an aggregate is one row of a table of groups and any number of rows in tables of values. Together they are what comes
+and goes: they lie under one code, and the subcode says which table a row is of.
+
+The law: what `find` returns and `take` removes is exactly what `store` was given, bit by bit, keys included. A code is a hash
+and may be that of another key as well: whoever finds strangers takes them into memory, where they do no harm.
+
+Remembers on disk the rows; in memory 4.5 bytes per row on disk.
+
+Known limit: the rows are a cache of one process, in a directory of its own that goes with it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from spill.cold_store import ColdRows, Int64s
+from spill.file_pages import FileColdStore
+from spill.residency import NEVER, ResidencyPolicy, Scores
+from spill.row_bytes import pack_rows, unpack_rows
+from zset_join.config import HotBudget
+from zset_join.row_layout import RowLayout
+
+__all__ = ["BusyGroups", "ColdTables", "FoundRows"]
+
+_SLACK = 0.3  # of the budget is freed at a time, as `HybridState` does
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows that were found on disk, by table; `take` makes room for them there."""
+
+    rows: tuple[pa.RecordBatch, ...]
+    places: Int64s
+
+
+class ColdTables:
+    """Keep rows of some tables.
+
+    Args:
+        relation: name of what is aggregated, for messages.
+        schemas: the columns of each table.
+        cold_directory: where to make the directory; None for the temporary files of the host.
+
+    Attributes:
+        groups: how many groups there are, which is the rows of the first table.
+    """
+
+    def __init__(self, relation: str, schemas: Sequence[pa.Schema], cold_directory: str | None) -> None:
+        self._schemas = tuple(schemas)
+        self._layouts = [RowLayout(schema) for schema in self._schemas]
+        self._variables = [layout.variable_columns() for layout in self._layouts]
+        self._plans = [layout.gather_plan(range(len(layout.schema))) for layout in self._layouts]
+        directory = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=cold_directory))
+        self._finalizer = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+        self._store = FileColdStore(directory / "groups", owner={"relation": relation}, with_subcodes=True)
+        self.groups = 0
+        self._counts = {"fetched_groups": 0, "spilled_groups": 0}
+
+    def find(self, codes: Int64s) -> FoundRows | None:
+        """Read all rows of some hashes; None where there are none."""
+        if not len(codes) or not self._store.row_count():
+            return None
+        found = self._store.fetch(np.unique(codes))
+        return FoundRows(tuple(self._parted(found)), found.places) if len(found) else None
+
+    def take(self, found: FoundRows) -> None:
+        """Remove rows that were found, for they are in memory now.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; nothing was removed.
+        """
+        self._store.begin_change()
+        self._store.remove(found.places)
+        self.groups -= found.rows[0].num_rows
+        self._counts["fetched_groups"] += found.rows[0].num_rows
+
+    def packed(self, table: int, rows: pa.RecordBatch, codes: Int64s) -> ColdRows:
+        """Return rows as the disk takes them; `store` puts them there.
+
+        Args:
+            table: which table.
+            rows: with its columns.
+            codes: hash of the key of each row.
+        """
+        layout, count = self._layouts[table], rows.num_rows
+        records = np.zeros(count * layout.stride + 8, np.uint8)
+        address = int(records.ctypes.data)
+        encoded = layout.encode(rows, [], records, address)
+        refs = address + layout.stride * np.arange(count, dtype=np.int64)
+        packed = pack_rows(refs, stride=layout.stride, variables=self._variables[table].address)
+        del encoded
+        return ColdRows(codes, np.full(count, table, np.int64), packed, np.empty(0, np.int64))
+
+    def store(self, pieces: Sequence[ColdRows]) -> None:
+        """Put rows of whole groups, all of them or none.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; the rows are not there.
+        """
+        pieces = [piece for piece in pieces if len(piece)]
+        if pieces:
+            codes, subcodes = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("codes", "subcodes"))
+            rows = pa.concat_arrays([piece.rows for piece in pieces])
+            self._store.put(ColdRows(codes, subcodes, rows, np.empty(0, np.int64)))
+            self._store.tidy()
+            groups = int(np.count_nonzero(subcodes == 0))
+            self.groups += groups
+            self._counts["spilled_groups"] += groups
+
+    def scan(self) -> Iterator[tuple[pa.RecordBatch, ...]]:
+        """Yield all rows, by table, in chunks."""
+        for found in self._store.scan():
+            yield tuple(self._parted(found))
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._store.clear()
+        self.groups = 0
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory that finding rows takes."""
+        return self._store.resident_bytes()
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return counts: groups that came and went, rows and bytes on disk."""
+        return {**self._counts, "cold_groups": self.groups, "cold_disk_bytes": self._store.disk_bytes()}
+
+    def close(self) -> None:
+        """Remove everything."""
+        self._store.close()
+        self._finalizer()
+
+    def _parted(self, found: ColdRows) -> Iterator[pa.RecordBatch]:
+        for table, schema in enumerate(self._schemas):
+            rows = found.rows.filter(pa.array(found.subcodes == table))
+            layout = self._layouts[table]
+            unpacked = unpack_rows(rows, stride=layout.stride, variables=self._variables[table].address)
+            refs = unpacked.refs(layout.stride)
+            columns = self._plans[table].gather(int(refs.ctypes.data), len(refs), 0)
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class BusyGroups:
+    """Remember which groups in memory are busy, and say which ones to spill.
+
+    Args:
+        budget: what may be in memory; a key is a group.
+    """
+
+    def __init__(self, budget: HotBudget) -> None:
+        self._policy = ResidencyPolicy(max_hot_keys=budget.max_hot_keys, max_hot_bytes=budget.max_hot_bytes, slack=_SLACK)
+        self._scores: Scores = np.empty(0, np.float32)
+        self._owner: object = None
+        self._clock = 0.0
+
+    def touch(self, owner: object, numbers: Int64s) -> None:
+        """Note that groups were touched.
+
+        Args:
+            owner: of the records; another one has other groups under the same numbers.
+            numbers: of their records, from 1; 0 is none.
+        """
+        numbers = numbers[numbers > 0]
+        self._follow(owner, int(numbers.max(initial=0)))
+        self._scores[numbers - 1] = self._policy.touched(self._scores[numbers - 1], self._clock)
+
+    def victims(self, owner: object, numbers: Int64s, sizes: Int64s) -> Int64s:
+        """Return the positions, among some groups, of those to spill. They are taken for gone."""
+        self._follow(owner, int(numbers.max(initial=0)))
+        chosen = self._policy.victims(self._scores[numbers - 1], sizes)
+        spilled = int(sizes[chosen].sum())
+        self._clock = self._policy.advanced(self._clock, spilled_bytes=spilled, spilled_keys=len(chosen))
+        self._scores[numbers[chosen] - 1] = NEVER
+        return chosen
+
+    def exceeds(self, groups: int, size: int) -> bool:
+        """Say whether so many groups of so many bytes are too much."""
+        policy = self._policy
+        return (policy.max_hot_keys is not None and groups > policy.max_hot_keys) or (
+            policy.max_hot_bytes is not None and size > policy.max_hot_bytes
+        )
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of what is remembered."""
+        return self._scores.nbytes
+
+    def _follow(self, owner: object, records: int) -> None:
+        if self._owner is not owner:
+            self._owner = owner
+            self._scores[:] = NEVER
+        if records > len(self._scores):
+            grown = np.full(max(records, 2 * len(self._scores), 1024), NEVER, np.float32)
+            grown[: len(self._scores)] = self._scores
+            self._scores = grown
