@@ -1,4 +1,4 @@
-"""Baseline: the join kept up to date by SQL in an in-memory DuckDB.
+"""Baseline: the join kept up to date by SQL in a DuckDB in memory, or in a file.
 
 Both sides are tables without an index. An epoch finds the last change per primary key, joins it with the table for
 the rows it replaces, answers `left_change JOIN right_before`, applies the change with DELETE and INSERT, and answers
@@ -28,11 +28,18 @@ class DuckdbJoin:
 
     Args:
         relations: left and right, with one primary key column and one join key column each.
+        path: of the file; default: in memory.
+        memory_bytes: the most memory that DuckDB may take; default: no limit but its own.
     """
 
-    def __init__(self, relations: tuple[Relation, Relation]) -> None:
+    def __init__(
+        self, relations: tuple[Relation, Relation], *, path: str | None = None, memory_bytes: int | None = None
+    ) -> None:
         self._relations = relations
-        self._connection = duckdb.connect(":memory:", config={"threads": 1})
+        config: dict[str, Any] = {"threads": 1}
+        if memory_bytes is not None:
+            config["memory_limit"] = f"{memory_bytes}B"
+        self._connection = duckdb.connect(path or ":memory:", config=config)
         self._connection.execute("SET preserve_insertion_order = false")
         self._connection.execute("SET enable_progress_bar = false")
         left_key, right_key = (relation.join_key[0] for relation in relations)

@@ -4,28 +4,39 @@ Orders join customers (3*S orders, S customers, both mutable; the rows of `bench
 benchmark: 45 % order updates of which half move to another customer, 45 % new orders, 5 % deleted orders, 5 % customer updates.
 Orders and customers are drawn uniformly, or by Zipf's law with exponent 1.1, in an order that has nothing to do with their ids.
 
-Three joins, each in a process of its own, with the same changes: everything in memory; hybrid with a tenth of the bytes that
-the first one took; hybrid with more than it took, so that nothing is spilled. Told are changes per CPU second of the process (a
-busy machine disturbs it less than wall time) over the epochs after as many to warm up, as a share of those in memory; the
-resident size of the process beyond what it had before the join was made, and what the join itself says it holds; rows fetched
-and spilled per change. The rows of all answers must be as many in all three.
+Two joins, each in a process of its own, with the same changes: everything in memory, and hybrid with a tenth of the bytes that
+the first one took. Told are changes per CPU second of the process (a
+busy machine disturbs it less than wall time) over the epochs after as many to warm up, as a share of those in memory; rows
+fetched and spilled per change. The rows of all answers must be as many in both. The tables are loaded in epochs as large
+as those that follow.
+
+Memory is that of the process beyond what it had when a small join of the same kind had run and gone, so that code is not in it:
+after an epoch (the most of all epochs), and the peak within one; beside it what the join says it holds, working arrays
+included, and the bytes of an epoch's delta.
+
+Against DuckDB: the same tables in a file, kept up to date by SQL (`benchmarks.baseline_duckdb`) with 1 GB of memory, whatever
+the budget of the hybrid join is, for epochs of 100 to 100,000 changes. The weights of all answers must have the same sum.
 
 What it costs to be hybrid when nothing is spilled is less than such processes differ by themselves, so it is measured once
 more: two joins in one process, epoch by epoch in turns, median of the ratio of their times (a tenth of the scale of the table,
 24 epochs).
 
-Results: `results/hybrid.txt`.
+`--rows N --budget MB` measures one large state instead: `benchmarks.hybrid_large`.
+
+Results: `results/hybrid.txt`, `results/hybrid_large.txt`.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,22 +44,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from benchmarks.baseline_duckdb import DuckdbJoin
 from benchmarks.machine import describe_machine, versions
-from benchmarks.workloads import LEFT, RIGHT, OrdersCustomers
+from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
 from zset_join.operators.join import HashJoin
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["Measured", "main"]
+__all__ = ["LOADED", "MB", "Changes", "Measured", "Memory", "main", "warm_up"]
 
 SEED = 20260403
 EXPONENT = 1.1
 KEYS = ("zipf", "uniform")
 CHANGES = (10_000, 100_000)
+DUCKDB_CHANGES = (100, 1_000, 10_000, 100_000)
 RESULTS = Path(__file__).resolve().parent / "results" / "hybrid.txt"
+LARGE_RESULTS = RESULTS.with_name("hybrid_large.txt")
 MB = 1 << 20
-_LOADED = 1_000_000  # first epoch behind those of the load
+LOADED = 1_000_000  # first epoch behind those of the load
+_DUCKDB_BYTES = 1 << 30
+_MEMORY = ("delta MB", "state MB", "said MB", "resident MB", "peak MB")
+_MOVED = ("fetched per change", "spilled", "restored")
 
 Ints = npt.NDArray[np.int64]
 Draw = Callable[[int], Ints]
@@ -60,16 +78,24 @@ class Measured:
 
     Args:
         changes_per_cpu_second: over the timed epochs.
-        resident_mb: resident size of the process, beyond what it had before.
+        resident_mb: resident size of the process after an epoch, beyond what it had before, at most.
+        peak_mb: the same within an epoch.
+        said_mb: what the join said that it held when `resident_mb` was measured.
+        delta_mb: bytes of the largest delta.
         state_bytes: what the join says it holds, working arrays left out.
         answer_rows: rows of all answers.
+        answer_weight: sum of their weights.
         counts: statistics of the join over the timed epochs.
     """
 
     changes_per_cpu_second: float
     resident_mb: float
+    peak_mb: float
+    said_mb: float
+    delta_mb: float
     state_bytes: int
     answer_rows: int
+    answer_weight: int
     counts: dict[str, int]
 
 
@@ -125,40 +151,114 @@ class Changes:
 
 def measure(scale: int, keys: str, changes: int, epochs: int, max_hot_bytes: int | None) -> Measured:
     """Run one join in this process."""
-    workload = OrdersCustomers(scale)
-    drawn = list(Changes(workload, keys, changes).epochs(2 * epochs))
-    before = resident_bytes()
     options: dict[str, Any] = {} if max_hot_bytes is None else {"default_hash_join": "hybrid", "max_hot_bytes": max_hot_bytes}
+    warm_up(changes, hybrid=max_hot_bytes is not None)
+    workload = OrdersCustomers(scale)
+    drawn = Changes(workload, keys, changes)
+    memory = Memory()
     join = HashJoin(*workload.relations, **options)
-    load(join, workload)
-    epoch = _LOADED
-    answer_rows, spent, counts = 0, 0.0, join.statistics()
-    for number, deltas in enumerate(drawn):
+    load(join, workload, changes)
+    answer_rows, answer_weight, spent, delta_bytes, counts = 0, 0, 0.0, 0, join.statistics()
+    memory.forget_peak()
+    for number, deltas in enumerate(drawn.epochs(2 * epochs)):
         if number == epochs:
-            answer_rows, spent, counts = 0, 0.0, join.statistics()
+            answer_rows, answer_weight, spent, counts = 0, 0, 0.0, join.statistics()
+        delta_bytes = max(delta_bytes, sum(delta.rows.nbytes + 8 * len(delta) for delta in deltas))
         started = time.process_time()
-        chunks = list(join.answer(Tick(epoch), deltas))
-        join.absorb(Tick(epoch), deltas)
+        for chunk in join.answer(Tick(LOADED + number), deltas):
+            answer_rows += len(chunk)
+            answer_weight += int(chunk.weights.sum())
+        join.absorb(Tick(LOADED + number), deltas)
         spent += time.process_time() - started
-        answer_rows += sum(len(chunk) for chunk in chunks)
-        epoch += 1
-    del chunks
+        memory.note(join.resident_bytes())
     after = join.statistics()
     return Measured(
         changes_per_cpu_second=changes * epochs / spent,
-        resident_mb=(resident_bytes() - before) / MB,
+        resident_mb=memory.most / MB,
+        peak_mb=memory.peak() / MB,
+        said_mb=memory.said / MB,
+        delta_mb=delta_bytes / MB,
         state_bytes=join.resident_bytes() - join.working_bytes(),
         answer_rows=answer_rows,
+        answer_weight=answer_weight,
         counts={name: value - counts.get(name, 0) if name.endswith(_FLOWS) else value for name, value in after.items()},
     )
 
 
+def measure_duckdb(scale: int, keys: str, changes: int, epochs: int) -> Measured:
+    """Run the same join as SQL over tables in a DuckDB file."""
+    workload = OrdersCustomers(scale)
+    drawn = Changes(workload, keys, changes)
+    spent, answer_rows, answer_weight = 0.0, 0, 0
+    with tempfile.TemporaryDirectory() as directory:
+        join = DuckdbJoin(workload.relations, path=f"{directory}/join.duckdb", memory_bytes=_DUCKDB_BYTES)
+        for side in (RIGHT, LEFT):
+            for rows in workload.initial(side):
+                join.load(side, rows)
+        for number, (left, right) in enumerate(drawn.epochs(2 * epochs)):
+            prepared = join.prepare(Epoch((left, right), changes, 0))
+            started = time.process_time()
+            answer = join.step(prepared)
+            spent = (spent if number != epochs else 0.0) + time.process_time() - started
+            if number == epochs:
+                answer_rows = answer_weight = 0
+            answer_rows += join.count_rows(answer)
+            answer_weight += sum(pc.sum(part.column("weight")).as_py() or 0 for part in answer)
+    return Measured(
+        changes_per_cpu_second=changes * epochs / spent,
+        resident_mb=0.0,
+        peak_mb=0.0,
+        said_mb=0.0,
+        delta_mb=0.0,
+        state_bytes=0,
+        answer_rows=answer_rows,
+        answer_weight=answer_weight,
+        counts={},
+    )
+
+
+class Memory:
+    """Follow the resident size of this process, beyond what it is now."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._before = _status("VmRSS")
+        self.most = 0
+        self.said = 0
+
+    def note(self, said: int) -> None:
+        """Note the size now, and what the join says it holds."""
+        held = _status("VmRSS") - self._before
+        if held > self.most:
+            self.most, self.said = held, said
+
+    def forget_peak(self) -> None:
+        """Count the peak from now on."""
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+    def peak(self) -> int:
+        """Return the largest size since `forget_peak`."""
+        return _status("VmHWM") - self._before
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+
+def warm_up(changes: int, *, hybrid: bool) -> None:
+    """Run a small join of the kind that is measured, so that its code is loaded."""
+    workload = OrdersCustomers(10_000)
+    options: dict[str, Any] = {"default_hash_join": "hybrid", "max_hot_bytes": 100_000} if hybrid else {}
+    join = HashJoin(*workload.relations, **options)
+    load(join, workload, 10_000)
+    for number, deltas in enumerate(Changes(workload, "uniform", min(changes, 10_000)).epochs(4)):
+        list(join.answer(Tick(LOADED + number), deltas))
+        join.absorb(Tick(LOADED + number), deltas)
+    join.close()
+
+
 _FLOWS = ("_fetched_rows", "_spilled_rows", "_restored_rows", "_merged_rows", "_pages_read", "_bytes_read")
-
-
-def resident_bytes() -> int:
-    """Return the resident size of this process."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
 
 def _apart(**arguments: Any) -> Measured:
@@ -171,23 +271,36 @@ def _apart(**arguments: Any) -> Measured:
 def report(scale: int, epochs: int) -> Iterator[str]:
     """Yield the lines of the report, measuring on the way."""
     yield json.dumps({**describe_machine(), **versions(), "scale": scale, "epochs": epochs, "state_rows": 4 * scale})
-    told = ("keys", "changes per epoch", "join", "changes per CPU second", "of in memory", "state MB", "resident MB")
-    told += ("fetched per change", "spilled", "restored")
-    yield f"| {' | '.join(told)} |"
-    yield "|---" * len(told) + "|"
+    yield from _header("keys", "changes per epoch", "join", "changes per CPU second", "of in memory", *_MEMORY, *_MOVED)
+    budget = 0
     for keys in KEYS:
         for changes in CHANGES:
             whole = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=None)
-            budgets = {"in memory": None, "a tenth": whole.state_bytes // 10, "all fits": 4 * whole.state_bytes}
-            for name, budget in budgets.items():
+            budget = budget or whole.state_bytes // 10
+            for name, limit in {"in memory": None, "a tenth": whole.state_bytes // 10}.items():
                 found = whole
-                if budget is not None:
-                    found = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=budget)
-                if found.answer_rows != whole.answer_rows:
+                if limit is not None:
+                    found = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=limit)
+                if (found.answer_rows, found.answer_weight) != (whole.answer_rows, whole.answer_weight):
                     raise ValueError(f"{name}: {found.answer_rows} rows were answered instead of {whole.answer_rows}")
-                yield _line(keys, changes, epochs, name if budget is None else f"{name}: {budget / MB:.0f} MB", found, whole)
+                yield _line(keys, changes, epochs, name if limit is None else f"{name}: {limit / MB:.0f} MB", found, whole)
     for keys in KEYS:
         yield f"all fits, in turns with a join in memory, {keys}: {overhead(max(1, scale // 10), keys):.0%} of its speed"
+    yield ""
+    yield from _header("keys", "changes per epoch", f"hybrid, {budget / MB:.0f} MB", "DuckDB, file, 1 GB", "times DuckDB")
+    for keys in KEYS:
+        for changes in DUCKDB_CHANGES:
+            ours = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=budget)
+            theirs = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs)
+            if ours.answer_weight != theirs.answer_weight:
+                raise ValueError(f"the answers weigh {ours.answer_weight}, those of DuckDB {theirs.answer_weight}")
+            speeds = ours.changes_per_cpu_second, theirs.changes_per_cpu_second
+            yield f"| {keys} | {changes} | {speeds[0] / 1000:.1f} k | {speeds[1] / 1000:.1f} k | {speeds[0] / speeds[1]:.1f} |"
+
+
+def _header(*names: str) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
 
 
 def overhead(scale: int, keys: str, changes: int = 10_000, epochs: int = 24) -> float:
@@ -195,28 +308,30 @@ def overhead(scale: int, keys: str, changes: int = 10_000, epochs: int = 24) -> 
     workload = OrdersCustomers(scale)
     joins = [HashJoin(*workload.relations), HashJoin(*workload.relations, default_hash_join="hybrid", max_hot_bytes=1 << 40)]
     for join in joins:
-        load(join, workload)
+        load(join, workload, changes)
     ratios = []
     for number, deltas in enumerate(Changes(workload, keys, changes).epochs(epochs)):
         spent = []
         for join in joins:
             started = time.process_time()
-            chunks = list(join.answer(Tick(_LOADED + number), deltas))
-            join.absorb(Tick(_LOADED + number), deltas)
+            chunks = list(join.answer(Tick(LOADED + number), deltas))
+            join.absorb(Tick(LOADED + number), deltas)
             spent.append(time.process_time() - started)
             del chunks
         ratios.append(spent[0] / spent[1])
     return statistics.median(ratios)
 
 
-def load(join: HashJoin, workload: OrdersCustomers) -> None:
-    """Fill a join with the first rows of both tables, in epochs before `_LOADED`."""
+def load(join: HashJoin, workload: OrdersCustomers, changes: int) -> None:
+    """Fill a join with the first rows of both tables, in epochs of so many rows before `LOADED`."""
     epoch = 0
     for side in (RIGHT, LEFT):
+        nothing = ZSet.empty(workload.relations[1 - side].schema)
         for rows in workload.initial(side):
-            nothing = ZSet.empty(workload.relations[1 - side].schema)
-            join.absorb(Tick(epoch), [ZSet.of(rows), nothing] if side == LEFT else [nothing, ZSet.of(rows)])
-            epoch += 1
+            for begin in range(0, len(rows), changes):
+                part = ZSet.of(rows.slice(begin, changes))
+                join.absorb(Tick(epoch), [part, nothing] if side == LEFT else [nothing, part])
+                epoch += 1
 
 
 def _line(keys: str, changes: int, epochs: int, name: str, found: Measured, whole: Measured) -> str:
@@ -224,10 +339,11 @@ def _line(keys: str, changes: int, epochs: int, name: str, found: Measured, whol
         sum(count for key, count in found.counts.items() if key.endswith(flow)) / (changes * epochs)
         for flow in ("_fetched_rows", "_spilled_rows", "_restored_rows")
     ]
+    memory = [found.delta_mb, found.state_bytes / MB, found.said_mb, found.resident_mb, found.peak_mb]
     return (
         f"| {keys} | {changes} | {name} | {found.changes_per_cpu_second / 1000:.0f} k | "
-        f"{found.changes_per_cpu_second / whole.changes_per_cpu_second:.0%} | {found.state_bytes / MB:.0f} | "
-        f"{found.resident_mb:.0f} | {moved[0]:.2f} | {moved[1]:.2f} | {moved[2]:.2f} |"
+        f"{found.changes_per_cpu_second / whole.changes_per_cpu_second:.0%} | {' | '.join(f'{size:.1f}' for size in memory)} | "
+        f"{' | '.join(f'{rows:.2f}' for rows in moved)} |"
     )
 
 
@@ -236,16 +352,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scale", type=int, default=250_000)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--rows", type=int, help="measure one state of so many rows instead")
+    parser.add_argument("--budget", type=int, default=1024, help="MB of its rows in memory")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.one:
-        print(json.dumps(asdict(measure(**json.loads(given.one)))))
+        options = json.loads(given.one)
+        print(json.dumps(asdict((measure if "max_hot_bytes" in options else measure_duckdb)(**options))))
         return 0
-    lines = []
-    for line in report(given.scale, given.epochs):
+    if given.rows:
+        from benchmarks.hybrid_large import report_large
+
+        return _write(report_large(given.rows, given.budget * MB, given.epochs), LARGE_RESULTS)
+    return _write(report(given.scale, given.epochs), RESULTS)
+
+
+def _write(lines: Iterable[str], path: Path) -> int:
+    """Print lines as they come, and keep them."""
+    kept = []
+    for line in lines:
         print(line, flush=True)
-        lines.append(line)
-    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        kept.append(line)
+    path.write_text("\n".join(kept) + "\n", encoding="utf-8")
     return 0
 
 

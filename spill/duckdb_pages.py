@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spill import run_kernels as k
 from spill.cold_store import Int64s
 from spill.pages import ReadPages
 from spill.run_store import RunStore
@@ -245,8 +244,16 @@ class DuckDBPages:
         """Begin a run."""
         return _TableWriter(self._file, self._table(run))
 
-    def read(self, run: int, pages: Int64s, directory: npt.NDArray[np.int64]) -> ReadPages:
-        """Return some pages of a run."""
+    def read(self, runs: Sequence[int], page_runs: Int64s, pages: Int64s, begins: Int64s, ends: Int64s) -> ReadPages:
+        """Return some pages, with one query per run."""
+        parts = []
+        for at in np.unique(page_runs).tolist():
+            of_run = page_runs == at
+            parts.append(self._read_run(runs[at], pages[of_run], (ends - begins)[of_run]))
+        addresses = np.concatenate([part.addresses for part in parts])
+        return ReadPages(addresses, [part.owner for part in parts], sum(part.read_bytes for part in parts))
+
+    def _read_run(self, run: int, pages: Int64s, expected: Int64s) -> ReadPages:
         first, last = int(pages[0]), int(pages[-1])
         adjacent = last - first == len(pages) - 1
         condition = f"BETWEEN {first:d} AND {last:d}" if adjacent else f"IN (SELECT page FROM {_WANTED})"
@@ -267,7 +274,6 @@ class DuckDBPages:
             sizes[begin:end] = np.diff(offsets)
             begin = end
         order = np.argsort(numbers)
-        expected = directory[pages, k.END] - np.where(pages > 0, directory[pages - 1, k.END], 0)
         if not (numbers[order] == pages).all() or not (sizes[order] == expected).all():
             raise self._missing(run, "its pages have other sizes than were written")
         return ReadPages(addresses[order], found, int(sizes.sum()))

@@ -10,7 +10,7 @@ Files are written once, never synced, and removed whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -77,26 +77,28 @@ class FilePages:
         """Begin a run."""
         return _FileWriter(self._path(run), lambda size: self._sizes.__setitem__(run, size))
 
-    def read(self, run: int, pages: Int64s, directory: npt.NDArray[np.int64]) -> ReadPages:
-        """Return some pages of a run."""
-        begins, ends, places, late = (np.empty(len(pages), np.int64) for _ in range(4))
-        ranges, size = plan_reads(directory[:, k.END], pages, _GAP_BYTES, begins, ends, places)
-        begins, ends = begins[:ranges], ends[:ranges]
+    def read(self, runs: Sequence[int], page_runs: Int64s, pages: Int64s, begins: Int64s, ends: Int64s) -> ReadPages:
+        """Return some pages, all in one operation."""
+        files, range_begins, range_ends, places, late = np.empty((5, len(pages)), np.int64)
+        ranges, size = plan_reads(page_runs, begins, ends, _GAP_BYTES, files, range_begins, range_ends, places)
+        files, range_begins, range_ends = files[:ranges], range_begins[:ranges], range_ends[:ranges]
         content = np.empty(size, np.uint8)
         address = int(content.ctypes.data)
-        path = str(self._path(run))
-        descriptor = self._open(run)
+        descriptors = np.full(len(runs), -1, np.int64)
+        for at in np.flatnonzero(np.bincount(page_runs, minlength=len(runs))).tolist():
+            descriptors[at] = self._open(runs[at])
 
         def act() -> int:
             if _READS_WITHOUT_WAITING:
-                return int(read_ranges_cached(descriptor, begins, ends, address, np.empty(2, np.int64), late))
-            return int(read_ranges(descriptor, begins, ends, address))
+                scratch = np.empty(2, np.int64)
+                return int(read_ranges_cached(descriptors, files, range_begins, range_ends, address, scratch, late))
+            return int(read_ranges(descriptors, files, range_begins, range_ends, address))
 
-        failed = perform("read", path, act)
+        failed = perform("read", str(self._path(runs[int(page_runs[0])])), act)
         if failed >= 0:
-            begin, end = int(begins[failed]), int(ends[failed])
-            found = len(os.pread(descriptor, end - begin, begin))
-            raise _missing(path, f"bytes {begin} to {end} could not be read (found {found})")
+            begin, end, run = int(range_begins[failed]), int(range_ends[failed]), runs[int(files[failed])]
+            found = len(os.pread(self._open(run), end - begin, begin))
+            raise _missing(str(self._path(run)), f"bytes {begin} to {end} could not be read (found {found})")
         return ReadPages(address + places, content, size)
 
     def _open(self, run: int) -> int:

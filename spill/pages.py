@@ -6,6 +6,7 @@ nothing behind once it is discarded. Pages say nothing about rows, codes or what
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -57,13 +58,15 @@ class Pages(Protocol):
         """Begin a run."""
         ...
 
-    def read(self, run: int, pages: Int64s, directory: npt.NDArray[np.int64]) -> ReadPages:
-        """Return some pages of a run.
+    def read(self, runs: Sequence[int], page_runs: Int64s, pages: Int64s, begins: Int64s, ends: Int64s) -> ReadPages:
+        """Return some pages.
 
         Args:
-            run: its number.
-            pages: numbers, ascending.
-            directory: of the run, one line of `DIRECTORY_WORDS` words per page.
+            runs: numbers of runs.
+            page_runs: position in `runs` of each page, ascending.
+            pages: numbers, ascending in each run; at least one.
+            begins: first byte of each page in its run.
+            ends: end of each page in its run.
 
         Raises:
             StateError: the run or a page of it is missing.

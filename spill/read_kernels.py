@@ -1,4 +1,4 @@
-"""Reading many ranges of a file at once, by the system calls themselves.
+"""Reading many ranges of files at once, by the system calls themselves.
 
 A call from Python costs more than a small read, so the loop over the ranges is compiled. Nothing here knows pages or rows.
 
@@ -23,28 +23,32 @@ _NO_WAIT = 8
 
 
 @kernel
-def plan_reads(page_ends: Any, pages: Any, gap_bytes: int, begins: Any, ends: Any, places: Any) -> tuple[int, int]:
+def plan_reads(
+    page_files: Any, page_begins: Any, page_ends: Any, gap_bytes: int, files: Any, begins: Any, ends: Any, places: Any
+) -> tuple[int, int]:
     """Turn pages into ranges of bytes, neighbours in one; return how many ranges, and their bytes.
 
     Args:
-        page_ends: where each page of the run ends.
-        pages: numbers, ascending.
+        page_files: file of each page, ascending.
+        page_begins: where each page begins, below one file ascending.
+        page_ends: where each page ends.
         gap_bytes: pages at most so far apart are read together with what is between them.
+        files: get the file of each range.
         begins: get the first byte of each range.
         ends: get the end of each range.
         places: get where each page stands once the ranges lie behind one another.
     """
     ranges = 0
     total = 0
-    for index in range(len(pages)):
-        page = pages[index]
-        begin, end = 0 if page == 0 else page_ends[page - 1], page_ends[page]
-        if ranges > 0 and begin - ends[ranges - 1] <= gap_bytes:
-            places[index] = total + begin - ends[ranges - 1]
-            total += end - ends[ranges - 1]
-            ends[ranges - 1] = end
+    for index in range(len(page_files)):
+        begin, end = page_begins[index], page_ends[index]
+        last = ranges - 1
+        if ranges > 0 and page_files[index] == files[last] and begin - ends[last] <= gap_bytes:
+            places[index] = total + begin - ends[last]
+            total += end - ends[last]
+            ends[last] = end
         else:
-            begins[ranges], ends[ranges] = begin, end
+            files[ranges], begins[ranges], ends[ranges] = page_files[index], begin, end
             places[index] = total
             total += end - begin
             ranges += 1
@@ -52,13 +56,13 @@ def plan_reads(page_ends: Any, pages: Any, gap_bytes: int, begins: Any, ends: An
 
 
 @kernel
-def read_ranges(descriptor: int, begins: Any, ends: Any, target: int) -> int:
-    """Read ranges of a file behind one another; return -1, or the range that could not be read."""
+def read_ranges(descriptors: Any, files: Any, begins: Any, ends: Any, target: int) -> int:
+    """Read ranges of files behind one another; return -1, or the range that could not be read."""
     place = target
     for index in range(len(begins)):
         done = begins[index]
         while done < ends[index]:
-            size = _pread(descriptor, place, ends[index] - done, done)
+            size = _pread(descriptors[files[index]], place, ends[index] - done, done)
             if size <= 0:
                 return index
             done += size
@@ -67,11 +71,12 @@ def read_ranges(descriptor: int, begins: Any, ends: Any, target: int) -> int:
 
 
 @kernel
-def read_ranges_cached(descriptor: int, begins: Any, ends: Any, target: int, vector: Any, late: Any) -> int:
+def read_ranges_cached(descriptors: Any, files: Any, begins: Any, ends: Any, target: int, vector: Any, late: Any) -> int:
     """Read ranges as `read_ranges` does: first those the host has in memory, while the disk fetches all others at once.
 
     Args:
-        descriptor: of the file.
+        descriptors: of the files.
+        files: file of each range.
         begins: first byte of each range.
         ends: end of each range.
         target: where to.
@@ -84,8 +89,8 @@ def read_ranges_cached(descriptor: int, begins: Any, ends: Any, target: int, vec
     for index in range(len(begins)):
         size = ends[index] - begins[index]
         vector[0], vector[1] = place, size
-        if _preadv2(descriptor, vector_place, 1, begins[index], _NO_WAIT) != size:
-            _advise(descriptor, begins[index], size, _WILL_NEED)
+        if _preadv2(descriptors[files[index]], vector_place, 1, begins[index], _NO_WAIT) != size:
+            _advise(descriptors[files[index]], begins[index], size, _WILL_NEED)
             late[waiting] = index
             waiting += 1
         place += size
@@ -99,7 +104,7 @@ def read_ranges_cached(descriptor: int, begins: Any, ends: Any, target: int, vec
         done = begins[index]
         into = place
         while done < ends[index]:
-            size = _pread(descriptor, into, ends[index] - done, done)
+            size = _pread(descriptors[files[index]], into, ends[index] - done, done)
             if size <= 0:
                 return index
             done += size

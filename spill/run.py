@@ -14,6 +14,7 @@ Files: `<number>.directory`, `<number>.prints`, and what the pages take.
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,11 @@ class Run:
                 path=str(directory),
                 run=number,
             )
-        self.directory = _mapped(self._files[0], np.int64, (directory_bytes // line, k.DIRECTORY_WORDS), "r")
-        self._prints = _mapped(self._files[1], np.uint16, (rows,), "r+")
+        directory_map = _mapped(self._files[0], np.int64, (directory_bytes // line, k.DIRECTORY_WORDS), "r")
+        prints_map = _mapped(self._files[1], np.uint16, (rows,), "r+")
+        self.directory: npt.NDArray[np.int64] = np.asarray(directory_map)
+        self._prints: npt.NDArray[np.uint16] = np.asarray(prints_map)
+        self._mappings: tuple[Any, ...] = (directory_map._mmap, prints_map._mmap)
 
     def check(self) -> None:
         """Raise StateError unless the pages are all there."""
@@ -128,6 +132,11 @@ class Run:
             self.rows,
         )
 
+    def let_go(self) -> None:
+        """Let the pages of the index leave this process; the host keeps them in memory as long as it likes."""
+        for mapping in self._mappings:
+            mapping.madvise(mmap.MADV_DONTNEED)
+
     def index_bytes(self) -> int:
         """Return the bytes of directory and prints."""
         return int(self.directory.nbytes + self._prints.nbytes)
@@ -141,6 +150,7 @@ class Run:
 
     def close(self) -> None:
         """Unmap the index."""
+        self._mappings = ()
         self.directory = np.empty((0, k.DIRECTORY_WORDS), np.int64)
         self._prints = self._prints[:0].copy()
 
@@ -251,7 +261,6 @@ def _index_files(directory: Path, number: int) -> tuple[Path, Path]:
     return directory / f"{number}.directory", directory / f"{number}.prints"
 
 
-def _mapped(path: Path, kind: Any, shape: tuple[int, ...], mode: Any) -> npt.NDArray[Any]:
+def _mapped(path: Path, kind: Any, shape: tuple[int, ...], mode: Any) -> Any:
     absolute = str(path.absolute())
-    mapped = perform("map", absolute, lambda: np.memmap(path, kind, mode, shape=shape))
-    return np.asarray(mapped)
+    return perform("map", absolute, lambda: np.memmap(path, kind, mode, shape=shape))

@@ -48,6 +48,7 @@ __all__ = [
     "find_pages",
     "make_prints",
     "measure_codes",
+    "page_bounds",
     "restore_places",
     "take_rows",
 ]
@@ -375,6 +376,28 @@ def measure_codes(runs: Any, wide: bool, codes: Any, sizes: Any) -> None:
 
 
 @kernel
+def page_bounds(runs: Any, page_runs: Any, pages: Any, begins: Any, ends: Any) -> None:
+    """Write where some pages begin and end in their runs."""
+    for index in range(len(pages)):
+        directory = runs[page_runs[index], RUN_DIRECTORY]
+        ends[index] = _word(directory, pages[index], END)
+        begins[index] = ends[index] - _page_bytes(directory, pages[index])
+
+
+@kernel
+def _row_at_or_behind(code_place: int, rows: int, code: int) -> int:
+    """Return the first row of a page whose code is not below a code."""
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high) >> 1
+        if load_u64(code_place + 8 * middle) < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
 def take_rows(
     addresses: Any,
     page_runs: Any,
@@ -420,11 +443,10 @@ def take_rows(
         if load_u32(end_place + 4 * (rows - 1)) != size - (start - address):
             return -1 - index
         wanted = first_wanted[index]
-        row_begin = 0
-        for position in range(rows):
-            row_end = load_u32(end_place + 4 * position)
-            if row_end < row_begin:
-                return -1 - index
+        position, last_code = 0, load_u64(code_place + 8 * (rows - 1))
+        if not everything:
+            position = _row_at_or_behind(code_place, rows, codes[wanted])
+        while position < rows:
             code = load_u64(code_place + 8 * position)
             subcode = load_u64(subcode_place + 8 * position) if wide else 0
             hit = everything
@@ -433,15 +455,19 @@ def take_rows(
                     codes[wanted] < code or (by_row and codes[wanted] == code and subcodes[wanted] < subcode)
                 ):
                     wanted += 1
-                if wanted == len(codes):
+                if wanted == len(codes) or codes[wanted] > last_code:
                     break
                 hit = codes[wanted] == code and (not by_row or subcodes[wanted] == subcode)
             if hit and load_u16(runs[run, RUN_PRINTS] + 2 * (row + position)) != 0:
+                row_begin = load_u32(end_place + 4 * (position - 1)) if position > 0 else 0
+                row_end = load_u32(end_place + 4 * position)
+                if row_end < row_begin or row_end > size - (start - address):
+                    return -1 - index
                 found[0, count] = code
                 found[1, count] = subcode
                 found[2, count] = start + row_begin
                 found[3, count] = row_end - row_begin
                 found[4, count] = first_place + row + position
                 count += 1
-            row_begin = row_end
+            position += 1
     return count

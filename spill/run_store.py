@@ -383,6 +383,11 @@ class RunStore:
         """Return the bytes of pages and index on disk."""
         return self._pages.disk_bytes() + sum(run.index_bytes() for run in self._runs)
 
+    def let_go(self) -> None:
+        """Let the index leave the memory of this process; it comes back where it is looked at, from the host's page cache."""
+        for run in self._runs:
+            run.let_go()
+
     def resident_bytes(self) -> int:
         """Return the bytes of the index, and what the pages keep in memory."""
         return sum(run.index_bytes() for run in self._runs) + self._pages.resident_bytes()

@@ -1,7 +1,7 @@
 """Several runs, looked into at once: finding and listing rows, removing them, putting them back.
 
 The law: `find` yields the living rows of all runs that have the codes (or pairs) asked for, each once. One pass over the index
-of all runs says which pages to read; of each run they are read together, and one pass over them takes the rows out.
+of all runs says which pages to read; they are read together, and one pass over them takes the rows out.
 
 Remembers 40 bytes per run. It is made anew whenever the runs of a store become others.
 """
@@ -24,8 +24,9 @@ from zset_join.errors import StateError
 
 __all__ = ["Runs"]
 
-_GROUP_BYTES = 8 << 20
+_GROUP_BYTES = 4 << 20
 _GROUP_PAGES = 1 << 13
+_LEAST_PAGES = 1 << 8  # a single code may have many
 
 
 class Runs:
@@ -43,6 +44,7 @@ class Runs:
         self._pages = pages
         self._wide = wide
         self._place = place
+        self._numbers = [run.number for run in runs]
         self._table = np.array([run.line() for run in runs], np.int64).reshape(-1, k.RUN_WORDS)
 
     # ---------------------------------------------------------------- reading
@@ -55,7 +57,7 @@ class Runs:
             group_bytes: of pages to hold in memory at once.
         """
         cursor = np.array([0, 0, 0, -1, 0], np.int64)
-        most = min(_GROUP_PAGES, 2 * len(wanted) * len(self._runs))
+        most = min(_GROUP_PAGES, max(_LEAST_PAGES, 2 * len(wanted) * len(self._runs)))
         page_runs, pages, first_wanted = (np.empty(most, np.int64) for _ in range(3))
         while len(wanted) and cursor[0] < len(self._runs):
             count = k.find_pages(
@@ -90,11 +92,13 @@ class Runs:
         self, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted | None
     ) -> tuple[ColdRows, int, int]:
         """Read pages and take the wanted rows out, or all living ones; `most` is how many rows were written to them."""
-        read = self._read(page_runs, pages)
+        begins, ends = np.empty((2, len(pages)), np.int64)
+        k.page_bounds(self._table, page_runs, pages, begins, ends)
+        read: ReadPages = self._pages.read(self._numbers, page_runs, pages, begins, ends)
         found = np.empty((5, most), np.int64)
         sought = Wanted(np.empty(0, np.int64), None) if wanted is None else wanted
         count = k.take_rows(
-            np.concatenate([part.addresses for part in read]) if len(read) > 1 else read[0].addresses,
+            read.addresses,
             page_runs,
             pages,
             first_wanted,
@@ -107,7 +111,7 @@ class Runs:
             found,
         )
         if count < 0:
-            run, page = self._runs[page_runs[-1 - count]].number, int(pages[-1 - count])
+            run, page = self._numbers[page_runs[-1 - count]], int(pages[-1 - count])
             raise StateError(
                 f"page {page} of run {run} of a cold store is damaged: {self._place} holds other bytes than were written. It "
                 "is a cache: remove the directory, and it is built anew from the checkpoint.",
@@ -120,17 +124,7 @@ class Runs:
         offsets, content = np.empty(count + 1, np.int64), np.empty(int(lengths.sum()), np.uint8)
         gather_bytes(sources, lengths, int(content.ctypes.data), offsets)
         rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
-        return ColdRows(codes, subcodes, rows, places), len(pages), sum(part.read_bytes for part in read)
-
-    def _read(self, page_runs: Int64s, pages: Int64s) -> list[ReadPages]:
-        """Return pages, those of one run together."""
-        borders = np.searchsorted(page_runs, np.arange(len(self._runs) + 1))
-        read = []
-        for number, run in enumerate(self._runs):
-            begin, end = borders[number], borders[number + 1]
-            if begin < end:
-                read.append(self._pages.read(run.number, pages[begin:end], run.directory))
-        return read
+        return ColdRows(codes, subcodes, rows, places), len(pages), read.read_bytes
 
     def measure(self, codes: Int64s, sizes: Int64s) -> None:
         """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""

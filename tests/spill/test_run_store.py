@@ -197,6 +197,26 @@ def test_memory_holds_a_few_bytes_per_row(tmp_path: Path) -> None:
     store.close()
 
 
+def resident_kilobytes(file: Path) -> int:
+    """Return how much of a mapped file is in the memory of this process."""
+    mappings = Path("/proc/self/smaps").read_text(encoding="utf-8").split(f"{file}\n")[1:]
+    return sum(int(mapping.split("\nRss:")[1].split()[0]) for mapping in mappings)
+
+
+def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    rows = fill(store, puts=1, rows=50_000)
+    store.remove_codes(as_codes([5, 49_000]))
+    prints = next((tmp_path / "rows").glob("*.prints"))
+    before = resident_kilobytes(prints)
+
+    store.let_go()
+
+    assert (before > 0, resident_kilobytes(prints)) == (True, 0)
+    assert as_bag(store.scan()) == Counter(rows) - Counter(numbered([5, 49_000]))
+    store.close()
+
+
 # ---------------------------------------------------------------- reading little
 
 

@@ -35,6 +35,17 @@ def rows_of(side: SideState) -> list[Any]:
     return sorted(pieces(side, anatomy(side).live), key=repr)
 
 
+def numbers_of(side: SideState) -> dict[Any, int]:
+    """Return the number of each live row, by what it holds."""
+    return {repr(pieces(side, [number])): number for number in anatomy(side).live}
+
+
+def told(hot: HotRows, number: int) -> tuple[int, float, bool]:
+    """Return the place and the score of a row, and whether the epoch has touched it."""
+    numbers, scores, _ = hot.candidates(None)
+    return int(hot.places(np.array([number]))[0]), float(scores[numbers == number][0]), number in hot.candidates(STAMP)[0]
+
+
 def packed_rows(hot: HotRows, numbers: list[int]) -> ColdRows:
     """Return rows as a cold store takes them."""
     which = np.array(numbers, np.int64)
@@ -132,6 +143,19 @@ def test_touching_a_key_touches_its_whole_chain_once() -> None:
     assert hot.candidates(None)[1].tolist() == [0.0, 0.0, -np.inf, -np.inf, 0.0]
 
 
+def test_many_keys_touch_the_same_rows_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zset_join.state.hot_rows._PASSED_PER_CODE", 0)
+    _, by_chain = filled()
+    codes = packed_rows(by_chain, [5]).codes
+    by_chain.touch_chains(np.repeat(codes, 3), STAMP, CLOCK)
+    monkeypatch.setattr("zset_join.state.hot_rows._PASSED_PER_CODE", 1000)
+    _, passed = filled()
+
+    passed.touch_chains(np.repeat(codes, 3), STAMP, CLOCK)
+
+    assert [told(passed, number) for number in range(1, 6)] == [told(by_chain, number) for number in range(1, 6)]
+
+
 def test_touches_of_later_epochs_add_up_as_the_policy_says() -> None:
     _, hot = filled()
     hot.note_written(np.array([1]), STAMP, 0.0)
@@ -152,10 +176,23 @@ def test_a_row_lies_where_it_was_until_it_is_written() -> None:
     assert hot.places(np.array([1, 2])).tolist() == [-1, 70]
 
 
-def test_a_compacted_side_has_other_rows() -> None:
+def test_compacting_gives_rows_other_numbers_and_nothing_else() -> None:
+    side, hot = filled()
+    come_back(hot, leave(hot, [1, 4]))
+    hot.note_written(np.array([2]), STAMP, 7.0)
+    known = {row: told(hot, number) for row, number in numbers_of(side).items()}
+
+    side.compact()
+
+    assert {row: told(hot, number) for row, number in numbers_of(side).items()} == known
+    assert {place for place, _, _ in known.values()} == {-1, 70, 71}
+
+
+def test_a_cleared_side_has_no_rows_to_follow() -> None:
     side, hot = filled()
     come_back(hot, leave(hot, [1]))
-    side.compact()
+    side.clear()
+    absorb(side, ROWS)
 
     hot.follow()
 

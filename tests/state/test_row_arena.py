@@ -80,6 +80,16 @@ def test_compacting_pays_when_the_dead_outnumber_the_living(
     assert arena.is_sparse() is sparse
 
 
+def test_where_memory_is_short_fewer_dead_are_enough(arena: RowArena) -> None:
+    words = [s.H_ROWS_END, s.H_LIVE_ROWS]
+    arena.header[words] = [176_384, 100_000]
+    assert not arena.is_sparse(tight=True)
+
+    arena.header[words] = [176_385, 100_000]
+    assert arena.is_sparse(tight=True)
+    assert not arena.is_sparse()
+
+
 def test_an_arena_in_files_keeps_its_header(tmp_path: Path) -> None:
     arena = RowArena(LAYOUT, directory=str(tmp_path), name="side")
     arena.header[s.H_LIVE_ROWS] = 7

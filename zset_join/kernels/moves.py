@@ -24,6 +24,7 @@ from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, shif
 from zset_join.kernels.rows import add_to_word, forget_identity, free_values, give_row, store_live_row, unlink
 from zset_join.kernels.side import (
     H_LIVE_ROWS,
+    H_ROWS_END,
     HASH_MASK,
     HEADER,
     HEAP,
@@ -37,7 +38,16 @@ from zset_join.kernels.side import (
 )
 from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
 
-__all__ = ["drop_rows", "hash_identities", "insert_rows", "measure_rows", "probe_identities", "touch_chains", "touch_rows"]
+__all__ = [
+    "drop_rows",
+    "hash_identities",
+    "insert_rows",
+    "measure_rows",
+    "probe_identities",
+    "touch_chains",
+    "touch_codes",
+    "touch_rows",
+]
 
 _AHEAD_SLOT = 24
 _AHEAD_ROW = 12
@@ -50,6 +60,24 @@ def _touch(position: int, stamps: Any, scores: Any, stamp: int, now: Any) -> Non
     if stamps[position] < stamp:
         stamps[position] = stamp
         scores[position] = now + np.log2(np.float32(1) + np.exp2(scores[position] - now))
+
+
+@kernel
+def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
+    """Touch the rows of a chain, as `_touch`; rows of one chain often have one score, so the last one is remembered."""
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    known = now
+    touched = now + np.float32(1)
+    while number != 0:
+        position = number - 1
+        if stamps[position] < stamp:
+            score = scores[position]
+            if score != known:
+                known = score
+                touched = now + np.log2(np.float32(1) + np.exp2(score - now))
+            scores[position] = touched
+        stamps[position] = stamp + 1
+        number = load_u32(rows + position * stride + NEXT)
 
 
 @kernel
@@ -117,11 +145,27 @@ def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, no
                 break
             number = slot & _LOW
             if shift_right(slot, 32) == code and stamps[number - 1] <= stamp:
-                while number != 0:
-                    _touch(number - 1, stamps, scores, stamp, now)
-                    stamps[number - 1] = stamp + 1
-                    number = load_u32(rows + (number - 1) * stride + NEXT)
+                _touch_chain(view, number, stamps, scores, stamp, now)
             position = (position + 1) & mask
+
+
+@kernel
+def touch_codes(view: int, codes: Any, bits: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
+    """Touch all rows whose join key has one of these hashes, passing over all records in their order; for many hashes.
+
+    `bits` are zeroed bytes, a power of two of them, and at least one per hash. Two hashes may share a bit, and then rows are
+    touched that were not asked for: they stay in memory for this epoch.
+    """
+    rows, stride, end = word(view, ROWS), word(view, STRIDE), load_u64(word(view, HEADER) + H_ROWS_END * 8)
+    mask = 8 * len(bits) - 1
+    for index in range(len(codes)):
+        place = codes[index] & mask
+        bits[place >> 3] |= 1 << (place & 7)
+    for position in range(end):
+        row = rows + position * stride
+        place = load_u32(row + HASH) & mask
+        if (bits[place >> 3] >> (place & 7)) & 1 and load_u8(row + FLAGS) & FLAG_ARRANGED:
+            _touch(position, stamps, scores, stamp, now)
 
 
 @kernel

@@ -171,6 +171,7 @@ class HashJoin:
         self._output = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
         self._spare = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
         self._candidate_output: OutputArrays | None = None
+        self._touched_rows = 0  # of the output arrays; the rest of them takes no memory
         self._overflowed = False
         self._reader = object()
         self._prepared: _Prepared | None = None
@@ -251,6 +252,10 @@ class HashJoin:
             self._hybrid.commit(tick.epoch)
         for side in self._sides:
             side.end_absorb(tick.epoch)
+        if self._hybrid is not None:
+            self._groups.shrink(
+                sum(side.shrink_working(found) for side, found in zip(self._sides, prepared.sides, strict=True))
+            )
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
@@ -275,7 +280,8 @@ class HashJoin:
     def _working_bytes(self) -> int:
         outputs = [output for output in (self._output, self._spare, self._candidate_output) if output is not None]
         queued = 0 if self._buffer is None else self._buffer.resident_bytes()
-        return self._groups.resident_bytes() + queued + sum(output.words.nbytes for output in outputs)
+        touched = sum(8 * len(output.words) * min(output.rows, self._touched_rows) for output in outputs)
+        return self._groups.resident_bytes() + queued + touched
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
         """Return what an append-only join would hold after an epoch, in bytes, and what leaves in it; None for other joins.
@@ -464,6 +470,7 @@ class HashJoin:
         yield from self._chunks(reader, 0, filled)
 
     def _chunks(self, reader: object, begin: int, end: int) -> Iterator[ZSet]:
+        self._touched_rows = max(self._touched_rows, end)
         while begin < end:
             self._check_current(reader)
             count = min(self._chunk_rows, end - begin)

@@ -35,6 +35,7 @@ _BEFORE, _AFTER = 2, 3
 _GROUPED_WORDS = (e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
 _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
+_LEAST_ROWS = 1024
 _MAX_PART_BITS = 12
 
 
@@ -118,6 +119,14 @@ class ChangedGroups:
             partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
         elif end:
             self._bounds[1:] = (counts[0], end)
+
+    def shrink(self, rows: int) -> None:
+        """Give memory back that an epoch of so many rows has no use for: where it takes less than an eighth."""
+        if 16 * max(rows, _LEAST_ROWS) < len(self._listed):
+            self._clear_marks()
+            self._listed = self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
+            self._grouped = np.empty((_GROUPED, 0), np.int64)
+            self._table = np.empty(0, np.int64)
 
     def _marks_of(self, side: int) -> int:
         """Return the address of zeroed bits, one per row number of a side's state."""

@@ -149,6 +149,11 @@ class ColdSide:
         if held:
             yield _entries_of(held)
 
+    def let_go(self) -> None:
+        """Let the index of the cold rows leave the memory of this process."""
+        for store in self._stores:
+            store.let_go()
+
     def commit(self, epoch: int) -> None:
         """Declare the stores whole, at the end of `epoch`."""
         for store in self._stores:
@@ -160,6 +165,7 @@ class ColdSide:
 
     def clear(self) -> None:
         """Forget all cold rows."""
+        self.hot.forget_entries()
         for store in self._stores:
             store.clear()
 

@@ -58,6 +58,11 @@ class DeltaArrays:
         if rows > self._rows:
             self._allocate(max(rows, min(2 * rows, 2 * self._rows)))
 
+    def shrink(self, rows: int) -> None:
+        """Give memory back that a delta of so many rows has no use for: where it takes less than an eighth."""
+        if 8 * max(rows, _LEAST_ROWS) < self._rows:
+            self._allocate(max(2 * rows, _LEAST_ROWS))
+
     def _allocate(self, rows: int) -> None:
         self._rows = rows
         self._lines: npt.NDArray[np.int64] = np.empty((len(_LINES), rows), np.int64)

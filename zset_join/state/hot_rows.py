@@ -29,6 +29,7 @@ __all__ = ["NOWHERE", "HotRows"]
 
 NOWHERE = -1
 _BYTES_BESIDE = 16
+_PASSED_PER_CODE = 128  # records are passed over in the time that finding a code and its first rows takes
 _SLOT_BYTES = 18  # a table takes 13 to 26 bytes per key
 
 
@@ -53,9 +54,22 @@ class HotRows:
         self._stamps = np.empty(0, np.int32)
         self._places = np.empty(0, np.int64)
         self._entries = np.empty(0, np.int64)
+        side.on_compacted = self.renumber
+
+    def renumber(self, numbers: Int64s) -> None:
+        """Follow rows that compacting gave other numbers: the new one per old record, 0 for those that are gone."""
+        self._arena = self._side.arena
+        numbers = numbers[: len(self._scores)]
+        kept = np.flatnonzero(numbers)
+        moved, size = numbers[kept] - 1, self.records
+        self._scores = _moved(self._scores, kept, moved, size, NEVER)
+        self._stamps = _moved(self._stamps, kept, moved, size, 0)
+        self._places = _moved(self._places, kept, moved, size, NOWHERE)
+        if self._has_entries:
+            self._entries = _moved(self._entries, kept, moved, size, NOWHERE)
 
     def follow(self, more: int = 0) -> None:
-        """Follow the arena: a compacted one has other rows, a grown one more; make room for `more` records."""
+        """Follow the arena: a new one has other rows, a grown one more; make room for `more` records."""
         if self._side.arena is not self._arena:
             self._arena = self._side.arena
             self._scores[:] = NEVER
@@ -65,7 +79,7 @@ class HotRows:
             self.has_places = False
         needed = self.records + more
         if needed > len(self._scores):
-            room = max(needed, 2 * len(self._scores), 1024)
+            room = max(needed, len(self._scores) + len(self._scores) // 4, 1024)
             self._scores = _grown(self._scores, room, NEVER)
             self._stamps = _grown(self._stamps, room, 0)
             self._places = _grown(self._places, room, NOWHERE)
@@ -102,8 +116,13 @@ class HotRows:
         return numbers, hashes
 
     def touch_chains(self, codes: Int64s, stamp: int, clock: float) -> None:
-        """Touch the rows whose join key has one of these hashes."""
-        moves.touch_chains(self._side.view, codes, self._stamps, self._scores, stamp, np.float32(clock))
+        """Touch the rows whose join key has one of these hashes; where these are many, with all rows in one pass."""
+        now = np.float32(clock)
+        if _PASSED_PER_CODE * len(codes) < self.records:
+            moves.touch_chains(self._side.view, codes, self._stamps, self._scores, stamp, now)
+        else:
+            bits = np.zeros(1 << max(6, (4 * len(codes)).bit_length()), np.uint8)
+            moves.touch_codes(self._side.view, codes, bits, self._stamps, self._scores, stamp, now)
 
     def note_written(self, numbers: Int64s, stamp: int | None, clock: float) -> None:
         """Note that an epoch has written rows: what the cold store may have of them is outdated. Number 0 is none.
@@ -213,6 +232,12 @@ def _pairs(codes: Int64s, subcodes: Int64s) -> Int64s:
     """Return pairs of 32-bit hashes as one word each."""
     pairs: Int64s = (codes << 32) | subcodes
     return pairs
+
+
+def _moved(array: npt.NDArray[Any], old: Int64s, new: Int64s, size: int, fill: Any) -> npt.NDArray[Any]:
+    moved: npt.NDArray[Any] = np.full(size, fill, array.dtype)
+    moved[new] = array[old]
+    return moved
 
 
 def _grown(array: npt.NDArray[Any], size: int, fill: Any) -> npt.NDArray[Any]:

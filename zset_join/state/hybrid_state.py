@@ -15,7 +15,8 @@ what it brings in takes their place.
 Crashes. In a directory, moving begins by marking both sides as half-written and ends by committing the stores at the epoch the
 sides stand at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
 
-Remembers, beside the rows that the budget allows, 6.5 to 9.1 bytes per cold row; see `zset_join.state.cold_side`.
+Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 to 8.5 bytes each in mapped files; where it
+has no room in the budget beside the rows, it leaves the process after every epoch (`zset_join.state.cold_side`).
 
 Known limits. What one epoch looks at stays in memory until it is absorbed, so a join key with more rows than the budget exceeds
 it for that long. Tombstones stay in memory. A disk that is full when an epoch has been absorbed lets memory exceed the budget
@@ -92,6 +93,7 @@ class HybridState:
         self._is_moving = False
         self._unspilled: ResourceError | None = None
         self._postponed_spills = 0
+        self._holds_index = True
         if self._is_mapped and any(side.epochs != {side.side.absorbed_epoch} for side in self._opened):
             found = [sorted(side.epochs) for side in self._opened]
             self.close()
@@ -133,6 +135,7 @@ class HybridState:
             for side, codes in zip(self._opened, asked, strict=True):
                 side.hot.touch_chains(codes, self._stamp, self._clock)
             self._take([side.find_keys(codes) for side, codes in zip(self._opened, asked, strict=True)])
+        self._let_go()
 
     def settle(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
         """Spill down to the budget, when the epoch has been absorbed.
@@ -155,6 +158,9 @@ class HybridState:
             # The epoch is absorbed and may not fail any more: the next one spills first, and raises if it cannot.
             self._unspilled = error
             self._postponed_spills += 1
+        self._let_go()
+        if not self._holds_index:  # memory is short, and Arrow keeps what the answer took
+            pa.default_memory_pool().release_unused()
 
     def commit(self, epoch: int) -> None:
         """Declare the cold rows whole at an epoch; the caller takes the marks off the sides afterwards."""
@@ -257,6 +263,17 @@ class HybridState:
         for side in self._opened:
             side.tidy()
 
+    def _let_go(self) -> None:
+        """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
+        limit = self._budget.max_hot_bytes
+        self._holds_index = limit is None or self._hot_bytes() + self._index_bytes() <= limit
+        if not self._holds_index:
+            for side in self._opened:
+                side.let_go()
+
+    def _index_bytes(self) -> int:
+        return sum(side.index_bytes() for side in self._opened)
+
     def _spill(self, victims: Sequence[tuple[Int64s, Int64s]]) -> None:
         """Move rows out of memory, piece by piece."""
         for side, (numbers, sizes) in zip(self._opened, victims, strict=False):
@@ -345,8 +362,9 @@ class HybridState:
     # ---------------------------------------------------------------- numbers
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory that hybrid state takes beside the sides themselves."""
-        return sum(side.index_bytes() + side.hot.resident_bytes() for side in self._opened)
+        """Return the bytes of memory that hybrid state takes beside the sides themselves, between two epochs."""
+        index = self._index_bytes() if self._holds_index else 0
+        return index + sum(side.hot.resident_bytes() for side in self._opened)
 
     def statistics(self) -> dict[str, int]:
         """Return counts: hot and cold rows and bytes per side, and what was moved since the state was opened."""

@@ -90,13 +90,18 @@ class RowArena:
         """Return the bytes of the heap up to its end."""
         return int(self.header[s.H_HEAP_END])
 
-    def is_sparse(self) -> bool:
-        """Say whether the dead outnumber the living, so that compacting pays."""
+    def is_sparse(self, *, tight: bool = False) -> bool:
+        """Say whether the dead outnumber the living, so that compacting pays.
+
+        Args:
+            tight: whether memory is what is short, and it pays from 6 dead for 10 living on.
+        """
         header = self.header
         used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
+        share, spare_rows, spare_bytes = (1.6, 1 << 14, 1 << 20) if tight else (2.0, 1 << 16, 8 << 20)
         return bool(
-            int(header[s.H_ROWS_END]) > 2 * used + 65536
-            or int(header[s.H_HEAP_END]) > 2 * int(header[s.H_HEAP_USED]) + (8 << 20)
+            int(header[s.H_ROWS_END]) > share * used + spare_rows
+            or int(header[s.H_HEAP_END]) > share * int(header[s.H_HEAP_USED]) + spare_bytes
         )
 
     def is_current(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,6 +136,9 @@ class SideState:
         with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
         is_hybrid: whether some of the rows may lie elsewhere (`zset_join.state.hybrid_state`); such files are useless alone.
 
+    Attributes:
+        on_compacted: called when compacting has given the rows other numbers, with the new one per old record, 0 for none.
+
     Raises:
         StateError: the directory holds state of another layout, or state that was being written when its process died.
     """
@@ -162,6 +165,8 @@ class SideState:
         self._hash_mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
         self._retention_us = tombstone_retention_us
         self.has_identity = relation.mode != "append"
+        self.on_compacted: Callable[[npt.NDArray[np.int64]], None] | None = None
+        self._is_hybrid = is_hybrid
         self._sequence_indices = relation.field_indices(relation.sequence_by)
         words = count_sequence_words(
             [relation.schema.field(at).type for at in self._sequence_indices],
@@ -339,7 +344,7 @@ class SideState:
 
     def end_absorb(self, epoch: int) -> None:
         """Compact where it pays, then mark the state as whole again, with `epoch` folded in."""
-        if self.arena.is_sparse():
+        if self.arena.is_sparse(tight=self._is_hybrid):
             self.compact()
         self.header[s.H_ABSORBED_EPOCH] = epoch
         self.header[s.H_DIRTY] = 0
@@ -388,6 +393,7 @@ class SideState:
         old_view = self._view
         old_header = old_arena.header.copy()
         live = int(old_header[s.H_LIVE_ROWS]) + int(old_header[s.H_TOMBSTONES])
+        numbers = np.zeros(0 if self.on_compacted is None else int(old_header[s.H_ROWS_END]), np.int64)
         side = self.directory
         spare = None if side is None else str(Path(side) / f"{self.name}.compacting")
         if spare is not None:
@@ -405,7 +411,10 @@ class SideState:
             self.join_columns.address,
             self.identity_columns.address,
             self.has_identity,
+            numbers,
         )
+        if self.on_compacted is not None:
+            self.on_compacted(numbers)
         self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
         self.header[_COUNTS] = old_header[_COUNTS]
         self.header[_EVICTED] = old_header[_EVICTED]
@@ -508,6 +517,12 @@ class SideState:
         """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
         tables = (self.arrangement.table, self.primary_keys.table)
         return self.arena.is_current() and self.header[s.H_DIRTY] == 0 and all(table.is_current() for table in tables)
+
+    def shrink_working(self, prepared: PreparedSide | None) -> int:
+        """Give working arrays back that are far too large for the delta that was absorbed; return its rows."""
+        count = 0 if prepared is None else prepared.count
+        self._arrays.shrink(count)
+        return count
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays, which are not part of the state."""

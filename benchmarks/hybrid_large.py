@@ -1,0 +1,153 @@
+"""A state much larger than memory: how much of the process does it take, and is the answer still right?
+
+`python -m benchmarks.hybrid --rows 50000000 --budget 1024` loads so many orders and customers into a hybrid join, answering
+every epoch of the load, changes them uniformly for some epochs, and tells CPU time and the resident size of the process beyond
+what it had before the join was made, after the epochs and at its peak within one.
+
+Checked against DuckDB's batch join of the final tables, in memory: the sum of the weights of all answers is the number of its
+rows, and the answers about one customer in a hundred add up to exactly its rows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.hybrid import LOADED, MB, Changes, Memory, warm_up
+from benchmarks.machine import describe_machine, versions
+from benchmarks.workloads import LEFT, RIGHT, OrdersCustomers
+from zset_join.operators.join import HashJoin
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["report_large"]
+
+_EPOCH_ROWS = 100_000
+_ONE_IN = 100
+
+
+def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
+    """Yield the lines of the report, measuring on the way.
+
+    Args:
+        rows: of both tables together.
+        max_hot_bytes: the budget.
+        epochs: of 10,000 and of 100,000 changes each.
+    """
+    yield json.dumps({**describe_machine(), **versions(), "rows": rows, "max_hot_bytes": max_hot_bytes, "epochs": epochs})
+    warm_up(_EPOCH_ROWS, hybrid=True)
+    workload = OrdersCustomers(rows // 4)
+    drawn = {changes: list(Changes(workload, "uniform", changes).epochs(epochs)) for changes in (10_000, _EPOCH_ROWS)}
+    memory = Memory()
+    join = HashJoin(*workload.relations, default_hash_join="hybrid", max_hot_bytes=max_hot_bytes)
+    check = _Check(workload)
+    memory.forget_peak()
+    started, wall = time.process_time(), time.perf_counter()
+    epoch = 0
+    for side in (RIGHT, LEFT):
+        nothing = ZSet.empty(workload.relations[1 - side].schema)
+        for batch in workload.initial(side):
+            for begin in range(0, len(batch), _EPOCH_ROWS):
+                part = ZSet.of(batch.slice(begin, _EPOCH_ROWS))
+                _run(join, epoch, [part, nothing] if side == LEFT else [nothing, part], check, memory)
+                epoch += 1
+    yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
+    for changes, deltas_of in drawn.items():
+        memory.most = 0
+        memory.forget_peak()
+        started, wall = time.process_time(), time.perf_counter()
+        for number, deltas in enumerate(deltas_of):
+            _run(join, LOADED + changes + number, deltas, check, memory)
+        yield _told(f"epochs of {changes} changes", changes * len(deltas_of), started, wall, join, memory)
+    yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
+    join.close()
+    yield check.verdict([deltas for deltas_of in drawn.values() for deltas in deltas_of])
+
+
+def _run(join: HashJoin, epoch: int, deltas: Sequence[ZSet], check: _Check, memory: Memory) -> None:
+    for chunk in join.answer(Tick(epoch), deltas):
+        check.note(chunk)
+    join.absorb(Tick(epoch), deltas)
+    memory.note(join.resident_bytes())
+
+
+def _told(what: str, changes: int, started: float, wall: float, join: HashJoin, memory: Memory) -> str:
+    cpu, seconds = time.process_time() - started, time.perf_counter() - wall
+    return (
+        f"{what}: {changes / cpu / 1000:.0f} k per CPU second, {seconds:.0f} s; resident after an epoch at most "
+        f"{memory.most / MB:.0f} MB (said {memory.said / MB:.0f}, {join.working_bytes() / MB:.0f} of it working arrays), "
+        f"peak {memory.peak() / MB:.0f} MB"
+    )
+
+
+class _Check:
+    """Add up answers: the weights of all, and every row about one customer in a hundred.
+
+    Args:
+        workload: whose tables are joined.
+    """
+
+    def __init__(self, workload: OrdersCustomers) -> None:
+        self._workload = workload
+        self._weight = 0
+        self._rows: list[pa.Table] = []
+
+    def note(self, chunk: ZSet) -> None:
+        """Take one chunk of an answer."""
+        self._weight += int(chunk.weights.sum())
+        customers = chunk.rows.column("customer_id").to_numpy()
+        kept = np.flatnonzero(customers % _ONE_IN == 0)
+        if len(kept):
+            table = pa.Table.from_batches([chunk.rows.take(pa.array(kept))])
+            self._rows.append(table.append_column("weight", pa.array(chunk.weights[kept])))
+
+    def verdict(self, epochs: Sequence[Sequence[ZSet]]) -> str:
+        """Compare with DuckDB's join of the tables as these epochs leave them.
+
+        Raises:
+            ValueError: the answers do not add up to it.
+        """
+        connection = duckdb.connect(":memory:")
+        for side, name in ((LEFT, "orders"), (RIGHT, "customers")):
+            self._fill(connection, side, name, [deltas[side] for deltas in epochs])
+        joined = "orders JOIN customers ON orders.customer_id = customers.id"
+        expected: Any = connection.execute(f"SELECT count(*) FROM {joined}").fetchall()[0]
+        if expected[0] != self._weight:
+            raise ValueError(f"the answers weigh {self._weight}; DuckDB's join has {expected[0]} rows")
+        answered = pa.concat_tables(self._rows)
+        names = [f"c{at}" for at in range(answered.num_columns - 1)]
+        connection.register("answered", answered.rename_columns([*names, "weight"]))
+        columns = ", ".join(names)
+        sums = f"SELECT {columns}, sum(weight)::BIGINT AS weight FROM answered GROUP BY ALL HAVING sum(weight) <> 0"
+        sampled = f"SELECT orders.*, customers.*, 1::BIGINT FROM {joined} WHERE customer_id % {_ONE_IN} = 0"
+        differing: Any = connection.execute(
+            f"SELECT count(*) FROM ((({sums}) EXCEPT ALL ({sampled})) UNION ALL (({sampled}) EXCEPT ALL ({sums})))"
+        ).fetchall()[0]
+        rows: Any = connection.execute(f"SELECT count(*) FROM ({sampled})").fetchall()[0]
+        if differing[0] or not rows[0]:
+            raise ValueError(f"{differing[0]} of {rows[0]} sampled rows differ from DuckDB's join")
+        return f"equal to DuckDB's join: {expected[0]} rows by weight, {rows[0]} sampled rows one by one"
+
+    def _fill(self, connection: duckdb.DuckDBPyConnection, side: int, name: str, deltas: Sequence[ZSet]) -> None:
+        """Make one table as it is in the end: the first rows that no change names, and the last change of each key."""
+        key = self._workload.relations[side].primary_key[0]
+        changes = pa.concat_tables(
+            pa.Table.from_batches([delta.rows]).append_column("weight", pa.array(delta.weights)) for delta in deltas
+        )
+        arrivals = pa.array(np.arange(changes.num_rows))
+        connection.register("changes", changes.append_column("arrival", arrivals))
+        for number, batch in enumerate(self._workload.initial(side)):
+            connection.register("batch", pa.Table.from_batches([batch]))
+            target = f"CREATE TABLE {name} AS" if number == 0 else f"INSERT INTO {name}"
+            connection.execute(f"{target} SELECT * FROM batch WHERE {key} NOT IN (SELECT {key} FROM changes)")
+        connection.execute(
+            f"INSERT INTO {name} SELECT * EXCLUDE (weight, arrival) FROM changes "
+            f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY arrival DESC) = 1 AND weight > 0"
+        )
+        connection.unregister("changes")
