@@ -305,6 +305,7 @@ def explain(
     lines = [] if output is None else [f"Output to {output}"]
     lines.append(f"Join {node.how.replace('_', ' ')} on {condition}")
     lines.append(f"  remembers: {_join_memory(node)}; in {buckets or 'one per core'} buckets by join key")
+    lines.append(f"  shuffles: {', '.join(map(_shuffles, node.sides))}")
     for number, side in enumerate(node.sides):
         branch, below = ("└─ ", "   ") if number else ("├─ ", "│  ")
         if isinstance(side, ViewNode):
@@ -313,12 +314,19 @@ def explain(
         elif isinstance(side, RouteNode):
             inner = side.source.relation
             lines.append(f"{branch}Route by primary key ({', '.join(inner.primary_key)})")
+            moving = " or ".join(name for name in inner.join_key if name not in inner.primary_key)
+            lines.append(f"{below}  why: {moving} may change, and only a table kept by primary key knows where the row was")
             kept = ", ".join(inner.join_key + inner.sequence_by)
             lines.append(f'{below}  remembers: primary key -> {kept}, one entry per key of "{inner.name}"')
             lines.append(f"{below}└─ {_explain_input(side.source)}")
         else:
             lines.append(f"{branch}{_explain_input(side)}")
     return "\n".join(lines)
+
+
+def _shuffles(side: SideNode) -> str:
+    first = "primary key, then by " if isinstance(side, RouteNode) else ""
+    return f'changes of "{side.relation.name}" by {first}join key'
 
 
 def _join_memory(node: JoinNode) -> str:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import Collected, Source
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import left, right
-from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes, rescale
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
 Run = Callable[..., JoinQuery]
@@ -68,32 +69,72 @@ def histories(seed: int, epochs: int) -> Iterator[list[list[tuple[Any, ...]]]]:
         yield [*tables, rows]
 
 
-def emitted(view: JoinedStream, sink: Collected) -> DataFrame:
+def emitted(view: View, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
     return view.session.createDataFrame(rows, view.schema.add("_weight", "long"))
 
 
-def verified(query: JoinQuery, view: JoinedStream, sink: Collected) -> int:
+def verified(query: JoinQuery, view: View, sink: Collected) -> int:
     """Return how many rows the view has, after comparing it with Spark's batch query of all inputs."""
     report = query.verify(actual_df=emitted(view, sink))
     assert report.equal, str(report)
     return report.expected_rows
 
 
+def as_text(view: View, how: str) -> View:
+    """Return the rows of a view as one column of text, so that views of other columns may be united with it."""
+    shown = [F.coalesce(F.col(name).cast("string"), F.lit("-")) for name in view.columns]
+    return view.select(F.lit(how).alias("how"), F.concat_ws(",", *shown).alias("row"))
+
+
 @pytest.mark.parametrize("first", TYPES)
-def test_a_chain_of_three_joins_equals_sparks_batch_query(source: Callable[[str], Source], run: Run, first: str) -> None:
-    at = TYPES.index(first)
-    a, b, c, d = (source(name) for name in "abcd")
-    for one, other, bag in histories(seed=at, epochs=3):
-        a.add(*one), b.add(*other), c.add(*bag), d.add(*other[::-1])
-    view = upserts(a, "a").join(upserts(b, "b"), on="k", how=first)
-    view = view.join(copies(c, "c"), on="k", how=TYPES[(at + 1) % 6]).join(upserts(d, "d"), on="k", how=TYPES[(at + 3) % 6])
+def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
+    source: Callable[[str], Source], run: Run, first: str
+) -> None:
+    a, b, c = (source(name) for name in "abc")
+    for one, other, bag in histories(seed=TYPES.index(first), epochs=3):
+        a.add(*one), b.add(*other), c.add(*bag)
+    both = upserts(a, "a"), upserts(b, "b"), copies(c, "c")
+
+    def chain(how: str) -> View:
+        left_, right_, third = (stream.alias(f"{stream.name}_{how}") for stream in both)
+        return as_text(left_.join(right_, on="k", how=first).join(third, on="k", how=how), how)
+
+    view = reduce(View.union, map(chain, TYPES))
     sink = Collected()
 
     query = run(view, sink, buckets=2)
 
     assert verified(query, view, sink) > 0
+    assert {how for how, _ in sink.total()} >= {"left", "full", "right"}
     assert len(sink.epochs) == 3
+
+
+def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
+    source: Callable[[str], Source], run: Run, tmp_path: Path
+) -> None:
+    a, b, c = (source(name) for name in "abc")
+    for one, other, bag in histories(seed=21, epochs=3):
+        a.add(*one), b.add(*other), c.add(*bag)
+    matched = upserts(a, "a").join(upserts(b, "b"), on="k").select("k", "a_v")
+    lonely = (
+        upserts(b, "b").alias("b2").join(upserts(a, "a").alias("a2"), on="k", how="left_anti").groupBy("k").agg(ZF.max("b_v"))
+    )
+    united = matched.union(lonely).where("k <> 4")
+    counted = united.groupBy("k").agg(ZF.count().alias("n")).join(copies(c, "c"), on="k", how="full")
+    plain = copies(c, "c").alias("c2").join(upserts(b, "b").alias("b3"), on="k", how="right")
+    view = counted.select("k", "n", "c_v").union(plain.select("k", F.lit(0).cast("long"), F.col("b_v")))
+    sink = Collected()
+
+    sink.fails_in = 1
+    with pytest.raises(Exception, match="the output failed in epoch 1"):
+        run(view, sink, buckets=2, locality="on")
+    [part.unlink() for part in (tmp_path / "checkpoint/zset/delta").glob("*/*1-*")]
+    sink.fails_in = -1
+    query = run(view, sink, locality="on")
+
+    assert verified(query, view, sink) > 0
+    assert view.output.primary_key == ()
 
 
 def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source], run: Run) -> None:
@@ -106,7 +147,7 @@ def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source
     view = lefts.join(rights, on="k", how="full", condition=left("a_v") <= right("v2"))
     sink = Collected()
 
-    query = run(view, sink, buckets=3)
+    query = run(view, sink, buckets=3, default_hash_join="hybrid", max_hot_keys=12)
 
     assert verified(query, view, sink) > 0
     assert list(query.recentProgress[0]["join"]["rows_in"]) == ["a", "b", "c", "again"]
@@ -217,9 +258,10 @@ def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[Change
 
     lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").explanation(buckets=4).splitlines()
 
-    assert lines[:4] == [
+    assert lines[:5] == [
         "Join left on k = k",
         '  remembers: all live rows of "a_inner_b", live rows with a complete key of "c"; in 4 buckets by join key',
+        '  shuffles: changes of "a_inner_b" by join key, changes of "c" by primary key, then by join key',
         "├─ key: a_id, b_id",
         "│  Where (a_v = 'x')",
     ]
@@ -233,6 +275,9 @@ WRONG: dict[str, tuple[Callable[..., Any], str]] = {
     "unknown key": (lambda a, b, c: a.join(b, on="k").join(c, on=[("x", "k")]), r"\['x'\], which \"a_inner_b\" does not have"),
     "no key": (lambda a, b, c: a.join(b, on="k").join(c), "names no key column"),
     "dataframe": (lambda a, b, c: a.join(b, on="k").join(c.dataframe, on="k"), "got DataFrame"),
+    "union of streams": (lambda a, b, c: a.join(b, on="k").union(c), "union expects another view"),
+    "union of other columns": (lambda a, b, c: a.join(b, on="k").union(c.join(b.alias("d"), on="k").select("k")), "go"),
+    "union of itself": (lambda a, b, _: a.join(b, on="k").union(a.join(b, on="k")), "several inputs of the query"),
     "names": (lambda a, b, c: a.join(b, on=[("k", "k")]).join(c, on=[("k", "k")]), "would have the columns"),
 }
 

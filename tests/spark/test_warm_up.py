@@ -34,13 +34,11 @@ def test_any_join_can_be_warmed_up_before_a_row_is_there(mode: str, is_hybrid: b
     customers = Relation(name="customers", schema=EVERY_TYPE, join_key=("text",))
     source = InputNode(relation=orders)
 
-    warm_up(
-        JoinNode(
-            left=RouteNode(source=source) if mode == "upsert" else source,
-            right=InputNode(relation=customers),
-            how="full",
-            null_safe=(False,),
-            residual=left("ratio") <= right("ratio"),
-        ),
-        is_hybrid=is_hybrid,
+    join = JoinNode(
+        left=RouteNode(source=source) if mode == "upsert" else source,
+        right=InputNode(relation=customers),
+        how="full",
+        null_safe=(False,),
+        residual=left("ratio") <= right("ratio"),
     )
+    warm_up([join], is_hybrid=is_hybrid)

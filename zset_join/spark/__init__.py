@@ -24,7 +24,9 @@ from zset_join.spark.query import JoinQuery
 from zset_join.spark.rescaling import RescaleReport, rescale
 from zset_join.spark.session import cluster_settings, local_session
 from zset_join.spark.streams import ChangeStream, appends, changes
+from zset_join.spark.unions import UnionedStream
 from zset_join.spark.verification import VerificationReport
+from zset_join.spark.views import View
 from zset_join.spark.writer import JoinStreamWriter
 
 __all__ = [
@@ -33,7 +35,9 @@ __all__ = [
     "JoinStreamWriter",
     "JoinedStream",
     "RescaleReport",
+    "UnionedStream",
     "VerificationReport",
+    "View",
     "appends",
     "changes",
     "cluster_settings",

@@ -28,6 +28,7 @@ different rows: name a version of it, or write it to a table first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -137,8 +138,12 @@ def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
-    """Say whether a description of a query, as in `JoinedStream.fingerprint`, has a baseline on a side."""
-    return description is not None and any(_side_has_baseline(description[side]) for side in _SIDES)
+    """Say whether a description of a query, as in `View.fingerprint`, has a baseline on a side."""
+    if description is None:
+        return False
+    if "union" in description:
+        return any(map(has_baseline, description["union"]))
+    return any(_side_has_baseline(description[side]) for side in _SIDES)
 
 
 def _side_has_baseline(side: Mapping[str, Any]) -> bool:
@@ -158,6 +163,9 @@ def settle(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loa
     """
     if stored is None:
         return given
+    if "union" in given:
+        branches = zip_longest(given["union"], stored.get("union", ())[: len(given["union"])])
+        return {**given, "union": [settle(now, then, is_loaded=is_loaded) for now, then in branches]}
     return {**given, **{side: _settled(given[side], stored.get(side, {}), is_loaded=is_loaded) for side in _SIDES}}
 
 

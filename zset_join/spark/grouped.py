@@ -29,7 +29,7 @@ from zset_join.spark.stages import AggregateStep
 from zset_join.spark.streams import first_line
 
 if TYPE_CHECKING:
-    from zset_join.spark.joined import JoinedStream
+    from zset_join.spark.views import View
 
 __all__ = ["AggregateExpression", "GroupedStream"]
 
@@ -73,7 +73,7 @@ class AggregateExpression:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GroupedStream:
-    """The rows of a view in groups; made by `JoinedStream.groupBy`.
+    """The rows of a view in groups; made by `View.groupBy`.
 
     Args:
         rows: the view.
@@ -81,12 +81,12 @@ class GroupedStream:
         computed: those of them that are not columns of the view as they are.
     """
 
-    rows: JoinedStream
+    rows: View
     keys: tuple[str, ...]
     computed: Mapping[str, Column] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: JoinedStream, columns: Sequence[Any]) -> GroupedStream:
+    def of(cls, rows: View, columns: Sequence[Any]) -> GroupedStream:
         """Group a view.
 
         Raises:
@@ -116,11 +116,11 @@ class GroupedStream:
             )
         return cls(rows=rows, keys=tuple(keys), computed=computed)
 
-    def count(self) -> JoinedStream:
+    def count(self) -> View:
         """Return the number of rows per group, as the column `count`."""
         return self.agg(AggregateExpression(function="count", name="count"))
 
-    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str]) -> JoinedStream:
+    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str]) -> View:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:
@@ -188,7 +188,7 @@ class _Lowering:
         names = tuple(self._argument(one, given.function) for one in columns)
         return AggregateCall(given.function, names, name=named, limit=given.limit)
 
-    def rows_before(self, calls: Sequence[AggregateCall]) -> JoinedStream:
+    def rows_before(self, calls: Sequence[AggregateCall]) -> View:
         """Return the view that is aggregated: with one more step where something is computed."""
         if not self._computed and not self._grouped.computed:
             return self._rows
@@ -324,7 +324,7 @@ def _as_column(given: str | Column) -> Column:
     return F.col(given) if isinstance(given, str) else given
 
 
-def _is_plain(rows: JoinedStream, column: Column) -> bool:
+def _is_plain(rows: View, column: Column) -> bool:
     """Say whether an expression is a column of a view as it is."""
     return class_name(_only_expression(template(rows.session, rows.output).select(column))) == "AttributeReference"
 

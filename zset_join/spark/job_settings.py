@@ -21,7 +21,7 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
 
     Args:
         max_records_per_batch: rows that Spark hands to a worker at once.
-        is_routed: rows go through a route on their way, or to an aggregate.
+        is_routed: rows go through a route on their way, to an aggregate, or to a further join.
     """
     wanted = {
         "spark.sql.adaptive.enabled": "false",
@@ -34,6 +34,9 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
         # source that cannot be trusted, and fail the query.
         wanted["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
         wanted["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
+        # Joins share the first shuffle, and tasks of a union are numbered one input after the other.
+        wanted["spark.sql.exchange.reuse"] = "true"
+        wanted["spark.sql.unionOutputPartitioning"] = "false"
     return wanted
 
 

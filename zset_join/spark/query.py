@@ -18,9 +18,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.errors import StateError, ZsetJoinError
-from zset_join.spark.joined import JoinedStream
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.stored_query import StoredQuery
+from zset_join.spark.views import View
 
 __all__ = ["JoinQuery", "start_query"]
 
@@ -34,7 +34,7 @@ class JoinQuery(StoredQuery):
         joined: the join.
     """
 
-    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, joined: JoinedStream) -> None:
+    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, joined: View) -> None:
         super().__init__(joined, runner)
         self.spark_query = spark_query
         self._closer = threading.Thread(target=self._close_at_the_end, name="zset_join-closer", daemon=True)
@@ -171,7 +171,7 @@ class _Gate:
 def start_query(
     stream: DataStreamWriter,
     runner: EpochRunner,
-    joined: JoinedStream,
+    joined: View,
     *,
     checkpoint_location: str,
 ) -> JoinQuery:

@@ -43,6 +43,7 @@ from zset_join.spark.sampling import name_after
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.stage_names import JOIN_STAGE
 from zset_join.spark.verification import batch_join, logged_changes, stage_histories
+from zset_join.spark.views import View
 from zset_join.state.join_shape import joined_schema
 from zset_join.zset import ZSet, single_batch
 
@@ -51,7 +52,7 @@ __all__ = ["explain_row"]
 _ROW = "__row"
 
 
-def explain_row(joined: JoinedStream, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+def explain_row(joined: View, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
     """Return which input changes made and unmade the output rows with given values.
 
     Args:
@@ -64,21 +65,21 @@ def explain_row(joined: JoinedStream, runner: EpochRunner, row: Mapping[str, Any
         OptionError: `ROW_QUESTION`: no such rows can be asked for, or too many are.
         StateError: the checkpoint cannot be read.
     """
-    if len(joined.joins) > 1:
+    if len(joined.joins) > 1 or not isinstance(joined, JoinedStream):
         raise OptionError(
             f"explain_row answers for the rows of one join; this view is made of {len(joined.joins)}. Run the join you ask "
             "about as a query of its own, and ask there.",
             code="ROW_QUESTION",
         )
     steps = _row_steps(joined)
-    before = steps[-1].relation if steps else joined.join_output
+    before = steps[-1].relation if steps else joined.before_steps
     values = _traced(joined, len(steps), before, row)
     node = joined.node
     left, right = node.left.relation, node.right.relation
     _, sources = joined_schema(left, right, node.how, using=node.using, output_names=None)
     # Rows in quarantine are in the log; they are left out here as they were left out then.
     build = join_builder(node, replace(runner.operator_options, on_bad_input="quarantine"))
-    shown = joined.join_output.schema
+    shown = joined.before_steps.schema
     of_join = {after: name for name in shown.names if (after := name_after(steps, name)) is not None}
     narrowing = {of_join[name]: found for name, found in values.items() if name in of_join}
     with runner.pause():
@@ -149,7 +150,7 @@ def _join_rows(
     left, right = (_versions(joined, checkpoint, side) for side in (0, 1))
     # Each pair of versions, and each version by itself, as it was before its partner came or after it had gone.
     pairs = [(left, right), (left, right.limit(0)), (left.limit(0), right)]
-    names = joined.join_output.schema.names
+    names = joined.before_steps.schema.names
     rows = reduce(DataFrame.unionAll, (batch_join(joined, *pair) for pair in pairs)).toDF(*names, WEIGHT)
     rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
     for step in steps:
@@ -191,7 +192,7 @@ def _behind(
     lines = [(number, row, weight) for number, event in enumerate(history.events) for row, weight in event.emitted]
     if not lines:
         return history
-    rows = pa.Table.from_pylist([row for _, row, _ in lines], joined.join_output.schema)
+    rows = pa.Table.from_pylist([row for _, row, _ in lines], joined.before_steps.schema)
     # The number of a line stands where its weight would, so that each result finds back to its event.
     made = joined.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
     for step in steps:

@@ -32,7 +32,6 @@ from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.job_settings import all_rows_settings, job_settings, wanted_settings
-from zset_join.spark.joined import JoinedStream
 from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStreams
 from zset_join.spark.notes import TaskNote, note_of_error
@@ -43,6 +42,7 @@ from zset_join.spark.progress import ProgressLog, StreamPlace, epoch_counts, sta
 from zset_join.spark.quarantine import reveal
 from zset_join.spark.stage_names import JOIN_STAGE, join_stage, stage_order
 from zset_join.spark.stages import check_rows
+from zset_join.spark.views import View
 from zset_join.tick import Tick
 
 __all__ = ["EpochRunner"]
@@ -69,7 +69,7 @@ class EpochRunner:
 
     def __init__(
         self,
-        joined: JoinedStream,
+        joined: View,
         tagged: TaggedStreams,
         options: QueryOptions,
         *,

@@ -9,7 +9,7 @@ Which columns, best first:
 - the group key of the last aggregate, as far as the view shows it: Spark filters before it aggregates, where it can;
 - all columns but floats, which may differ in their last digits: only the comparison becomes smaller.
 
-Of a chain of joins the inputs are not filtered: only one of the last two.
+Of a chain of joins and of a union the inputs are not filtered: only one of the last two.
 
 The law: the difference found in a sample is the difference found without one, restricted to the rows of the sample. The hash
 is another one than that of the buckets, so a sample has its share of every bucket.
@@ -30,7 +30,8 @@ from zset_join.plan import JoinNode
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.names import column_named
 from zset_join.spark.normalise import common_types
-from zset_join.spark.stages import AggregateStep, Step, aggregates_of
+from zset_join.spark.stages import AggregateStep, Step
+from zset_join.spark.views import View
 from zset_join.state.join_shape import joined_schema
 
 __all__ = ["Sample", "name_after", "sample_of"]
@@ -66,7 +67,7 @@ class Sample:
         return F.pmod(F.xxhash64(*columns), F.lit(_HASHES)) < F.lit(max(1, int(self.share * _HASHES)))
 
 
-def sample_of(joined: JoinedStream, share: Any) -> Sample:
+def sample_of(joined: View, share: Any) -> Sample:
     """Return a sample of a view.
 
     Args:
@@ -82,7 +83,7 @@ def sample_of(joined: JoinedStream, share: Any) -> Sample:
             code="VERIFY_SAMPLE",
             value=share,
         )
-    aggregates = list(aggregates_of(joined.steps))
+    aggregates = [step.node for step in joined.steps if isinstance(step, AggregateStep)]
     if aggregates and not aggregates[-1].group_by:
         raise OptionError(
             f"sample={share!r}: the view is made of the one row of all rows, so there is no share of it to check. Leave "
@@ -90,7 +91,7 @@ def sample_of(joined: JoinedStream, share: Any) -> Sample:
             code="VERIFY_SAMPLE",
             value=share,
         )
-    by_key = _by_join_key(joined, share) if len(joined.joins) == 1 else None
+    by_key = _by_join_key(joined, share) if isinstance(joined, JoinedStream) and len(joined.joins) == 1 else None
     return by_key or _by_columns(joined, share)
 
 
@@ -138,18 +139,17 @@ def _shown_keys(node: JoinNode) -> Iterator[list[str]]:
         yield [name for name in candidates if name is not None]
 
 
-def _by_columns(joined: JoinedStream, share: float) -> Sample:
+def _by_columns(joined: View, share: float) -> Sample:
     """Sample by the group key of the last aggregate, or by whole rows.
 
     Raises:
         OptionError: no column can be hashed.
     """
-    last = max((at for at, step in enumerate(joined.steps) if isinstance(step, AggregateStep)), default=-1)
     columns: list[str] = []
-    if last >= 0:
-        (node,) = aggregates_of(joined.steps[last : last + 1])
-        behind = joined.steps[last + 1 :]
-        columns = [found for name in node.group_by if (found := name_after(behind, name)) is not None]
+    for at, step in enumerate(joined.steps):
+        if isinstance(step, AggregateStep):
+            behind = joined.steps[at + 1 :]
+            columns = [found for name in step.node.group_by if (found := name_after(behind, name)) is not None]
     columns = columns or [at.name for at in joined.output.schema if _is_exact(at.type)]
     if not columns:
         raise OptionError(
@@ -161,7 +161,7 @@ def _by_columns(joined: JoinedStream, share: float) -> Sample:
     return Sample(share=share, columns=tuple(columns), by_output=tuple(_numbered(joined, name) for name in columns))
 
 
-def _numbered(joined: JoinedStream, name: str) -> Column:
+def _numbered(joined: View, name: str) -> Column:
     return F.col(f"c{joined.columns.index(name)}")
 
 

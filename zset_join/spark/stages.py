@@ -16,8 +16,8 @@ per join.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from zset_join.errors import StateError
 from zset_join.plan import JoinNode
@@ -28,7 +28,7 @@ from zset_join.spark.progress import StreamPlace
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.stage_names import aggregate_stage, join_stage, rows_stage
 
-__all__ = ["AggregateStep", "Segment", "Step", "aggregates_of", "check_rows", "segments_of"]
+__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "with_steps"]
 
 _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
 
@@ -115,27 +115,25 @@ class Segment:
         return rows_stage(self.number) if self.steps else self.source_stage
 
 
-def segments_of(node: JoinNode, joined: Relation, steps: Sequence[Step], *, first: int = 0) -> tuple[Segment, ...]:
-    """Cut a join and the steps behind it at the aggregates.
+def with_steps(segments: Sequence[Segment], steps: Sequence[Step]) -> list[Segment]:
+    """Put steps behind the segments that have no target yet.
 
     Args:
-        node: the join.
-        joined: its answer.
-        steps: what stands behind it.
-        first: number of the join.
+        segments: in the order of an epoch.
+        steps: what is done with the rows of those without a target.
     """
-    made: list[Segment] = []
-    source: JoinNode | AggregateNode = node
-    before, rows = joined, list[RowStep]()
+    made = list(segments)
     for step in steps:
+        ends = [at for at, one in enumerate(made) if one.target_stage is None]
         if isinstance(step, RowStep):
-            rows.append(step)
+            for at in ends:
+                made[at] = replace(made[at], steps=(*made[at].steps, step))
             continue
-        number = first + len(made)
-        target = aggregate_stage(number + 1)
-        made.append(Segment(number=number, source=source, before=before, steps=tuple(rows), target_stage=target))
-        source, before, rows = step.node, step.relation, []
-    return (*made, Segment(number=first + len(made), source=source, before=before, steps=tuple(rows)))
+        number = made[-1].number + 1
+        for at in ends:
+            made[at] = replace(made[at], target_stage=aggregate_stage(number))
+        made.append(Segment(number=number, source=step.node, before=step.relation))
+    return made
 
 
 def check_rows(
@@ -182,10 +180,3 @@ def _lost(epoch: int, what: str) -> StateError:
         code="ROWS_LOST",
         epoch=epoch,
     )
-
-
-def aggregates_of(steps: Sequence[Step]) -> Iterator[AggregateNode]:
-    """Yield the aggregates among some steps, in order."""
-    for step in steps:
-        if isinstance(step, AggregateStep):
-            yield step.node

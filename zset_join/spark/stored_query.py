@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from zset_join.spark.joined import JoinedStream
 from zset_join.spark.runner import EpochRunner
+from zset_join.spark.views import View
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
@@ -31,7 +31,7 @@ class StoredQuery:
         runner: what runs its epochs, attached to its checkpoint.
     """
 
-    def __init__(self, joined: JoinedStream, runner: EpochRunner) -> None:
+    def __init__(self, joined: View, runner: EpochRunner) -> None:
         self._joined = joined
         self._runner = runner
 

@@ -47,6 +47,7 @@ from zset_join.spark.schemas import arrow_schema
 
 if TYPE_CHECKING:
     from zset_join.spark.joined import JoinedStream
+    from zset_join.spark.views import View
 
 __all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes", "first_line"]
 
@@ -111,7 +112,7 @@ class ChangeStream:
 
     def join(
         self,
-        other: ChangeStream | JoinedStream,
+        other: ChangeStream | View,
         on: Any = None,
         how: str = "inner",
         *,

@@ -47,8 +47,8 @@ from zset_join.spark.runner import EpochRunner
 from zset_join.spark.sampling import sample_of
 from zset_join.spark.schemas import spark_schema, spark_type
 from zset_join.spark.stage_names import join_stage, route_stage
-from zset_join.spark.stages import AggregateStep
 from zset_join.spark.streams import ChangeStream
+from zset_join.spark.views import View
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 
 __all__ = ["VerificationReport", "batch_join", "logged_changes", "stage_histories", "verify"]
@@ -101,7 +101,7 @@ class VerificationReport:
 
 
 def verify(
-    joined: JoinedStream,
+    joined: View,
     runner: EpochRunner,
     *,
     left_df: DataFrame | None = None,
@@ -165,16 +165,16 @@ def verify(
 
 
 def _given_tables(
-    joined: JoinedStream, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
+    joined: View, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
 ) -> dict[str, DataFrame]:
     """Return the tables that were given, by the names of their streams."""
     given = dict(tables or {})
-    for argument, source, table in (("left_df", joined.left, left_df), ("right_df", joined.right, right_df)):
+    for source, argument, table in zip(joined.inputs, ("left_df", "right_df"), (left_df, right_df), strict=False):
         if table is None:
             continue
-        if isinstance(source, JoinedStream):
+        if isinstance(source, View):
             raise OptionError(
-                f'{argument} is the table of a stream, and "{source.name}" is a join. Pass tables={{"name of a stream": '
+                f'{argument} is the table of a stream, and "{source.name}" is a view. Pass tables={{"name of a stream": '
                 "DataFrame, ...}.",
                 code="VERIFY_TABLE",
                 name=source.name,
@@ -296,7 +296,7 @@ class _ReadChanges:
 
 def batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Join two tables with weights by Spark; weights multiply."""
-    node, output = joined.node, joined.join_output
+    node, output = joined.node, joined.before_steps
     left_names, right_names = list(joined.left.columns), list(joined.right.columns)
     left = left.select(
         *(column_named(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw")
@@ -359,24 +359,22 @@ def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual
     return emitted.select(*named, weight.alias("actual"))
 
 
-def _batch_view(joined: JoinedStream, tables: Mapping[str, DataFrame], *, is_empty: bool) -> DataFrame:
+def _batch_view(view: View, tables: Mapping[str, DataFrame], *, is_empty: bool) -> DataFrame:
     """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch."""
-    left, right = (
-        _batch_view(side, tables, is_empty=is_empty) if isinstance(side, JoinedStream) else tables[side.name]
-        for side in (joined.left, joined.right)
-    )
-    made = batch_view(batch_join(joined, left, right), joined.steps)
+    inputs = [_batch_view(one, tables, is_empty=is_empty) if isinstance(one, View) else tables[one.name] for one in view.inputs]
+    rows = batch_join(view, *inputs) if isinstance(view, JoinedStream) else reduce(DataFrame.unionAll, inputs)
+    made = batch_view(rows, view.steps)
     return made.limit(0) if is_empty else made
 
 
-def _numbered(joined: JoinedStream, made: DataFrame) -> DataFrame:
+def _numbered(joined: View, made: DataFrame) -> DataFrame:
     """Return a view with its columns numbered; the weight is called `expected`."""
     named = [column_named(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)]
     return made.select(*named, F.col(WEIGHT).alias("expected"))
 
 
 def _compare(
-    joined: JoinedStream,
+    joined: View,
     expected: DataFrame,
     actual: DataFrame,
     epoch: int | None,
@@ -421,11 +419,10 @@ def _compare(
     )
 
 
-def _has_rounded_columns(joined: JoinedStream) -> bool:
+def _has_rounded_columns(joined: View) -> bool:
     """Say whether the view shows floats of an aggregate, in rows that a key tells apart."""
-    aggregates = [step for view in joined.views for step in view.steps if isinstance(step, AggregateStep)]
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
-    return bool(aggregates) and has_floats and (bool(joined.output.primary_key) or not aggregates[-1].node.group_by)
+    return bool(joined.aggregates) and has_floats and (bool(joined.output.primary_key) or not joined.aggregates[-1].group_by)
 
 
 def _without_rounding(wrong: DataFrame, output: Relation) -> DataFrame:

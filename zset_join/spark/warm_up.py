@@ -9,7 +9,7 @@ Cost: a second when the cache is filled.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,24 @@ from zset_join.zset import ZSet
 __all__ = ["warm_up"]
 
 
-def warm_up(node: JoinNode, aggregates: Sequence[AggregateNode] = (), *, is_hybrid: bool = False) -> None:
+def warm_up(nodes: Sequence[JoinNode | AggregateNode], *, is_hybrid: bool = False) -> None:
     """Run every operator of a query over one made-up row per input: in, kept in a snapshot and back, then out again.
 
     Args:
-        node: the join.
-        aggregates: what stands behind it.
-        is_hybrid: the rows of the join go to the disk and back besides.
+        nodes: the joins and aggregates of the query.
+        is_hybrid: the rows of joins go to the disk and back besides.
     """
     options = OperatorOptions(hot_budget=HotBudget(max_hot_keys=0) if is_hybrid else None)
-    _one_row(node.left.relation, 1).consolidated()
-    builders = [route_builder(side, options) for side in node.sides if isinstance(side, RouteNode)]
-    plain = [(build, None) for build in [*builders, join_builder(node, options)]]
+    operators: list[tuple[Callable[[str | None], DurableOperator], AggregateNode | None]] = []
+    for node in nodes:
+        if isinstance(node, AggregateNode):
+            operators.append((aggregate_builder(node, options), node))
+            continue
+        _one_row(node.left.relation, 1).consolidated()
+        operators += [(route_builder(side, options), None) for side in node.sides if isinstance(side, RouteNode)]
+        operators.append((join_builder(node, options), None))
     with tempfile.TemporaryDirectory(prefix="zset_join-") as directory:
-        for number, (build, aggregate) in enumerate([*plain, *((aggregate_builder(one, options), one) for one in aggregates)]):
+        for number, (build, aggregate) in enumerate(operators):
             place = Path(directory) / str(number)
             place.mkdir()
             operator = build(str(place))

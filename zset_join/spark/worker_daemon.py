@@ -40,7 +40,7 @@ def load_kernels() -> None:
     left = Relation(name="left", schema=schema, join_key=("key",), primary_key=("id",), sequence_by=("at",), mode="upsert")
     right = Relation(name="right", schema=schema, join_key=("key",), mode="changelog")
     route = RouteNode(source=InputNode(relation=left))
-    warm_up(JoinNode(left=route, right=InputNode(relation=right), how="full", null_safe=(False,)))
+    warm_up([JoinNode(left=route, right=InputNode(relation=right), how="full", null_safe=(False,))])
 
 
 def main() -> None:

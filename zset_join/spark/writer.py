@@ -25,7 +25,6 @@ from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, Sin
 from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.session import check_session
-from zset_join.spark.stages import aggregates_of
 from zset_join.spark.stored_query import StoredQuery
 from zset_join.spark.upsert_output import UpsertOutput
 from zset_join.spark.warm_up import warm_up
@@ -34,19 +33,19 @@ from zset_join.storage.folder import folder_below, open_folder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from zset_join.spark.joined import JoinedStream
+    from zset_join.spark.views import View
 
 __all__ = ["JoinStreamWriter"]
 
 
 class JoinStreamWriter:
-    """Collect what a running join needs; made by `JoinedStream.writeStream`.
+    """Collect what a running join needs; made by `View.writeStream`.
 
     Args:
         joined: the join.
     """
 
-    def __init__(self, joined: JoinedStream) -> None:
+    def __init__(self, joined: View) -> None:
         self._joined = joined
         self._options: dict[str, Any] = {}
         self._name: str | None = None
@@ -294,8 +293,7 @@ class JoinStreamWriter:
             )
         encoded_schema(self._joined.arrow_schema, format_named("weight"))
         session = self._joined.session
-        for view in self._joined.views:
-            warm_up(view.node, [*aggregates_of(view.steps)], is_hybrid=is_hybrid)
+        warm_up([one.source for one in self._joined.segments], is_hybrid=is_hybrid)
         check_session(session)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
