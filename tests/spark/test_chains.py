@@ -92,7 +92,7 @@ def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
     source: Callable[[str], Source], run: Run, first: str
 ) -> None:
     a, b, c = (source(name) for name in "abc")
-    for one, other, bag in histories(seed=TYPES.index(first), epochs=2):
+    for one, other, bag in histories(seed=8, epochs=2):  # leaves rows of every pair of types
         a.add(*one), b.add(*other), c.add(*bag)
     both = upserts(a, "a"), upserts(b, "b"), copies(c, "c")
 
@@ -106,7 +106,7 @@ def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
     query = run(view, sink, buckets=2)
 
     assert verified(query, view, sink) > 0
-    assert {how for how, _ in sink.total()} >= {"left", "full", "right"}
+    assert {how for how, _ in sink.total()} == set(TYPES)
     assert len(sink.epochs) == 2
 
 
