@@ -36,6 +36,7 @@ class PreaggregatedAggregate:
             chunk_rows=spec.knobs.chunk_rows,
             hash_bits=spec.knobs.hash_bits,
             directory=directory,
+            **(spec.knobs.hybrid_options("default_hash_table") if spec.group_by else {}),
         )
         self.inputs: tuple[Relation, ...] = spec.inputs
         self.output = self._aggregate.output

@@ -130,7 +130,7 @@ def build_aggregate(spec: AggregateSpec, *, on_bad_input: str = "error", directo
         chunk_rows=spec.knobs.chunk_rows,
         hash_bits=spec.knobs.hash_bits,
         directory=directory,
-        **(spec.knobs.hybrid_options("default_hash_table") if spec.group_by and directory is None else {}),
+        **(spec.knobs.hybrid_options("default_hash_table") if spec.group_by else {}),
     )
 
 

@@ -391,7 +391,7 @@ _ENTRIES: tuple[Registered, ...] = (
         for how in HOWS
     ),
 )
-_SPILLING = ("join-", "routed-", "aggregate-groups-")
+_SPILLING = ("join-", "routed-", "aggregate-groups-", "preaggregated-sums-groups", "preaggregated-values-groups")
 REGISTRY: tuple[Registered, ...] = tuple(
     entry
     if entry.name.startswith(_SPILLING)

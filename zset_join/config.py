@@ -22,8 +22,9 @@ the name, the value and the cure, before anything runs.
 | `join_buffer_policy` | `abort` | at that limit: `abort` refuses the epoch; `evict_oldest` drops the oldest rows (lossy) |
 | `on_evict` | `retract` | `retract`: the joined rows of a dropped row are retracted; `forget`: they stay |
 | `default_hash_join` | `memory` | `memory`: a bucket is in memory whole; `hybrid`: its busy rows are, the rest is on disk |
-| `max_hot_keys` | no limit | rows of a hybrid join in memory, over all buckets and both sides |
-| `max_hot_bytes` | no limit | bytes of a hybrid join in memory, over all buckets and both sides |
+| `default_hash_table` | `memory` | the same for the groups of aggregates and DISTINCT |
+| `max_hot_keys` | no limit | rows and groups of hybrid state in memory, over all buckets |
+| `max_hot_bytes` | no limit | bytes of hybrid state in memory, over all buckets |
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ _SPELLED = {
     "joinbufferpolicy": "join_buffer_policy",
     "onevict": "on_evict",
     "defaulthashjoin": "default_hash_join",
+    "defaulthashtable": "default_hash_table",
     "maxhotkeys": "max_hot_keys",
     "maxhotbytes": "max_hot_bytes",
 }
@@ -256,6 +258,7 @@ class QueryOptions:
     retain_input_log: bool = False
     buffer_limit: BufferLimit = field(default_factory=BufferLimit)
     hot_budget: HotBudget | None = None
+    table_budget: HotBudget | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> QueryOptions:
@@ -291,7 +294,7 @@ class QueryOptions:
             given.get("joinbufferpolicy", "abort"),
             given.get("onevict", "retract"),
         )
-        hot_budget = HotBudget.of(given.get("defaulthashjoin", "memory"), given.get("maxhotkeys"), given.get("maxhotbytes"))
+        hot_budget, table_budget = _budgets(given)
         if hot_budget is not None:
             hot_budget.check_no_limit(buffer_limit)
         return cls(
@@ -311,7 +314,19 @@ class QueryOptions:
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
             buffer_limit=buffer_limit,
             hot_budget=hot_budget,
+            table_budget=table_budget,
         )
+
+
+def _budgets(given: Mapping[str, Any]) -> tuple[HotBudget | None, HotBudget | None]:
+    """Return the budget of joins and that of groups: the same one, for whichever is hybrid."""
+    limits = given.get("maxhotkeys"), given.get("maxhotbytes")
+    join, table = given.get("defaulthashjoin", "memory"), given.get("defaulthashtable", "memory")
+    joins, tables = (str(kind).lower() == "hybrid" for kind in (join, table))
+    return (
+        HotBudget.of(join, *(limits if joins or not tables else ())),
+        HotBudget.of(table, *(limits if tables else ()), option="default_hash_table"),
+    )
 
 
 def parse_seconds(value: Any, *, option: str) -> int:

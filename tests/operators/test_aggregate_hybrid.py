@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.epochs import Change, Epochs, delete, delta_of, insert
 from zset_join.aggregates import AggregateCall
-from zset_join.errors import OptionError, ResourceError
+from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.relation import Relation
@@ -124,6 +125,27 @@ def test_cold_groups_lie_where_they_are_told_and_go_with_the_operator(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_mapped_groups_go_on_with_those_on_disk_and_without_them_are_refused(tmp_path: Path) -> None:
+    epochs = Epochs(hybrid(directory=str(tmp_path), max_hot_bytes=None, max_hot_keys=1))
+    for changes in STORY[:3]:
+        epochs.feed(changes)
+    list(epochs.operator.answer(Tick(3), [delta_of(SALES, STORY[3])]))  # groups have moved, nothing is absorbed
+    epochs.operator.close()
+    again = hybrid(directory=str(tmp_path), max_hot_bytes=None, max_hot_keys=1)
+    opened = again.statistics()["groups"], again.absorbed_epoch
+    answer = [line for chunk in again.answer(Tick(3), [delta_of(SALES, STORY[3])]) for line in chunk.to_pylist()]
+    again.close()
+
+    assert opened == (4, 2)
+    assert sorted(weight for _, weight in answer) == [-1, -1, 1]
+    with pytest.raises(StateError, match="another aggregate") as in_memory:
+        Aggregate(SALES, ["shop"], CALLS, directory=str(tmp_path))
+    shutil.rmtree(tmp_path / "cold")
+    with pytest.raises(StateError, match="stand at epoch -1") as without:
+        hybrid(directory=str(tmp_path), max_hot_bytes=None, max_hot_keys=1)
+    assert (in_memory.value.code, without.value.code) == ("STATE_FINGERPRINT", "STATE_HALF_WRITTEN")
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
@@ -131,10 +153,9 @@ def test_cold_groups_lie_where_they_are_told_and_go_with_the_operator(tmp_path: 
         ({"max_hot_keys": -1}, "max_hot_keys"),
         ({"default_hash_table": "disk"}, 'default_hash_table.*"memory" or "hybrid"'),
         ({"default_hash_table": "memory"}, 'max_hot_bytes.*default_hash_table="hybrid" only'),
-        ({"directory": "here"}, "leave directory out"),
         ({"group_by": []}, "group by a column"),
     ],
-    ids=["no budget", "negative", "unknown", "budget in memory", "directory", "all rows"],
+    ids=["no budget", "negative", "unknown", "budget in memory", "all rows"],
 )
 def test_a_budget_that_makes_no_sense_is_refused(options: dict[str, Any], why: str) -> None:
     group_by = options.get("group_by", ["shop"])

@@ -293,6 +293,28 @@ def test_a_changed_aggregate_is_another_query(joined: JoinedStream, run: Run) ->
         run(joined.groupBy("name").agg(ZF.count("item").alias("n")), Collected())
 
 
+def test_groups_on_disk_are_those_in_memory_over_a_restart_and_lost_files(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    view = join_of(orders, customers).groupBy("name").agg(ZF.count().alias("n"), ZF.max("item").alias("last"))
+    orders.add(*(("i", number, number % 4, f"item {number} of a text that is long", 1) for number in range(20)))
+    customers.add(*((number, f"a name of more than twelve bytes, {number}", 1) for number in range(4)))
+    orders.add(("u", 3, 1, "zz", 2), ("d", 7, None, None, 2))
+    customers.add()
+    sink, options = Collected(), {"default_hash_table": "hybrid", "max_hot_keys": 0, "buckets": 2}
+    before = run(view, sink, **options).recentProgress[-1]["join"]
+    orders.add(("d", 3, None, None, 3), ("d", 19, None, None, 3))
+    customers.add()
+
+    query = run(view, sink, **options, localStateDir=str(tmp_path / "another host"))
+
+    assert query.verify(actual_df=emitted(query, sink)).equal
+    assert before["aggregates"]["aggregate-1"]["cold_groups"] + before["aggregates"]["aggregate-1"]["hot_groups"] == 4
+    assert before["aggregates"]["aggregate-1"]["spilled_groups"] > 0
+    with pytest.raises(OptionError, match="this view has none"):
+        run(join_of(orders, customers), sink, **options)
+
+
 def test_progress_tells_what_the_groups_take(joined: JoinedStream, run: Run) -> None:
     query = run(joined.groupBy("name").agg(ZF.count()), Collected())
 

@@ -53,7 +53,7 @@ def test_what_was_taken_is_gone_and_the_rest_stays(cold: ColdTables) -> None:
 
     assert cold.find(codes(7)) is None
     assert [batch.num_rows for batches in cold.scan() for batch in batches] == [1, 0]
-    assert (cold.statistics()["cold_groups"], cold.statistics()["fetched_groups"]) == (1, 1)
+    assert (cold.statistics()["spilled_groups"], cold.statistics()["fetched_groups"]) == (2, 1)
     cold.clear()
     assert list(cold.scan()) == []
     cold.close()

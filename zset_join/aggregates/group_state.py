@@ -143,6 +143,15 @@ class GroupState:
         return int(self._arena.header[s.H_LIVE_ROWS])
 
     @property
+    def cold_groups(self) -> int:
+        """Return the number of groups that are on disk; it is kept with the state, for who has put them there."""
+        return int(self._arena.header[s.H_EVICTED_ROWS])
+
+    @cold_groups.setter
+    def cold_groups(self, groups: int) -> None:
+        self._arena.header[s.H_EVICTED_ROWS] = groups
+
+    @property
     def records(self) -> object:
         """Return what the numbers of records are of; another object when they have changed."""
         return self._arena
@@ -274,6 +283,15 @@ class GroupState:
         self._arena.header[s.H_ABSORBED_EPOCH] = epoch
         self._arena.header[s.H_DIRTY] = 0
 
+    def unmark(self) -> None:
+        """Mark the state as whole again, at the epoch it stood at."""
+        self._arena.header[s.H_DIRTY] = 0
+
+    @property
+    def fingerprint(self) -> int:
+        """Return a number that changes with everything the bytes of the state depend on."""
+        return self._fingerprint
+
     def make_heap_room(self, size: int) -> int:
         """Make room for so many bytes and return the heap offset up to which there is room."""
         self._arena.make_room(0, size)
@@ -328,6 +346,7 @@ class GroupState:
         for accumulator in self.accumulators:
             accumulator.copy(old, self.view, live, pairs, offset)
         self._arena.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
+        self._arena.header[s.H_EVICTED_ROWS] = old_header[s.H_EVICTED_ROWS]
         for owner in (old_table, old_arena):
             owner.close(remove=self.directory is not None)
         if self.directory is not None:

@@ -90,7 +90,7 @@ class GroupedInput:
             self.relation.name,
             schema,
             accumulation.accumulators,
-            fingerprint=(self.relation.name, self.relation.mode, accumulation.meaning()),
+            fingerprint=(self.relation.name, self.relation.mode, accumulation.meaning(), *(["hybrid"] if budget else [])),
             hash_bits=hash_bits,
             directory=directory,
             name=name,
@@ -186,7 +186,7 @@ class GroupedInput:
             self.state.store(prepared.lines)
             if self.hybrid is not None:
                 self.hybrid.settle(prepared.rows, prepared.rows.num_rows)
-        self.state.end(epoch)
+        self._end(epoch)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the groups, and the values of every multiset, as tables with the key columns in front."""
@@ -212,7 +212,17 @@ class GroupedInput:
                 for part in parts_of(table):
                     self._tables.insert(number, part)
         metadata = ordered[0].schema.metadata or {}
-        self.state.end(int(metadata.get(_EPOCH_METADATA, b"-1")))
+        self._end(int(metadata.get(_EPOCH_METADATA, b"-1")))
+
+    def _end(self, epoch: int) -> None:
+        """Declare everything whole at an epoch, the state in memory last."""
+        if self.hybrid is not None:
+            self.hybrid.commit(epoch)
+        self.state.end(epoch)
+
+    def is_current(self) -> bool:
+        """Say whether the files are those another process would open: none replaced, grown or left half-written."""
+        return self.state.is_current() and (self.hybrid is None or self.hybrid.is_current())
 
     def resident_bytes(self) -> int:
         """Return the bytes of the state in memory and of the working arrays."""

@@ -40,7 +40,7 @@ class GroupedOperator:
         cold_directory: where the rest lies; None for the temporary files of the host.
 
     Raises:
-        OptionError: a budget where there is nothing to spill, or together with a directory.
+        OptionError: a budget where there is nothing to spill.
     """
 
     def __init__(
@@ -57,15 +57,10 @@ class GroupedOperator:
         budget: HotBudget | None = None,
         cold_directory: str | None = None,
     ) -> None:
-        if budget is not None and (not group_by or directory is not None):
-            why = (
-                "the one group of all rows cannot be on disk in part"
-                if not group_by
-                else "what is on disk ends with its process"
-            )
+        if budget is not None and not group_by:
             raise OptionError(
-                f'default_hash_table="hybrid" with group_by={list(group_by)} and directory={directory!r}: {why}. Leave it out'
-                f"{', or group by a column' if not group_by else ', or leave directory out'}.",
+                'default_hash_table="hybrid" without group_by: the one group of all rows cannot be on disk in part. Leave the '
+                "option out, or group by a column.",
                 code="OPTION_VALUE",
                 option="default_hash_table",
                 value="hybrid",
@@ -159,12 +154,12 @@ class GroupedOperator:
     def statistics(self) -> dict[str, int]:
         """Return counts: groups, state bytes, rows that were rejected so far."""
         hybrid = {} if self._input.hybrid is None else self._input.hybrid.statistics()
-        groups = self._input.state.groups + hybrid.get("cold_groups", 0)
+        groups = self._input.state.groups + self._input.state.cold_groups
         return {**self._totals, "groups": groups, "groups_bytes": self.resident_bytes(), **hybrid}
 
     def is_current(self) -> bool:
         """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
-        return self._input.state.is_current()
+        return self._input.is_current()
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays, which are not part of the state."""

@@ -9,14 +9,16 @@ Cost: a group that is not in memory is read, found again in the tables and added
 snapshot of it. The budget is looked at in O(1); when it is exceeded, all groups in memory are ranked and a part of the budget
 is freed.
 
-Known limits: the groups that one epoch touches must fit, and so must each single group. The disk holds a cache that ends with
-its process; the state cannot be mapped from a directory at the same time. Bytes of single groups are estimated by their number
-of values; their sum is exact.
+Where groups are mapped from a directory, those on disk lie in it too and stand at the same epoch; marks say when they move.
+
+Known limits: the groups that one epoch touches must fit, and so must each single group. Bytes of single groups are estimated by
+their number of values; their sum is exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +27,7 @@ from zset_join.aggregates.group_state import GroupState
 from zset_join.aggregates.group_tables import GroupTables, parts_of
 from zset_join.aggregates.lines import Int64s
 from zset_join.config import HotBudget
-from zset_join.errors import ResourceError
+from zset_join.errors import ResourceError, StateError
 from zset_join.state.cold_tables import BusyGroups, ColdTables
 
 __all__ = ["HybridGroups"]
@@ -48,8 +50,21 @@ class HybridGroups:
         self._state = state
         self._tables = tables
         self._busy = BusyGroups(budget)
-        self._cold = ColdTables(state.relation, tables.schemas(), cold_directory)
+        self._is_mapped = state.directory is not None
+        self._cold = ColdTables(
+            state.relation, tables.schemas(), cold_directory, directory=state.directory, layout=state.fingerprint
+        )
         self._postponed: ResourceError | None = None
+        self._is_moving = False
+        if self._is_mapped and self._cold.epoch != state.absorbed_epoch:
+            epoch = self._cold.epoch
+            self.close()
+            raise StateError(
+                f'the cold groups of the aggregate over "{state.relation}" stand at epoch {epoch}, those in memory at '
+                f"{state.absorbed_epoch}. Local state is a cache: delete the directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=state.directory,
+            )
 
     def fetch(self, rows: pa.RecordBatch, count: int) -> None:
         """Bring in the groups of some rows.
@@ -58,23 +73,61 @@ class HybridGroups:
             ResourceError: the disk is full or cannot be written; no group was lost.
             StateError: what lies on the disk is damaged.
         """
+        if self._is_moving:
+            raise StateError(
+                "groups were being moved between memory and disk when this process was interrupted, or what lay on the disk "
+                "was damaged; the state of this aggregate is incomplete. Make a new one and restore it from a snapshot.",
+                code="STATE_HALF_WRITTEN",
+            )
         if self._postponed is not None:
-            self._spill_down()
+            with self._moving():
+                self._spill_down()
             self._postponed = None
-        if not self._cold.groups:
+        if not self._state.cold_groups:
             return
         lines = self._state.load(rows, count)
         missing = lines.found[: lines.entries] == 0
         found = self._cold.find(lines.key_codes[: lines.entries][missing])
         if found is not None:
-            self._cold.take(found)
-            for number, held in enumerate(found.rows):
-                for part in parts_of(pa.Table.from_batches([held])):
-                    self._tables.insert(number, part)
+            with self._moving():
+                self._cold.take(found)
+                self._state.cold_groups -= found.rows[0].num_rows
+                for number, held in enumerate(found.rows):
+                    for part in parts_of(pa.Table.from_batches([held])):
+                        self._tables.insert(number, part)
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Mark the state as half-written while groups move; after a full disk, which shows between moves, it is whole again.
+
+        After any other error, damaged files among them, the marks stay, so that the state is not used again.
+        """
+        self._is_moving = True
+        self._state.begin()
+        try:
+            yield
+        except ResourceError:
+            self._end_moving()
+            raise
+        self._end_moving()
+
+    def _end_moving(self) -> None:
+        self.commit(self._state.absorbed_epoch)
+        self._state.unmark()
+        self._is_moving = False
+
+    def commit(self, epoch: int) -> None:
+        """Declare the groups on disk whole at an epoch; the caller takes the mark off the state afterwards."""
+        if self._is_mapped:
+            self._cold.commit(epoch)
+
+    def is_current(self) -> bool:
+        """Say whether the groups on disk are still as this process left them."""
+        return not self._is_moving and self._cold.is_current()
 
     def settle(self, rows: pa.RecordBatch, count: int) -> None:
         """Note that the groups of some rows were touched, and spill down to the budget; of a full disk the next epoch tells."""
-        if not self._cold.groups and not self._is_too_much():
+        if not self._state.cold_groups and not self._is_too_much():
             return  # as long as all fits, nobody asks who is busy
         lines = self._state.load(rows, count)
         self._busy.touch(self._state.records, lines.found[: lines.entries].copy())
@@ -85,7 +138,9 @@ class HybridGroups:
 
     def restore(self, tables: Sequence[pa.Table]) -> None:
         """Replace everything by groups as they were written, all of them on disk."""
+        self._is_moving, self._postponed = False, None
         self._cold.clear()
+        self._state.cold_groups = tables[0].num_rows
         for number, table in enumerate(tables):
             for part in parts_of(table):
                 self._cold.store([self._cold.packed(number, part, self._codes(part))])
@@ -103,6 +158,7 @@ class HybridGroups:
         return {
             **self._cold.statistics(),
             "hot_groups": self._state.groups,
+            "cold_groups": self._state.cold_groups,
             "postponed_spills": int(self._postponed is not None),
         }
 
@@ -134,6 +190,7 @@ class HybridGroups:
                     for part in parts_of(table)
                 ]
             )
+            self._state.cold_groups += len(piece)
             self._tables.remove(held)
 
     def _codes(self, rows: pa.RecordBatch) -> Int64s:

@@ -53,7 +53,7 @@ class Aggregate(GroupedOperator):
         default_hash_table: `memory` keeps all groups in memory; `hybrid` the busy ones, and the rest on disk.
         max_hot_keys: groups of a hybrid table in memory; None for no limit.
         max_hot_bytes: bytes of a hybrid table in memory; None for no limit.
-        cold_directory: where a hybrid table keeps cold groups; default: among the host's temporary files.
+        cold_directory: where a hybrid table keeps cold groups; default: in `directory`, else among the host's temporary files.
 
     Raises:
         PlanError: columns or types that cannot be grouped or aggregated.

@@ -49,6 +49,7 @@ class OperatorOptions:
     chunk_rows: int = 65536
     buffer_limit: BufferLimit = NO_LIMIT
     hot_budget: HotBudget | None = None
+    table_budget: HotBudget | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,8 @@ class AggregateNode:
 
 def aggregate_builder(node: AggregateNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
     """Return what makes an aggregate of what `Preaggregation` leaves, over a directory, or in memory when given None."""
+    budget = options.table_budget if node.group_by else None
+    hybrid: dict[str, Any] = {} if budget is None else {"default_hash_table": "hybrid", **asdict(budget)}
 
     def build(directory: str | None) -> DurableOperator:
         return Aggregate(
@@ -123,6 +126,7 @@ def aggregate_builder(node: AggregateNode, options: OperatorOptions) -> Callable
             preaggregated=node.is_partial,
             chunk_rows=options.chunk_rows,
             directory=directory,
+            **hybrid,
         )
 
     return build

@@ -41,7 +41,7 @@ from zset_join.spark.outputs import Output
 from zset_join.spark.progress import ProgressLog, StreamPlace, epoch_counts, stage_seconds
 from zset_join.spark.quarantine import reveal
 from zset_join.spark.stage_names import JOIN_STAGE, join_stage, stage_order
-from zset_join.spark.stages import check_rows
+from zset_join.spark.stages import check_rows, hybrid_stages
 from zset_join.spark.views import View
 from zset_join.tick import Tick
 
@@ -94,12 +94,14 @@ class EpochRunner:
         self.buffer = QueryBuffer(
             limited.node, options.buffer_limit, buckets, is_hybrid=is_hybrid, stage=join_stage(limited.number)
         )
+        shared = buckets * max(1, hybrid_stages(joined.segments, options))
         self.operator_options = OperatorOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
             buffer_limit=self.buffer.operator_limit,
-            hot_budget=None if options.hot_budget is None else options.hot_budget.share(buckets * len(joined.joins)),
+            hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
+            table_budget=None if options.table_budget is None else options.table_budget.share(shared),
         )
         self._places = [
             StreamPlace(name=stream.name, number=one.number, side=side, is_routed=tagged.joins[one.number].is_routed)

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zset_join.errors import StateError
+from zset_join.config import QueryOptions
+from zset_join.errors import OptionError, StateError
 from zset_join.plan import JoinNode
 from zset_join.relation import Relation
 from zset_join.spark.notes import TaskNote
@@ -28,7 +29,7 @@ from zset_join.spark.progress import StreamPlace
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.stage_names import aggregate_stage, join_stage, rows_stage
 
-__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "with_steps"]
+__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "hybrid_stages", "with_steps"]
 
 _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
 
@@ -180,3 +181,26 @@ def _lost(epoch: int, what: str) -> StateError:
         code="ROWS_LOST",
         epoch=epoch,
     )
+
+
+def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
+    """Return how many stages share the budget of hybrid state.
+
+    Args:
+        segments: of the view.
+        options: of the query.
+
+    Raises:
+        OptionError: groups are to be hybrid, and there are none.
+    """
+    joins = sum(isinstance(segment.source, JoinNode) for segment in segments)
+    groups = sum(isinstance(segment.source, AggregateNode) and bool(segment.source.group_by) for segment in segments)
+    if options.table_budget is not None and not groups:
+        raise OptionError(
+            'default_hash_table="hybrid" is about the groups of groupBy(...) and distinct(), and this view has none (the one '
+            'row of an agg() over everything cannot be on disk). Leave it out; rows of joins have default_hash_join="hybrid".',
+            code="OPTION_VALUE",
+            option="default_hash_table",
+            value="hybrid",
+        )
+    return joins * (options.hot_budget is not None) + groups * (options.table_budget is not None)

@@ -29,14 +29,16 @@ from zset_join.zset import ZSet
 __all__ = ["warm_up"]
 
 
-def warm_up(nodes: Sequence[JoinNode | AggregateNode], *, is_hybrid: bool = False) -> None:
+def warm_up(nodes: Sequence[JoinNode | AggregateNode], *, is_hybrid: bool = False, has_cold_groups: bool = False) -> None:
     """Run every operator of a query over one made-up row per input: in, kept in a snapshot and back, then out again.
 
     Args:
         nodes: the joins and aggregates of the query.
         is_hybrid: the rows of joins go to the disk and back besides.
+        has_cold_groups: the groups of aggregates do.
     """
-    options = OperatorOptions(hot_budget=HotBudget(max_hot_keys=0) if is_hybrid else None)
+    nothing = HotBudget(max_hot_keys=0)
+    options = OperatorOptions(hot_budget=nothing if is_hybrid else None, table_budget=nothing if has_cold_groups else None)
     operators: list[tuple[Callable[[str | None], DurableOperator], AggregateNode | None]] = []
     for node in nodes:
         if isinstance(node, AggregateNode):

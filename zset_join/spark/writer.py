@@ -293,7 +293,8 @@ class JoinStreamWriter:
             )
         encoded_schema(self._joined.arrow_schema, format_named("weight"))
         session = self._joined.session
-        warm_up([one.source for one in self._joined.segments], is_hybrid=is_hybrid)
+        sources = [one.source for one in self._joined.segments]
+        warm_up(sources, is_hybrid=is_hybrid, has_cold_groups=options.table_budget is not None)
         check_session(session)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism

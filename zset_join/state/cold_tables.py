@@ -8,7 +8,8 @@ and may be that of another key as well: whoever finds strangers takes them into 
 
 Remembers on disk the rows; in memory 4.5 bytes per row on disk.
 
-Known limit: the rows are a cache of one process, in a directory of its own that goes with it.
+The rows are a cache. Without a directory they go with their process; in one they stand at the epoch of the last `commit`, and
+whoever opens them compares it with that of the groups in memory.
 """
 
 from __future__ import annotations
@@ -49,22 +50,49 @@ class ColdTables:
     Args:
         relation: name of what is aggregated, for messages.
         schemas: the columns of each table.
-        cold_directory: where to make the directory; None for the temporary files of the host.
+        cold_directory: where the rows lie; default: in `directory`, else among the temporary files of the host.
+        directory: where the groups are mapped; None where they are in memory only.
+        layout: tells apart what the groups are; a directory of others is refused.
 
-    Attributes:
-        groups: how many groups there are, which is the rows of the first table.
+    Raises:
+        StateError: the directory holds something else, or rows that were being changed when their process died.
     """
 
-    def __init__(self, relation: str, schemas: Sequence[pa.Schema], cold_directory: str | None) -> None:
+    def __init__(
+        self,
+        relation: str,
+        schemas: Sequence[pa.Schema],
+        cold_directory: str | None,
+        *,
+        directory: str | None = None,
+        layout: int = 0,
+    ) -> None:
         self._schemas = tuple(schemas)
         self._layouts = [RowLayout(schema) for schema in self._schemas]
         self._variables = [layout.variable_columns() for layout in self._layouts]
         self._plans = [layout.gather_plan(range(len(layout.schema))) for layout in self._layouts]
-        directory = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=cold_directory))
-        self._finalizer = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
-        self._store = FileColdStore(directory / "groups", owner={"relation": relation}, with_subcodes=True)
-        self.groups = 0
+        private = None
+        if directory is not None:
+            place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
+        else:
+            place = private = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=cold_directory))
+        self._finalizer = weakref.finalize(self, _remove, private)
+        owner: dict[str, str | int] = {"relation": relation, "layout": layout}
+        self._store = FileColdStore(place / "groups", owner=owner, with_subcodes=True)
         self._counts = {"fetched_groups": 0, "spilled_groups": 0}
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the last `commit`; -1 when there was none."""
+        return self._store.epoch
+
+    def commit(self, epoch: int) -> None:
+        """Declare the rows whole, at the end of an epoch."""
+        self._store.commit(epoch)
+
+    def is_current(self) -> bool:
+        """Say whether the rows are still as this process left them."""
+        return self._store.is_current()
 
     def find(self, codes: Int64s) -> FoundRows | None:
         """Read all rows of some hashes; None where there are none."""
@@ -81,7 +109,6 @@ class ColdTables:
         """
         self._store.begin_change()
         self._store.remove(found.places)
-        self.groups -= found.rows[0].num_rows
         self._counts["fetched_groups"] += found.rows[0].num_rows
 
     def packed(self, table: int, rows: pa.RecordBatch, codes: Int64s) -> ColdRows:
@@ -113,9 +140,7 @@ class ColdTables:
             rows = pa.concat_arrays([piece.rows for piece in pieces])
             self._store.put(ColdRows(codes, subcodes, rows, np.empty(0, np.int64)))
             self._store.tidy()
-            groups = int(np.count_nonzero(subcodes == 0))
-            self.groups += groups
-            self._counts["spilled_groups"] += groups
+            self._counts["spilled_groups"] += int(np.count_nonzero(subcodes == 0))
 
     def scan(self) -> Iterator[tuple[pa.RecordBatch, ...]]:
         """Yield all rows, by table, in chunks."""
@@ -125,18 +150,17 @@ class ColdTables:
     def clear(self) -> None:
         """Forget all rows."""
         self._store.clear()
-        self.groups = 0
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory that finding rows takes."""
         return self._store.resident_bytes()
 
     def statistics(self) -> Mapping[str, int]:
-        """Return counts: groups that came and went, rows and bytes on disk."""
-        return {**self._counts, "cold_groups": self.groups, "cold_disk_bytes": self._store.disk_bytes()}
+        """Return counts: groups that came and went since they were opened, and bytes on disk."""
+        return {**self._counts, "cold_disk_bytes": self._store.disk_bytes()}
 
     def close(self) -> None:
-        """Remove everything."""
+        """Let go of the files; without a directory they are removed."""
         self._store.close()
         self._finalizer()
 
@@ -148,6 +172,11 @@ class ColdTables:
             refs = unpacked.refs(layout.stride)
             columns = self._plans[table].gather(int(refs.ctypes.data), len(refs), 0)
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _remove(private: Path | None) -> None:
+    if private is not None:
+        shutil.rmtree(private, ignore_errors=True)
 
 
 class BusyGroups:
