@@ -41,7 +41,7 @@ def tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 def rows_of(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Return what Spark makes of two tables, with numbered columns."""
-    rows = batch_view(batch_join(joined, left, right).toDF(*joined.join_output.schema.names, WEIGHT), joined.steps)
+    rows = batch_view(batch_join(joined, left, right).toDF(*joined.before_steps.schema.names, WEIGHT), joined.steps)
     return rows.toDF(*(f"c{at}" for at in range(len(joined.columns))), "expected")
 
 
