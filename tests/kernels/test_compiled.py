@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from numba.core.event import Event, EventStatus
 
 from zset_join.kernels import compiled
-from zset_join.kernels.compiled import compiled_kernels_directory, kernel
+from zset_join.kernels.compiled import CompileNotice, compiled_kernels_directory, kernel
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 ASK = "from zset_join.kernels.compiled import compiled_kernels_directory as place; print(place)"
@@ -73,3 +74,31 @@ def test_a_changed_source_makes_another_digest(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "one.py").write_text("a = 2\n")
 
     assert compiled._digest() != before
+
+
+def compile_with(notice: CompileNotice, kernel: object) -> None:
+    for status in (EventStatus.START, EventStatus.END):
+        notice.notify(Event("numba:compile", status, data={"dispatcher": kernel}))
+
+
+def test_it_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    notice = CompileNotice(after_seconds=0.0)
+    notice.kernels.add("ours")
+
+    compile_with(notice, "ours")
+    compile_with(notice, "ours")
+
+    assert [record.name for record in caplog.records] == ["zset_join"]
+    assert "compiling the kernels of this version" in caplog.text
+
+
+@pytest.mark.parametrize(("kernel", "after_seconds"), [("ours", 60.0), ("of somebody else", 0.0)])
+def test_nothing_is_said_of_short_waits_and_of_other_libraries(
+    caplog: pytest.LogCaptureFixture, kernel: str, after_seconds: float
+) -> None:
+    notice = CompileNotice(after_seconds)
+    notice.kernels.add("ours")
+
+    compile_with(notice, kernel)
+
+    assert not caplog.records
