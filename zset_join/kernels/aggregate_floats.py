@@ -395,6 +395,22 @@ def copy_float_blocks(old: int, new: int, groups: int, copied: int, place: int, 
 
 
 @kernel
+def _written_size(block: int, source: int, squares: bool) -> int:
+    """Return how much of a block says all about it.
+
+    A part of a delta may have as many outliers more as less, and yet another sum. Such a block is one that an epoch works
+    on, with room for all words; one in the heap without outliers has none.
+    """
+    size = _block_size(load_u64(source + _OUTLIERS), squares)
+    if block < 0 and size == _COUNTS_BYTES:
+        full = SQUARE_BLOCK_BYTES if squares else BLOCK_BYTES
+        for place in range(_COUNTS_BYTES, full, 8):
+            if load_u64(source + place) != 0:
+                return full
+    return size
+
+
+@kernel
 def write_blocks(count: int, blocks: Any, heap: int, squares: bool, offsets: int, target: int) -> int:
     """Write blocks behind each other and return how many bytes they take; with `target` 0 only the offsets are written."""
     total = 0
@@ -402,7 +418,7 @@ def write_blocks(count: int, blocks: Any, heap: int, squares: bool, offsets: int
     for index in range(count):
         if blocks[index] != 0:
             source = _block_address(blocks[index], heap)
-            size = _block_size(load_u64(source + _OUTLIERS), squares)
+            size = _written_size(blocks[index], source, squares)
             if target != 0:
                 copy_bytes(target + total, source, size)
             total += size
@@ -432,13 +448,14 @@ def merge_blocks(
     for index in range(count):
         if not _is_valid(validity, start + index):
             continue
-        source = content + load_u32(offsets + (start + index) * 4)
+        begin, end = load_u32(offsets + (start + index) * 4), load_u32(offsets + (start + index) * 4 + 4)
+        source = content + begin
         block = _own_block(place + entry_of[index] * line_words * 8, heap, squares, free)
         if block == free:
             free += SQUARE_BLOCK_BYTES if squares else BLOCK_BYTES
         for counted in range(_NANS, _COUNTS_BYTES, 8):
             _add_to(block + counted, load_u64(source + counted))
-        if load_u64(source + _OUTLIERS) != 0:
+        if end - begin > _COUNTS_BYTES:
             add_number(block + _FULL, source + _FULL, _FULL_WORDS)
             if squares:
                 add_number(block + _FULL_SQUARES, source + _FULL_SQUARES, _FULL_SQUARE_WORDS)
