@@ -318,6 +318,15 @@ def test_the_value_of_max_by_may_be_null() -> None:
     assert best.feed(insert(("A", 3), (None, 9))) == [((None,), 1)]
 
 
+def test_a_null_beside_the_largest_order_is_the_null_of_no_order_at_all() -> None:
+    best = Epochs(Aggregate(SALES, [], [AggregateCall("max_by", ("shop", "price"))]))
+    best.feed(insert((None, None)))
+
+    assert best.feed(insert((None, 9))) == []
+    assert best.feed(delete((None, 9))) == []
+    assert best.feed(insert(("A", 9))) == [((None,), -1), (("A",), 1)]
+
+
 def test_of_values_with_the_same_order_the_extreme_one_is_taken() -> None:
     calls = [AggregateCall("min_by", ("shop", "price")), AggregateCall("max_by", ("shop", "price"))]
 

@@ -277,7 +277,10 @@ class _EndReading:
         differ = np.empty(len(self.old), np.uint8)
         old, new = np.ascontiguousarray(self.old[:, begin:end]), np.ascontiguousarray(self.new[:, begin:end])
         differing_keys(int(old.ctypes.data), int(new.ctypes.data), len(old), end - begin, texts, differ)
-        return np.asarray(((differ != 0) & (self.new_valid != 0)) | (self.old_valid != self.new_valid))
+        was, is_ = self.old_valid != 0, self.new_valid != 0
+        if self.values.codec.may_be_null[self.shown]:  # what stands beside a value may be NULL, as where there is no value
+            was, is_ = was & (old[:, 0] != 0), is_ & (new[:, 0] != 0)
+        return np.asarray(((differ != 0) & is_) | (was != is_))
 
     def column(self, old: Int64s, new: Int64s) -> pa.Array:
         keys = np.concatenate([self.old[old], self.new[new]])
