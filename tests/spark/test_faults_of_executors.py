@@ -1,0 +1,21 @@
+"""An executor is killed, and the view stays the batch join; `make soak` kills more of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.spark_faults import executors, short_of
+from faults.tally import Tally
+
+# Spark runs in processes of its own, so this is a file of its own; the fuse is for a machine that does many other things.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+
+def test_an_executor_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    tally = Tally()
+
+    executors(tmp_path, tally, epochs=5, killing=2, seed=8)
+
+    assert not short_of(tally, {"executor kills observed": 1, "comparisons with Spark": 1}), tally

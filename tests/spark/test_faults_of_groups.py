@@ -1,0 +1,21 @@
+"""Workers and drivers are killed, and the groups stay those of the batch query; `make soak` kills them much more often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.spark_faults import short_of, views
+from faults.tally import Tally
+
+# Spark runs in processes of its own, so this is a file of its own; the fuse is for a machine that does many other things.
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+
+def test_groups_behind_a_join_survive_the_same(tmp_path: Path) -> None:
+    tally = Tally()
+
+    views(tmp_path, tally, epochs=5, moments=("before-commit@1", "before-output@3"), killing=(0, 4), seed=9)
+
+    assert not short_of(tally, {"worker kills observed": 9, "driver kills observed": 2, "comparisons with Spark": 1}), tally
