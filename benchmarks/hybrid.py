@@ -53,7 +53,7 @@ from zset_join.operators.join import HashJoin
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["LOADED", "MB", "Changes", "Measured", "Memory", "main", "warm_up"]
+__all__ = ["LOADED", "MB", "Changes", "Measured", "Memory", "first_epochs", "main", "warm_up"]
 
 SEED = 20260403
 EXPONENT = 1.1
@@ -324,14 +324,18 @@ def overhead(scale: int, keys: str, changes: int = 10_000, epochs: int = 24) -> 
 
 def load(join: HashJoin, workload: OrdersCustomers, changes: int) -> None:
     """Fill a join with the first rows of both tables, in epochs of so many rows before `LOADED`."""
-    epoch = 0
+    for epoch, deltas in enumerate(first_epochs(workload, changes)):
+        join.absorb(Tick(epoch), deltas)
+
+
+def first_epochs(workload: OrdersCustomers, changes: int) -> Iterator[list[ZSet]]:
+    """Yield the first rows of both tables as the deltas of epochs of so many rows."""
     for side in (RIGHT, LEFT):
         nothing = ZSet.empty(workload.relations[1 - side].schema)
         for rows in workload.initial(side):
             for begin in range(0, len(rows), changes):
                 part = ZSet.of(rows.slice(begin, changes))
-                join.absorb(Tick(epoch), [part, nothing] if side == LEFT else [nothing, part])
-                epoch += 1
+                yield [part, nothing] if side == LEFT else [nothing, part]
 
 
 def _line(keys: str, changes: int, epochs: int, name: str, found: Measured, whole: Measured) -> str:

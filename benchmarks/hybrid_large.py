@@ -19,7 +19,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.hybrid import LOADED, MB, Changes, Memory, warm_up
+from benchmarks.hybrid import LOADED, MB, Changes, Memory, first_epochs, warm_up
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, OrdersCustomers
 from zset_join.operators.join import HashJoin
@@ -49,14 +49,8 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
     check = _Check(workload)
     memory.forget_peak()
     started, wall = time.process_time(), time.perf_counter()
-    epoch = 0
-    for side in (RIGHT, LEFT):
-        nothing = ZSet.empty(workload.relations[1 - side].schema)
-        for batch in workload.initial(side):
-            for begin in range(0, len(batch), _EPOCH_ROWS):
-                part = ZSet.of(batch.slice(begin, _EPOCH_ROWS))
-                _run(join, epoch, [part, nothing] if side == LEFT else [nothing, part], check, memory)
-                epoch += 1
+    for epoch, deltas in enumerate(first_epochs(workload, _EPOCH_ROWS)):
+        _run(join, epoch, deltas, check, memory)
     yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
     for changes, deltas_of in drawn.items():
         memory.most = 0

@@ -68,12 +68,19 @@ def test_a_kernel_is_compiled_when_it_is_first_called_and_releases_the_lock() ->
 
 def test_a_changed_source_makes_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "one.py").write_text("a = 1\n")
-    monkeypatch.setattr(compiled, "_SOURCES", tmp_path)
+    monkeypatch.setattr(compiled, "_SOURCES", (tmp_path / "one.py",))
     before = compiled._digest()
 
     (tmp_path / "one.py").write_text("a = 2\n")
 
     assert compiled._digest() != before
+
+
+def test_the_kernels_of_the_cold_stores_are_among_the_sources() -> None:
+    with_kernels = {path for path in (ROOT / "spill").glob("*.py") if "\n@kernel" in path.read_text(encoding="utf-8")}
+
+    assert with_kernels
+    assert with_kernels <= set(compiled._SOURCES)
 
 
 def compile_with(notice: CompileNotice, kernel: object) -> None:

@@ -69,6 +69,14 @@ def histories(seed: int, epochs: int) -> Iterator[list[list[tuple[Any, ...]]]]:
         yield [*tables, rows]
 
 
+def filled(source: Callable[[str], Source], *, seed: int, epochs: int) -> tuple[Source, Source, Source]:
+    """Return two tables and a bag, called a, b and c, with a history of changes."""
+    a, b, c = (source(name) for name in "abc")
+    for one, other, bag in histories(seed, epochs):
+        a.add(*one), b.add(*other), c.add(*bag)
+    return a, b, c
+
+
 def emitted(view: View, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
     return view.session.createDataFrame(rows, view.schema.add("_weight", "long"))
@@ -91,9 +99,7 @@ def as_text(view: View, how: str) -> View:
 def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
     source: Callable[[str], Source], run: Run, first: str
 ) -> None:
-    a, b, c = (source(name) for name in "abc")
-    for one, other, bag in histories(seed=8, epochs=2):  # leaves rows of every pair of types
-        a.add(*one), b.add(*other), c.add(*bag)
+    a, b, c = filled(source, seed=8, epochs=2)  # leaves rows of every pair of types
     both = upserts(a, "a"), upserts(b, "b"), copies(c, "c")
 
     def chain(how: str) -> View:
@@ -113,9 +119,7 @@ def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
 def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
     source: Callable[[str], Source], run: Run, tmp_path: Path
 ) -> None:
-    a, b, c = (source(name) for name in "abc")
-    for one, other, bag in histories(seed=21, epochs=3):
-        a.add(*one), b.add(*other), c.add(*bag)
+    a, b, c = filled(source, seed=21, epochs=3)
     matched = upserts(a, "a").join(upserts(b, "b"), on="k").select("k", "a_v")
     lonely = (
         upserts(b, "b").alias("b2").join(upserts(a, "a").alias("a2"), on="k", how="left_anti").groupBy("k").agg(ZF.max("b_v"))
@@ -138,9 +142,7 @@ def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
 
 
 def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source], run: Run) -> None:
-    a, b, c = (source(name) for name in "abc")
-    for one, other, bag in histories(seed=11, epochs=2):
-        a.add(*one), b.add(*other), c.add(*bag)
+    a, b, c = filled(source, seed=11, epochs=2)
     own = upserts(a, "a")
     lefts = own.join(upserts(b, "b"), on="k", how="full").withColumn("n", F.length("a_v") + 1)
     rights = copies(c, "c").join(own.alias("again"), on="k", how="left").select("k", "c_v", F.col("a_v").alias("v2"))
@@ -157,9 +159,7 @@ def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source
 def test_an_aggregate_is_joined_and_survives_a_killed_worker_a_lost_answer_and_a_lost_host(
     source: Callable[[str], Source], run: Run, tmp_path: Path
 ) -> None:
-    a, b, c = (source(name) for name in "abc")
-    for one, other, bag in histories(seed=5, epochs=4):
-        a.add(*one), b.add(*other), c.add(*bag)
+    a, b, c = filled(source, seed=5, epochs=4)
     killed, sink = tmp_path / "killed", Collected()
 
     def dying(number: int) -> int:

@@ -27,12 +27,14 @@ from numba.core import event
 __all__ = ["CompileNotice", "compiled_kernels_directory", "kernel"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_SOURCES = Path(__file__).parent
+_HERE = Path(__file__).parent
+_SOURCES = (*_HERE.glob("*.py"), *(_HERE.parents[1] / "spill").glob("*.py"))
+"""All files whose kernels take something from another file; numba itself notices when the file of a kernel changes."""
 
 
 def _digest() -> str:
     digest = hashlib.sha256()
-    for source in sorted(_SOURCES.glob("*.py")):
+    for source in sorted(_SOURCES):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -42,7 +44,7 @@ def _parents() -> list[Path]:
     if named:
         return [Path(named) / "zset_join"]
     user = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return [_SOURCES / "__pycache__", user / "zset_join", Path(tempfile.gettempdir()) / "zset_join"]
+    return [_HERE / "__pycache__", user / "zset_join", Path(tempfile.gettempdir()) / "zset_join"]
 
 
 def _find_directory() -> str:
