@@ -1,14 +1,14 @@
 """The laws of an append-only join at its limit (`join_max_buffered_bytes`), one function each.
 
 A law takes a case (a join, a limit, what happens at it, and the way to build the operator) and a history. The verdict is that
-of `BufferOracle`.
+of `BufferOracle`. Where rows may be on disk too (`abort` in a hybrid join, and `spill`), the same laws hold.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -32,6 +32,7 @@ _OPTIONS = {
     "abort": {},
     "retract": {"join_buffer_policy": "evict_oldest", "on_evict": "retract"},
     "forget": {"join_buffer_policy": "evict_oldest", "on_evict": "forget"},
+    "spill": {"join_buffer_policy": "spill"},
 }
 _PLAIN_KEYS = ("int64", "string", "float64", "int64+string")
 _PLAIN_PAYLOADS = ("string", "float64")
@@ -45,7 +46,7 @@ class BufferCase:
     Args:
         spec: the join.
         limit: the limit in bytes.
-        mode: `abort`, `retract` or `forget`.
+        mode: `abort`, `retract`, `forget` or `spill`.
         mutate: plants a bug in an operator, or leaves it alone.
     """
 
@@ -57,6 +58,8 @@ class BufferCase:
     def build(self, spec: JoinSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
         """Build the operator."""
         options: Any = _OPTIONS[self.mode]
+        if self.mode == "abort":
+            options = spec.knobs.hybrid_options()
         join = make_hash_join(
             spec, on_bad_input=on_bad_input, directory=directory, join_max_buffered_bytes=self.limit, **options
         )
@@ -78,7 +81,7 @@ class BufferCase:
             using=self.spec.using,
             fixed=(strides[0], strides[1]),
             limit=self.limit,
-            mode=self.mode,
+            mode="abort" if self.mode == "spill" else self.mode,
         )
 
     def __repr__(self) -> str:
@@ -172,6 +175,8 @@ def the_answers_are_those_of_what_is_kept(case: BufferCase, history: History) ->
         said = (counts["evicted_rows"], counts["evicted_bytes"])
         _require(said == gone, f"{said} rows and bytes are counted as evicted, not {gone}", case, history)
         _require(counts["left_rows"] + counts["right_rows"] == len(oracle.held), "other rows are kept", case, history)
+        in_memory = counts.get("hot_bytes", 0)
+        _require(in_memory <= case.limit, f"{in_memory} bytes are in memory, more than the limit", case, history)
 
 
 def forgetting_takes_no_joined_row_back(case: BufferCase, history: History) -> None:
@@ -193,6 +198,8 @@ def _lines(run: Run, changes: Epoch) -> list[tuple[tuple[Any, ...], int]]:
 
 def what_is_kept_survives(case: BufferCase, history: History) -> None:
     """Restored from a snapshot, opened again or only fed, a join holds the same bytes and lets the same rows go."""
+    if case.mode == "abort":
+        case = replace(case, limit=0)
     with tempfile.TemporaryDirectory() as directory:
         run, fed, reopened = Run(case.subject), Run(case.subject), Run(case.subject, directory=directory)
         for changes in history.epochs():
@@ -239,9 +246,9 @@ def asking_evicts_nothing(case: BufferCase, history: History) -> None:
 
 
 def bytes_do_not_depend_on_buckets(case: BufferCase, history: History) -> None:
-    """What some buckets hold together is what one operator with all their rows holds."""
+    """What some buckets hold together, on disk or not, is what one operator with all their rows in memory holds."""
     unlimited = BufferCase(case.spec, 0, "abort", case.mutate)
-    whole = Run(unlimited.subject)
+    whole = Run(unlimited.subject.with_budget(None))
     parts = [Run(unlimited.subject) for _ in range(_BUCKETS)]
     for changes in history.epochs():
         for number, part in enumerate(parts):
@@ -268,9 +275,9 @@ BUFFER_LAWS: dict[str, tuple[tuple[str, ...], BufferLaw]] = {
     law.__name__: (modes, law)
     for modes, law in (
         (("abort",), abort_leaves_everything_as_it_was),
-        (("retract", "forget"), the_answers_are_those_of_what_is_kept),
+        (("retract", "forget", "spill"), the_answers_are_those_of_what_is_kept),
         (("forget",), forgetting_takes_no_joined_row_back),
-        (("retract", "forget"), what_is_kept_survives),
+        (("abort", "retract", "forget", "spill"), what_is_kept_survives),
         (("retract", "forget"), asking_evicts_nothing),
         (("abort",), bytes_do_not_depend_on_buckets),
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from property_tests.append_buffer_laws import Mutate
+from zset_join.kernels.side import H_COLD_BYTES
 from zset_join.operators.join import HashJoin
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.tick import Tick
@@ -54,7 +55,7 @@ def _with_buffer(make: Callable[[Any], AppendBuffer]) -> Mutate:
 
 
 def _buffer_of(kind: type[AppendBuffer]) -> Mutate:
-    return _with_buffer(lambda join: kind(join._sides, join._buffer.limit))
+    return _with_buffer(lambda join: kind(join._sides, join._buffer.limit, join._cold))
 
 
 class _EvictsNewest(AppendBuffer):
@@ -172,6 +173,32 @@ def _no_degrees(join: HashJoin) -> HashJoin:
     return join
 
 
+class _CountsWhatIsInMemory(AppendBuffer):
+    def plan(self, found: Any) -> BufferedEpoch:
+        kept = [int(side.header[H_COLD_BYTES]) for side in self._sides]
+        for side in self._sides:
+            side.header[H_COLD_BYTES] = 0
+        try:
+            return super().plan(found)
+        finally:
+            for side, count in zip(self._sides, kept, strict=True):
+                side.header[H_COLD_BYTES] = count
+
+
+def _loses_count(join: HashJoin) -> HashJoin:
+    """A state that is opened again has forgotten what its rows on disk count for."""
+    for side in join._sides:
+        side.header[H_COLD_BYTES] = 0
+    return join
+
+
+def _never_spills(join: HashJoin) -> HashJoin:
+    """All rows stay in memory."""
+    spoiled: Any = join
+    spoiled._hybrid._spill_down = lambda: None
+    return join
+
+
 def _absorbs_anyway(join: HashJoin) -> HashJoin:
     """Only asking is refused."""
     spoiled: Any = join
@@ -217,6 +244,11 @@ BUFFER_MUTANTS: tuple[BufferMutant, ...] = (
     BufferMutant(
         "refuses_past_the_limit", "the limit itself is let through", _ABORT, "full", "abort", _buffer_of(_RefusesPastTheLimit)
     ),
+    BufferMutant(
+        "counts_what_is_in_memory", "rows on disk are free", _ABORT, "full", "abort", _buffer_of(_CountsWhatIsInMemory)
+    ),
+    BufferMutant("loses_count", "opened again, rows on disk are free", _SURVIVES, "full", "spill", _loses_count),
+    BufferMutant("never_spills", "memory grows", _KEPT, "left", "spill", _never_spills),
     BufferMutant("absorbs_anyway", "only asking is refused", _ABORT, "inner", "abort", _absorbs_anyway),
     BufferMutant(
         "counts_what_it_was_given",

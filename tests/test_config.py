@@ -86,8 +86,8 @@ def test_the_budget_of_a_hybrid_join_is_shared_by_its_buckets() -> None:
         ({"max_hot_keys": "5"}, "max_hot_keys was given '5'"),
         ({"default_hash_join": "hybrid", "max_hot_bytes": "-1"}, "max_hot_bytes was given '-1'"),
         (
-            {"default_hash_join": "hybrid", "max_hot_bytes": "9", "join_max_buffered_bytes": 5},
-            "join_max_buffered_bytes was given 5",
+            {"default_hash_join": "hybrid", "max_hot_bytes": "9", "join_buffer_policy": "spill"},
+            "max_hot_bytes says already",
         ),
     ],
 )

@@ -18,8 +18,8 @@ the name, the value and the cure, before anything runs.
 | `locality` | `auto` | `auto`: buckets return to the executor that has their state, where there are several; `on`; `off` |
 | `snapshotAfterBytes` | 64 MiB | a bucket gets a new snapshot once its input log outgrows this and its live rows |
 | `retainInputLog` | false | keep every input change for ever, so that `verify()` can start from the very first |
-| `join_max_buffered_bytes` | 524288000 | a join of two inputs in append mode holds less than so many bytes; 0: no limit |
-| `join_buffer_policy` | `abort` | at that limit: `abort` refuses the epoch; `evict_oldest` drops the oldest rows (lossy) |
+| `join_max_buffered_bytes` | 524288000 | an append-only join holds less than so many bytes; 0: no limit, as in a hybrid one |
+| `join_buffer_policy` | `abort` | `abort` refuses the epoch, `evict_oldest` drops the oldest rows, `spill` moves rows to disk |
 | `on_evict` | `retract` | `retract`: the joined rows of a dropped row are retracted; `forget`: they stay |
 | `default_hash_join` | `memory` | `memory`: a bucket is in memory whole; `hybrid`: its busy rows are, the rest is on disk |
 | `default_hash_table` | `memory` | the same for the groups of aggregates and DISTINCT |
@@ -89,7 +89,7 @@ class BufferLimit:
 
     Args:
         max_bytes: left and right together stay below it; 0 for no limit.
-        policy: `abort` or `evict_oldest`.
+        policy: `abort`, `evict_oldest` or `spill`.
         on_evict: what becomes of the joined rows of an evicted row: `retract` or `forget`.
     """
 
@@ -107,7 +107,7 @@ class BufferLimit:
             on_evict: one of `EvictionMode`.
 
         Raises:
-            OptionError: a value that is not allowed, values that do not go together, or `spill`, which is not there yet.
+            OptionError: a value that is not allowed, or values that do not go together.
 
         >>> BufferLimit.of("1000000", "evict_oldest").evicts, BufferLimit.of(None).max_bytes
         (True, 0)
@@ -118,24 +118,26 @@ class BufferLimit:
         if mode not in get_args(EvictionMode):
             raise _refused("on_evict", on_evict, '"retract" or "forget"')
         limit = 0 if max_bytes is None else _whole("join_max_buffered_bytes", max_bytes, 0, 2**62)
-        if chosen == "spill":
-            raise OptionError(
-                'join_buffer_policy="spill" moves rows to disk, which is what default_hash_join = "hybrid" does: set that with '
-                "max_hot_bytes for the bytes in memory, and leave join_buffer_policy and join_max_buffered_bytes out.",
-                code="SPILL_NEEDS_HYBRID",
-                option="join_buffer_policy",
-                value=policy,
-            )
-        if chosen == "evict_oldest" and not limit:
-            raise _refused("join_max_buffered_bytes", max_bytes, 'a limit above 0 with join_buffer_policy="evict_oldest"')
-        if chosen == "abort" and mode == "forget":
-            raise _refused("on_evict", on_evict, 'it only with join_buffer_policy="evict_oldest"; "abort" drops nothing')
+        if chosen != "abort" and not limit:
+            raise _refused("join_max_buffered_bytes", max_bytes, f'a limit above 0 with join_buffer_policy="{chosen}"')
+        if chosen != "evict_oldest" and mode == "forget":
+            raise _refused("on_evict", on_evict, f'it only with join_buffer_policy="evict_oldest"; "{chosen}" drops nothing')
         return cls(max_bytes=limit, policy=cast("BufferPolicy", chosen), on_evict=cast("EvictionMode", mode))
 
     @property
     def evicts(self) -> bool:
         """Say whether rows are dropped at the limit."""
         return self.policy == "evict_oldest"
+
+    @property
+    def refuses(self) -> bool:
+        """Say whether an epoch that reaches the limit is refused."""
+        return self.policy == "abort" and self.max_bytes > 0
+
+    @property
+    def spills(self) -> bool:
+        """Say whether rows go to disk at the limit."""
+        return self.policy == "spill"
 
     @property
     def forgets(self) -> bool:
@@ -158,6 +160,32 @@ class BufferLimit:
             left=left,
             right=right,
         )
+
+    def beside(self, budget: HotBudget | None) -> tuple[Self, HotBudget | None]:
+        """Return the limit and the budget that both options make together.
+
+        `spill` is hybrid state with so many bytes in memory. A hybrid join counts its rows on disk too, and has a limit where
+        another one than the default was asked for.
+
+        Args:
+            budget: of a join that is asked to be hybrid, None for one in memory.
+
+        Raises:
+            OptionError: a policy that a hybrid join cannot follow, or does not need.
+
+        >>> BufferLimit.of(1000, "spill").beside(None)[1]
+        HotBudget(max_hot_keys=None, max_hot_bytes=1000)
+        """
+        if budget is None:
+            return self, HotBudget(max_hot_bytes=self.max_bytes) if self.spills else None
+        if self.policy != "abort":
+            instead = (
+                "max_hot_bytes says already how many bytes stay in memory"
+                if self.spills
+                else "the oldest rows may be on disk, where they are not looked for"
+            )
+            raise _refused("join_buffer_policy", self.policy, f'"abort" with default_hash_join="hybrid": {instead}')
+        return replace(self, max_bytes=0) if self == type(self)() else self, budget
 
     def share(self, buckets: int) -> Self:
         """Return the limit of one of so many buckets; together they stay below this one."""
@@ -216,17 +244,6 @@ class HotBudget:
             if value is not None:
                 raise _refused(name, value, f'it with {option}="hybrid" only: state in memory has no budget')
         return None
-
-    def check_no_limit(self, limit: BufferLimit) -> None:
-        """Refuse a byte limit of an append-only join: cold rows do not count for it.
-
-        Raises:
-            OptionError: one that is not the default.
-        """
-        if limit not in (BufferLimit(), BufferLimit(max_bytes=0)):
-            raise _refused(
-                "join_max_buffered_bytes", limit.max_bytes, 'none with default_hash_join="hybrid", which spills instead'
-            )
 
     def share(self, buckets: int) -> Self:
         """Return the budget of one of so many buckets; together they stay within this one."""
@@ -295,8 +312,7 @@ class QueryOptions:
             given.get("onevict", "retract"),
         )
         hot_budget, table_budget = _budgets(given)
-        if hot_budget is not None:
-            hot_budget.check_no_limit(buffer_limit)
+        buffer_limit, hot_budget = buffer_limit.beside(hot_budget)
         return cls(
             checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
             buckets=None if buckets is None else _whole("buckets", buckets, 1, _MOST_BUCKETS),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, insert
-from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES
+from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
 from zset_join.errors import OptionError, ResourceError
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
@@ -19,6 +20,7 @@ VIEWS = Relation(name="views", schema=pa.schema({"page": pa.string(), "ms": pa.i
 PAGES = Relation(name="pages", schema=VIEWS.schema, join_key=("page",), primary_key=("page",), mode="upsert")
 ROW = 48  # the record of either relation, without an age
 AGED = 56
+NOTHING_HOT = {"default_hash_join": "hybrid", "max_hot_bytes": 0}
 LONG = "/a/path/of/more/than/twelve/bytes"
 
 
@@ -214,6 +216,39 @@ def test_an_empty_epoch_evicts_nothing() -> None:
     assert join.operator.statistics()["evicted_rows"] == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("rows_in_memory", [0, 2, 100])
+def test_rows_on_disk_count_as_those_in_memory_do_over_restarts_too(tmp_path: Path, rows_in_memory: int) -> None:
+    budget = {"default_hash_join": "hybrid", "max_hot_keys": rows_in_memory, "directory": str(tmp_path)}
+    join = epochs(limit=7 * ROW + 48, **budget)
+    join.feed(insert(("a", 1), (LONG, 2), ("b", 3)), insert(("a", 10)))
+    join.operator.close()  # type: ignore[attr-defined]
+    opened = HashJoin(CLICKS, VIEWS, join_max_buffered_bytes=7 * ROW + 48, **budget)  # type: ignore[arg-type]
+
+    held = opened.buffered(Tick(1), Epochs(opened).deltas(insert((LONG, 4))))
+    assert held is not None
+    assert (held.before, held.after) == ((3 * ROW + 48, ROW), (4 * ROW + 96, ROW))
+    with pytest.raises(ResourceError, match=r"288 . 96 bytes after epoch 1") as refused:
+        list(opened.answer(Tick(1), Epochs(opened).deltas(insert(("c", 4), ("b", 5)), insert(("b", 6)))))
+    assert (refused.value.facts["key"], refused.value.facts["key_rows"]) == (("b",), 3)
+
+
+def test_spilling_holds_memory_to_the_limit_and_loses_nothing(tmp_path: Path) -> None:
+    join = epochs(limit=400, join_buffer_policy="spill", cold_directory=str(tmp_path))
+    join.feed(insert(*((f"page {number}", number) for number in range(50))))
+
+    counts = join.operator.statistics()  # type: ignore[attr-defined]
+    assert counts["hot_bytes"] <= 400
+    assert (counts["left_rows"], counts["left_cold_rows"] > 40, any(tmp_path.iterdir())) == (50, True, True)
+    assert join.feed([], insert(("page 7", 70))) == [(("page 7", 7, "page 7", 70), 1)]
+
+
+def test_the_default_limit_is_not_for_a_join_that_is_hybrid() -> None:
+    default = BufferLimit().beside(HotBudget(max_hot_bytes=0))[0]
+    explicit = BufferLimit.of(1000).beside(HotBudget(max_hot_bytes=0))[0]
+
+    assert (default.max_bytes, explicit.max_bytes) == (0, 1000)
+
+
 def test_the_default_limit_is_that_of_the_source_system() -> None:
     assert DEFAULT_JOIN_MAX_BUFFERED_BYTES == 524_288_000
 
@@ -227,7 +262,11 @@ def test_the_default_limit_is_that_of_the_source_system() -> None:
         ({"join_buffer_policy": "evict_oldest", "on_evict": "delete"}, "on_evict was given 'delete'"),
         ({"on_evict": "forget"}, "on_evict was given 'forget'.*abort"),
         ({"join_buffer_policy": "evict_oldest", "join_max_buffered_bytes": 0}, "a limit above 0"),
-        ({"join_buffer_policy": "spill"}, 'default_hash_join = "hybrid"'),
+        ({"join_buffer_policy": "spill", "join_max_buffered_bytes": 0}, "a limit above 0"),
+        ({"join_buffer_policy": "spill", "on_evict": "forget"}, "on_evict was given 'forget'.*spill"),
+        ({"join_buffer_policy": "spill", **NOTHING_HOT}, "join_buffer_policy was given 'spill'.*max_hot_bytes says already"),
+        ({"join_buffer_policy": "evict_oldest", **NOTHING_HOT}, "'evict_oldest'.*may be on disk"),
+        ({"join_buffer_policy": "spill", "max_hot_keys": 1}, "max_hot_keys was given 1"),
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:

@@ -412,13 +412,6 @@ def _full(store: object, rows: object) -> None:
 # ---------------------------------------------------------------- options
 
 
-def test_a_byte_limit_and_a_budget_do_not_go_together() -> None:
-    bags = Relation(name="bags", schema=CUSTOMERS.schema, join_key=("k",))
-
-    with pytest.raises(OptionError, match="join_max_buffered_bytes was given 5; expected none"):
-        HashJoin(bags, bags, default_hash_join="hybrid", max_hot_bytes=0, join_max_buffered_bytes=5)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [

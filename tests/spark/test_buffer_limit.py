@@ -25,6 +25,7 @@ CLICKS = pa.schema([("page", pa.int64()), ("user", pa.int64())])
 LOADS = pa.schema([("page", pa.int64()), ("ms", pa.int64())])
 ROW = 40
 AGED = 48
+NOTHING_HOT = {"default_hash_join": "hybrid", "max_hot_bytes": 0}
 
 
 @pytest.fixture
@@ -73,10 +74,10 @@ def test_with_a_higher_limit_the_query_goes_on_where_it_was_refused(
     fill(clicks, loads, 4)
     sink = Collected()
     with pytest.raises(ResourceError):
-        run(joined(clicks, loads), sink, buckets=2, join_max_buffered_bytes=9 * ROW)
+        run(joined(clicks, loads), sink, buckets=2, join_max_buffered_bytes=9 * ROW, **NOTHING_HOT)
     shutil.rmtree(tmp_path / "local")
 
-    query = run(joined(clicks, loads), sink, join_max_buffered_bytes=12 * ROW + 1)
+    query = run(joined(clicks, loads), sink, join_max_buffered_bytes=12 * ROW + 1, **NOTHING_HOT)
 
     assert counts(query)[-1] == {
         "left_bytes": 8 * ROW,
@@ -92,7 +93,8 @@ def test_with_a_higher_limit_the_query_goes_on_where_it_was_refused(
 
 def test_a_restarted_query_still_counts_the_buckets_that_get_no_rows(clicks: Source, loads: Source, run: Run) -> None:
     fill(clicks, loads, 2)
-    run(joined(clicks, loads), Collected(), buckets=4)
+    spilling = run(joined(clicks, loads), Collected(), buckets=4, join_buffer_policy="spill", join_max_buffered_bytes=4)
+    assert spilling.lastProgress["join"]["state"]["left_cold_rows"] > 0
     clicks.add((3, 9))
     sink = Collected()
     sink.epochs = [[], []]
@@ -109,12 +111,6 @@ def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(cli
 
     assert buffer.uncounted(histories, {"0": (10, 20)}) == {2}
     assert buffer.uncounted({}, {}) == frozenset()
-
-
-def test_numbers_of_yesterday_are_dropped_where_nothing_is_counted(clicks: Source, loads: Source) -> None:
-    buffer = QueryBuffer(joined(clicks, loads).node, BufferLimit(), 4, is_hybrid=True)
-
-    assert buffer.held({"0": (10, 20)}, []) == {}
 
 
 @pytest.mark.parametrize("local_state_is_lost", [False, True])

@@ -110,7 +110,7 @@ def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(orders: Source, c
     [
         ({"max_hot_bytes": "1000"}, "max_hot_bytes was given '1000'"),
         ({"default_hash_join": "hybrid"}, "max_hot_bytes, max_hot_keys or both"),
-        ({**TINY, "join_max_buffered_bytes": 77}, "join_max_buffered_bytes was given 77"),
+        ({**TINY, "join_max_buffered_bytes": 77}, "are not both"),
     ],
 )
 def test_a_budget_that_is_none_is_refused_before_anything_runs(

@@ -17,6 +17,7 @@ __all__ = [
     "HEAD_BYTES",
     "HEAP",
     "H_ABSORBED_EPOCH",
+    "H_COLD_BYTES",
     "H_DIRTY",
     "H_EVICTED_BYTES",
     "H_EVICTED_ROWS",
@@ -65,6 +66,7 @@ H_JOIN_COUNT, H_JOIN_BITS, H_IDENTITY_COUNT, H_IDENTITY_BITS = 16, 17, 18, 19
 H_TOMBSTONES, H_TOMBSTONE_FIRST, H_TOMBSTONE_LAST = 20, 21, 22
 H_STALE_ROWS, H_UNKNOWN_DELETES, H_REJECTED_ROWS = 24, 25, 26
 H_EVICTED_ROWS, H_EVICTED_BYTES = 27, 28
+H_COLD_BYTES = 29  # what the rows on disk count for
 H_FREE_BLOCKS = 64  # one list per size class, to the end of the header
 HEADER_WORDS = 512
 

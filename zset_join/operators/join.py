@@ -90,7 +90,8 @@ class HashJoin:
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in watermark time).
         join_max_buffered_bytes: an append-only join (both sides in append mode) holds less than so many bytes; 0: no limit.
-        join_buffer_policy: at that limit, `abort` refuses the epoch, `evict_oldest` drops the oldest rows.
+        join_buffer_policy: at that limit, `abort` refuses the epoch, `evict_oldest` drops the oldest rows, `spill` moves rows
+            to disk: a hybrid join with the limit as its `max_hot_bytes`.
         on_evict: `retract` the joined rows of a row that was dropped, or `forget` it and let them stand.
         chunk_rows: rows per chunk of an answer.
         part_changes: changes of a large epoch that are worked off together; what fits the processor's second cache is fastest.
@@ -138,7 +139,6 @@ class HashJoin:
         max_hot_bytes: int | None = None,
         cold_directory: str | None = None,
     ) -> None:
-        budget = HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory)
         null_safe = check_join(left, right, how, null_safe, using, on_bad_input, min(chunk_rows, part_changes), hash_bits)
         key_types = [
             common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
@@ -154,8 +154,8 @@ class HashJoin:
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
         limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
-        if budget is not None:
-            budget.check_no_limit(limit)
+        cold_given = None if limit.spills else cold_directory
+        limit, budget = limit.beside(HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_given))
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
         self._has_degrees = residual is not None or (limit.forgets and any(self._lone))
@@ -203,7 +203,8 @@ class HashJoin:
             by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
             self._hybrid = HybridState(self._sides, by_own, budget, directory, cold_directory)
         self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
-        self._buffer = AppendBuffer(self._sides, limit) if is_append_only and budget is None else None
+        self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
+        self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
 
     # ---------------------------------------------------------------- the operator protocol
@@ -292,14 +293,12 @@ class HashJoin:
         return self._prepare(tick, deltas).buffered
 
     def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
-        """Return the join key with the most bytes in memory and in the deltas, its rows and its bytes. Cost: the state."""
-        return largest_key(self._sides, self._prepare(tick, deltas).sides)
+        """Return the join key with the most bytes in the state and in the deltas, its rows and its bytes. Cost: the state."""
+        return largest_key(self._sides, self._prepare(tick, deltas).sides, self._cold)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""
-        if self._hybrid is None:
-            return {side.name: snapshot_side(side) for side in self._sides}
-        cold = [self._hybrid.cold_side(number).scan() for number in (0, 1)]
+        cold = [side.scan() for side in self._cold] or [iter(()), iter(())]
         return {side.name: snapshot_side(side, rows) for side, rows in zip(self._sides, cold, strict=True)}
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:

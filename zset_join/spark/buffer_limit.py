@@ -7,6 +7,8 @@ applied, whatever bucket its rows lie in.
 `evict_oldest` is decided in the buckets, each within an equal share of the limit, because a bucket must come to the same end
 when it folds the epoch later, without asking anybody. So a query with skewed keys evicts before it holds as much as its limit.
 For the same reason limit and number of buckets are then fixed for the life of a checkpoint: it cannot be rescaled.
+
+`spill` is a budget of the query, as that of `default_hash_join="hybrid"`; rows on disk are counted like those in memory.
 """
 
 from __future__ import annotations
@@ -48,13 +50,12 @@ def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
     return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}
 
 
-def limited_join(joins: Sequence[JoinInputs], limit: BufferLimit, *, is_hybrid: bool) -> JoinInputs:
+def limited_join(joins: Sequence[JoinInputs], limit: BufferLimit) -> JoinInputs:
     """Return the join of a query that a limit is for: the append-only one, or just the first.
 
     Args:
         joins: of the query.
         limit: the limit of the query.
-        is_hybrid: rows go to disk instead; nothing is counted.
 
     Raises:
         OptionError: the limit was asked for and does nothing; or it does not work in a chain of joins.
@@ -62,14 +63,20 @@ def limited_join(joins: Sequence[JoinInputs], limit: BufferLimit, *, is_hybrid: 
     found = [one for one in joins if one.node.is_append_only] or [joins[0]]
     names = [side.relation.name for side in found[0].node.sides]
     limit.check_applies(is_append_only=found[0].node.is_append_only, left=names[0], right=names[1])
-    if len(joins) > 1 and limit.evicts:
+    if len(joins) > 1 and limit.policy != "abort":
+        why = (
+            "drops rows, and works for a join alone: in a chain the later joins would have to drop what came of them. Leave it "
+            'out, or set default_hash_join="hybrid".'
+            if limit.evicts
+            else "is about one join of two append-only inputs, and this query has more joins. Set "
+            'default_hash_join="hybrid" with max_hot_bytes, which all of them share.'
+        )
         raise OptionError(
-            f'join_buffer_policy="{limit.policy}" drops rows, and works for a join alone: in a chain the later joins would '
-            'have to drop what came of them. Leave it out, or set default_hash_join="hybrid".',
+            f'join_buffer_policy="{limit.policy}" {why}',
             code="BUFFER_IN_CHAIN",
             option="join_buffer_policy",
         )
-    if len(found) > 1 and limit.max_bytes and not is_hybrid:
+    if len(found) > 1 and limit.max_bytes:
         told = " and ".join(f'"{one.node.left.relation.name}" with "{one.node.right.relation.name}"' for one in found)
         raise OptionError(
             f"join_max_buffered_bytes={limit.max_bytes} bounds one join of two append-only inputs, and this query has "
@@ -87,17 +94,14 @@ class QueryBuffer:
         node: the join.
         limit: the limit of the query.
         buckets: how many buckets there are.
-        is_hybrid: rows go to disk instead; nothing is counted.
         stage: the stage of the join.
     """
 
-    def __init__(
-        self, node: JoinNode, limit: BufferLimit, buckets: int, *, is_hybrid: bool = False, stage: str = JOIN_STAGE
-    ) -> None:
+    def __init__(self, node: JoinNode, limit: BufferLimit, buckets: int, *, stage: str = JOIN_STAGE) -> None:
         self.node = node
         self.stage = stage
         self._names = (node.left.relation.name, node.right.relation.name)
-        self._is_append_only = node.is_append_only and not is_hybrid
+        self._is_append_only = node.is_append_only
         self._limit = limit
         self._buckets = buckets
 
@@ -140,7 +144,7 @@ class QueryBuffer:
 
     def is_full(self, held: _Held) -> bool:
         """Say whether an epoch after which the buckets hold this must not be committed."""
-        limited = self._is_append_only and not self._limit.evicts and self._limit.max_bytes > 0
+        limited = self._is_append_only and self._limit.refuses
         return limited and sum(map(sum, held.values())) >= self._limit.max_bytes
 
     def error(
@@ -177,7 +181,7 @@ class QueryBuffer:
         return {
             "left_bytes": sum(left for left, _ in held.values()),
             "right_bytes": sum(right for _, right in held.values()),
-            "limit": self._limit.max_bytes,
+            "limit": 0 if self._limit.spills else self._limit.max_bytes,
             "evicted_rows": sum(each["evicted_rows"] for each in told),
             "evicted_bytes": sum(each["evicted_bytes"] for each in told),
         }

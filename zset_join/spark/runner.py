@@ -89,11 +89,8 @@ class EpochRunner:
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
-        is_hybrid = options.hot_budget is not None
-        limited = limited_join(joined.joins, options.buffer_limit, is_hybrid=is_hybrid)
-        self.buffer = QueryBuffer(
-            limited.node, options.buffer_limit, buckets, is_hybrid=is_hybrid, stage=join_stage(limited.number)
-        )
+        limited = limited_join(joined.joins, options.buffer_limit)
+        self.buffer = QueryBuffer(limited.node, options.buffer_limit, buckets, stage=join_stage(limited.number))
         shared = buckets * max(1, hybrid_stages(joined.segments, options))
         self.operator_options = OperatorOptions(
             on_bad_input=options.on_bad_input,

@@ -283,8 +283,7 @@ class JoinStreamWriter:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._options)
         checkpoint_folder(options.checkpoint_location)
-        is_hybrid = options.hot_budget is not None
-        limited_join(self._joined.joins, options.buffer_limit, is_hybrid=is_hybrid)
+        limited_join(self._joined.joins, options.buffer_limit)
         if self._output is None:
             raise OptionError(
                 "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
@@ -294,7 +293,7 @@ class JoinStreamWriter:
         encoded_schema(self._joined.arrow_schema, format_named("weight"))
         session = self._joined.session
         sources = [one.source for one in self._joined.segments]
-        warm_up(sources, is_hybrid=is_hybrid, has_cold_groups=options.table_budget is not None)
+        warm_up(sources, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism

@@ -4,8 +4,9 @@ The law: what an epoch does at the limit follows from the live rows, the epoch's
 absorbing, a replay and a restored state come to the same end. After an epoch the live rows are the newest ones, as many as stay
 below the limit.
 
-A row counts its record and the heap blocks of its long values (`zset_join.kernels.eviction`), once, whatever its weight. Hash
-tables and working arrays are not counted. The arena knows both sums of a side's live rows, so counting costs the delta.
+A row counts its record and the heap blocks of its long values (`zset_join.kernels.eviction`), once, whatever its weight, and
+the same on disk. Hash tables and working arrays are not counted. The header of a side knows the sums of its rows in memory and
+of those on disk, so counting costs the delta.
 
 Age: where rows may be evicted, a hidden word of each record says when it came: epoch, then position in the epoch's delta, left
 rows before right ones. It goes where the record goes, through compaction, snapshots and files. Rows leave oldest first.
@@ -28,6 +29,7 @@ from zset_join.kernels import columns as c
 from zset_join.kernels import side as s
 from zset_join.kernels.changes import NOTHING, OK
 from zset_join.kernels.eviction import accepted_bytes
+from zset_join.state.cold_side import ColdSide
 from zset_join.state.largest_key import largest_key
 from zset_join.state.row_arena import RowArena
 from zset_join.state.side import PreparedSide, SideState
@@ -92,10 +94,12 @@ class AppendBuffer:
     Args:
         sides: state of the left and of the right side; made `with_age` where the limit evicts.
         limit: the limit.
+        cold: the rows of either side that are on disk; none of a join in memory.
     """
 
-    def __init__(self, sides: Sequence[SideState], limit: BufferLimit) -> None:
+    def __init__(self, sides: Sequence[SideState], limit: BufferLimit, cold: Sequence[ColdSide] = ()) -> None:
         self.limit = limit
+        self._cold = cold
         self._sides = sides
         self._queue: _Queue | None = None
 
@@ -115,7 +119,7 @@ class AppendBuffer:
         Args:
             found: what the epoch's delta is, per side; where the limit evicts, there is one for each side.
         """
-        before = (self._sides[0].live_bytes, self._sides[1].live_bytes)
+        before = (self._sides[0].held_bytes, self._sides[1].held_bytes)
         arriving = [0 if side is None else _arriving_bytes(state, side) for state, side in zip(self._sides, found, strict=True)]
         after = (before[0] + arriving[0], before[1] + arriving[1])
         excess = sum(after) - self.limit.max_bytes + 1
@@ -160,14 +164,14 @@ class AppendBuffer:
         Raises:
             ResourceError: it would; the message names the bytes of both sides and the largest key.
         """
-        if self.limit.evicts or not self.limit.max_bytes or sum(epoch.after) < self.limit.max_bytes:
+        if not self.limit.refuses or sum(epoch.after) < self.limit.max_bytes:
             return
         relations = self._sides[0].relation, self._sides[1].relation
         raise buffer_full(
             (relations[0].name, relations[1].name),
             epoch.after,
             self.limit.max_bytes,
-            largest_key(self._sides, found),
+            largest_key(self._sides, found, self._cold),
             tick.epoch,
         )
 
@@ -240,7 +244,7 @@ def buffer_full(
         f'the append-only join of "{names[0]}" and "{names[1]}" would hold {held[0]} + {held[1]} bytes after epoch {epoch}, '
         f"and join_max_buffered_bytes is {limit}; the epoch was not applied. {largest_text}Both sides of such a join keep "
         "every row for ever: raise join_max_buffered_bytes (0: no limit), declare keys so that rows are replaced and deleted, "
-        'or drop the oldest rows with join_buffer_policy="evict_oldest".',
+        'move rows to disk with join_buffer_policy="spill", or drop the oldest ones with "evict_oldest".',
         code="JOIN_BUFFER_FULL",
         left_bytes=held[0],
         right_bytes=held[1],

@@ -10,7 +10,8 @@ again under the same join key; entries of rows that moved or were deleted are on
 as there are rows have gathered, the store is written anew. Both hashes have 32 bits and are not verified here: a stranger of
 the same hash comes into memory and does no harm.
 
-Remembers on disk the rows; in memory 4.5 bytes per cold row, and 2.6 to 4 more with `keys`.
+Remembers on disk the rows; in memory 4.5 bytes per cold row, and 2.6 to 4 more with `keys`. What cold rows count for at the
+limit of an append-only join (`SideState.live_bytes`) stands in the header of the side.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
@@ -38,10 +40,18 @@ _NO_PLACES = np.empty(0, np.int64)
 
 def matchable_codes(rows: ColdRows) -> Int64s:
     """Return the join hashes of the rows whose key can match."""
-    offsets, content = rows.buffers()
-    flags = content[offsets[:-1] + (FLAGS - LINK_BYTES)]
-    codes: Int64s = rows.codes[(flags & FLAG_ARRANGED) != 0]
+    codes: Int64s = rows.codes[_can_match(rows)]
     return codes
+
+
+def _can_match(rows: ColdRows) -> npt.NDArray[np.bool_]:
+    offsets, content = rows.buffers()
+    matchable: npt.NDArray[np.bool_] = (content[offsets[:-1] + (FLAGS - LINK_BYTES)] & FLAG_ARRANGED) != 0
+    return matchable
+
+
+def _chosen(rows: ColdRows, kept: npt.NDArray[np.bool_]) -> ColdRows:
+    return ColdRows(rows.codes[kept], rows.subcodes[kept], rows.rows.filter(pa.array(kept)), rows.places[kept])
 
 
 class ColdSide:
@@ -98,7 +108,9 @@ class ColdSide:
         self.hot.make_room(unpacked)
         self._rows.begin_change()
         self._rows.remove(found.places)
+        held_bytes = self.side.held_bytes
         self.hot.insert(unpacked, found, stamp, clock)
+        self._keep_held(held_bytes)
         self._counts["fetched_rows"] += len(found)
 
     def spill(self, numbers: Int64s) -> None:
@@ -114,12 +126,21 @@ class ColdSide:
         if not left.all():
             back = ~left
             left[back] = ~self._rows.restore(codes[back], subcodes[back], places[back])
-            self.hot.drop(numbers[~left], subcodes[~left])
+            self._drop(numbers[~left], subcodes[~left])
         if left.any():
             self._rows.put(self.hot.pack(numbers[left], codes[left], subcodes[left]))
-            self.hot.drop(numbers[left], subcodes[left])
+            self._drop(numbers[left], subcodes[left])
         self._counts["spilled_rows"] += len(numbers)
         self._counts["restored_rows"] += len(numbers) - int(left.sum())
+
+    def _drop(self, numbers: Int64s, subcodes: Int64s) -> None:
+        held_bytes = self.side.held_bytes
+        self.hot.drop(numbers, subcodes)
+        self._keep_held(held_bytes)
+
+    def _keep_held(self, held_bytes: int) -> None:
+        """Count what a move took from one place for the other."""
+        self.side.header[s.H_COLD_BYTES] += held_bytes - self.side.held_bytes
 
     def _put_keys(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> None:
         """Note where rows will lie, if it is not noted; an entry whose row then does not come is harmless."""
@@ -180,6 +201,19 @@ class ColdSide:
         """Yield all cold rows as records, about a MB at a time."""
         for rows in self._rows.scan():
             yield self.hot.unpack(rows)
+
+    def scan_codes(self) -> Iterator[tuple[Int64s, UnpackedRows]]:
+        """Yield all cold rows whose key can match, as records and with their join hashes, about a MB at a time."""
+        yield from map(self._matchable, self._rows.scan())
+
+    def stream(self, code: int) -> Iterator[tuple[Int64s, UnpackedRows]]:
+        """Yield the cold rows whose join key has one hash, as `scan_codes`."""
+        yield from map(self._matchable, self._rows.stream(code))
+
+    def _matchable(self, rows: ColdRows) -> tuple[Int64s, UnpackedRows]:
+        matchable = _can_match(rows)
+        kept = rows if matchable.all() else _chosen(rows, matchable)
+        return kept.codes, self.hot.unpack(kept)
 
     def index_bytes(self) -> int:
         """Return the bytes of memory that finding cold rows takes."""

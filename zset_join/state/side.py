@@ -40,7 +40,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["PreparedSide", "SideState"]
 
-_LAYOUT_VERSION = 1
+_LAYOUT_VERSION = 2
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
 _EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)
@@ -418,6 +418,7 @@ class SideState:
         self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
         self.header[_COUNTS] = old_header[_COUNTS]
         self.header[_EVICTED] = old_header[_EVICTED]
+        self.header[s.H_COLD_BYTES] = old_header[s.H_COLD_BYTES]
         for owner in (old_arrangement, old_keys, old_arena):
             owner.close(remove=side is not None)
         if side is not None:
@@ -494,6 +495,11 @@ class SideState:
     def live_bytes(self) -> int:
         """Return the bytes that the live rows count for (records and heap blocks); for a side without tombstones."""
         return int(self.header[s.H_LIVE_ROWS]) * self.layout.stride + int(self.header[s.H_HEAP_USED])
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes that all rows count for, those on disk too, as `live_bytes` does."""
+        return self.live_bytes + int(self.header[s.H_COLD_BYTES])
 
     @property
     def variables_address(self) -> int:
