@@ -13,6 +13,7 @@ of dicts over as many files; at the end of a search the program itself holds the
 | `drivers` | the driver at random times; alone, so that its JVM and tasks live on for a while, or with all of them |
 | `executors` | an executor of two, in the middle of an epoch; local state is kept per executor |
 | `views` | workers and the driver under an aggregate of the join, and a worker between the join and the aggregate |
+| `rescalings` | whoever gives such a query other buckets: around the record that makes them true, and at random times |
 
 It prints what was injected, observed and compared, and fails when that is too little, or when anything was lost or doubled.
 
@@ -42,15 +43,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from faults.tally import Tally
+from zset_join.checkpoint.reading import stored_buckets
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
 from zset_join.testing.reference import Counts
 
-__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "short_of", "views", "workers", "write_files"]
+__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "rescalings", "short_of", "views", "workers", "write_files"]
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS, ORDERS, CUSTOMERS = 40, 30, 12
 LONGEST_SECONDS = 900
-FLOORS = {"worker kills observed": 24, "driver kills observed": 20, "executor kills observed": 2, "comparisons": 30}
+FLOORS = {
+    "worker kills observed": 24,
+    "driver kills observed": 20,
+    "executor kills observed": 2,
+    "rescalings killed": 4,
+    "comparisons": 30,
+}
 """What the long profile must reach."""
 
 _SCHEMAS = {
@@ -255,6 +263,48 @@ def views(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], see
         tally.count("worker kills observed")  # the search has come to its end all the same
 
 
+def rescalings(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int) -> None:
+    """Kill `rescale` of a query that groups the join, again and again; the checkpoint has the old buckets or the new ones."""
+    write_files(place, epochs=epochs, seed=seed)
+    stopped = 2
+    buckets, draw = 2, random.Random(seed)
+    tally.count("driver kills injected")
+    _count_death(tally, run(place, "--aggregate", "--kill-driver", f"after-output@{stopped}"), "rescalings, the query before")
+    for number in range(kills):
+        where = f"rescalings, kill {number}"
+        wanted = draw.choice([other for other in (1, 2, 3, 5) if other != buckets])
+        tally.count("driver kills injected")
+        if number < 2:
+            moment = ("before-rescaling", "after-rescaling")[number]
+            death = run(place, "--rescale", str(wanted), "--kill-driver", f"{moment}@{stopped}")
+            allowed = [(buckets,), (wanted,)][number]
+        else:
+            death = _killed_at_random(place, draw, "--rescale", str(wanted))
+            allowed = (buckets, wanted)
+        if death.status == -signal.SIGKILL:
+            tally.count("driver kills observed")
+            tally.count("rescalings killed")
+        elif death.status:
+            tally.problem(f"{where}: the rescaling ended by itself, with status {death.status}: {death.error}")
+        found = stored_buckets(str(place / "checkpoint"))
+        if found not in allowed:
+            tally.problem(f"{where}: the checkpoint has {found} buckets, and {allowed} are allowed")
+        tally.count("rescalings that counted", found == wanted)
+        tally.count("rescalings that did not", found == buckets)
+        buckets = found or buckets
+    _finish(place, tally, run(place, "--aggregate", "--buckets", str(buckets)), "rescalings", epochs, is_join=False)
+
+
+def _killed_at_random(place: Path, draw: random.Random, *arguments: str) -> Death:
+    """Run the program and kill it and all its processes some time after it is ready."""
+    with program(place, *arguments) as child:
+        said = _read_until(child, epochs=0)
+        time.sleep(draw.uniform(0, 6))
+        _end_group(child)
+        child.wait()
+    return Death(child.returncode, said, (place / "stderr").read_text()[-3000:])
+
+
 def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int, *, is_join: bool = True) -> None:
     """Count the worker kills of a search, and what its last run found."""
     faults = place / "faults"
@@ -328,6 +378,7 @@ def main(arguments: list[str] | None = None) -> int:
         "drivers": lambda place: drivers(place, tally, epochs=120, kills=20 if given.long else 2, seed=seed),
         "executors": lambda place: executors(place, tally, epochs=12, killing=4, seed=seed),
         "views": lambda place: views(place, tally, epochs=12, moments=moments[:3], seed=seed, killing=(0, 3, 8)),
+        "rescalings": lambda place: rescalings(place, tally, epochs=8, kills=8 if given.long else 2, seed=seed),
         "executors-in-epoch-0": lambda place: executors(place, tally, epochs=6, killing=0, seed=seed + 1),
     }
     for name, search in searches.items():

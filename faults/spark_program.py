@@ -1,12 +1,13 @@
 """A join in Spark as a program of its own, made to be killed: driver, workers, executors.
 
     python -m faults.spark_program PLACE [--master local[2,4]] [--kill-workers E,E] [--kill-executor E] [--kill-driver WHEN@E]
+        [--rescale BUCKETS]
 
 It reads the files below PLACE/orders and PLACE/customers, one of each per epoch, keeps `orders FULL JOIN customers` as a
 Parquet changelog in PLACE/changelog, and ends when all files are read. Orders are routed, customers are not. With
-`--aggregate` it keeps the join grouped by customer instead, behind a function of Python's that kills its worker once. On its
-standard output it says JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals
-Spark's own batch query over the files.
+`--aggregate` it keeps the join grouped by customer instead, behind a function of Python's that kills its worker once. With
+`--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says JSON
+lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the files.
 
 Faults are injected from outside the product: workers and executors die in the part writer that travels to them, the driver
 in the observer of its file operations. Every fault leaves a file in PLACE/faults *before* it strikes; that it struck is
@@ -113,9 +114,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
     parser.add_argument("--aggregate", action="store_true", help="keep the groups of the join")
+    parser.add_argument("--rescale", type=int, help="the new number of buckets")
     parser.add_argument("--kill-workers", default="", help="epochs, with commas")
     parser.add_argument("--kill-executor", type=int, default=-1, help="an epoch")
-    parser.add_argument("--kill-driver", default="", help="before-commit, before-output or after-output, @, an epoch")
+    parser.add_argument("--kill-driver", default="", help="a moment of _killer, @, an epoch")
     given = parser.parse_args(arguments)
     (given.place / "faults").mkdir(exist_ok=True)
     session = _session(given.place, given.master)
@@ -123,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.kill_driver:
             when, _, epoch = given.kill_driver.partition("@")
             stack.enter_context(observe(_killer(when, int(epoch), given.place / "faults")))
-        equal = _run(session, given)
+        equal = _run(session, given) if given.rescale is None else _rescaled(session, given)
     session.stop()
     return 0 if equal else 1
 
@@ -159,6 +161,17 @@ def _run(session: SparkSession, given: argparse.Namespace) -> bool:
     report = query.verify(_final(session, place, "orders", "order_id"), _final(session, place, "customers", "customer_id"))
     _say({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
     return report.equal
+
+
+def _rescaled(session: SparkSession, given: argparse.Namespace) -> bool:
+    from zset_join.spark import rescale
+
+    _say({"ready": "rescale"})
+    report = rescale(
+        given.place / "checkpoint", buckets=given.rescale, session=session, local_state_dir=str(given.place / "local-state")
+    )
+    _say({"buckets": report.buckets, "moved": report.rows})
+    return report.rows > 0
 
 
 def _joined(session: SparkSession, place: Path) -> JoinedStream:
@@ -230,18 +243,26 @@ def _killer(when: str, epoch: int, faults: Path) -> Callable[[Operation, Callabl
     """Return an observer that ends this process at a moment of an epoch.
 
     before-commit: the tasks are done, and no commit record is there. before-output: the record is there, the output lacks the
-    epoch. after-output: the output has it, and Spark does not know that.
+    epoch. after-output: the output has it, and Spark does not know that. before-rescaling, after-rescaling: the new buckets are
+    written, and the record that makes them true is not there, or there.
     """
     record, shown = f"/zset/commits/{epoch:020d}.json", f"/changelog/epoch={epoch:08d}"
+    rescaled = f"/zset/rescalings/{epoch:020d}-"
 
     def observer(operation: Operation, act: Callable[[], Any]) -> Any:
-        named = (operation.target or operation.path, operation.kind in ("rename", "link", "replace", "put"))
-        if when == "before-commit" and named[0].endswith(record) and named[1]:
+        if operation.kind not in ("rename", "link", "replace", "put"):
+            return act()
+        name = operation.target or operation.path
+        before = {"before-commit": name.endswith(record), "before-rescaling": rescaled in name}
+        after = {
+            "before-output": name.endswith(record),
+            "after-output": name.endswith(shown),
+            "after-rescaling": rescaled in name,
+        }
+        if before.get(when):
             _die(faults / f"driver-{when}-{epoch}")
         found = act()
-        if when == "before-output" and named[0].endswith(record) and named[1]:
-            _die(faults / f"driver-{when}-{epoch}")
-        if when == "after-output" and named[0].endswith(shown) and named[1]:
+        if after.get(when):
             _die(faults / f"driver-{when}-{epoch}")
         return found
 
