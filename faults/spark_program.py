@@ -46,6 +46,8 @@ __all__ = ["KILLED_ATTEMPTS", "main", "note_attempt", "spark_home"]
 
 KILLED_ATTEMPTS = 2
 _CLUSTER = "local-cluster"
+_SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A run is over before the JVM's second compiler has paid for itself."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,9 @@ def _session(place: Path, master: str) -> SparkSession:
         SparkSession.builder.master(master)
         .appName("zset_join faults")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", _SHORT_LIVED_JVM)
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.executor.extraJavaOptions", _SHORT_LIVED_JVM)
         .config("spark.executor.memory", "512m")
         .config("spark.local.dir", str(place / "spark-local"))
         .config(map=cluster_settings())
