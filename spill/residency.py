@@ -21,6 +21,7 @@ Source: LRFU (Lee et al., IEEE Transactions on Computers 50(12), 2001), with tur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,7 @@ import numpy.typing as npt
 from zset_join.errors import OptionError
 from zset_join.kernels.compiled import kernel
 
-__all__ = ["HALF_LIFE_TURNOVERS", "NEVER", "ResidencyPolicy", "Scores"]
+__all__ = ["HALF_LIFE_TURNOVERS", "NEVER", "ResidencyPolicy", "Scores", "lowest_scores"]
 
 Scores = npt.NDArray[np.float32]
 
@@ -103,10 +104,8 @@ class ResidencyPolicy:
         excess_entries = self._excess(len(scores), self.max_hot_keys)
         if not excess_bytes and not excess_entries:
             return np.empty(0, np.int64)
-        bits = np.ascontiguousarray(scores, np.float32).view(np.int32)
-        victims = np.empty(len(scores), np.int64)
-        count = _select(bits, np.ascontiguousarray(sizes, np.int64), excess_bytes, excess_entries, victims)
-        return victims[:count].copy()
+        own_scores, own_sizes = np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(sizes, np.int64)
+        return lowest_scores([own_scores], [own_sizes], excess_bytes, excess_entries)[0]
 
     def _excess(self, held: int, limit: int | None) -> int:
         if limit is None or held <= limit:
@@ -130,43 +129,83 @@ def _rank(bits: int) -> int:
     return signed + 0x80000000
 
 
-@kernel
-def _select(bits: Any, sizes: Any, excess_bytes: int, excess_entries: int, victims: Any) -> int:
-    """List the entries of lowest score until they reach both excesses; return how many.
+def lowest_scores(
+    scores: Sequence[Scores], sizes: Sequence[npt.NDArray[Any]], excess_bytes: int, excess_entries: int
+) -> list[npt.NDArray[np.int64]]:
+    """Return the positions, per array, of the entries of lowest score that reach both excesses together, as few as do.
 
-    The scores are counted by their upper 16 bits and, where the line falls, by their lower 16 bits.
+    The scores are counted by their upper 16 bits and, where the line falls, by their lower 16 bits. Cost: three passes; memory
+    for the positions only.
+
+    Args:
+        scores: arrays of float32.
+        sizes: bytes of each entry, of any integer type; a negative one is no candidate.
+        excess_bytes: to reach.
+        excess_entries: to reach.
+
+    >>> lowest_scores([np.float32([2, 1]), np.float32([3, 0])], [np.array([10, 10]), np.array([10, -1])], 15, 0)
+    [array([0, 1]), array([], dtype=int64)]
     """
-    upper_bytes, upper_entries = np.zeros(_BINS, np.int64), np.zeros(_BINS, np.int64)
+    bits = [own.view(np.int32) for own in scores]
+    missing = np.array([excess_bytes, excess_entries], np.int64)
+    most, border = 0, 0
+    for is_upper in (True, False):
+        bin_bytes, bin_entries = np.zeros(_BINS, np.int64), np.zeros(_BINS, np.int64)
+        for own, own_sizes in zip(bits, sizes, strict=True):
+            _count(own, own_sizes, is_upper, border, bin_bytes, bin_entries)
+        line = int(_line(bin_bytes, bin_entries, missing))
+        most += int(bin_entries[: line + (not is_upper)].sum())
+        border = (border << 16) | line
+    chosen = np.empty(most, np.int64)
+    found: list[npt.NDArray[np.int64]] = []
+    for own, own_sizes in zip(bits, sizes, strict=True):
+        count = int(_list(own, own_sizes, border, missing, chosen))
+        found.append(chosen[:count])
+        chosen = chosen[count:]
+    return found
+
+
+@kernel
+def _count(bits: Any, sizes: Any, is_upper: bool, line: int, bin_bytes: Any, bin_entries: Any) -> None:
+    """Count bytes and entries by the upper half of their rank; or by the lower half, those whose upper half is `line`."""
     for position in range(len(bits)):
-        upper = _rank(bits[position]) >> 16
-        upper_bytes[upper] += sizes[position]
-        upper_entries[upper] += 1
-    missing_bytes, missing_entries = excess_bytes, excess_entries
-    line = 0
-    while line < _BINS - 1 and (upper_bytes[line] < missing_bytes or upper_entries[line] < missing_entries):
-        missing_bytes -= upper_bytes[line]
-        missing_entries -= upper_entries[line]
-        line += 1
-    lower_bytes, lower_entries = np.zeros(_BINS, np.int64), np.zeros(_BINS, np.int64)
-    for position in range(len(bits)):
+        if sizes[position] < 0:
+            continue
         rank = _rank(bits[position])
-        if rank >> 16 == line:
-            lower_bytes[rank & 0xFFFF] += sizes[position]
-            lower_entries[rank & 0xFFFF] += 1
-    lower_line = 0
-    while lower_line < _BINS - 1 and (lower_bytes[lower_line] < missing_bytes or lower_entries[lower_line] < missing_entries):
-        missing_bytes -= lower_bytes[lower_line]
-        missing_entries -= lower_entries[lower_line]
-        lower_line += 1
-    border = (line << 16) | lower_line
+        if is_upper:
+            place = rank >> 16
+        elif rank >> 16 == line:
+            place = rank & 0xFFFF
+        else:
+            continue
+        bin_bytes[place] += sizes[position]
+        bin_entries[place] += 1
+
+
+@kernel
+def _line(bin_bytes: Any, bin_entries: Any, missing: Any) -> int:
+    """Return the first bin that is not needed whole; what is missing from there on stays in `missing`."""
+    line = 0
+    while line < _BINS - 1 and (bin_bytes[line] < missing[0] or bin_entries[line] < missing[1]):
+        missing[0] -= bin_bytes[line]
+        missing[1] -= bin_entries[line]
+        line += 1
+    return line
+
+
+@kernel
+def _list(bits: Any, sizes: Any, border: int, missing: Any, chosen: Any) -> int:
+    """List the entries below the border, and of those on it as many as are missing; return how many."""
     count = 0
     for position in range(len(bits)):
+        if sizes[position] < 0:
+            continue
         rank = _rank(bits[position])
-        tied = rank == border and (missing_bytes > 0 or missing_entries > 0)
+        tied = rank == border and (missing[0] > 0 or missing[1] > 0)
         if rank < border or tied:
-            victims[count] = position
+            chosen[count] = position
             count += 1
         if tied:
-            missing_bytes -= sizes[position]
-            missing_entries -= 1
+            missing[0] -= sizes[position]
+            missing[1] -= 1
     return count

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from zset_join.kernels import side as s
-from zset_join.kernels.heap import allocate_block, block_bytes, free_block
+from zset_join.kernels.heap import allocate_block, block_bytes, class_bytes, free_block
 
 
 class Heap:
@@ -49,6 +49,23 @@ class Heap:
 )
 def test_sizes_are_rounded_up_to_a_class(length: int, size: int) -> None:
     assert block_bytes(length) == size
+
+
+def test_every_class_has_blocks_of_one_size() -> None:
+    sizes = [class_bytes(size_class) for size_class in range(1, 100)]
+
+    assert [block_bytes(size) for size in sizes] == sizes
+    assert sorted(set(sizes)) == sizes
+
+
+def test_a_block_that_was_given_back_stands_in_the_list_of_its_size() -> None:
+    heap = Heap()
+
+    for length in (13, 256, 257, 1025, 5000):
+        heap.give(heap.take(length), length)
+
+    lists = np.flatnonzero(heap._header[s.H_FREE_BLOCKS :]).tolist()
+    assert [class_bytes(size_class) for size_class in lists] == [block_bytes(length) for length in (13, 256, 257, 1025, 5000)]
 
 
 def test_at_most_a_quarter_of_a_large_block_is_lost() -> None:

@@ -135,7 +135,8 @@ def test_growing_keeps_every_slot_and_the_order_of_equal_hashes(bits: int) -> No
     small = Table(*[(7 << 28, number) for number in range(1, 6)], (LAST_HOME, 6), (LAST_HOME, 7))
     large = Table(bits=bits)
 
-    rehash(small.address, BITS, large.address, bits)
+    rehash(small.address, BITS, large.address, bits, 0, 3)
+    rehash(small.address, BITS, large.address, bits, 3, 1 << BITS)
 
     found = [large.find(7 << 28, number) for number in range(1, 6)]
     assert found == list(range(found[0], found[0] + 5))

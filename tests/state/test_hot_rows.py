@@ -40,10 +40,17 @@ def numbers_of(side: SideState) -> dict[Any, int]:
     return {repr(pieces(side, [number])): number for number in anatomy(side).live}
 
 
+def candidates(hot: HotRows, below_stamp: int | None = None) -> tuple[Any, Any, Any]:
+    """Return number, score and bytes of the rows that may go."""
+    scores, sizes = hot.measure(below_stamp)
+    positions = np.flatnonzero(sizes >= 0)
+    return positions + 1, scores[positions], sizes[positions]
+
+
 def told(hot: HotRows, number: int) -> tuple[int, float, bool]:
     """Return the place and the score of a row, and whether the epoch has touched it."""
-    numbers, scores, _ = hot.candidates(None)
-    return int(hot.places(np.array([number]))[0]), float(scores[numbers == number][0]), number in hot.candidates(STAMP)[0]
+    numbers, scores, _ = candidates(hot)
+    return int(hot.places(np.array([number]))[0]), float(scores[numbers == number][0]), number in candidates(hot, STAMP)[0]
 
 
 def packed_rows(hot: HotRows, numbers: list[int]) -> ColdRows:
@@ -101,12 +108,12 @@ def test_a_tombstone_is_no_candidate() -> None:
     hot = HotRows(side)
     hot.follow()
 
-    assert hot.candidates(None)[0].tolist() == [2]
+    assert candidates(hot)[0].tolist() == [2]
 
 
 def test_the_size_of_a_row_is_its_record_its_blocks_and_what_stands_beside_it() -> None:
     side, hot = filled()
-    numbers, _, sizes = hot.candidates(None)
+    numbers, _, sizes = candidates(hot)
 
     beside = hot.bytes_per_row()
     assert numbers.tolist() == [1, 2, 3, 4, 5]
@@ -130,7 +137,7 @@ def test_probing_finds_rows_by_identity_and_touches_them() -> None:
     codes = packed_rows(hot, [1]).codes.tolist()
     assert numbers.tolist() == [3, 0, 1]
     assert hashes.tolist() == [-1, -1, *codes]
-    assert hot.candidates(STAMP)[0].tolist() == [2, 4, 5]
+    assert candidates(hot, STAMP)[0].tolist() == [2, 4, 5]
 
 
 def test_touching_a_key_touches_its_whole_chain_once() -> None:
@@ -139,8 +146,8 @@ def test_touching_a_key_touches_its_whole_chain_once() -> None:
 
     hot.touch_chains(np.repeat(codes, 3), STAMP, CLOCK)
 
-    assert hot.candidates(STAMP)[0].tolist() == [3, 4]
-    assert hot.candidates(None)[1].tolist() == [0.0, 0.0, -np.inf, -np.inf, 0.0]
+    assert candidates(hot, STAMP)[0].tolist() == [3, 4]
+    assert candidates(hot)[1].tolist() == [0.0, 0.0, -np.inf, -np.inf, 0.0]
 
 
 def test_many_keys_touch_the_same_rows_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +169,7 @@ def test_touches_of_later_epochs_add_up_as_the_policy_says() -> None:
 
     hot.note_written(np.array([0, 1, 2]), STAMP + 2, 1.0)
 
-    scores = hot.candidates(None)[1]
+    scores = candidates(hot)[1]
     assert scores[:2].tolist() == pytest.approx([1.0 + np.log2(1.5), 1.0])
 
 
@@ -188,6 +195,20 @@ def test_compacting_gives_rows_other_numbers_and_nothing_else() -> None:
     assert {place for place, _, _ in known.values()} == {-1, 70, 71}
 
 
+def test_rows_that_moved_into_holes_keep_their_places_and_what_they_are_worth() -> None:
+    side, hot = filled()
+    come_back(hot, leave(hot, [4, 5]))  # they get each other's numbers
+    known = {row: told(hot, number) for row, number in numbers_of(side).items()}
+    absorb(side, [((number, None, None), -1) for number in (1, 2)])
+    hot.note_written(np.array([1, 2]), None, CLOCK)
+
+    side.compact()
+
+    left = {row: told(hot, number) for row, number in numbers_of(side).items()}
+    assert left == {row: known[row] for row in left}
+    assert sorted(place for place, _, _ in left.values()) == [-1, 70, 71]
+
+
 def test_a_cleared_side_has_no_rows_to_follow() -> None:
     side, hot = filled()
     come_back(hot, leave(hot, [1]))
@@ -197,7 +218,7 @@ def test_a_cleared_side_has_no_rows_to_follow() -> None:
     hot.follow()
 
     assert (hot.places(np.arange(1, 6)) == -1).all()
-    assert np.isneginf(hot.candidates(None)[1]).all()
+    assert np.isneginf(candidates(hot)[1]).all()
 
 
 def test_changelog_rows_keep_their_copies() -> None:

@@ -19,6 +19,11 @@ def put(region: Region, offset: int, content: bytes) -> None:
     ctypes.memmove(region.address + offset, content, len(content))
 
 
+def resident_bytes() -> int:
+    """Return the resident size of this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+
+
 def get(region: Region, offset: int, length: int) -> bytes:
     """Read from a region."""
     return ctypes.string_at(region.address + offset, length)
@@ -138,6 +143,30 @@ def test_memory_cannot_be_moved_to_a_directory(tmp_path: Path) -> None:
     region.relocate(str(tmp_path))
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_released_bytes_take_no_memory_and_the_others_stay(in_file: bool, tmp_path: Path) -> None:
+    region = Region(4 * HUGE, str(tmp_path / "rows") if in_file else None)
+    put(region, 0, b"x" * (3 * HUGE))
+    before = resident_bytes()
+
+    region.release(HUGE + 1, 3 * HUGE - 1)
+
+    assert before - resident_bytes() >= 2 * HUGE - 2 * mmap.PAGESIZE - (64 << 10)
+    assert get(region, 0, HUGE + 1) == b"x" * (HUGE + 1)
+    assert get(region, 3 * HUGE - 1, 2) == b"x\0"
+    assert region.is_current()
+
+
+def test_releasing_less_than_a_page_does_nothing() -> None:
+    region = Region(2 * mmap.PAGESIZE)
+    put(region, 0, b"x" * 2 * mmap.PAGESIZE)
+
+    region.release(1, mmap.PAGESIZE)
+    region.release(2 * mmap.PAGESIZE)
+
+    assert get(region, 0, 2 * mmap.PAGESIZE) == b"x" * 2 * mmap.PAGESIZE
 
 
 @pytest.mark.parametrize(("remove", "left"), [(False, ["rows"]), (True, [])])

@@ -239,6 +239,30 @@ def test_compacting_keeps_what_lives_and_drops_what_is_dead(directory: bool, tmp
     assert side.absorbed_epoch == 3
 
 
+def test_compacting_takes_no_memory_and_gives_that_of_the_dead_back() -> None:
+    side = make_side()
+    side.compact()  # whatever a first time loads
+    absorb(side, upsert(*[(number, f"k{number % 70}", f"{LONG} {number:09}") for number in range(60_000)]))
+    side.header[s.H_DIRTY] = 1
+    prepared, _ = changes_of(side, delete(*[(number, None, None) for number in range(60_000) if number % 10 > 2]))
+    side.absorb(prepared, None)
+    held = side.arena.record_bytes() + side.arena.heap_bytes()
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = status_bytes("VmRSS")
+
+    side.compact()
+
+    assert status_bytes("VmHWM") - before < held / 10
+    assert before - status_bytes("VmRSS") > held / 2
+    assert len(anatomy(side).live) == 18_000
+
+
+def status_bytes(name: str) -> int:
+    """Return a size of this process: VmRSS now, VmHWM at its peak."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+
 def test_a_compacted_side_goes_on_as_before(tmp_path: Path) -> None:
     compacted, untouched = make_side(sequenced=True, directory=str(tmp_path)), make_side(sequenced=True)
     first = upsert(*[(number, f"k{number % 5}", LONG, 5) for number in range(50)]) + delete((77, None, None, 5))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from zset_join.errors import ResourceError
-from zset_join.kernels.slots import insert_slot
+from zset_join.kernels.slots import find_row_slot, insert_slot
 from zset_join.state.slot_table import SlotTable
 
 COUNT, BITS = 3, 4
@@ -82,6 +82,33 @@ def test_equal_hashes_keep_their_order_when_the_table_grows() -> None:
     put(table, HASHES[:300], first=301)
 
     assert [number for code, number in entries(table) if code == 7 << 20] == list(range(1, 301))
+
+
+@pytest.mark.parametrize("directory", [False, True], ids=["memory", "file"])
+@pytest.mark.parametrize(("keys", "bits"), [(0, 9), (300, 9), (700, 11)])
+def test_a_table_shrinks_to_what_its_keys_take(keys: int, bits: int, directory: bool, tmp_path: Path) -> None:
+    table = new_table(tmp_path if directory else None)
+    hashes = [*HASHES[: keys // 2], *range((1 << 32) - keys // 2, 1 << 32)]  # half of them go on behind the last home
+    table.make_room(3_000)
+    put(table, hashes)
+
+    table.shrink()
+
+    found = [find_row_slot(table.address, table.bits, code, number) for number, code in enumerate(hashes, 1)]
+    assert table.bits == bits
+    assert min(found, default=0) >= 0
+    assert len(entries(table)) == len(hashes)
+    assert [path.name for path in tmp_path.iterdir()] == [f"side.join.slots{bits}"][: int(directory)]
+
+
+def test_a_table_of_many_pieces_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zset_join.state.slot_table._SLOTS_AT_ONCE", 512)
+    table = new_table()
+    put(table, HASHES)
+
+    table.make_room(30_000)
+
+    assert sorted(entries(table)) == sorted((code, number) for number, code in enumerate(HASHES, 1))
 
 
 def test_more_slots_than_hashes_are_refused() -> None:

@@ -10,7 +10,7 @@ from zset_join.kernels.compiled import kernel
 from zset_join.kernels.memory import load_u64, store_u64
 from zset_join.kernels.side import H_FREE_BLOCKS, H_HEAP_END, H_HEAP_USED
 
-__all__ = ["allocate_block", "block_bytes", "free_block"]
+__all__ = ["allocate_block", "block_bytes", "class_bytes", "free_block"]
 
 
 @kernel
@@ -34,6 +34,14 @@ def _size_class(size: int) -> int:
         step <<= 1
         octave += 1
     return 17 + octave * 4 + size // step - 5
+
+
+@kernel
+def class_bytes(size_class: int) -> int:
+    """Return the size of the blocks of a class."""
+    if size_class <= 16:
+        return size_class << 4
+    return (5 + (size_class - 17) % 4) * (64 << (size_class - 17) // 4)
 
 
 @kernel

@@ -43,6 +43,7 @@ __all__ = [
     "hash_identities",
     "insert_rows",
     "measure_rows",
+    "piece_end",
     "probe_identities",
     "touch_chains",
     "touch_codes",
@@ -230,12 +231,27 @@ def drop_rows(view: int, numbers: Any, identity_hashes: Any, variables: int, has
 
 
 @kernel
-def measure_rows(view: int, variables: int, sizes: Any) -> None:
-    """Write for each of the first records its bytes and those of its blocks; 0 where no live row stands."""
+def measure_rows(view: int, variables: int, beside: int, stamps: Any, below_stamp: int, scores: Any, sizes: Any) -> None:
+    """Write for each of the first records its bytes, those of its blocks and those beside it, at most 2^31 - 1.
+
+    -1 where no live row stands, whose score is forgotten, and for rows whose stamp is not below `below_stamp`.
+    """
     rows, stride = word(view, ROWS), word(view, STRIDE)
     for position in range(len(sizes)):
         row = rows + position * stride
-        size = 0
-        if load_u8(row + FLAGS) & FLAG_LIVE:
-            size = row_bytes(row, stride, variables)
-        sizes[position] = size
+        sizes[position] = -1
+        if load_u8(row + FLAGS) & FLAG_LIVE == 0:
+            scores[position] = -np.inf
+        elif stamps[position] < below_stamp:
+            sizes[position] = min(row_bytes(row, stride, variables) + beside, 0x7FFFFFFF)
+
+
+@kernel
+def piece_end(positions: Any, sizes: Any, begin: int, most_bytes: int) -> int:
+    """Return where a piece of some positions ends that begins at `begin`: after `most_bytes`, and after one row at least."""
+    end = begin
+    total = 0
+    while end < len(positions) and (end == begin or total + sizes[positions[end]] <= most_bytes):
+        total += sizes[positions[end]]
+        end += 1
+    return end

@@ -155,9 +155,9 @@ def remove_slot(slots: int, bits: int, position: int) -> None:
 
 
 @kernel
-def rehash(old_slots: int, old_bits: int, new_slots: int, new_bits: int) -> None:
-    """Fill an empty table from another one, in one forward pass over both."""
-    for position in range(1 << old_bits):
+def rehash(old_slots: int, old_bits: int, new_slots: int, new_bits: int, begin: int, end: int) -> None:
+    """Put what stands between two slots of a table into another one; done from the first to the last, the order stays."""
+    for position in range(begin, min(end, 1 << old_bits)):
         slot = load_u64(old_slots + position * 8)
         if slot != 0:
             insert_slot(new_slots, new_bits, shift_right(slot, 32), slot & _LOW)

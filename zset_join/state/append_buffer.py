@@ -31,7 +31,6 @@ from zset_join.kernels.changes import NOTHING, OK
 from zset_join.kernels.eviction import accepted_bytes
 from zset_join.state.cold_side import ColdSide
 from zset_join.state.largest_key import largest_key
-from zset_join.state.row_arena import RowArena
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -69,7 +68,7 @@ class BufferedEpoch:
 class _Queue:
     """The oldest rows of both sides, oldest first; `begin` of them have left already."""
 
-    arenas: tuple[RowArena, ...]
+    numbering: tuple[int, ...]
     sides: npt.NDArray[np.uint8]
     numbers: _Numbers
     sizes: _Numbers
@@ -196,16 +195,16 @@ class AppendBuffer:
 
     def _oldest(self, needed: int) -> _Queue:
         """Return a queue that begins with the oldest rows and holds `needed` bytes, or all rows that are there."""
-        queue, arenas = self._queue, tuple(side.arena for side in self._sides)
-        if queue is None or any(kept is not arena for kept, arena in zip(queue.arenas, arenas, strict=True)):
-            queue = self._make_queue(arenas, _QUEUED_LEAST)
-        live = sum(arena.live_rows for arena in arenas)
+        queue, numbering = self._queue, tuple(side.numbering for side in self._sides)
+        if queue is None or queue.numbering != numbering:
+            queue = self._make_queue(numbering, _QUEUED_LEAST)
+        live = sum(side.arena.live_rows for side in self._sides)
         while queue.bytes_left() < needed and len(queue.numbers) - queue.begin < live:
-            queue = self._make_queue(arenas, 2 * (len(queue.numbers) - queue.begin) + _QUEUED_LEAST)
+            queue = self._make_queue(numbering, 2 * (len(queue.numbers) - queue.begin) + _QUEUED_LEAST)
         self._queue = queue
         return queue
 
-    def _make_queue(self, arenas: tuple[RowArena, ...], at_least: int) -> _Queue:
+    def _make_queue(self, numbering: tuple[int, ...], at_least: int) -> _Queue:
         """Queue the oldest rows, an eighth of them or `at_least` so many. Cost: all live rows."""
         found = [_live_ages(side) for side in self._sides]
         ages = np.concatenate([each for each, _ in found])
@@ -219,7 +218,7 @@ class AppendBuffer:
         for number, side in enumerate(self._sides):
             own = sides == number
             sizes[own] = side.sizes_of(side.refs_of(numbers[own]))
-        return _Queue(arenas, sides, numbers, sizes, np.cumsum(sizes))
+        return _Queue(numbering, sides, numbers, sizes, np.cumsum(sizes))
 
 
 def buffer_full(

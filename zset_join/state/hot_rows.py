@@ -30,6 +30,8 @@ __all__ = ["NOWHERE", "HotRows"]
 NOWHERE = -1
 _BYTES_BESIDE = 16
 _PASSED_PER_CODE = 128  # records are passed over in the time that finding a code and its first rows takes
+_LEAST_ROOM = 1024
+_ANY_STAMP = 0x7FFFFFFF
 _SLOT_BYTES = 18  # a table takes 13 to 26 bytes per key
 
 
@@ -54,19 +56,17 @@ class HotRows:
         self._stamps = np.empty(0, np.int32)
         self._places = np.empty(0, np.int64)
         self._entries = np.empty(0, np.int64)
-        side.on_compacted = self.renumber
+        side.on_compacting = self.renumber
 
-    def renumber(self, numbers: Int64s) -> None:
-        """Follow rows that compacting gave other numbers: the new one per old record, 0 for those that are gone."""
-        self._arena = self._side.arena
-        numbers = numbers[: len(self._scores)]
-        kept = np.flatnonzero(numbers)
-        moved, size = numbers[kept] - 1, self.records
-        self._scores = _moved(self._scores, kept, moved, size, NEVER)
-        self._stamps = _moved(self._stamps, kept, moved, size, 0)
-        self._places = _moved(self._places, kept, moved, size, NOWHERE)
-        if self._has_entries:
-            self._entries = _moved(self._entries, kept, moved, size, NOWHERE)
+    def renumber(self, sources: Int64s, targets: Int64s, rows: int) -> None:
+        """Follow rows that compacting moves to other positions; so many records are left."""
+        if not len(self._scores):
+            return
+        self.follow()
+        for array in (self._scores, self._stamps, self._places, self._entries):
+            if len(array):
+                array[targets] = array[sources]
+                array.resize(max(rows, _LEAST_ROOM), refcheck=False)
 
     def follow(self, more: int = 0) -> None:
         """Follow the arena: a new one has other rows, a grown one more; make room for `more` records."""
@@ -79,12 +79,12 @@ class HotRows:
             self.has_places = False
         needed = self.records + more
         if needed > len(self._scores):
-            room = max(needed, len(self._scores) + len(self._scores) // 4, 1024)
-            self._scores = _grown(self._scores, room, NEVER)
-            self._stamps = _grown(self._stamps, room, 0)
-            self._places = _grown(self._places, room, NOWHERE)
+            room = max(needed, len(self._scores) + len(self._scores) // 4, _LEAST_ROOM)
+            _grow(self._scores, room, NEVER)
+            _grow(self._stamps, room, 0)
+            _grow(self._places, room, NOWHERE)
             if self._has_entries:
-                self._entries = _grown(self._entries, room, NOWHERE)
+                _grow(self._entries, room, NOWHERE)
 
     @property
     def records(self) -> int:
@@ -173,20 +173,18 @@ class HotRows:
             self._entries[numbers - 1] = _pairs(cold.codes, cold.subcodes)
         self.has_places = True
 
-    def candidates(self, below_stamp: int | None) -> tuple[Int64s, npt.NDArray[np.float32], Int64s]:
-        """Return number, score and bytes of the rows that may go: all live ones, or those with an older stamp.
+    def measure(self, below_stamp: int | None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
+        """Return score and bytes of each record; -1 bytes where there is no row that may go.
 
-        Cost: one pass over the records.
+        May go: all live rows, or those with an older stamp. Cost: one pass over the records, and 4 bytes each.
         """
         end = self.records
-        sizes = np.empty(end, np.int64)
-        moves.measure_rows(self._side.view, self._side.variables_address, sizes)
-        self._scores[:end][sizes == 0] = NEVER
-        live = sizes > 0
-        if below_stamp is not None:
-            live &= self._stamps[:end] < below_stamp
-        positions = np.flatnonzero(live)
-        return positions + 1, self._scores[positions], sizes[positions] + self._bytes_beside
+        scores, sizes = self._scores[:end], np.empty(end, np.int32)
+        below = _ANY_STAMP if below_stamp is None else below_stamp
+        moves.measure_rows(
+            self._side.view, self._side.variables_address, self._bytes_beside, self._stamps, below, scores, sizes
+        )
+        return scores, sizes
 
     def places(self, numbers: Int64s) -> Int64s:
         """Return where rows still lie unchanged in the cold store, -1 for nowhere."""
@@ -234,13 +232,8 @@ def _pairs(codes: Int64s, subcodes: Int64s) -> Int64s:
     return pairs
 
 
-def _moved(array: npt.NDArray[Any], old: Int64s, new: Int64s, size: int, fill: Any) -> npt.NDArray[Any]:
-    moved: npt.NDArray[Any] = np.full(size, fill, array.dtype)
-    moved[new] = array[old]
-    return moved
-
-
-def _grown(array: npt.NDArray[Any], size: int, fill: Any) -> npt.NDArray[Any]:
-    grown: npt.NDArray[Any] = np.full(size, fill, array.dtype)
-    grown[: len(array)] = array
-    return grown
+def _grow(array: npt.NDArray[Any], size: int, fill: Any) -> None:
+    """Make an array longer, in place where there is room behind it."""
+    before = len(array)
+    array.resize(size, refcheck=False)
+    array[before:] = fill

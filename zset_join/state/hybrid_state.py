@@ -34,13 +34,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
-from spill.residency import ResidencyPolicy
+from spill.residency import ResidencyPolicy, lowest_scores
 from zset_join.config import HotBudget
 from zset_join.errors import ResourceError, StateError
 from zset_join.kernels import side as s
+from zset_join.kernels.moves import piece_end
 from zset_join.state.cold_side import ColdSide, matchable_codes
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
@@ -235,27 +237,19 @@ class HybridState:
     def _hot_bytes(self) -> int:
         return sum(side.hot.row_bytes() for side in self._opened)
 
-    def _victims(self, rows: int, size: int, *, needed_since: int | None) -> list[tuple[Int64s, Int64s]]:
-        """Return per side the numbers and bytes of the rows that must go so that `rows` more of `size` bytes have room."""
+    def _victims(self, rows: int, size: int, *, needed_since: int | None) -> list[tuple[Int64s, npt.NDArray[np.int32]]]:
+        """Return per side the positions of the records that must go so that `rows` more of `size` bytes have room.
+
+        Beside them the bytes of all records of the side.
+        """
         max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
-        over_rows = max_rows is not None and self._hot_rows() + rows > max_rows
-        over_bytes = max_bytes is not None and self._hot_bytes() + size > max_bytes
-        if not over_rows and not over_bytes:
+        rows, size = self._hot_rows() + rows, self._hot_bytes() + size
+        if (max_rows is None or rows <= max_rows) and (max_bytes is None or size <= max_bytes):
             return []
         self._follow()
-        candidates = [side.hot.candidates(needed_since) for side in self._opened]
-        numbers, scores, sizes = (np.concatenate(parts) for parts in zip(*candidates, strict=True))
-        staying_rows = self._hot_rows() - len(numbers) + rows
-        staying_bytes = self._hot_bytes() - int(sizes.sum()) + size
-        policy = ResidencyPolicy(
-            max_hot_keys=None if max_rows is None else max(0, max_rows - int(max_rows * _SLACK) - staying_rows),
-            max_hot_bytes=None if max_bytes is None else max(0, max_bytes - int(max_bytes * _SLACK) - staying_bytes),
-            slack=0.0,
-        )
-        victims = policy.victims(scores, sizes)
-        border = len(candidates[0][0])
-        parts = victims[victims < border], victims[victims >= border]
-        return [(numbers[part], sizes[part]) for part in parts]
+        scores, sizes = zip(*(side.hot.measure(needed_since) for side in self._opened), strict=True)
+        chosen = lowest_scores(scores, sizes, _excess(size, max_bytes), _excess(rows, max_rows))
+        return list(zip(chosen, sizes, strict=True))
 
     def _spill_down(self) -> None:
         victims = self._victims(0, 0, needed_since=None)
@@ -274,13 +268,15 @@ class HybridState:
     def _index_bytes(self) -> int:
         return sum(side.index_bytes() for side in self._opened)
 
-    def _spill(self, victims: Sequence[tuple[Int64s, Int64s]]) -> None:
+    def _spill(self, victims: Sequence[tuple[Int64s, npt.NDArray[np.int32]]]) -> None:
         """Move rows out of memory, piece by piece."""
-        for side, (numbers, sizes) in zip(self._opened, victims, strict=False):
-            pieces = np.cumsum(sizes) // _PIECE_BYTES
-            for begin, end in _runs_of_equal(pieces):
-                side.spill(numbers[begin:end])
-                self._advance_clock(int(sizes[begin:end].sum()), end - begin)
+        for side, (positions, sizes) in zip(self._opened, victims, strict=False):
+            begin = 0
+            while begin < len(positions):
+                end = int(piece_end(positions, sizes, begin, _PIECE_BYTES))
+                side.spill(positions[begin:end] + 1)
+                self._advance_clock(int(sizes[positions[begin:end]].sum(dtype=np.int64)), end - begin)
+                begin = end
 
     def _advance_clock(self, size: int, rows: int) -> None:
         max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
@@ -390,11 +386,6 @@ def _let_go(opened: list[ColdSide], private: Path | None) -> None:
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _runs_of_equal(values: Int64s) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each run of equal values, which ascend."""
-    borders = np.flatnonzero(np.diff(values)) + 1
-    begin = 0
-    for end in [*borders.tolist(), len(values)]:
-        if end > begin:
-            yield begin, end
-        begin = end
+def _excess(held: int, limit: int | None) -> int:
+    """Return what must go of what is held, where a limit is exceeded; more than that goes at a time, so that it is rare."""
+    return 0 if limit is None else max(0, held - limit + int(limit * _SLACK))

@@ -56,6 +56,7 @@ class Region:
         del anchor
         size = len(self._map)
         shift = -start % _HUGE_PAGE if self.path is None and size >= 2 * _HUGE_PAGE else 0
+        self._shift = shift
         self.address = start + shift
         self.capacity = size - shift
         if shift or (self.path is None and size >= 2 * _HUGE_PAGE):
@@ -73,6 +74,23 @@ class Region:
             perform("truncate", self.path, lambda: self._map.resize(grown))
         self._moved()
         return True
+
+    def release(self, begin: int, end: int | None = None) -> None:
+        """Give the memory of some bytes back (default: all from `begin` on); what they hold is arbitrary afterwards.
+
+        A file keeps its size, and its blocks only where its file system cannot take them out.
+        """
+        begin = _round_up(begin)
+        size = (self.capacity if end is None else min(end, self.capacity)) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+        if size <= 0:
+            return
+        if self.path is not None:
+            try:
+                self._map.madvise(mmap.MADV_REMOVE, self._shift + begin, size)
+                return
+            except OSError:
+                pass  # A file system without holes: the pages leave this process, and the bytes stay in the file.
+        self._map.madvise(mmap.MADV_DONTNEED, self._shift + begin, size)
 
     def is_current(self) -> bool:
         """Say whether the file is still the one that was mapped, at its size; another process may have grown or replaced it.

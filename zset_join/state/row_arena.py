@@ -104,6 +104,11 @@ class RowArena:
             or int(header[s.H_HEAP_END]) > share * int(header[s.H_HEAP_USED]) + spare_bytes
         )
 
+    def give_back(self) -> None:
+        """Give back the memory behind the last record and behind the last block."""
+        self._rows.release(self.record_bytes())
+        self._heap.release(self.heap_bytes())
+
     def is_current(self) -> bool:
         """Say whether the mapped files are still those of the directory."""
         return all(region.is_current() for region in (self._header_region, self._rows, self._heap))

@@ -24,9 +24,9 @@ from zset_join.errors import StateError
 from zset_join.kernels import absorb as kernels_absorb
 from zset_join.kernels import changes as ch
 from zset_join.kernels import columns as c
+from zset_join.kernels import compact as kernels_compact
 from zset_join.kernels import delta as d
 from zset_join.kernels import side as s
-from zset_join.kernels.compact import copy_live_rows
 from zset_join.kernels.eviction import bytes_of_rows, evict_rows, list_evictions
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
@@ -137,7 +137,8 @@ class SideState:
         is_hybrid: whether some of the rows may lie elsewhere (`zset_join.state.hybrid_state`); such files are useless alone.
 
     Attributes:
-        on_compacted: called when compacting has given the rows other numbers, with the new one per old record, 0 for none.
+        numbering: another number whenever rows have got other numbers.
+        on_compacting: called before compacting moves records, with their positions before and after, and how many are left.
 
     Raises:
         StateError: the directory holds state of another layout, or state that was being written when its process died.
@@ -165,7 +166,8 @@ class SideState:
         self._hash_mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
         self._retention_us = tombstone_retention_us
         self.has_identity = relation.mode != "append"
-        self.on_compacted: Callable[[npt.NDArray[np.int64]], None] | None = None
+        self.numbering = 0
+        self.on_compacting: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], int], None] | None = None
         self._is_hybrid = is_hybrid
         self._sequence_indices = relation.field_indices(relation.sequence_by)
         words = count_sequence_words(
@@ -204,6 +206,7 @@ class SideState:
         self._open(directory)
 
     def _open(self, directory: str | None) -> None:
+        self.numbering += 1
         self.arena = RowArena(self.layout, directory=directory, name=self.name)
         header = self.arena.header
         if header[s.H_FINGERPRINT] == 0:
@@ -388,43 +391,24 @@ class SideState:
             self._refresh_view()
 
     def compact(self) -> None:
-        """Rewrite the state without its dead rows and blocks. Cost: the live rows."""
-        old_arena, old_arrangement, old_keys = self.arena, self.arrangement, self.primary_keys
-        old_view = self._view
-        old_header = old_arena.header.copy()
-        live = int(old_header[s.H_LIVE_ROWS]) + int(old_header[s.H_TOMBSTONES])
-        numbers = np.zeros(0 if self.on_compacted is None else int(old_header[s.H_ROWS_END]), np.int64)
-        side = self.directory
-        spare = None if side is None else str(Path(side) / f"{self.name}.compacting")
-        if spare is not None:
-            Path(spare).mkdir(exist_ok=True)
-        self._open(spare)
-        self.header[s.H_DIRTY] = 1
-        self.arena.make_room(live, int(old_header[s.H_HEAP_USED]))
-        self.arrangement.make_room(int(old_header[s.H_JOIN_COUNT]))
-        self.primary_keys.make_room(int(old_header[s.H_IDENTITY_COUNT]))
+        """Bring what lives together, and give the memory of dead rows and blocks back.
+
+        Cost: one pass over records and blocks, in place, and 16 bytes for each row that moves.
+        """
+        header = self.header
+        used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
+        sources, targets = np.empty((2, min(used, int(header[s.H_ROWS_END]) - used)), np.int64)
+        count = kernels_compact.plan_moves(self.view, used, sources, targets)
+        sources, targets = sources[:count], targets[:count]
+        self.numbering += 1
+        if self.on_compacting is not None:
+            self.on_compacting(sources, targets, used)
+        kernels_compact.move_records(self.view, used, self.identity_columns.address, self.has_identity, sources, targets)
+        kernels_compact.slide_blocks(self.view, self._variables.address)
+        self.arena.give_back()
+        self.arrangement.table.shrink()
+        self.primary_keys.table.shrink()
         self._refresh_view()
-        copy_live_rows(
-            int(old_view.ctypes.data),
-            self.view,
-            self._variables.address,
-            self.join_columns.address,
-            self.identity_columns.address,
-            self.has_identity,
-            numbers,
-        )
-        if self.on_compacted is not None:
-            self.on_compacted(numbers)
-        self.header[s.H_ABSORBED_EPOCH] = old_header[s.H_ABSORBED_EPOCH]
-        self.header[_COUNTS] = old_header[_COUNTS]
-        self.header[_EVICTED] = old_header[_EVICTED]
-        self.header[s.H_COLD_BYTES] = old_header[s.H_COLD_BYTES]
-        for owner in (old_arrangement, old_keys, old_arena):
-            owner.close(remove=side is not None)
-        if side is not None:
-            self.arena.relocate(side)
-            self.arrangement.table.relocate(side)
-            self.primary_keys.table.relocate(side)
 
     def live_refs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the record addresses of the live rows and of the tombstones (oldest first)."""

@@ -3,7 +3,7 @@
 The table holds no keys: a slot is a 32-bit hash and a row number, and the row itself is compared. It doubles when it is 5/8
 full, in one forward pass (the top bits of a hash are its home, so the order stays). Kernels in `zset_join.kernels.slots`.
 
-Bytes: 12.8 to 25.6 per key, and half as much again while it doubles.
+Bytes: 12.8 to 25.6 per key, also while it doubles: what was moved is given back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ __all__ = ["SlotTable"]
 
 _FIRST_BITS = 9
 _MAX_BITS = 32
+_SLOTS_AT_ONCE = 1 << 18
 
 
 class SlotTable:
@@ -69,10 +70,7 @@ class SlotTable:
 
     def make_room(self, keys: int) -> bool:
         """Make room for so many more keys; say whether the slots moved. Cost: amortised O(1) per key."""
-        needed = (self.count + keys) * 8
-        bits = self.bits
-        while needed > 5 << bits:
-            bits += 1
+        bits = max(self.bits, _bits_for(self.count + keys))
         if bits == self.bits:
             return False
         if bits > _MAX_BITS:
@@ -82,12 +80,25 @@ class SlotTable:
                 code="ROW_LIMIT",
                 keys=self.count + keys,
             )
-        grown = self._region(bits)
-        rehash(self._slots.address, self.bits, grown.address, bits)
-        self._slots.close(remove=self._directory is not None)
-        self._slots = grown
-        self._header[self._bits_word] = bits
+        self._resize(bits)
         return True
+
+    def shrink(self) -> None:
+        """Make the table as small as its keys allow. Cost: one pass, where it is too large."""
+        bits = _bits_for(self.count)
+        if bits < self.bits:
+            self._resize(bits)
+
+    def _resize(self, bits: int) -> None:
+        """Move to a table of another size, giving back the slots that were moved."""
+        resized, old_bits = self._region(bits), self.bits
+        for begin in range(0, 1 << old_bits, _SLOTS_AT_ONCE):
+            end = begin + _SLOTS_AT_ONCE
+            rehash(self._slots.address, old_bits, resized.address, bits, begin, end)
+            self._slots.release(8 * begin, 8 * end)
+        self._slots.close(remove=self._directory is not None)
+        self._slots = resized
+        self._header[self._bits_word] = bits
 
     def table_bytes(self) -> int:
         """Return the bytes of all slots."""
@@ -105,3 +116,11 @@ class SlotTable:
     def close(self, *, remove: bool = False) -> None:
         """Unmap the slots."""
         self._slots.close(remove=remove)
+
+
+def _bits_for(keys: int) -> int:
+    """Return the binary logarithm of the number of slots that so many keys take."""
+    bits = _FIRST_BITS
+    while keys * 8 > 5 << bits:
+        bits += 1
+    return bits
