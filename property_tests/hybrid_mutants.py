@@ -85,6 +85,29 @@ def _asks_nobody_twice(hybrid: HybridState) -> None:
     hybrid._asked_by_own = (False, False)
 
 
+def _streams_nothing(hybrid: HybridState) -> None:
+    fetch = hybrid.fetch
+
+    def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
+        fetch(prepared)
+        hybrid.long_codes = [np.empty(0, np.int64)] * 2
+
+    hybrid.fetch = spoiled  # type: ignore[method-assign]
+
+
+def _leaves_no_row_of_long_keys(hybrid: HybridState) -> None:
+    leave = hybrid._leave_long_keys
+
+    def spoiled(number: int, codes: Any, prepared: Sequence[PreparedSide | None]) -> Any:
+        asked, hybrid._asked_by_own = hybrid._asked_by_own, (False, False)
+        try:
+            return leave(number, codes, prepared)
+        finally:
+            hybrid._asked_by_own = asked
+
+    hybrid._leave_long_keys = spoiled  # type: ignore[method-assign]
+
+
 def _never_spills(hybrid: HybridState) -> None:
     hybrid._spill_down = lambda: None  # type: ignore[method-assign]
 
@@ -157,6 +180,14 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         "asks_nobody_twice",
         "a preserved row's last match is cold, and so it is padded too early",
         _asks_nobody_twice,
+        "left",
+        ("changelog", "changelog"),
+    ),
+    _mutant("streams_nothing", "the rows of long keys are not in the answer", _streams_nothing),
+    _mutant(
+        "leaves_no_row_of_long_keys",
+        "a preserved row is padded although its key has rows on disk",
+        _leaves_no_row_of_long_keys,
         "left",
         ("changelog", "changelog"),
     ),

@@ -234,9 +234,12 @@ def build_hash_join(spec: JoinSpec, *, on_bad_input: str = "error", directory: s
 
 
 def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
-    """Build the product's join of a spec, with options beside those that a spec names."""
-    join = CompactingJoin if spec.knobs.compacting else HashJoin
-    return join(
+    """Build the product's join of a spec, with options beside those that a spec names.
+
+    With a budget of bytes every key on disk counts as a long one, whose rows are streamed and not brought into memory.
+    """
+    kind = CompactingJoin if spec.knobs.compacting else HashJoin
+    join = kind(
         spec.left,
         spec.right,
         spec.how,
@@ -248,6 +251,9 @@ def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
         hash_bits=spec.knobs.hash_bits,
         **options,
     )
+    if join._hybrid is not None and "max_hot_bytes" in options:
+        join._hybrid.least_long_bytes = [1, 1]
+    return join
 
 
 class CompactingJoin(HashJoin):

@@ -117,6 +117,7 @@ class Run:
         self.directory: npt.NDArray[np.int64] = np.asarray(directory_map)
         self._prints: npt.NDArray[np.uint16] = np.asarray(prints_map)
         self._mappings: tuple[Any, ...] = (directory_map._mmap, prints_map._mmap)
+        self._long_codes: Int64s | None = None
 
     def check(self) -> None:
         """Raise StateError unless the pages are all there."""
@@ -131,6 +132,13 @@ class Run:
             int(self._prints.ctypes.data),
             self.rows,
         )
+
+    def long_codes(self) -> Int64s:
+        """Return the codes whose rows begin in one page and go on in the next, ascending. Cost: its pages, once."""
+        if self._long_codes is None:
+            goes_on = (self.directory[:, k.FIRST_ROW] & k.CONTINUES) != 0
+            self._long_codes = np.unique(self.directory[goes_on, k.FIRST_CODE])
+        return self._long_codes
 
     def let_go(self) -> None:
         """Let the pages of the index leave this process; the host keeps them in memory as long as it likes."""

@@ -48,6 +48,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FANOUT_BITS = 2
 _SMALLEST_BITS = 10
 _CHUNK_BYTES = 1 << 20
+_SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
 
 
 def runs_to_merge(live: Sequence[int], rows: Sequence[int]) -> list[int]:
@@ -238,6 +239,15 @@ class RunStore:
         self._index.measure(ascending, sizes)
         found: Int64s = sizes[inverse]
         return found
+
+    def long_among(self, codes: Int64s, least_bytes: int) -> Int64s:
+        """Return those codes whose rows take at least so many bytes, ascending. Cost: next to nothing where few codes do."""
+        ascending = np.unique(np.ascontiguousarray(codes, np.int64))
+        if least_bytes > _SURELY_PAGES:
+            spread = [run.long_codes() for run in self._runs]
+            ascending = np.intersect1d(ascending, np.concatenate(spread)) if spread else ascending[:0]
+        long: Int64s = ascending[self.bytes_of(ascending) >= max(1, least_bytes)]
+        return long
 
     # ---------------------------------------------------------------- changing
 

@@ -18,6 +18,7 @@ from zset_join.aggregates.lines import Int64s
 from zset_join.aggregates.multisets import ValuesOf
 from zset_join.aggregates.preaggregation import PARTIAL_WEIGHT
 from zset_join.kernels.aggregate_groups import add_rows
+from zset_join.state.side_snapshot import snapshot_parts
 from zset_join.zset import single_batch
 
 __all__ = ["GroupTables", "parts_of", "weights_of"]
@@ -30,10 +31,9 @@ def weights_of(rows: pa.RecordBatch) -> Int64s:
     return np.require(rows.column(PARTIAL_WEIGHT).to_numpy(zero_copy_only=False), np.int64, ["C", "W"])
 
 
-def parts_of(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Yield a table in parts of which the working arrays are not too large."""
-    for begin in range(0, table.num_rows, _ROWS_AT_ONCE):
-        yield single_batch(table.slice(begin, _ROWS_AT_ONCE))
+def parts_of(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield a table, or what reads one, in parts of which the working arrays are not too large."""
+    yield from map(single_batch, snapshot_parts(rows))
 
 
 class GroupTables:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -188,19 +189,19 @@ class GroupedInput:
                 self.hybrid.settle(prepared.rows, prepared.rows.num_rows)
         self._end(epoch)
 
-    def snapshot(self) -> Mapping[str, pa.Table]:
-        """Return the groups, and the values of every multiset, as tables with the key columns in front."""
-        tables = [[table] for table in self._tables.written(*self.state.live_lines())]
-        for batches in [] if self.hybrid is None else self.hybrid.written():
-            for parts, batch in zip(tables, batches, strict=True):
-                parts.append(pa.Table.from_batches([batch]))
-        epoch = self.state.absorbed_epoch
-        return {
-            name: groups_at(pa.concat_tables(parts), epoch=epoch)
-            for name, parts in zip(self._tables.names, tables, strict=True)
-        }
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the groups, and the values of every multiset, as tables with the key columns in front.
 
-    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+        Memory: a copy of the groups in memory, and a chunk of those on disk.
+        """
+        readers = {}
+        for number, hot in enumerate(self._tables.written(*self.state.live_lines())):
+            cold = () if self.hybrid is None else self.hybrid.written(number)
+            schema = groups_at(hot.slice(0, 0), epoch=self.state.absorbed_epoch).schema
+            readers[self._tables.names[number]] = pa.RecordBatchReader.from_batches(schema, chain(hot.to_batches(), cold))
+        return readers
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self.state.clear()
         self.state.begin()

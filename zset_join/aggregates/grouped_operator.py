@@ -144,9 +144,13 @@ class GroupedOperator:
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the groups as table `groups`, and each multiset as a table `values_<n>`."""
-        return self._input.snapshot()
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
-    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes; groups on disk in chunks."""
+        return self._input.snapshot_readers()
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         self._input.restore(tables)

@@ -136,18 +136,19 @@ class HybridGroups:
         except ResourceError as error:
             self._postponed = error
 
-    def restore(self, tables: Sequence[pa.Table]) -> None:
-        """Replace everything by groups as they were written, all of them on disk."""
+    def restore(self, tables: Sequence[pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace everything by groups as they were written, all of them on disk. Memory: a part of them."""
         self._is_moving, self._postponed = False, None
         self._cold.clear()
-        self._state.cold_groups = tables[0].num_rows
+        self._state.cold_groups = 0
         for number, table in enumerate(tables):
             for part in parts_of(table):
                 self._cold.store([self._cold.packed(number, part, self._codes(part))])
+                self._state.cold_groups += 0 if number else part.num_rows
 
-    def written(self) -> Iterator[tuple[pa.RecordBatch, ...]]:
-        """Yield the groups on disk, by table."""
-        return self._cold.scan()
+    def written(self, table: int) -> Iterator[pa.RecordBatch]:
+        """Yield what one table holds of the groups on disk, in chunks."""
+        return self._cold.scan(table)
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory taken beside the groups."""

@@ -20,12 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+import pyarrow as pa
+
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import LocalState, Stamp, default_local_state_dir, remove_unused
 from zset_join.checkpoint.log import LogEntry, LoggedEpoch, merge_logs, read_log, write_log
 from zset_join.checkpoint.open_operators import KeptOperator, LoggedDeltas, OpenOperators
 from zset_join.checkpoint.record import BucketHistory
-from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
+from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_snapshot
 from zset_join.errors import StateError
 from zset_join.protocol import Operator
 from zset_join.tick import Tick
@@ -54,6 +56,14 @@ class DurableOperator(Operator, Protocol):
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays."""
+        ...
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        ...
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot, or by what reads one."""
         ...
 
     def close(self) -> None:
@@ -228,7 +238,7 @@ class BucketState:
         self._operator = self._build(local.directory)
         self._folded = ""
         if self._history.snapshot is not None:
-            self._operator.restore(read_snapshot(self._files, self._history.snapshot))
+            self._operator.restore(open_snapshot(self._files, self._history.snapshot))
             self._folded = self._history.snapshot.identity
         self._write_stamp()
 
@@ -281,7 +291,7 @@ class BucketState:
             self.snapshot = write_snapshot(
                 self._files,
                 f"snapshot/{self._folder}",
-                self.operator.snapshot(),
+                self.operator.snapshot_readers(),
                 through_epoch=self._history.logs[-1].last_epoch,
                 identity=self._folded,
             )

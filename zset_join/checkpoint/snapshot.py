@@ -4,12 +4,12 @@ The law: restoring a snapshot and absorbing the logged epochs after it gives the
 
 One Parquet file per table the operator names. The Arrow schema is kept in the file, so types come back exactly.
 
-Memory: the live rows of one bucket as Arrow data, and when they are read the compressed file beside them.
+Memory: a row group of 16 MB while it is written, and when it is read the compressed files and a part of 65,536 rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,10 @@ import pyarrow.parquet as pq
 
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 
-__all__ = ["SnapshotEntry", "read_snapshot", "write_snapshot"]
+__all__ = ["SnapshotEntry", "open_snapshot", "read_snapshot", "write_snapshot"]
+
+_GROUP_BYTES = 16 << 20
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +63,65 @@ class SnapshotEntry:
 
 
 def write_snapshot(
-    files: CheckpointFiles, folder: str, tables: Mapping[str, pa.Table], *, through_epoch: int, identity: str
+    files: CheckpointFiles,
+    folder: str,
+    tables: Mapping[str, pa.Table | pa.RecordBatchReader],
+    *,
+    through_epoch: int,
+    identity: str,
 ) -> SnapshotEntry:
     """Write a snapshot.
 
     Args:
         files: the checkpoint.
         folder: folder of this stage and bucket in it.
-        tables: what `Operator.snapshot` gave.
+        tables: what `Operator.snapshot` gave, or `DurableOperator.snapshot_readers`, whose batches are written as they come.
         through_epoch: the last epoch the tables include.
         identity: name of the attempt that wrote the last log file they include.
 
     Cost: one pass over the live rows.
     """
     entries = {}
+    live_bytes = 0
     for name, table in tables.items():
-        with files.create(f"{folder}/{attempt_name(through_epoch, f'-{name}.parquet')}") as file:
-            pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd", compression_level=1)
-        entries[name] = file.entry(table.num_rows)
-    return SnapshotEntry(through_epoch, identity, entries, sum(table.nbytes for table in tables.values()))
+        rows = 0
+        options: dict[str, Any] = {"compression": "zstd", "compression_level": 1}
+        batches = table.to_batches() if isinstance(table, pa.Table) else table
+        with (
+            files.create(f"{folder}/{attempt_name(through_epoch, f'-{name}.parquet')}") as file,
+            pq.ParquetWriter(pa.PythonFile(file, mode="w"), table.schema, **options) as writer,
+        ):
+            for group in _row_groups(batches, table.schema):
+                writer.write_table(group, row_group_size=group.num_rows)
+                rows += group.num_rows
+                live_bytes += group.nbytes
+        entries[name] = file.entry(rows)
+    return SnapshotEntry(through_epoch, identity, entries, live_bytes)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+        if sum(each.nbytes for each in held) >= _GROUP_BYTES:
+            yield pa.Table.from_batches(held, schema)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held, schema)
+
+
+def open_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.RecordBatchReader]:
+    """Return what reads the tables of a snapshot, part by part.
+
+    Raises:
+        StateError: a file is missing or damaged.
+    """
+    readers = {}
+    for name, file in entry.tables.items():
+        opened = pq.ParquetFile(pa.BufferReader(files.read(file)))
+        readers[name] = pa.RecordBatchReader.from_batches(opened.schema_arrow, opened.iter_batches(batch_size=_ROWS_AT_ONCE))
+    return readers
 
 
 def read_snapshot(files: CheckpointFiles, entry: SnapshotEntry) -> dict[str, pa.Table]:

@@ -29,34 +29,28 @@ import pyarrow as pa
 
 from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
 from zset_join.errors import StateError, WeightOverflowError
-from zset_join.expressions import Expression, check, evaluate, references
+from zset_join.expressions import Expression, check
 from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
+from zset_join.operators.join_steps import LONE, copy_step, pairs_passing
 from zset_join.relation import Relation
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
-from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Step
+from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
 from zset_join.state.hybrid_state import HybridState
 from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
 from zset_join.state.joined_rows import JoinedRows
 from zset_join.state.largest_key import largest_key
+from zset_join.state.long_keys import LongKeys
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_snapshot import restore_side, snapshot_epoch, snapshot_side
+from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["JOIN_TYPES", "HashJoin"]
 
 _LEFT = 0
-_LONE = {
-    "inner": (0, 0),
-    "left": (p.LONE_MISSING, 0),
-    "right": (0, p.LONE_MISSING),
-    "full": (p.LONE_MISSING, p.LONE_MISSING),
-    "left_semi": (p.LONE_MATCHED, 0),
-    "left_anti": (p.LONE_MISSING, 0),
-}
 _CHUNKS_AT_ONCE = 4
 
 
@@ -70,6 +64,7 @@ class _Prepared:
     masks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
     degrees: dict[int, ResidualDegrees] | None = None
     buffered: BufferedEpoch | None = None
+    long_codes: tuple[npt.NDArray[np.int64], ...] = ()
 
     @property
     def rejected(self) -> int:
@@ -150,7 +145,7 @@ class HashJoin:
         self.how = how
         self.on_bad_input = on_bad_input
         self._residual = residual
-        self._lone = _LONE[how]
+        self._lone = LONE[how]
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
         limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
@@ -201,11 +196,14 @@ class HashJoin:
         self._hybrid: HybridState | None = None
         if budget is not None:
             by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
-            self._hybrid = HybridState(self._sides, by_own, budget, directory, cold_directory)
+            streams = [not (self._has_degrees and kind) for kind in self._lone]
+            self._hybrid = HybridState(self._sides, by_own, streams, budget, directory, cold_directory)
         self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
+        self._passes = pairs_passing(self._residual, self._sides)
+        self._long = LongKeys(self._cold, self._lone, pairs=self._pairs, passes=self._passes)
 
     # ---------------------------------------------------------------- the operator protocol
 
@@ -298,11 +296,15 @@ class HashJoin:
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides as tables `left` and `right`."""
-        cold = [side.scan() for side in self._cold] or [iter(()), iter(())]
-        return {side.name: snapshot_side(side, rows) for side, rows in zip(self._sides, cold, strict=True)}
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
 
-    def restore(self, tables: Mapping[str, pa.Table]) -> None:
-        """Replace the state by a snapshot. Cost: its rows.
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes; rows on disk a MB at a time."""
+        cold = [side.scan() for side in self._cold] or [iter(()), iter(())]
+        return {side.name: side_reader(side, rows) for side, rows in zip(self._sides, cold, strict=True)}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot, or by what reads one. Cost: its rows.
 
         Raises:
             StateError: rows that contradict each other.
@@ -373,6 +375,8 @@ class HashJoin:
             if encoded is not None:
                 side.resolve(encoded)
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
+        if self._hybrid is not None:
+            prepared.long_codes = tuple(self._hybrid.long_codes)
         if buffer is not None:
             prepared.buffered = buffer.plan(found)
         if not (prepared.rejected and self.on_bad_input == "error"):
@@ -397,34 +401,40 @@ class HashJoin:
         held: list[ZSet] = []
         held_rows = 0
         postponed: list[int] = []
+        long_keys: list[ChangedKey] = []
         self._reader = reader = object()
         for part in range(groups.parts):
             groups.enter(part)
+            long_keys += self._long_keys(prepared)
             filled = -1
             if not self._has_degrees and held_rows < self._output.rows and not self._overflowed:
                 filled = self._fill(self._steps(prepared, 0))
                 self._overflowed = filled < 0
             if filled < 0:
                 postponed.append(part)
-                yield from self._fill_often(prepared, reader, -1)
+                yield from self._fill_often(self._steps(prepared, -1), reader)
                 continue
             left, right, weights = self._output.addresses[:3]
             spare_left, spare_right, spare_weights = self._spare.addresses[:3]
             retractions = p.partition_by_sign(left, right, weights, filled, spare_left, spare_right, spare_weights)
-            if groups.parts == 1:
+            if groups.parts == 1 and not long_keys:
                 yield from self._chunks(reader, 0, filled)
                 return
             yield from self._chunks(reader, 0, retractions)
             held.extend(self._chunks(reader, retractions, filled))
             held_rows += filled - retractions
+        for key in long_keys:
+            yield from self._streamed(prepared, reader, key, -1)
         yield from held
         rows = 0
         for part in postponed:
             self._check_current(reader)
             groups.enter(part)
-            for chunk in self._fill_often(prepared, reader, 1):
+            for chunk in self._fill_often(self._steps(prepared, 1), reader):
                 rows += len(chunk)
                 yield chunk
+        for key in long_keys:
+            yield from self._streamed(prepared, reader, key, 1)
         self._overflowed = not self._has_degrees and bool(postponed) and rows > self._output.rows // 2
 
     def _steps(self, prepared: _Prepared, sign: int) -> list[Step]:
@@ -455,10 +465,33 @@ class HashJoin:
                 return -1
         return filled
 
-    def _fill_often(self, prepared: _Prepared, reader: object, sign: int) -> Iterator[ZSet]:
+    def _long_keys(self, prepared: _Prepared) -> Iterator[ChangedKey]:
+        """Yield the changed keys of the part that was entered whose rows on the other side are on disk."""
+        for side, codes in enumerate(reversed(prepared.long_codes)):
+            if len(codes):
+                yield from self._groups.changed_keys(side, codes)
+
+    def _streamed(self, prepared: _Prepared, reader: object, key: ChangedKey, sign: int) -> Iterator[ZSet]:
+        """Yield what comes of the rows on disk of one key; a chunk of them is in memory at a time."""
+        pieces = self._long.answer(key, sign)
+        rows = 0
+        while True:
+            self._check_current(reader)
+            try:
+                piece = next(pieces, None)
+            except OverflowError:
+                raise self._weight_overflow(prepared.tick) from None
+            if piece is None:
+                self._groups.note_fan_out(rows, key)
+                return
+            for chunk in self._fill_often([copy_step(self._output, piece)], reader):
+                rows += len(chunk)
+                yield chunk
+
+    def _fill_often(self, steps: Sequence[Step], reader: object) -> Iterator[ZSet]:
         """Run the steps of one sign, yielding chunks whenever the output arrays are full and at the end."""
         filled = 0
-        for step in self._steps(prepared, sign):
+        for step in steps:
             done = False
             while not done:
                 self._check_current(reader)
@@ -511,18 +544,6 @@ class HashJoin:
                 left_refs, right_refs, weights, left_change, right_change = (line[:count] for line in output.words)
                 yield left_refs, right_refs, weights, left_change, right_change
 
-    def _passes(self, left_refs: Any, right_refs: Any) -> npt.NDArray[np.bool_]:
-        """Evaluate the predicate on candidate pairs; NULL does not pass."""
-        if self._residual is None:
-            return np.ones(len(left_refs), np.bool_)
-        columns = []
-        for side, names, refs in zip(self._sides, references(self._residual), (left_refs, right_refs), strict=True):
-            ordered = sorted(names)
-            plan = side.layout.gather_plan(side.relation.field_indices(ordered))
-            gathered = plan.gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)
-            columns.append(dict(zip(ordered, gathered, strict=True)))
-        return evaluate(self._residual, columns[0], columns[1], len(left_refs))
-
     def _degrees(self, prepared: _Prepared) -> dict[int, ResidualDegrees]:
         """Evaluate every candidate pair once; keep the outcome as bits and the degrees of the preserved sides."""
         if prepared.degrees is not None:
@@ -543,6 +564,10 @@ class HashJoin:
                 for side, found in degrees.items():
                     other_was, other_is = live_flags(own[1 - side][0], before, after)
                     found.add(*own[side], other_was, other_is)
+            for key in self._long_keys(prepared) if degrees else ():
+                for positions in self._long.passing(key):
+                    there = np.ones(len(positions), np.bool_)
+                    degrees[key.side].add(positions, positions, there, there)
         for found in degrees.values():
             found.finish()
         prepared.degrees = degrees
@@ -550,13 +575,13 @@ class HashJoin:
 
     def _residual_steps(self, prepared: _Prepared, sign: int) -> list[Step]:
         degrees = self._degrees(prepared)
-        steps = [self._copy_step(self._passing_pairs(prepared, sign))] if self._pairs else []
+        steps = [copy_step(self._output, self._passing_pairs(prepared, sign))] if self._pairs else []
         for side, found in degrees.items():
             refs, weights = found.lone_rows()
             kept = weights * sign > 0
             empty = np.zeros(int(kept.sum()), np.int64)
             parts = (refs[kept], empty) if side == _LEFT else (empty, refs[kept])
-            steps.append(self._copy_step(iter([(*parts, weights[kept])])))
+            steps.append(copy_step(self._output, iter([(*parts, weights[kept])])))
         return steps
 
     def _passing_pairs(self, prepared: _Prepared, sign: int) -> Iterator[tuple[Any, Any, Any]]:
@@ -564,26 +589,6 @@ class HashJoin:
             passing = np.unpackbits(prepared.masks[number], count=len(weights)).view(np.bool_)
             kept = passing & ((weights > 0) == (sign > 0))
             yield left_refs[kept], right_refs[kept], weights[kept]
-
-    def _copy_step(self, parts: Iterator[tuple[Any, Any, Any]]) -> Step:
-        """Return a step that copies arrays of pairs into the output, as far as there is room."""
-        pending: list[Any] = []
-
-        def step(filled: int) -> tuple[int, bool]:
-            if not pending:
-                following = next(parts, None)
-                if following is None:
-                    return filled, True
-                pending.append(following)
-            arrays = pending.pop()
-            count = min(len(arrays[2]), self._output.rows - filled)
-            for line, array in zip(self._output.words, arrays, strict=True):
-                line[filled : filled + count] = array[:count]
-            if count < len(arrays[2]):
-                pending.append(tuple(array[count:] for array in arrays))
-            return filled + count, False
-
-        return step
 
     def _weight_overflow(self, tick: Tick) -> WeightOverflowError:
         left, right = (relation.name for relation in self.inputs)

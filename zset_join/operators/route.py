@@ -29,7 +29,7 @@ from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_snapshot import restore_side, snapshot_epoch, snapshot_side
+from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch, snapshot_side
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -181,7 +181,11 @@ class Route:
         """Return the keys as table `route`."""
         return {"route": snapshot_side(self._side)}
 
-    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the table of `snapshot`, batch by batch, until the state changes."""
+        return {"route": side_reader(self._side)}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
         restore_side(self._side, tables["route"])

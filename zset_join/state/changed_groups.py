@@ -13,7 +13,8 @@ row: one bit each to tell those that change from those that do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,15 @@ from zset_join.kernels import pairs as p
 from zset_join.kernels.changes import clear_marks
 from zset_join.kernels.groups import match_changes, partition_changes
 from zset_join.kernels.side import H_ROWS_END
+from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["ChangedGroups", "OutputArrays", "Step"]
+__all__ = ["ChangedGroups", "ChangedKey", "OutputArrays", "Step"]
 
 Step = Callable[[int], tuple[int, bool]]
 
 _CHANGE_WORDS = (e.E_REFS, e.E_NUMBERS, e.E_BEFORE, e.E_AFTER, e.E_HASHES, e.E_MATCHABLE, e.E_NEXT_CHANGE)
-_BEFORE, _AFTER = 2, 3
+_REF, _BEFORE, _AFTER, _HASH, _MATCHABLE = 0, 2, 3, 4, 5
 _GROUPED_WORDS = (e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
 _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
@@ -54,6 +56,33 @@ class OutputArrays:
         self.left: npt.NDArray[np.int64] = self.words[0]
         self.right: npt.NDArray[np.int64] = self.words[1]
         self.weights: npt.NDArray[np.int64] = self.words[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedKey:
+    """One join key and its changes on one side.
+
+    Args:
+        side: the side.
+        row: a row with the key.
+        code: hash of the key.
+        positions: of the changes.
+        refs: record address of each.
+        before: weight of each before the epoch.
+        after: and after it.
+        was: 1 if the side had rows of the key before, else 0; where the join reads degrees off it.
+        remains: the same after the epoch.
+    """
+
+    side: int
+    row: KeyRow
+    code: int
+    positions: npt.NDArray[np.int64]
+    refs: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int64]
+    after: npt.NDArray[np.int64]
+    was: int
+    remains: int
 
 
 class ChangedGroups:
@@ -85,6 +114,7 @@ class ChangedGroups:
         self._marks: list[npt.NDArray[np.uint8]] = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
         self._marked = True
         self._bounds = np.zeros(3, np.int64)
+        self._entered = (0, 0, 0)
         self.parts = 0
         self.counts = (0, 0)
 
@@ -167,7 +197,7 @@ class ChangedGroups:
 
     def enter(self, part: int) -> None:
         """Group the changes of one part and look its join keys up. Cost: the changes of the part."""
-        begin, middle, end = self._bounds[2 * part : 2 * part + 3].tolist()
+        self._entered = begin, middle, end = self._bounds[2 * part : 2 * part + 3].tolist()
         self._keep_room(end - begin)
         arrays = self._listed if self.parts == 1 else self._parted
         address = int(arrays.ctypes.data) + 8 * e.CHANGE_WORDS * begin
@@ -180,6 +210,42 @@ class ChangedGroups:
             view[e.S_KEY_COLUMNS] = state.join_columns.address
             view[e.S_COUNT] = count
         match_changes(self._epoch)
+
+    def changed_keys(self, side: int, codes: npt.NDArray[np.int64]) -> Iterator[ChangedKey]:
+        """Yield the keys that change on a side in the part entered last, as far as they have one of some hashes.
+
+        Cost: the changes of the part, once per key.
+        """
+        begin, end = self._entered[side : side + 2]
+        lines = (self._listed if self.parts == 1 else self._parted)[begin:end]
+        groups = int(self._view[e.E_GROUPS])
+        refs, sides, hashes = (line[:groups] for line in self._grouped[: len(_GROUPED_WORDS)])
+        own = len(_GROUPED_WORDS) + side * len(_GROUPED_SIDE_WORDS)
+        first, _, _, was, remains = (line[:groups] for line in self._grouped[own : own + len(_GROUPED_SIDE_WORDS)])
+        for group in np.flatnonzero((first >= 0) & np.isin(hashes, codes)):
+            row, code = KeyRow(self._sides[int(sides[group])], int(refs[group])), int(hashes[group])
+            positions = np.flatnonzero((lines[:, _HASH] == code) & (lines[:, _MATCHABLE] != 0))
+            positions = positions[equal_keys(row, self._sides[side], lines[positions, _REF].copy())]
+            chosen = lines[positions]
+            yield ChangedKey(
+                side=side,
+                row=row,
+                code=code,
+                positions=begin + positions,
+                refs=chosen[:, _REF].copy(),
+                before=chosen[:, _BEFORE].copy(),
+                after=chosen[:, _AFTER].copy(),
+                was=int(was[group]),
+                remains=int(remains[group]),
+            )
+
+    def note_fan_out(self, rows: int, key: ChangedKey) -> None:
+        """Note how many output rows a key has made that no step knows of; they add up with those of the key that made most."""
+        most, ref, side = self.largest_fan_out()
+        if most and equal_keys(key.row, self._sides[side], np.array([ref], np.int64))[0]:
+            rows += most
+        if rows > most:
+            self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1] = (rows, key.refs[0], key.side)
 
     def changes_of(self, side: int) -> tuple[int, list[npt.NDArray[np.int64]]]:
         """Return the position of a side's first change, and its REFS, NUMBERS, BEFORE and AFTER."""

@@ -31,7 +31,7 @@ from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
 from zset_join.state.hot_rows import NOWHERE, HotRows
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["ColdSide", "matchable_codes"]
+__all__ = ["ColdSide", "chosen_rows", "matchable_codes"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
@@ -50,7 +50,14 @@ def _can_match(rows: ColdRows) -> npt.NDArray[np.bool_]:
     return matchable
 
 
-def _chosen(rows: ColdRows, kept: npt.NDArray[np.bool_]) -> ColdRows:
+def _matchable(rows: ColdRows) -> ColdRows:
+    """Return the rows whose key can match."""
+    kept = _can_match(rows)
+    return rows if kept.all() else chosen_rows(rows, kept)
+
+
+def chosen_rows(rows: ColdRows, kept: npt.NDArray[np.bool_]) -> ColdRows:
+    """Return some rows, by a flag for each."""
     return ColdRows(rows.codes[kept], rows.subcodes[kept], rows.rows.filter(pa.array(kept)), rows.places[kept])
 
 
@@ -74,7 +81,7 @@ class ColdSide:
         self._keys: FileColdStore | None = None
         if has_keys:
             self._keys = FileColdStore(directory / f"{side.name}.keys", owner=owner, with_subcodes=False)
-        self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0}
+        self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0}
 
     @property
     def _stores(self) -> list[FileColdStore]:
@@ -204,16 +211,20 @@ class ColdSide:
 
     def scan_codes(self) -> Iterator[tuple[Int64s, UnpackedRows]]:
         """Yield all cold rows whose key can match, as records and with their join hashes, about a MB at a time."""
-        yield from map(self._matchable, self._rows.scan())
+        for rows in self._rows.scan():
+            kept = _matchable(rows)
+            yield kept.codes, self.hot.unpack(kept)
 
-    def stream(self, code: int) -> Iterator[tuple[Int64s, UnpackedRows]]:
-        """Yield the cold rows whose join key has one hash, as `scan_codes`."""
-        yield from map(self._matchable, self._rows.stream(code))
+    def stream(self, code: int, chunk_bytes: int = 1 << 20) -> Iterator[tuple[ColdRows, UnpackedRows]]:
+        """Yield the cold rows whose key can match and has one hash: as they lie there, and as records."""
+        for rows in self._rows.stream(code, chunk_bytes):
+            kept = _matchable(rows)
+            self._counts["streamed_rows"] += len(kept)
+            yield kept, self.hot.unpack(kept)
 
-    def _matchable(self, rows: ColdRows) -> tuple[Int64s, UnpackedRows]:
-        matchable = _can_match(rows)
-        kept = rows if matchable.all() else _chosen(rows, matchable)
-        return kept.codes, self.hot.unpack(kept)
+    def long_keys(self, codes: Int64s, least_bytes: int) -> Int64s:
+        """Return those of some join hashes whose cold rows take at least so many bytes on disk, ascending."""
+        return self._rows.long_among(codes, least_bytes)
 
     def index_bytes(self) -> int:
         """Return the bytes of memory that finding cold rows takes."""

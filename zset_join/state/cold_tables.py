@@ -99,7 +99,9 @@ class ColdTables:
         if not len(codes) or not self._store.row_count():
             return None
         found = self._store.fetch(np.unique(codes))
-        return FoundRows(tuple(self._parted(found)), found.places) if len(found) else None
+        if not len(found):
+            return None
+        return FoundRows(tuple(self._of_table(found, table) for table in range(len(self._schemas))), found.places)
 
     def take(self, found: FoundRows) -> None:
         """Remove rows that were found, for they are in memory now.
@@ -142,10 +144,10 @@ class ColdTables:
             self._store.tidy()
             self._counts["spilled_groups"] += int(np.count_nonzero(subcodes == 0))
 
-    def scan(self) -> Iterator[tuple[pa.RecordBatch, ...]]:
-        """Yield all rows, by table, in chunks."""
+    def scan(self, table: int) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of a table, in chunks. Cost: the rows of all tables."""
         for found in self._store.scan():
-            yield tuple(self._parted(found))
+            yield self._of_table(found, table)
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -164,14 +166,13 @@ class ColdTables:
         self._store.close()
         self._finalizer()
 
-    def _parted(self, found: ColdRows) -> Iterator[pa.RecordBatch]:
-        for table, schema in enumerate(self._schemas):
-            rows = found.rows.filter(pa.array(found.subcodes == table))
-            layout = self._layouts[table]
-            unpacked = unpack_rows(rows, stride=layout.stride, variables=self._variables[table].address)
-            refs = unpacked.refs(layout.stride)
-            columns = self._plans[table].gather(int(refs.ctypes.data), len(refs), 0)
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+    def _of_table(self, found: ColdRows, table: int) -> pa.RecordBatch:
+        rows = found.rows.filter(pa.array(found.subcodes == table))
+        layout = self._layouts[table]
+        unpacked = unpack_rows(rows, stride=layout.stride, variables=self._variables[table].address)
+        refs = unpacked.refs(layout.stride)
+        columns = self._plans[table].gather(int(refs.ctypes.data), len(refs), 0)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schemas[table])
 
 
 def _remove(private: Path | None) -> None:

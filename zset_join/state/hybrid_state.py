@@ -9,6 +9,8 @@ Before the kernels run, `fetch` brings in (side X, other side Y):
 3. where Y is preserved and matching means an equal key, all rows of X whose join key changes on X.
 
 So chains are whole where they are walked, and may be in memory in part elsewhere. Whoever asks again finds nothing to fetch.
+Of a key whose rows on disk would take most of the budget, 2 and 3 bring in none, or one where it matters whether there are any:
+the answer streams them (`zset_join.state.long_keys`).
 `settle` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch does not need, so that
 what it brings in takes their place.
 
@@ -18,8 +20,8 @@ sides stand at, then taking the marks away. A process that dies between leaves s
 Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 to 8.5 bytes each in mapped files; where it
 has no room in the budget beside the rows, it leaves the process after every epoch (`zset_join.state.cold_side`).
 
-Known limits. What one epoch looks at stays in memory until it is absorbed, so a join key with more rows than the budget exceeds
-it for that long. Tombstones stay in memory. A disk that is full when an epoch has been absorbed lets memory exceed the budget
+Known limits. What one epoch looks at stays in memory until it is absorbed, long keys excepted. Tombstones stay in memory.
+A disk that is full when an epoch has been absorbed lets memory exceed the budget
 until the next epoch, which spills first and raises if it cannot.
 """
 
@@ -44,6 +46,7 @@ from zset_join.errors import ResourceError, StateError
 from zset_join.kernels import side as s
 from zset_join.kernels.moves import piece_end
 from zset_join.state.cold_side import ColdSide, matchable_codes
+from zset_join.state.long_keys import one_of_each
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
 from zset_join.zset import ZSet
@@ -52,6 +55,8 @@ __all__ = ["HybridState"]
 
 _SLACK = 0.3  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
 _PIECE_BYTES = 16 << 20
+_LEAST_LONG_BYTES = 1 << 20
+_BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the record
 _NONE = np.empty(0, np.int64)
 
 
@@ -61,9 +66,14 @@ class HybridState:
     Args:
         sides: left and right.
         asked_by_own: per side, whether its rows are looked at where its own join key changes (3 above).
+        streams: per side, whether rows of long keys may stay on disk.
         budget: the budget.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
+
+    Attributes:
+        long_codes: per side, the join hashes whose rows the epoch that was fetched last leaves on disk, ascending.
+        least_long_bytes: per side, how many bytes on disk a key has of which that is so.
 
     Raises:
         StateError: cold rows that do not belong to these sides, or stand at another epoch.
@@ -73,6 +83,7 @@ class HybridState:
         self,
         sides: Sequence[SideState],
         asked_by_own: Sequence[bool],
+        streams: Sequence[bool],
         budget: HotBudget,
         directory: str | None,
         cold_directory: str | None = None,
@@ -80,6 +91,9 @@ class HybridState:
         self._budget = budget
         self._is_mapped = directory is not None
         self._asked_by_own = tuple(asked_by_own)
+        self._streams = tuple(streams)
+        self.least_long_bytes = [_least_long_bytes(side, budget) for side in sides]
+        self.long_codes = [_NONE, _NONE]
         private = None
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
@@ -119,6 +133,7 @@ class HybridState:
             StateError: what lies on the disk is damaged.
         """
         self._begin(prepared)
+        self.long_codes = [_NONE, _NONE]
         if self._unspilled is not None:
             with self._moving():
                 self._spill_down()
@@ -136,6 +151,8 @@ class HybridState:
             ]
             for side, codes in zip(self._opened, asked, strict=True):
                 side.hot.touch_chains(codes, self._stamp, self._clock)
+            for number, codes in enumerate(asked):
+                asked[number] = self._leave_long_keys(number, codes, prepared)
             self._take([side.find_keys(codes) for side, codes in zip(self._opened, asked, strict=True)])
         self._let_go()
 
@@ -214,6 +231,21 @@ class HybridState:
             found.append(named)
         self._take(found)
         return changed
+
+    def _leave_long_keys(self, number: int, codes: Int64s, prepared: Sequence[PreparedSide | None]) -> Int64s:
+        """Return those of some hashes whose rows are to be brought in whole; of the others, one where degrees are read."""
+        side = self._opened[number]
+        if not self._streams[number] or not side.row_count():
+            return codes
+        long = side.long_keys(codes, self.least_long_bytes[number])
+        if not len(long):
+            return codes
+        self.long_codes[number] = long
+        if self._asked_by_own[number]:
+            standing = one_of_each(side, long, self._opened, prepared, self._stamp, self._clock)
+            if standing is not None:
+                side.take(standing, self._stamp, self._clock)
+        return codes[~np.isin(codes, long)]
 
     def _take(self, found: Sequence[ColdRows | None]) -> None:
         """Move rows that were found into memory, where there is no room in the place of others."""
@@ -310,7 +342,7 @@ class HybridState:
 
     # ---------------------------------------------------------------- snapshots
 
-    def restore(self, tables: Mapping[str, pa.Table]) -> None:
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot, part by part, within the budget; the caller ends absorbing. Cost: its rows.
 
         Raises:
@@ -372,6 +404,15 @@ class HybridState:
     def close(self) -> None:
         """Let go of the files; cold rows of a state in memory are removed."""
         self._finalizer()
+
+
+def _least_long_bytes(side: SideState, budget: HotBudget) -> int:
+    """Return the bytes on disk from which on the rows of a key would take most of the budget, and a chunk at least."""
+    on_disk = side.layout.stride + _BYTES_BESIDE_ON_DISK
+    limits = [
+        limit // 2 * unit for limit, unit in ((budget.max_hot_bytes, 1), (budget.max_hot_keys, on_disk)) if limit is not None
+    ]
+    return max(_LEAST_LONG_BYTES, min(limits))
 
 
 def _alone(number: int, prepared: PreparedSide) -> tuple[PreparedSide | None, PreparedSide | None]:

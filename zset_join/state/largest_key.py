@@ -19,8 +19,8 @@ from spill.row_bytes import UnpackedRows
 from zset_join.kernels import columns as c
 from zset_join.kernels import side as s
 from zset_join.kernels.changes import OK
-from zset_join.kernels.eviction import mark_equal_keys
 from zset_join.state.cold_side import ColdSide
+from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide, SideState
 
 __all__ = ["largest_key"]
@@ -32,10 +32,9 @@ _SUMMED_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows that have a key: those of a state, those of a delta or of a disk (`heap` is 0, and `owner` their memory)."""
+    """Rows that have a key: those of a state, those of a delta, or rows on disk (`owner` is their memory)."""
 
     side: SideState
-    heap: int
     refs: _Numbers
     codes: _Numbers
     sizes: _Numbers
@@ -46,34 +45,17 @@ class _Rows:
 
     def among(self, kept: npt.NDArray[np.bool_]) -> _Rows:
         refs = np.ascontiguousarray(self.refs[kept])
-        return _Rows(self.side, self.heap, refs, self.codes[kept], self.sizes[kept], self.owner)
+        return _Rows(self.side, refs, self.codes[kept], self.sizes[kept], self.owner)
 
-    def key_of_first(self) -> tuple[Any, ...]:
-        side = self.side
-        plan = side.layout.gather_plan(side.relation.field_indices(side.relation.join_key))
-        return tuple(column[0].as_py() for column in plan.gather(int(self.refs.ctypes.data), 1, self.heap))
-
-    def equal_to(self, pivot: _Rows) -> npt.NDArray[np.bool_]:
-        """Return which rows have the key of the first row of `pivot`."""
-        marks = np.zeros(len(self.refs), np.uint8)
-        mark_equal_keys(
-            int(pivot.refs[0]),
-            pivot.heap,
-            pivot.side.join_columns.address,
-            int(self.refs.ctypes.data),
-            len(self.refs),
-            self.heap,
-            self.side.join_columns.address,
-            int(marks.ctypes.data),
-        )
-        return marks.view(np.bool_)
+    def first(self) -> KeyRow:
+        return KeyRow(self.side, int(self.refs[0]), self.owner)
 
 
 @dataclass(slots=True)
 class _Tally:
     """How many rows have the key of `pivot`, and how many bytes they count for."""
 
-    pivot: _Rows
+    pivot: KeyRow
     rows: int = 0
     size: int = 0
 
@@ -99,10 +81,10 @@ def largest_key(
         if best is not None and sums[at] <= best[2]:
             break
         code = int(codes[at])
-        streamed = (_cold_rows(side.side, codes, rows) for side in cold for codes, rows in side.stream(code))
+        streamed = (_cold_rows(side.side, found.codes, rows) for side in cold for found, rows in side.stream(code))
         for tally in _taken_apart(chain((part.with_code(code) for part in hot), streamed)):
             if best is None or tally.size > best[2]:
-                best = (tally.pivot.key_of_first(), tally.rows, tally.size)
+                best = (_values(tally.pivot), tally.rows, tally.size)
     return best
 
 
@@ -111,7 +93,7 @@ def _summed(parts: Iterable[_Rows]) -> tuple[_Numbers, _Numbers]:
     codes, sums = np.empty(0, np.int64), np.empty(0, np.int64)
     waiting: list[_Rows] = []
     for part in parts:
-        waiting.append(_Rows(part.side, 0, part.refs[:0], part.codes, part.sizes))
+        waiting.append(_Rows(part.side, part.refs[:0], part.codes, part.sizes))
         if sum(len(each.codes) for each in waiting) > max(_SUMMED_AT_ONCE, len(codes)):
             codes, sums = _added(codes, sums, waiting)
             waiting = []
@@ -132,9 +114,9 @@ def _taken_apart(parts: Iterable[_Rows]) -> list[_Tally]:
         at = 0
         while len(part.refs):
             if at == len(tallies):
-                tallies.append(_Tally(part.among(np.arange(len(part.refs)) == 0)))
+                tallies.append(_Tally(part.first()))
             tally = tallies[at]
-            equal = part.equal_to(tally.pivot)
+            equal = equal_keys(tally.pivot, part.side, part.refs)
             tally.rows += int(equal.sum())
             tally.size += int(part.sizes[equal].sum())
             part = part.among(~equal)
@@ -142,21 +124,27 @@ def _taken_apart(parts: Iterable[_Rows]) -> list[_Tally]:
     return tallies
 
 
+def _values(key: KeyRow) -> tuple[Any, ...]:
+    side, refs = key.side, np.array([key.ref], np.int64)
+    plan = side.layout.gather_plan(side.relation.field_indices(side.relation.join_key))
+    return tuple(column[0].as_py() for column in plan.gather(int(refs.ctypes.data), 1, side.arena.heap_address))
+
+
 def _live_rows(side: SideState) -> _Rows:
     end = int(side.header[s.H_ROWS_END])
     numbers = np.flatnonzero(side.record_words("u1", c.FLAGS, end) & c.FLAG_ARRANGED) + 1
     refs = side.refs_of(numbers)
     codes = side.record_words("<u4", c.HASH, end)[numbers - 1].astype(np.int64)
-    return _Rows(side, side.arena.heap_address, refs, codes, side.sizes_of(refs))
+    return _Rows(side, refs, codes, side.sizes_of(refs))
 
 
 def _new_rows(side: SideState, prepared: PreparedSide) -> _Rows:
     count = prepared.count
     kept = np.flatnonzero((prepared.status[:count] == OK) & (prepared.unmatchable[:count] == 0))
     refs = prepared.encoded.address + kept * side.layout.stride
-    return _Rows(side, 0, refs, prepared.join_codes[kept], side.sizes_of(refs))
+    return _Rows(side, refs, prepared.join_codes[kept], side.sizes_of(refs))
 
 
 def _cold_rows(side: SideState, codes: _Numbers, rows: UnpackedRows) -> _Rows:
     refs = rows.refs(side.layout.stride)
-    return _Rows(side, 0, refs, codes, side.sizes_of(refs), rows)
+    return _Rows(side, refs, codes, side.sizes_of(refs), rows)

@@ -3,6 +3,8 @@
 A snapshot holds the live rows and the tombstones (oldest first) with their own columns, and what they remember in columns that
 start with `_zset_`. Indexes are not part of it; they are rebuilt.
 
+It is made and taken batch by batch, so that neither takes more memory than the state may; as one table it is the same.
+
 The rows of a join key stand in the order they were linked in, so that restoring links them in that order again: a restored side
 answers with the same rows in the same order as the one the snapshot was taken of.
 """
@@ -35,8 +37,10 @@ __all__ = [
     "SNAPSHOT_WEIGHT",
     "regrouped_snapshot",
     "restore_side",
+    "side_reader",
     "snapshot_counts",
     "snapshot_epoch",
+    "snapshot_parts",
     "snapshot_side",
 ]
 
@@ -53,22 +57,43 @@ _IGNORED = b"zset_join.ignored_rows"
 _EVICTED = b"zset_join.evicted"
 
 
-def snapshot_side(side: SideState, cold: Iterable[UnpackedRows] = ()) -> pa.Table:
+def side_reader(side: SideState, cold: Iterable[UnpackedRows] = ()) -> pa.RecordBatchReader:
     """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`.
+
+    Batches are made while they are read; the side must not change meanwhile.
 
     Args:
         side: the rows in memory.
         cold: records of the rows that are not in memory, in pieces.
     """
+    facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
+    return pa.RecordBatchReader.from_batches(_snapshot_schema(side).with_metadata(facts), _batches(side, cold))
+
+
+def snapshot_side(side: SideState) -> pa.Table:
+    """Return the rows of a side in memory as one table, as `side_reader`."""
+    return side_reader(side).read_all()
+
+
+def snapshot_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """Yield the rows of a snapshot in parts of which the working arrays are not too large."""
+    tables = [rows] if isinstance(rows, pa.Table) else (pa.Table.from_batches([batch]) for batch in rows)
+    for table in tables:
+        for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
+            yield table.slice(begin, _SNAPSHOT_ROWS)
+
+
+def _batches(side: SideState, cold: Iterable[UnpackedRows]) -> Iterator[pa.RecordBatch]:
     live, dead = side.live_refs()
     live = _in_linking_order(side, len(live))
     heap = side.arena.heap_address
-    batches = [_as_batch(side, refs, heap, False) for refs in _pieces(live)]
+    for refs in _pieces(live):
+        yield _as_batch(side, refs, heap, False)
     for rows in cold:
-        batches += [_as_batch(side, refs, 0, False) for refs in _pieces(rows.refs(side.layout.stride))]
-    batches += [_as_batch(side, refs, heap, True) for refs in _pieces(dead)]
-    facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
-    return pa.Table.from_batches(batches, _snapshot_schema(side)).replace_schema_metadata(facts)
+        for refs in _pieces(rows.refs(side.layout.stride)):
+            yield _as_batch(side, refs, 0, False)
+    for refs in _pieces(dead):
+        yield _as_batch(side, refs, heap, True)
 
 
 def _pieces(refs: _Words) -> Iterator[_Words]:
@@ -110,12 +135,12 @@ def _read_words(refs: int, offset: int, words: Any) -> None:
         words[index] = load_u64(load_u64(refs + index * 8) + offset)
 
 
-def snapshot_epoch(table: pa.Table) -> int:
+def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
     """Return the epoch a snapshot stands at; -1 when it does not say."""
     return int((table.schema.metadata or {}).get(_EPOCH, b"-1"))
 
 
-def snapshot_counts(table: pa.Table) -> tuple[int, ...]:
+def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
     """Return what the side has counted: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
     metadata = table.schema.metadata or {}
     ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
@@ -180,7 +205,7 @@ def _list_in_linking_order(first_record: int, stride: int, end: int, refs: int) 
 
 def restore_side(
     side: SideState,
-    table: pa.Table,
+    table: pa.Table | pa.RecordBatchReader,
     *,
     prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None = None,
     settle: Callable[[PreparedSide], None] | None = None,
@@ -189,14 +214,14 @@ def restore_side(
 
     Args:
         side: the state.
-        table: the snapshot.
+        table: the snapshot, or what reads it.
         prepare: what says what a part of it changes, where that is not `SideState.prepare`.
         settle: called after each part.
     """
     side.clear()
     side.begin_absorb()
-    for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
-        prepared = _restore_part(side, table.slice(begin, _SNAPSHOT_ROWS), prepare)
+    for part in snapshot_parts(table):
+        prepared = _restore_part(side, part, prepare)
         if settle is not None:
             settle(prepared)
     stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)

@@ -1,0 +1,140 @@
+"""A key with more rows than the budget: its rows stay on disk and are streamed, and the answer is that of a join in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Epochs, delete, insert, net
+from zset_join.errors import WeightOverflowError
+from zset_join.expressions import left, right
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+ORDERS = Relation(
+    name="orders", schema=pa.schema({"id": pa.int64(), "k": pa.string()}), join_key=("k",), primary_key=("id",), mode="upsert"
+)
+BAGS = Relation(name="bags", schema=pa.schema({"k": pa.string(), "v": pa.int64()}), join_key=("k",), mode="changelog")
+ROWS = 30_000
+BUDGET = 1 << 19  # of which the key has five times as much
+LONG = "a key of more than twelve bytes"
+
+
+def two(how: str, relation: Relation = ORDERS, **options: Any) -> tuple[HashJoin, HashJoin]:
+    """Return a join with a budget, and the same one without."""
+    hybrid = HashJoin(relation, BAGS, how, default_hash_join="hybrid", max_hot_bytes=BUDGET, **options)
+    return hybrid, HashJoin(relation, BAGS, how, **options)
+
+
+def load(joins: tuple[HashJoin, HashJoin]) -> None:
+    """Give one key far more rows than the budget, and another one a few."""
+    relation = joins[0].inputs[0]
+    numbers = pa.array(range(ROWS))
+    keys = pa.array([LONG] * (ROWS - 5) + ["b"] * 5)
+    rows = pa.RecordBatch.from_arrays([numbers, keys], schema=relation.schema)
+    for join in joins:
+        join.absorb(Tick(0), [ZSet.of(rows), ZSet.empty(BAGS.schema)])
+
+
+def summed(join: HashJoin, deltas: list[ZSet], epoch: int) -> tuple[dict[Any, int], int, int]:
+    """Return the sum of an answer, and the most rows and bytes that were in memory while it was read."""
+    total: dict[Any, int] = {}
+    most_rows = most_bytes = 0
+    for chunk in join.answer(Tick(epoch), deltas):
+        counts = join.statistics()
+        most_rows = max(most_rows, counts.get("left_hot_rows", 0) + counts.get("right_hot_rows", 0))
+        most_bytes = max(most_bytes, counts.get("hot_bytes", 0))
+        for row, weight in chunk.to_pylist():
+            total[row] = total.get(row, 0) + weight
+    return {row: weight for row, weight in total.items() if weight}, most_rows, most_bytes
+
+
+def deltas_of(join: HashJoin, own: list[Any], other: list[Any]) -> list[ZSet]:
+    return Epochs(join).deltas(own, other)
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_a_key_with_five_times_the_budget_is_answered_within_the_budget(how: str) -> None:
+    hybrid, unlimited = joins = two(how)
+    load(joins)
+    story = [
+        ([], insert((LONG, 1))),
+        (insert((7, "b"), (ROWS, LONG)), [*insert((LONG, 2)), *insert(("b", 3))]),
+        (delete((9, LONG)), [*delete((LONG, 1)), *delete((LONG, 2))]),
+    ]
+
+    for epoch, changes in enumerate(story, start=1):
+        deltas = deltas_of(hybrid, *changes)
+        answer, most_rows, most_bytes = summed(hybrid, deltas, epoch)
+        expected, _, _ = summed(unlimited, deltas_of(unlimited, *changes), epoch)
+        assert answer == expected
+        assert (most_rows <= ROWS // 5, most_bytes <= BUDGET) == (True, True)
+        hybrid.absorb(Tick(epoch), deltas)
+        unlimited.absorb(Tick(epoch), deltas_of(unlimited, *changes))
+        assert hybrid.statistics()["hot_bytes"] <= BUDGET
+
+    counts = hybrid.statistics()
+    assert counts["left_streamed_rows"] > 2 * ROWS
+    assert counts["left_fetched_rows"] < 100
+
+
+def test_the_largest_fan_out_is_that_of_the_streamed_key() -> None:
+    joins = two("inner")
+    load(joins)
+    deltas = deltas_of(joins[0], [], insert((LONG, 1), ("b", 2)))
+
+    list(joins[0].answer(Tick(1), deltas))
+
+    assert joins[0].largest_fan_out() == (ROWS - 5, (LONG,))
+
+
+def test_a_residual_predicate_is_evaluated_on_the_rows_that_are_streamed() -> None:
+    hybrid, unlimited = joins = two("right", residual=left("id") < right("v"))
+    load(joins)
+
+    for epoch, changes in enumerate([([], insert((LONG, 100), (LONG, 0))), (delete((50, LONG)), delete((LONG, 100)))], start=1):
+        deltas, others = deltas_of(hybrid, *changes), deltas_of(unlimited, *changes)
+        answer, most_rows, _ = summed(hybrid, deltas, epoch)
+        assert answer == summed(unlimited, others, epoch)[0]
+        assert most_rows < ROWS // 5
+        hybrid.absorb(Tick(epoch), deltas)
+        unlimited.absorb(Tick(epoch), others)
+
+    assert hybrid.statistics()["left_streamed_rows"] > 0
+
+
+def test_a_weight_that_streaming_cannot_multiply_is_refused_by_name() -> None:
+    fed = Epochs(HashJoin(BAGS, BAGS, default_hash_join="hybrid", max_hot_bytes=0))
+    fed.operator._hybrid.least_long_bytes = [1, 1]  # type: ignore[attr-defined]
+    fed.feed(insert(("a", 1), copies=1 << 40))
+
+    with pytest.raises(WeightOverflowError, match="epoch 1"):
+        fed.feed([], insert(("a", 2), copies=1 << 40))
+
+
+def test_an_answer_that_is_read_on_too_late_reads_no_disk() -> None:
+    joins = two("inner", chunk_rows=1000)
+    load(joins)
+    deltas = deltas_of(joins[0], [], insert((LONG, 1)))
+    reading = joins[0].answer(Tick(1), deltas)
+    next(reading)
+    joins[0].absorb(Tick(1), deltas)
+
+    with pytest.raises(Exception, match="finish reading an answer"):
+        list(reading)
+
+
+def test_keys_below_the_bound_come_whole() -> None:
+    joins = two("inner")
+    load(joins)
+
+    answer = net(
+        line for chunk in joins[0].answer(Tick(1), deltas_of(joins[0], [], insert(("b", 1)))) for line in chunk.to_pylist()
+    )
+
+    assert len(answer) == 5
+    assert joins[0].statistics()["left_streamed_rows"] == 0

@@ -1,0 +1,68 @@
+"""Steps and conditions of a join that its kernels do not know: pairs that stand in arrays, and the rest of ON.
+
+A step appends output rows to the output arrays and says how far they are filled and whether it is done
+(`zset_join.state.changed_groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.expressions import Expression, evaluate, references
+from zset_join.kernels import pairs as p
+from zset_join.state.changed_groups import OutputArrays, Step
+from zset_join.state.side import SideState
+
+__all__ = ["LONE", "copy_step", "pairs_passing"]
+
+LONE = {
+    "inner": (0, 0),
+    "left": (p.LONE_MISSING, 0),
+    "right": (0, p.LONE_MISSING),
+    "full": (p.LONE_MISSING, p.LONE_MISSING),
+    "left_semi": (p.LONE_MATCHED, 0),
+    "left_anti": (p.LONE_MISSING, 0),
+}
+"""What a join type says about the lone rows of either side, 0 for nothing."""
+
+
+def copy_step(output: OutputArrays, parts: Iterator[tuple[Any, Any, Any]]) -> Step:
+    """Return a step that copies arrays of pairs (left and right refs, weights) into the output, as far as there is room."""
+    pending: list[Any] = []
+
+    def step(filled: int) -> tuple[int, bool]:
+        if not pending:
+            following = next(parts, None)
+            if following is None:
+                return filled, True
+            pending.append(following)
+        arrays = pending.pop()
+        count = min(len(arrays[2]), output.rows - filled)
+        for line, array in zip(output.words, arrays, strict=True):
+            line[filled : filled + count] = array[:count]
+        if count < len(arrays[2]):
+            pending.append(tuple(array[count:] for array in arrays))
+        return filled + count, False
+
+    return step
+
+
+def pairs_passing(residual: Expression | None, sides: Sequence[SideState]) -> Callable[[Any, Any], npt.NDArray[np.bool_]]:
+    """Return what says which pairs of left and right refs pass a predicate; NULL does not pass, and all do without one."""
+
+    def passes(left_refs: Any, right_refs: Any) -> npt.NDArray[np.bool_]:
+        if residual is None:
+            return np.ones(len(left_refs), np.bool_)
+        columns = []
+        for side, names, refs in zip(sides, references(residual), (left_refs, right_refs), strict=True):
+            ordered = sorted(names)
+            plan = side.layout.gather_plan(side.relation.field_indices(ordered))
+            gathered = plan.gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)
+            columns.append(dict(zip(ordered, gathered, strict=True)))
+        return evaluate(residual, columns[0], columns[1], len(left_refs))
+
+    return passes
