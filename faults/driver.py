@@ -245,7 +245,7 @@ class Driver:
         tick, history = self.history.tick(epoch), self.history
         deltas = history.deltas(epoch)
         tasks = []
-        for side in (side for side in (0, 1) if history.routed[side]):
+        for side in (side for side, is_routed in enumerate(history.routed) if is_routed):
             build = partial(history.build_route, side)
             schema = build(None).output.schema
             context = self.checkpoint.stage(f"route-{side}", tick)
@@ -273,7 +273,7 @@ class Driver:
             Task(
                 context,
                 bucket,
-                (parted[0][bucket], parted[1][bucket]),
+                tuple(rows[bucket] for rows in parted),
                 self.history.build_join,
                 self.relation.schema,
                 self.output,

@@ -13,23 +13,26 @@ The expected sums come from `zset_join.testing.reference`, which imports nothing
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from zset_join.aggregates import AggregateCall
+from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.plan import needs_route
 from zset_join.relation import Relation
-from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve
+from zset_join.testing.reference import Counts, Side, batch_join, lay_out, resolve, row_identity
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["HOWS", "SHAPES", "Changes", "History", "Shape", "recorded_history"]
+__all__ = ["HOWS", "SHAPES", "Changes", "GroupedHistory", "History", "Shape", "grouped_history", "recorded_history"]
 
 Shape = Literal["upserts", "changelog"]
 Changes = tuple[tuple[dict[str, Any], int], ...]
@@ -54,18 +57,17 @@ class History:
     """
 
     how: str
-    relations: tuple[Relation, Relation]
-    epochs: tuple[tuple[Changes, Changes], ...]
+    relations: tuple[Relation, ...]
+    epochs: tuple[tuple[Changes, ...], ...]
     max_hot_keys: int | None = None
 
-    def deltas(self, epoch: int) -> tuple[ZSet, ZSet]:
+    def deltas(self, epoch: int) -> tuple[ZSet, ...]:
         """Return the input of an epoch."""
         return self.deltas_of(self.epochs[epoch])
 
-    def deltas_of(self, both: tuple[Changes, Changes]) -> tuple[ZSet, ZSet]:
+    def deltas_of(self, both: tuple[Changes, ...]) -> tuple[ZSet, ...]:
         """Return the changes of both sides as deltas."""
-        left, right = (_delta(relation, changes) for relation, changes in zip(self.relations, both, strict=True))
-        return left, right
+        return tuple(_delta(relation, changes) for relation, changes in zip(self.relations, both, strict=True))
 
     def tick(self, epoch: int) -> Tick:
         """Return the logical moment of an epoch."""
@@ -81,16 +83,15 @@ class History:
         return {} if epoch is None else self.expected[epoch]
 
     @property
-    def routed(self) -> tuple[bool, bool]:
+    def routed(self) -> tuple[bool, ...]:
         """Say per side whether it goes through a route."""
-        left, right = (needs_route(relation) for relation in self.relations)
-        return left, right
+        return tuple(needs_route(relation) for relation in self.relations)
 
     def build_route(self, side: int, directory: str | None) -> Route:
         """Make the route of a side."""
         return Route(self.relations[side], directory=directory)
 
-    def build_join(self, directory: str | None) -> HashJoin:
+    def build_join(self, directory: str | None) -> HashJoin | Aggregate:
         """Make the join of one bucket; a routed side arrives without its sequence, which the route has settled."""
         behind = [
             Route(relation).output if needed else relation for relation, needed in zip(self.relations, self.routed, strict=True)
@@ -114,6 +115,56 @@ class History:
             bags[0], bags[1], how=self.how, left_key=keys[0], right_key=keys[1], null_safe=[False] * len(keys[0])
         )
         return lay_out(joined, how=self.how, left=sides[0], right=sides[1])
+
+
+class GroupedHistory(History):
+    """Hold what happens to an aggregate over one bag: rows, the sum of `s` and the largest `v` per `id`."""
+
+    @property
+    def routed(self) -> tuple[bool, ...]:
+        """Say that rows come as they are."""
+        return (False,)
+
+    def build_join(self, directory: str | None) -> Aggregate:
+        """Make the aggregate of one bucket."""
+        calls = [AggregateCall("count"), AggregateCall("sum", "s"), AggregateCall("max", "v")]
+        source = self.relations[0]
+        budget: dict[str, Any] = {"default_hash_table": "hybrid", "max_hot_keys": self.max_hot_keys}
+        return Aggregate(source, source.join_key, calls, directory=directory, **budget)
+
+    def _joined(self, epoch: int) -> Counts:
+        live: Counter[tuple[Any, ...]] = Counter()
+        for (changes,) in self.epochs[: epoch + 1]:
+            for row, weight in changes:
+                live[tuple(row.values())] += weight
+        groups: dict[int, list[dict[str, Any]]] = {}
+        for values, weight in live.items():
+            row = dict(zip(self.relations[0].schema.names, values, strict=True))
+            groups.setdefault(row["id"], []).extend([row] * weight)
+        return {
+            row_identity((key, len(rows), sum(row["s"] for row in rows), _largest([row["v"] for row in rows]))): 1
+            for key, rows in groups.items()
+            if rows
+        }
+
+
+def _largest(values: list[str | None]) -> str | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def grouped_history(*, seed: int, epochs: int = 8, changes: int = 8, max_hot_keys: int = 0) -> GroupedHistory:
+    """Draw the history of an aggregate; the same arguments give the same one.
+
+    Args:
+        seed: seed of everything random.
+        epochs: how many; the fifth has no rows.
+        changes: per epoch, at most.
+        max_hot_keys: budget, in groups.
+    """
+    rng = Random(f"groups/{seed}")
+    bag = _Bag(rng, 0)
+    drawn = [(bag.changes(epoch, 0 if epoch == _EMPTY_EPOCH else rng.randint(1, changes)),) for epoch in range(epochs)]
+    return GroupedHistory("groups", (replace(bag.relation, join_key=("id",)),), tuple(drawn), max_hot_keys)
 
 
 def recorded_history(

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from unittest import mock
 
 from faults.driver import Driver, Kind, Place
-from faults.histories import History, Shape, recorded_history
+from faults.histories import History
 from faults.kills import stages_of
 from faults.recovery import Known, check_recovery
 from faults.tally import Tally
@@ -201,32 +201,20 @@ def _close_quietly(driver: Driver) -> None:
 
 
 def search(
-    how: str,
-    shape: Shape,
-    kind: Kind,
-    directory: Path,
-    tally: Tally,
-    *,
-    wanted: int,
-    seed: int = 0,
-    max_hot_keys: int | None = None,
-    among: str = "",
+    history: History, kind: Kind, directory: Path, tally: Tally, *, wanted: int | None, seed: int = 0, among: str = ""
 ) -> None:
     """Let operations of different epochs fail: each fault as often as the others, at different kinds of files first.
 
     Args:
-        how: the join type.
-        shape: shape of the history.
+        history: the query and its input.
         kind: which output.
         directory: scratch space.
         tally: where to count.
-        wanted: how many faults; fewer when there are no more.
+        wanted: how many faults, fewer when there are no more; None for all.
         seed: which ones.
-        max_hot_keys: budget of the join; None for one in memory.
         among: only operations whose description contains this.
     """
-    rng = Random(f"{how}/{seed}")
-    history = recorded_history(how, shape, seed=seed, max_hot_keys=max_hot_keys)
+    rng = Random(f"{history.how}/{seed}")
     stages = list(stages_of(history, kind, directory, range(len(history.epochs) - 1)))
     every = [
         (stage, number, fault)
@@ -244,7 +232,7 @@ def search(
         seen[what] += 1
     tally.count("different faults", len(seen))
     ranked = [(rank, position) for found in turns.values() for rank, (_, position) in enumerate(sorted(found))]
-    for _, position in sorted(ranked)[: wanted + wanted // 10]:
+    for _, position in sorted(ranked)[: None if wanted is None else wanted + wanted // 10]:
         stage, number, fault = every[position]
         work = directory / "failing"
         shutil.rmtree(work, ignore_errors=True)

@@ -79,18 +79,20 @@ class KillPoint:
 
 @dataclass(frozen=True)
 class Stage:
-    """One driver life that runs one epoch.
+    """One driver life that runs one epoch, or some.
 
     Args:
         history: the query and its input.
         kind: which output.
-        epoch: the epoch.
+        first: the first epoch that the life runs.
+        epoch: the last one.
         before: a copy of the files as the epochs before left them.
         operations: what the life does without a fault.
     """
 
     history: History
     kind: Kind
+    first: int
     epoch: int
     before: Path
     operations: tuple[str, ...] = field(repr=False)
@@ -102,25 +104,39 @@ class Stage:
         return [KillPoint(number, moment, described) for number, described in enumerate(self.operations) for moment in moments]
 
 
-def stages_of(history: History, kind: Kind, directory: Path, epochs: Sequence[int]) -> Iterator[Stage]:
-    """Yield the stages of a history, running it epoch by epoch; each epoch in a process of its own.
+def stages_of(
+    history: History, kind: Kind, directory: Path, epochs: Sequence[int], *, epochs_of_a_life: int = 1
+) -> Iterator[Stage]:
+    """Yield the stages of a history, running it epoch by epoch; each stage in a process of its own.
 
     Args:
         history: the query and its input.
         kind: which output.
         directory: where to keep the copies; each stage's files lie at `directory/work` when it runs.
-        epochs: the epochs wanted.
+        epochs: the epochs wanted, those that a life ends with.
+        epochs_of_a_life: how many epochs the life of a stage has; what a process keeps from one to the next is used then.
     """
     work = directory / "work"
     work.mkdir(parents=True)
     for epoch in range(max(epochs) + 1):
         before = directory / f"before-{epoch}"
         shutil.copytree(work, before)
-        outcome = forked(partial(_list_operations, history, Place(work), kind, epoch))
-        if outcome.signal or outcome.error:
-            raise RuntimeError(f"epoch {epoch} failed without a fault: signal {outcome.signal}\n{outcome.error}")
+        operations = _operations_of(history, work, kind, epoch, epoch)
+        first = max(0, epoch + 1 - epochs_of_a_life)
+        if epoch in epochs and first < epoch:
+            before = directory / f"before-{first}"
+            shutil.copytree(before, directory / "life")
+            operations = _operations_of(history, directory / "life", kind, first, epoch)
+            shutil.rmtree(directory / "life")
         if epoch in epochs:
-            yield Stage(history, kind, epoch, before, tuple(outcome.messages[-1]))
+            yield Stage(history, kind, first, epoch, before, operations)
+
+
+def _operations_of(history: History, work: Path, kind: Kind, first: int, last: int) -> tuple[str, ...]:
+    outcome = forked(partial(_list_operations, history, Place(work), kind, range(first, last + 1)))
+    if outcome.signal or outcome.error:
+        raise RuntimeError(f"epochs {first} to {last} failed without a fault: signal {outcome.signal}\n{outcome.error}")
+    return tuple(outcome.messages[-1])
 
 
 def kill_and_recover(stage: Stage, point: KillPoint, directory: Path, tally: Tally, rng: Random) -> None:
@@ -136,7 +152,7 @@ def kill_and_recover(stage: Stage, point: KillPoint, directory: Path, tally: Tal
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(stage.before, directory)
     place = Place(directory)
-    known = Known(stage.epoch - 1, stage.epoch - 1)
+    known = Known(stage.first - 1, stage.first - 1)
     where = f"{stage.history.how} {stage.kind}, epoch {stage.epoch}, killed {point.moment} {point.number} {point.described}"
     _live(stage, place, KillAt(place.root, point.number, point.moment), known, tally, where)
     if rng.random() < 0.25:
@@ -209,11 +225,11 @@ def _run(history: History, place: Place, kind: Kind, epochs: Sequence[int], kill
         driver.close()
 
 
-def _list_operations(history: History, place: Place, kind: Kind, epoch: int, send: Send) -> None:
+def _list_operations(history: History, place: Place, kind: Kind, epochs: Sequence[int], send: Send) -> None:
     listed = OperationList(place.root)
     with observe(listed):
         driver = Driver(history, place, kind).open()
-        driver.run_epoch(epoch)
+        driver.run(epochs)
         driver.close()
     send(listed.described)
 
@@ -246,6 +262,7 @@ def search(
     points: int | None,
     seed: int = 0,
     among: str = "",
+    epochs_of_a_life: int = 1,
 ) -> None:
     """Kill at the operations of some epochs.
 
@@ -258,10 +275,11 @@ def search(
         points: how many points per epoch, spread over all of them; None for all.
         seed: which points, and which recoveries are killed too.
         among: only operations whose description contains this.
+        epochs_of_a_life: how many epochs the life that is killed runs.
     """
     rng = Random(seed)
     listed, killed = set(), set()
-    for stage in stages_of(history, kind, directory, epochs):
+    for stage in stages_of(history, kind, directory, epochs, epochs_of_a_life=epochs_of_a_life):
         every = [point for point in stage.points if among in point.described]
         chosen = every if points is None else sorted(rng.sample(every, min(points, len(every))), key=every.index)
         listed.update(point.described for point in every)

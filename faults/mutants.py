@@ -105,7 +105,7 @@ def _kills(directory: Path, tally: Tally) -> None:
 
 
 def _errors(directory: Path, tally: Tally) -> None:
-    io_errors.search("full", "upserts", "changelog", directory, tally, wanted=300)
+    io_errors.search(recorded_history("full", "upserts", seed=0), "changelog", directory, tally, wanted=300)
 
 
 def _late_drivers(directory: Path, tally: Tally) -> None:

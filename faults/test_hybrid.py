@@ -1,65 +1,105 @@
-"""Kills and disk errors while rows move between memory and disk: nothing is lost, nothing is doubled.
+"""Kills and disk errors while rows and groups move between memory and disk: nothing is lost, nothing is doubled.
 
 Both are caches, so a life may lose them; it must never go on with half of a move. The budget is no row at all, so every epoch
-moves all it touches, and the faults are at the files of the cold rows.
+moves all it touches. The faults are at every file operation of the cold stores, told apart by what they are for
+(`faults.cold_work`). A life that is killed has two epochs, so that rows are also put back where they were; memory is given back
+after every epoch, which is no file operation.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from faults import io_errors, kills
+from faults.cold_work import WHILE, by_work, named_work
 from faults.driver import Driver, Place
-from faults.histories import Shape, recorded_history
+from faults.histories import History, grouped_history, recorded_history
 from faults.profiles import chosen
 from faults.tally import Tally
 
-COLD = "/cold/"
-KILLS_OF_A_JOIN = chosen(short=20, long=250)
-POINTS_OF_AN_EPOCH = chosen(short=12, long=None)
-ERRORS_OF_A_JOIN = chosen(short=40, long=600)
-EPOCHS = (3, 6)
-QUERIES: tuple[tuple[str, Shape], ...] = (("full", "upserts"), ("left_anti", "changelog"))
+KILLS_OF_A_QUERY = chosen(short=16, long=1_000)
+POINTS_OF_AN_EPOCH = chosen(short=9, long=None)
+ERRORS_OF_A_QUERY = chosen(short=30, long=1_000)
+EPOCHS = chosen(short=(3, 6), long=(1, 2, 3, 5, 6, 7))
+COMMON_WORK = {"opening", "fetching", "taking", "putting", "merging", "committing"}
+WORK_OF = {
+    "full": (COMMON_WORK | {"restoring", "rewriting entries"}, 500),
+    "left_anti": (COMMON_WORK, 250),
+    "groups": (COMMON_WORK, 200),  # they are always written anew, and found by their key alone
+}
+"""Per query what its operations must be for, and how many there must be in the epochs of the short profile."""
+
+QUERIES = tuple(WORK_OF)
+
+
+def history_of(query: str, seed: int) -> History:
+    """Return the history of a query with nothing in memory between epochs."""
+    if query == "groups":
+        return grouped_history(seed=seed)
+    return recorded_history(query, "upserts" if query == "full" else "changelog", seed=seed, max_hot_keys=0)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def warm_hybrid(warm: None) -> None:
-    """Compile what moving rows needs, so that a child forked from here starts at once."""
-    for how, shape in QUERIES:
+def warm_hybrid(warm: None) -> Iterator[None]:
+    """Compile what moving rows needs, so that a child forked from here starts at once, and name what operations are for."""
+    for query in QUERIES:
         directory = Path(tempfile.mkdtemp(prefix="zset_join-faults-"))
-        history = recorded_history(how, shape, seed=0, max_hot_keys=0)
+        history = history_of(query, seed=0)
         driver = Driver(history, Place(directory)).open()
         driver.run(range(len(history.epochs)))
         driver.close()
         shutil.rmtree(directory)
+    with named_work():
+        yield
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
-@pytest.mark.parametrize(("how", "shape"), QUERIES)
-def test_a_process_killed_while_rows_move_loses_and_doubles_nothing(
-    how: str, shape: Shape, scratch: Path, tally: Tally
-) -> None:
-    history = recorded_history(how, shape, seed=5, max_hot_keys=0)
+@pytest.mark.parametrize("query", QUERIES)
+def test_the_histories_do_all_the_work_that_is_to_be_disturbed(query: str, scratch: Path, tally: Tally) -> None:
+    stages = kills.stages_of(history_of(query, seed=5), "changelog", scratch, EPOCHS, epochs_of_a_life=2)
 
-    kills.search(history, "changelog", scratch, tally, epochs=EPOCHS, points=POINTS_OF_AN_EPOCH, among=COLD)
+    found = by_work(described for stage in stages for described in stage.operations)
 
-    assert tally.problems == []
-    assert (tally.lost, tally.doubled) == (0, 0)
-    assert tally.of("kills observed") >= KILLS_OF_A_JOIN
+    for work, operations in found.items():
+        tally.count(f"operations {work}", operations)
+    wanted, least = WORK_OF[query]
+    assert wanted - set(found) == set()
+    assert found.total() >= least
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
-@pytest.mark.parametrize(("how", "shape"), QUERIES)
-def test_an_error_of_the_disk_while_rows_move_loses_and_doubles_nothing(
-    how: str, shape: Shape, scratch: Path, tally: Tally
-) -> None:
-    io_errors.search(how, shape, "changelog", scratch, tally, wanted=ERRORS_OF_A_JOIN, max_hot_keys=0, among=COLD)
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_process_killed_while_rows_move_loses_and_doubles_nothing(query: str, scratch: Path, tally: Tally) -> None:
+    kills.search(
+        history_of(query, seed=5),
+        "changelog",
+        scratch,
+        tally,
+        epochs=EPOCHS,
+        points=POINTS_OF_AN_EPOCH,
+        among=WHILE,
+        epochs_of_a_life=2,
+    )
 
     assert tally.problems == []
     assert (tally.lost, tally.doubled) == (0, 0)
-    assert tally.of("errors observed") >= ERRORS_OF_A_JOIN
+    assert tally.of("kills observed") >= KILLS_OF_A_QUERY
+    if POINTS_OF_AN_EPOCH is None:
+        assert tally.of("different operations killed at") == tally.of("different operations")
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+@pytest.mark.parametrize("query", QUERIES)
+def test_an_error_of_the_disk_while_rows_move_loses_and_doubles_nothing(query: str, scratch: Path, tally: Tally) -> None:
+    wanted = None if POINTS_OF_AN_EPOCH is None else ERRORS_OF_A_QUERY
+    io_errors.search(history_of(query, seed=0), "changelog", scratch, tally, wanted=wanted, among=WHILE)
+
+    assert tally.problems == []
+    assert (tally.lost, tally.doubled) == (0, 0)
+    assert tally.of("errors observed") >= ERRORS_OF_A_QUERY
     assert min(tally.of("ENOSPC"), tally.of("EIO"), tally.of("half a write, then ENOSPC")) > 0

@@ -14,9 +14,12 @@ from typing import Any
 
 from zset_join.storage.operations import Operation
 
-__all__ = ["Act", "OperationList", "describe", "describe_path", "is_below"]
+__all__ = ["Act", "OperationList", "describe", "describe_path", "is_below", "work"]
 
 Act = Callable[[], Any]
+
+work: list[str] = []
+"""The named work that the process is in, the outermost first, as descriptions end with it; see `faults.cold_work`."""
 
 _NUMBERS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|\d+")
 _REPEATED = re.compile(r"#(?:[-.]#)+")
@@ -34,9 +37,11 @@ def is_below(root: str | Path, operation: Operation) -> bool:
 
 
 def describe(root: str | Path, operation: Operation) -> str:
-    """Return what an operation does, and to what kind of file."""
+    """Return what an operation does, to what kind of file, and the work it is part of, where that has a name."""
     told = f"{operation.kind} {describe_path(root, operation.path)}"
-    return told if operation.target is None else f"{told} -> {describe_path(root, operation.target)}"
+    if operation.target is not None:
+        told = f"{told} -> {describe_path(root, operation.target)}"
+    return told + (work[0] if work else "")
 
 
 @dataclass

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from faults.histories import grouped_history
+from spill.file_pages import FileColdStore
 from tests.epochs import Change, Epochs, delete, delta_of, insert
 from zset_join.aggregates import AggregateCall
 from zset_join.errors import OptionError, ResourceError, StateError
@@ -166,3 +169,21 @@ def test_a_budget_that_makes_no_sense_is_refused(options: dict[str, Any], why: s
         Aggregate(SALES, group_by, CALLS, **given)
 
     assert refused.value.code == "OPTION_VALUE"
+
+
+def test_a_group_that_was_spilled_is_on_disk_only_also_where_merging_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = grouped_history(seed=5)
+    totals = history.build_join(None)
+    shown: Counter[Any] = Counter()
+    monkeypatch.setattr(FileColdStore, "tidy", _no_space)
+
+    for epoch in range(len(history.epochs)):
+        for chunk in totals.answer(history.tick(epoch), history.deltas(epoch)):
+            shown.update(dict(chunk.to_pylist()))
+        totals.absorb(history.tick(epoch), history.deltas(epoch))
+        assert totals.statistics()["hot_groups"] == 0
+        assert {row: weight for row, weight in shown.items() if weight} == history.expected[epoch]
+
+
+def _no_space(store: FileColdStore) -> None:
+    raise ResourceError("no space is left for merging", code="COLD_STORE_IO")

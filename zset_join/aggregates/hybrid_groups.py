@@ -144,6 +144,7 @@ class HybridGroups:
         for number, table in enumerate(tables):
             for part in parts_of(table):
                 self._cold.store([self._cold.packed(number, part, self._codes(part))])
+                self._cold.tidy()
                 self._state.cold_groups += 0 if number else part.num_rows
 
     def written(self, table: int) -> Iterator[pa.RecordBatch]:
@@ -193,6 +194,7 @@ class HybridGroups:
             )
             self._state.cold_groups += len(piece)
             self._tables.remove(held)
+            self._cold.tidy()
 
     def _codes(self, rows: pa.RecordBatch) -> Int64s:
         """Return the hash of the key of each row."""

@@ -31,10 +31,12 @@ from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
 from zset_join.state.hot_rows import NOWHERE, HotRows
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["ColdSide", "chosen_rows", "matchable_codes"]
+__all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
+SPARE_ENTRIES = 1024
+"""How many outdated entries are no reason to write `keys` anew."""
 _NO_PLACES = np.empty(0, np.int64)
 
 
@@ -161,7 +163,7 @@ class ColdSide:
         """Do what keeps fetching fast and the disk small."""
         self._rows.tidy()
         if self._keys is not None:
-            if self._keys.row_count() > _MOST_ENTRIES * (self.row_count() + self.hot.live_rows) + 1024:
+            if self._keys.row_count() > _MOST_ENTRIES * (self.row_count() + self.hot.live_rows) + SPARE_ENTRIES:
                 self.hot.forget_entries()
                 self._keys.replace(self._every_entry())
             self._keys.tidy()

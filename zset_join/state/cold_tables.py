@@ -141,8 +141,15 @@ class ColdTables:
             codes, subcodes = (np.concatenate([getattr(piece, name) for piece in pieces]) for name in ("codes", "subcodes"))
             rows = pa.concat_arrays([piece.rows for piece in pieces])
             self._store.put(ColdRows(codes, subcodes, rows, np.empty(0, np.int64)))
-            self._store.tidy()
             self._counts["spilled_groups"] += int(np.count_nonzero(subcodes == 0))
+
+    def tidy(self) -> None:
+        """Do what keeps finding fast and the disk small; apart from `store`, whose rows are there whatever becomes of this.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; no row was lost.
+        """
+        self._store.tidy()
 
     def scan(self, table: int) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a table, in chunks. Cost: the rows of all tables."""

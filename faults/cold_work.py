@@ -1,0 +1,67 @@
+"""What the process was doing with rows on disk when a file operation came.
+
+While `named_work` lasts, the description of an operation ends with ` while ` and the work of the outermost of `_CALLS`
+that it happens in. So operations can be chosen and counted by what they are for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+from faults import watching
+from spill.run_store import RunStore
+from zset_join.state import cold_side
+from zset_join.state.row_arena import RowArena
+
+__all__ = ["WHILE", "by_work", "named_work"]
+
+WHILE = " while "
+_CALLS: tuple[tuple[type[Any], str, str], ...] = (
+    (RunStore, "__init__", "opening"),
+    (RunStore, "fetch", "fetching"),
+    (RunStore, "begin_change", "taking"),
+    (RunStore, "put", "putting"),
+    (RunStore, "restore", "restoring"),
+    (RunStore, "tidy", "merging"),
+    (RunStore, "replace", "rewriting entries"),
+    (RunStore, "commit", "committing"),
+    (RunStore, "is_current", "looking"),
+)
+
+
+@contextmanager
+def named_work() -> Iterator[None]:
+    """Name the work of operations, and let entries be rewritten, and memory be given back, within a few epochs."""
+    with ExitStack() as stack:
+        for owner, name, work in _CALLS:
+            stack.enter_context(mock.patch.object(owner, name, _named(getattr(owner, name), work)))
+        stack.enter_context(mock.patch.object(cold_side, "SPARE_ENTRIES", 0))
+        stack.enter_context(mock.patch.object(RowArena, "is_sparse", _is_sparse))
+        yield
+
+
+def by_work(described: Iterable[str]) -> Counter[str]:
+    """Return how many of some descriptions belong to which work."""
+    return Counter(each.rpartition(WHILE)[2] for each in described if WHILE in each)
+
+
+def _named(call: Callable[..., Any], work: str) -> Callable[..., Any]:
+    @wraps(call)
+    def named(*arguments: Any, **options: Any) -> Any:
+        watching.work.append(f"{WHILE}{work}")
+        try:
+            return call(*arguments, **options)
+        finally:
+            watching.work.pop()
+
+    return named
+
+
+def _is_sparse(arena: RowArena, *, tight: bool = False) -> bool:
+    """Say that space is to be given back as soon as one record of two is dead."""
+    return arena.record_bytes() > 2 * arena.layout.stride * (arena.live_rows + 1)
