@@ -290,7 +290,7 @@ def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[st
     from zset_join.spark.normalise import tag
 
     tagged = tag(joined.joins, CORES)
-    step = _IdentityStep(tagged)
+    step = _IdentityStep(joined, tagged)
     query = (
         tagged.dataframe.writeStream.option("checkpointLocation", str(place / "checkpoint"))
         .trigger(availableNow=True)
@@ -305,9 +305,13 @@ def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[st
 class _IdentityStep:
     """One epoch of the same plan, with nothing done to the rows."""
 
-    def __init__(self, tagged: TaggedStreams) -> None:
+    def __init__(self, joined: JoinedStream, tagged: TaggedStreams) -> None:
         from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+        from zset_join.spark.normalise import join_bucket
+
+        (join,) = tagged.joins.values()
+        self._by_join_key = join_bucket(join.layout, joined.node, CORES)
         self.counted: dict[int, int] = {}
         self._tagged = tagged
         self._order = F.monotonically_increasing_id().alias("order")
@@ -321,7 +325,7 @@ class _IdentityStep:
         rows = batch.select("*", self._order).repartitionById(CORES, self._bucket)
         if join.is_routed:
             schema = travelling_schema(join.layout)
-            rows = rows.mapInArrow(_pass_on(schema), spark_schema(schema)).select("*", join.bucket)
+            rows = rows.mapInArrow(_pass_on(schema), spark_schema(schema)).select("*", self._by_join_key)
             rows = rows.repartitionById(CORES, self._bucket)
         counts = [int(line[0]) for line in rows.mapInArrow(_count, "note string").collect()]
         if len(counts) != CORES:

@@ -20,7 +20,7 @@ route. Nor does a `ViewNode`, the answer of an earlier join: its retractions are
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -288,6 +288,8 @@ def explain(
     buckets: int | None = None,
     output: str | None = None,
     views: Mapping[int, Sequence[str]] | None = None,
+    fusings: Mapping[int, str] | None = None,
+    fused: Collection[int] = (),
 ) -> str:
     """Return the plan as a tree of lines, each with what it must remember.
 
@@ -296,6 +298,8 @@ def explain(
         buckets: how many parts the state has; None when not yet known.
         output: where the answer goes, in the sink's words.
         views: side to the lines of the view that is its input.
+        fusings: side to what is said of fusing with the stage that makes its rows.
+        fused: the sides whose rows stay where they are made.
     """
     condition = " and ".join(
         f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(node.key_pairs, node.null_safe, strict=True)
@@ -305,7 +309,9 @@ def explain(
     lines = [] if output is None else [f"Output to {output}"]
     lines.append(f"Join {node.how.replace('_', ' ')} on {condition}")
     lines.append(f"  remembers: {_join_memory(node)}; in {buckets or 'one per core'} buckets by join key")
-    lines.append(f"  shuffles: {', '.join(map(_shuffles, node.sides))}")
+    shuffled = [_shuffles(side) for number, side in enumerate(node.sides) if number not in fused]
+    lines.append(f"  shuffles: {', '.join(shuffled) or 'nothing'}")
+    lines += [f"  {line}" for _, line in sorted((fusings or {}).items())]
     for number, side in enumerate(node.sides):
         branch, below = ("└─ ", "   ") if number else ("├─ ", "│  ")
         if isinstance(side, ViewNode):

@@ -258,10 +258,11 @@ def test_explain_prints_a_chain_with_what_every_stage_keeps(streams: list[Change
 
     lines = a.join(b, on="k").where("a_v = 'x'").join(c, on="k", how="left").explanation(buckets=4).splitlines()
 
-    assert lines[:5] == [
+    assert lines[:6] == [
         "Join left on k = k",
         '  remembers: all live rows of "a_inner_b", live rows with a complete key of "c"; in 4 buckets by join key',
-        '  shuffles: changes of "a_inner_b" by join key, changes of "c" by primary key, then by join key',
+        '  shuffles: changes of "c" by primary key, then by join key',
+        '  fused: rows of "a_inner_b" are in the bucket of their key where they are made',
         "├─ key: a_id, b_id",
         "│  Where (a_v = 'x')",
     ]

@@ -2,7 +2,8 @@
 
 A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the notes.
 Parts leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for the next join travel
-with the notes through the shuffle, and so do those for an aggregate, which are brought down to partial lines first.
+with the notes through the shuffle, and so do those for an aggregate, which are brought down to partial lines first. Rows for a
+stage that is fused with this one stay in the task.
 
 Memory: an aggregate's rows are reduced `REDUCED_ROWS` at a time, or as many as have 256 MiB.
 """
@@ -13,19 +14,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.spark.handover import Handover
-from zset_join.spark.layout import WEIGHT, SlotLayout, fitted_batch, pack_notes, pack_rows, travelling_schema
+from zset_join.spark.layout import WEIGHT, SlotLayout, as_type, fitted_batch, pack_notes, pack_rows, travelling_schema
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import AggregateNode
 from zset_join.spark.parts import PartWriter, merged
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["NOTES", "Delivery", "ToAggregate", "ToExpressions", "ToJoin", "ToOutput"]
+__all__ = ["NOTES", "Delivery", "ToAggregate", "ToExpressions", "ToJoin", "ToOutput", "ToSameTask"]
 
 NOTES = pa.schema({"note": pa.string()})
 """What leaves the last function of an epoch."""
@@ -125,12 +127,9 @@ class ToAggregate:
 
     def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
         """Yield the reduced rows, and count them."""
-        reduction = Preaggregation(self.node.source, self.node.group_by, self.node.calls)
-        for rows in merged(chunks, REDUCED_ROWS):
-            reduced = reduction.reduce(rows)
-            if len(reduced):
-                yield pack_rows(reduced, self.layout, side=0, sender=note.bucket, sent=note.emitted[0])
-                note.emitted[0] += len(reduced)
+        for rows in _reduced(chunks, self.node):
+            yield pack_rows(rows, self.layout, side=0, sender=note.bucket, sent=note.emitted[0])
+            note.emitted[0] += len(rows)
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the notes."""
@@ -166,3 +165,50 @@ class ToJoin:
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the notes."""
         yield pack_notes(lines, self.layout)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToSameTask:
+    """Hand the rows to the next stage of the same task.
+
+    Args:
+        target: number of that stage.
+        side: which input of it they are.
+        rows: schema of that input.
+        reduced_for: the stage, where it is an aggregate.
+    """
+
+    target: int
+    side: int
+    rows: pa.Schema
+    reduced_for: AggregateNode | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of that input, and the weight."""
+        return pa.schema([*self.rows, pa.field(WEIGHT, pa.int64())])
+
+    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as that input has them, and count them."""
+        for rows in chunks if self.reduced_for is None else _reduced(chunks, self.reduced_for):
+            columns = [as_type(column, kind) for column, kind in zip(rows.rows.columns, self.rows.types, strict=True)]
+            yield pa.RecordBatch.from_arrays([*columns, pa.array(rows.weights)], schema=self.schema)
+            note.emitted[0] += len(rows)
+
+    def unpacked(self, batch: pa.RecordBatch) -> ZSet:
+        """Return what was delivered as a delta."""
+        *columns, weights = batch.columns
+        return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), np.asarray(weights, dtype=np.int64))
+
+    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
+        """Yield nothing; the last stage of the task takes the notes of all."""
+        yield from ()
+
+
+def _reduced(chunks: Iterator[ZSet], node: AggregateNode) -> Iterator[ZSet]:
+    """Bring rows down to what an aggregate needs of them."""
+    reduction = Preaggregation(node.source, node.group_by, node.calls)
+    for rows in merged(chunks, REDUCED_ROWS):
+        reduced = reduction.reduce(rows)
+        if len(reduced):
+            yield reduced

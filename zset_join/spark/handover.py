@@ -1,23 +1,28 @@
-"""How the notes of a task get past Spark's expressions.
+"""How the notes of a task, and the rows for its later stages, get past Spark's expressions.
 
 Where expressions stand behind a stage, a Spark task consists of two Python functions with Spark's own operators between
 them. Between the two go rows of the table and nothing else: a note among them would have to survive every filter, and a
 user's function would be called with it. So the first function leaves its notes in a file of the host, and the second takes
 them once it has been given all rows; both run in one task, so on one host, and the first has ended by then.
 
+Where stages are fused although expressions stand between them, rows came to the first function that a stage behind the
+expressions needs. They wait in a second file, as they came.
+
 The law: `take` returns what `leave` was given in the same attempt of the same task, or raises, and Spark tries the task again.
 
-Bounds: one small file per running task, gone when it is taken; the death of a worker between the two leaves one behind.
+Bounds: one small file per running task, and one with the rows that wait, gone when they are taken; the death of a worker
+between the two functions leaves them behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark import TaskContext
 
 from zset_join.checkpoint.local_state import default_local_state_dir
@@ -45,7 +50,9 @@ class Handover:
 
     def leave(self, lines: Sequence[str]) -> None:
         """Write the notes down."""
-        path, data = self._path(), json.dumps(list(lines)).encode()
+        self._write(self._path(), json.dumps(list(lines)).encode())
+
+    def _write(self, path: Path, data: bytes | pa.Buffer) -> None:
         for tries_left in reversed(range(_TRIES)):
             local.make_directories(path.parent, durable=False)
             try:
@@ -61,19 +68,37 @@ class Handover:
         Raises:
             RuntimeError: there are none.
         """
-        path = self._path()
+        lines: list[str] = json.loads(self._taken(self._path()))
+        return lines
+
+    def _taken(self, path: Path) -> bytes:
         data = local.read_bytes(path)
         if data is None:
-            raise RuntimeError(f"{path} is missing: the notes of this task were removed while it ran")
+            raise RuntimeError(f"{path} is missing: what this task left for itself was removed while it ran")
         local.remove_file(path)
         with contextlib.suppress(OSError):  # not empty: other tasks are running
             local.remove_directory(path.parent)
-        lines: list[str] = json.loads(data)
-        return lines
+        return data
 
-    def _path(self) -> Path:
+    def leave_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Write rows down; before the notes are left."""
+        made = pa.BufferOutputStream()
+        with pa.ipc.new_stream(made, batches[0].schema if batches else pa.schema([])) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        self._write(self._path(".arrows"), made.getvalue())
+
+    def take_rows(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, and remove them; before the notes are taken.
+
+        Raises:
+            RuntimeError: there are none.
+        """
+        yield from pa.ipc.open_stream(pa.py_buffer(self._taken(self._path(".arrows"))))
+
+    def _path(self, suffix: str = ".json") -> Path:
         context = TaskContext.get()
         if context is None:
             raise RuntimeError("this function runs inside a Spark task")
         base = default_local_state_dir() if self.local_state_dir is None else Path(self.local_state_dir)
-        return base / self.query_id / _DIRECTORY / f"{self.name}-{context.taskAttemptId()}.json"
+        return base / self.query_id / _DIRECTORY / f"{self.name}-{context.taskAttemptId()}{suffix}"

@@ -82,7 +82,14 @@ class JoinedStream(View):
             for side, source in enumerate(self.inputs)
             if isinstance(source, View)
         }
-        return explain(self.node, buckets=buckets, views=views).splitlines()
+        found = {one.side: one for one in self.fusings if one.target == self.number_before_steps}
+        return explain(
+            self.node,
+            buckets=buckets,
+            views=views,
+            fusings={side: one.line(self.inputs[side].name) for side, one in found.items()},
+            fused=[side for side, one in found.items() if one.why_not is None],
+        ).splitlines()
 
     def _source_segments(self, first: int) -> list[Segment]:
         before: list[Segment] = []

@@ -27,6 +27,7 @@ from zset_join.zset import ZSet
 __all__ = [
     "NOTE_FLAG",
     "REJECTED",
+    "TARGET",
     "WEIGHT",
     "Arrivals",
     "SlotLayout",
@@ -43,6 +44,8 @@ __all__ = [
 
 NOTE_FLAG = -1
 REJECTED = 2
+TARGET = "target"
+"""The column that says which stage a row is for, where rows for several travel together."""
 WEIGHT = "__weight"
 """The column of a weight, where rows have the names that users gave their columns."""
 _ORDER_BITS = 33

@@ -26,7 +26,7 @@ from zset_join.key_types import common_key_type
 from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.baseline import union
-from zset_join.spark.layout import NOTE_FLAG, REJECTED, SlotLayout, assign_slots, make_layout
+from zset_join.spark.layout import NOTE_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
 from zset_join.spark.names import quoted
 from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
@@ -35,7 +35,6 @@ from zset_join.spark.streams import ChangeStream
 __all__ = ["JoinInputs", "TaggedJoin", "TaggedStreams", "common_types", "join_bucket", "key_bucket", "tag"]
 
 _MOST_DECIMAL_DIGITS = 38
-_JOIN = "join"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +59,10 @@ class TaggedJoin:
     Args:
         layout: how its sides use the slots.
         is_routed: its streams go through a route stage first.
-        bucket: the bucket of its join key, of rows in slots.
     """
 
     layout: SlotLayout
     is_routed: bool
-    bucket: Column
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,28 +70,30 @@ class TaggedStreams:
     """The union of all streams, ready for the first shuffle.
 
     Args:
-        dataframe: columns join (if there are several), flag, weight, raw (if the layouts have it), the slots, bucket.
+        dataframe: columns target (if there are several), flag, weight, raw (if the layouts have it), the slots, bucket.
         baseline: the rows that come before them, with the same columns; None when no stream has a baseline.
         joins: number of every join to how rows travel to it.
         fed: the numbers of those that streams go to.
+        types: of the slots that streams need; every layout begins with them.
     """
 
     dataframe: DataFrame
     baseline: DataFrame | None
     joins: Mapping[int, TaggedJoin]
     fed: tuple[int, ...]
+    types: tuple[pa.DataType, ...]
 
-    def rows_of(self, shuffled: DataFrame, number: int) -> DataFrame:
-        """Return the rows that streams have for a join.
+    def rows_of(self, shuffled: DataFrame, numbers: Sequence[int]) -> DataFrame:
+        """Return the rows that streams have for some joins.
 
         Args:
             shuffled: the rows of an epoch behind the first shuffle.
-            number: of the join.
+            numbers: of the joins.
         """
-        if len(self.fed) == 1:
+        if set(numbers) == set(self.fed):
             return shuffled
         # Not deterministic, so that Spark leaves it behind the shuffle, which all joins share then.
-        return shuffled.where(F.when(F.monotonically_increasing_id() >= 0, F.col(_JOIN) == number))
+        return shuffled.where(F.when(F.monotonically_increasing_id() >= 0, F.col(TARGET).isin(*numbers)))
 
 
 def tag(joins: Sequence[JoinInputs], buckets: int) -> TaggedStreams:
@@ -127,7 +126,7 @@ def tag(joins: Sequence[JoinInputs], buckets: int) -> TaggedStreams:
             for rows, found in ((source.prepared, tagged), (source.baseline, baselines)):
                 if rows is not None:
                     made = _tag_side(source, rows, layouts[join.number], slot_types, join.node, side, buckets)
-                    found.append(made if len(fed) == 1 else made.select(F.lit(join.number).alias(_JOIN), "*"))
+                    found.append(made if len(fed) == 1 else made.select(F.lit(join.number).alias(TARGET), "*"))
     whole = union(tagged)
     if whole is None:
         raise TypeError("a query without a stream")
@@ -138,11 +137,11 @@ def tag(joins: Sequence[JoinInputs], buckets: int) -> TaggedStreams:
             join.number: TaggedJoin(
                 layout=layouts[join.number],
                 is_routed=any(isinstance(side, RouteNode) for side in join.node.sides),
-                bucket=join_bucket(layouts[join.number], join.node, buckets),
             )
             for join in joins
         },
         fed=fed,
+        types=tuple(types),
     )
 
 

@@ -39,9 +39,9 @@ from zset_join.spark.names import column_named
 from zset_join.spark.operators import join_builder
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.runner import EpochRunner
-from zset_join.spark.sampling import name_after
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.stage_names import JOIN_STAGE
+from zset_join.spark.stages import name_after
 from zset_join.spark.verification import batch_join, logged_changes, stage_histories
 from zset_join.spark.views import View
 from zset_join.state.join_shape import joined_schema

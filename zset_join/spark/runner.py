@@ -31,6 +31,7 @@ from zset_join.relation import Relation
 from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
+from zset_join.spark.fusing import passes_of
 from zset_join.spark.job_settings import all_rows_settings, job_settings, wanted_settings
 from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStreams
@@ -262,7 +263,7 @@ class EpochRunner:
     def _plan(self, tick: Tick, buckets: int) -> EpochPlan:
         checkpoint, segments = self._opened(), self._joined.segments
         return EpochPlan(
-            segments=segments,
+            passes=passes_of(segments),
             tagged=self._tagged,
             checkpoint=checkpoint,
             tick=tick,

@@ -30,11 +30,11 @@ from zset_join.plan import JoinNode
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.names import column_named
 from zset_join.spark.normalise import common_types
-from zset_join.spark.stages import AggregateStep, Step
+from zset_join.spark.stages import AggregateStep, name_after
 from zset_join.spark.views import View
 from zset_join.state.join_shape import joined_schema
 
-__all__ = ["Sample", "name_after", "sample_of"]
+__all__ = ["Sample", "sample_of"]
 
 _HASHES = 1 << 62
 
@@ -93,17 +93,6 @@ def sample_of(joined: View, share: Any) -> Sample:
         )
     by_key = _by_join_key(joined, share) if isinstance(joined, JoinedStream) and len(joined.joins) == 1 else None
     return by_key or _by_columns(joined, share)
-
-
-def name_after(steps: Sequence[Step], name: str) -> str | None:
-    """Return what a column is called behind some steps; None where it is computed anew, added up or left out."""
-    found: str | None = name
-    for step in steps:
-        if found is None:
-            return None
-        kept = {key: key for key in step.node.group_by} if isinstance(step, AggregateStep) else step.kept
-        found = kept.get(found)
-    return found
 
 
 def _by_join_key(joined: JoinedStream, share: float) -> Sample | None:

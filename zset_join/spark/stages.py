@@ -29,7 +29,7 @@ from zset_join.spark.progress import StreamPlace
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.stage_names import aggregate_stage, join_stage, rows_stage
 
-__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "hybrid_stages", "with_steps"]
+__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "hybrid_stages", "name_after", "with_steps"]
 
 _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
 
@@ -59,17 +59,21 @@ class AggregateStep:
             f"Aggregate by {', '.join(self.node.group_by)}: {calls}" if self.node.group_by else f"Aggregate all rows: {calls}"
         )
 
-    def memory(self, buckets: int | None) -> list[str]:
-        """Return what it must remember, and what is shuffled to it, as lines for `explain`."""
+    def memory(self, buckets: int | None) -> str:
+        """Return what it must remember, for `explain`."""
         single = [call.name for call in self.node.calls if call.kind in _KEEP_VALUES]
         remembers = "per group its key and sums" if self.node.group_by else "one row of sums"
         remembers = remembers if self.node.calls else "every distinct row with its copies"
         if single:
             remembers += f", and every distinct value with its copies for {', '.join(single)}"
-        columns = ", ".join(self.node.travelling.schema.names)
-        sent = "one line of sums per group and task" if self.node.is_partial else f"the changed rows, cut down to {columns}"
         where = f"in {buckets or 'one per core'} buckets by group" if self.node.group_by else "in one bucket"
-        return [f"remembers: {remembers}; {where}", f"shuffles: {sent}"]
+        return f"remembers: {remembers}; {where}"
+
+    @property
+    def shuffled(self) -> str:
+        """Return what is shuffled to it where it is not fused, for `explain`."""
+        columns = ", ".join(self.node.travelling.schema.names)
+        return "one line of sums per group and task" if self.node.is_partial else f"the changed rows, cut down to {columns}"
 
     @property
     def description(self) -> tuple[str, ...]:
@@ -114,6 +118,17 @@ class Segment:
     def last_stage(self) -> str:
         """Return what the notes of its last function are called."""
         return rows_stage(self.number) if self.steps else self.source_stage
+
+
+def name_after(steps: Sequence[Step], name: str) -> str | None:
+    """Return what a column is called behind some steps; None where it is computed anew, added up or left out."""
+    found: str | None = name
+    for step in steps:
+        if found is None:
+            return None
+        kept = {key: key for key in step.node.group_by} if isinstance(step, AggregateStep) else step.kept
+        found = kept.get(found)
+    return found
 
 
 def with_steps(segments: Sequence[Segment], steps: Sequence[Step]) -> list[Segment]:

@@ -52,7 +52,7 @@ TOO_LATE = "STALE_ATTEMPT"
 
 
 class StageTask(Protocol):
-    """What can answer an epoch of one bucket of a stage, given its input."""
+    """What can answer an epoch of one bucket of a stage, given its input; it travels to the worker."""
 
     @property
     def context(self) -> StageContext:
@@ -62,6 +62,11 @@ class StageTask(Protocol):
     @property
     def delivery(self) -> Delivery:
         """Return where the answer goes."""
+        ...
+
+    @property
+    def layout(self) -> SlotLayout:
+        """Return how its input travels."""
         ...
 
     @property
@@ -75,7 +80,11 @@ class StageTask(Protocol):
         ...
 
     def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
-        """Deliver the answer to the inputs; yield what leaves the function for it."""
+        """Deliver the answer to the inputs; yield what leaves the stage for it."""
+        ...
+
+    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Bring the bucket to the state before the epoch, deliver the answer to what has come, and log it."""
         ...
 
 
@@ -159,7 +168,7 @@ class _Task:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinTask(_Task):
-    """Answer one epoch of one bucket of the join; callable, for `mapInArrow`.
+    """Answer one epoch of one bucket of the join; run by a `BucketTask`.
 
     Args:
         context: the epoch and what is committed.
@@ -171,12 +180,8 @@ class JoinTask(_Task):
     output: pa.Schema
     delivery: Delivery
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer, and of this task's note behind those of the tasks before."""
-        started = time.perf_counter()
-        arrivals = collect_arrivals(batches, self.layout)
-        note = TaskNote(stage=self.context.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
-        note.seconds["receive"] = time.perf_counter() - started
+    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer to what has come; the rest is told in the note."""
         try:
             if len(arrivals) or self.context.has_chores(note.bucket):
                 with BucketState(self.context, note.bucket, self.build) as state:
@@ -185,7 +190,6 @@ class JoinTask(_Task):
                     finish(state, inputs, note)
         except ZsetJoinError as error:
             refuse_in_note(note, error)
-        yield from self.delivery.finish([*arrivals.notes, note.to_json()])
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
 from zset_join.errors import ZsetJoinError
-from zset_join.spark.deliveries import Delivery, ToAggregate
+from zset_join.spark.deliveries import Delivery, ToAggregate, ToSameTask
 from zset_join.spark.handover import Handover
-from zset_join.spark.layout import SlotLayout, as_type, collect_arrivals
+from zset_join.spark.layout import Arrivals, SlotLayout, as_type
 from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder
@@ -38,7 +38,7 @@ MOST_TIDY_ROWS = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class AggregateTask:
-    """Answer one epoch of one bucket of an aggregate; callable, for `mapInArrow`.
+    """Answer one epoch of one bucket of an aggregate; run by a `BucketTask`.
 
     Args:
         context: the epoch and what is committed.
@@ -56,12 +56,8 @@ class AggregateTask:
     delivery: Delivery
     first_partition: int = 0
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer, and of this task's note behind those of the tasks before."""
-        started = time.perf_counter()
-        arrivals = collect_arrivals(batches, self.layout)
-        note = TaskNote(stage=self.context.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
-        note.seconds["receive"] = time.perf_counter() - started
+    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer to what has come; the rest is told in the note."""
         delta = arrivals.deltas[0]
         note.rows_in[0] = note.applied[0] = len(delta)
         try:
@@ -72,7 +68,6 @@ class AggregateTask:
                     finish(state, [delta], note)
         except ZsetJoinError as error:
             refuse_in_note(note, error)
-        yield from self.delivery.finish([*arrivals.notes, note.to_json()])
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
@@ -123,18 +118,24 @@ class ClosingTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the rows, and of this task's note behind those of the tasks before."""
-        started = time.perf_counter()
         note = TaskNote(stage=self.stage, bucket=task_bucket(self.first_partition), executor=executor_name())
+        yield from self.run(batches, note)
+        yield from self.delivery.finish([*self.handover.take(), note.to_json()])
+
+    def run(self, batches: Iterable[pa.RecordBatch], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the rows, and take all of them: what is handed over is there then."""
+        started = time.perf_counter()
         came = self._pieces(batches, note)
         try:
-            chunks = came if isinstance(self.delivery, ToAggregate) else self._tidy(came)
-            yield from self.delivery.deliver(merged(chunks, self.chunk_rows), note)
+            is_reduced = isinstance(self.delivery, ToAggregate) or (
+                isinstance(self.delivery, ToSameTask) and self.delivery.reduced_for is not None
+            )
+            yield from self.delivery.deliver(merged(came if is_reduced else self._tidy(came), self.chunk_rows), note)
         except ZsetJoinError as error:
             refuse_in_note(note, error)
-        for _ in came:  # the notes are there when the function that leaves them has ended
+        for _ in came:  # the function that leaves something has ended when its last row is taken
             pass
         note.seconds["answer"] = time.perf_counter() - started
-        yield from self.delivery.finish([*self.handover.take(), note.to_json()])
 
     def _pieces(self, batches: Iterable[pa.RecordBatch], note: TaskNote) -> Iterator[ZSet]:
         for batch in batches:

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from zset_join.errors import PlanError
 from zset_join.plan import JoinNode
 from zset_join.relation import Relation
+from zset_join.spark.fusing import Fusing, fusings_of
 from zset_join.spark.names import column_named, names_clash
 from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.operators import AggregateNode
@@ -94,6 +95,16 @@ class View(ABC):
     def segments_from(self, first: int) -> list[Segment]:
         """Return the segments of the view, numbered from `first`."""
         return with_steps(self._source_segments(first), self.steps)
+
+    @cached_property
+    def fusings(self) -> list[Fusing]:
+        """Return, for every input of a stage that earlier stages make, whether it is fused."""
+        return fusings_of(self.segments)
+
+    @property
+    def number_before_steps(self) -> int:
+        """Return the number of the last stage that is none of the steps."""
+        return self.segments[-1].number - sum(isinstance(step, AggregateStep) for step in self.steps)
 
     @cached_property
     def joined(self) -> tuple[JoinedStream, ...]:
@@ -290,11 +301,16 @@ class View(ABC):
         if self.steps:
             key = ", ".join(self.output.primary_key)
             lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")
+        number = self.segments[-1].number
         for depth, step in enumerate(reversed(self.steps)):
             branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
             lines.append(f"{branch}{step.title}")
             if isinstance(step, AggregateStep):
-                lines += [f"{'   ' * depth}   {line}" for line in step.memory(buckets)]
+                (fusing,) = (one for one in self.fusings if one.target == number)
+                shuffled = step.shuffled if fusing.why_not is not None else "nothing"
+                told = [step.memory(buckets), f"shuffles: {shuffled}", fusing.line(self.before_steps.name)]
+                lines += [f"{'   ' * depth}   {line}" for line in told]
+                number -= 1
         source = self._explained(buckets)
         indent = "   " * len(self.steps)
         source = [f"{indent[3:]}└─ {source[0]}", *(f"{indent}{line}" for line in source[1:])] if self.steps else source
