@@ -10,7 +10,8 @@ busy machine disturbs it less than wall time) over the epochs after as many to w
 fetched and spilled per change. The rows of all answers must be as many in both. The tables are loaded in epochs as large
 as those that follow.
 
-Memory is that of the process beyond what it had when a small join of the same kind had run and gone, so that code is not in it:
+Memory is that of the process beyond what it had when a small join of the same kind had run and gone, and what allocators kept
+was given back, so that code is not in it:
 after an epoch (the most of all epochs), and the peak within one; beside it what the join says it holds, working arrays
 included, and the bytes of an epoch's delta.
 
@@ -50,6 +51,7 @@ from benchmarks.baseline_duckdb import DuckdbJoin
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
 from zset_join.operators.join import HashJoin
+from zset_join.state.unused_memory import UnusedMemory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -222,6 +224,7 @@ class Memory:
 
     def __init__(self) -> None:
         gc.collect()
+        UnusedMemory().give_back(0)
         self._before = _status("VmRSS")
         self.most = 0
         self.said = 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import mmap
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,11 +111,11 @@ class Run:
                 path=str(directory),
                 run=number,
             )
-        directory_map = _mapped(self._files[0], np.int64, (directory_bytes // line, k.DIRECTORY_WORDS), "r")
-        prints_map = _mapped(self._files[1], np.uint16, (rows,), "r+")
-        self.directory: npt.NDArray[np.int64] = np.asarray(directory_map)
-        self._prints: npt.NDArray[np.uint16] = np.asarray(prints_map)
-        self._mappings: tuple[Any, ...] = (directory_map._mmap, prints_map._mmap)
+        self._mappings: tuple[mmap.mmap, ...] = (_mapped(self._files[0], "rb"), _mapped(self._files[1], "r+b"))
+        words = np.frombuffer(self._mappings[0], np.int64)
+        self.directory: npt.NDArray[np.int64] = words.reshape(-1, k.DIRECTORY_WORDS)
+        self._prints: npt.NDArray[np.uint16] = np.frombuffer(self._mappings[1], np.uint16)
+        self._line = (number, int(words.ctypes.data), len(self.directory), int(self._prints.ctypes.data), rows)
         self._long_codes: Int64s | None = None
 
     def check(self) -> None:
@@ -125,13 +124,7 @@ class Run:
 
     def line(self) -> tuple[int, ...]:
         """Return what the kernels know of the run, valid until it is closed."""
-        return (
-            self.number,
-            int(self.directory.ctypes.data),
-            len(self.directory),
-            int(self._prints.ctypes.data),
-            self.rows,
-        )
+        return self._line
 
     def long_codes(self) -> Int64s:
         """Return the codes whose rows begin in one page and go on in the next, ascending. Cost: its pages, once."""
@@ -269,6 +262,9 @@ def _index_files(directory: Path, number: int) -> tuple[Path, Path]:
     return directory / f"{number}.directory", directory / f"{number}.prints"
 
 
-def _mapped(path: Path, kind: Any, shape: tuple[int, ...], mode: Any) -> Any:
-    absolute = str(path.absolute())
-    return perform("map", absolute, lambda: np.memmap(path, kind, mode, shape=shape))
+def _mapped(path: Path, mode: str) -> mmap.mmap:
+    def act() -> mmap.mmap:
+        with path.open(mode) as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ if mode == "rb" else mmap.ACCESS_WRITE)
+
+    return perform("map", str(path.absolute()), act)

@@ -49,6 +49,8 @@ _FANOUT_BITS = 2
 _SMALLEST_BITS = 10
 _CHUNK_BYTES = 1 << 20
 _SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
+_MERGED_AT_ONCE = 2 << 20
+_LEAST_CHUNK = 1 << 17
 
 
 def runs_to_merge(live: Sequence[int], rows: Sequence[int]) -> list[int]:
@@ -351,7 +353,8 @@ class RunStore:
         expected = sum(run.live for run in merged)
         if expected:
             with self._written_run() as writer:
-                for rows in _merged_chunks([self._one(run).scan(_CHUNK_BYTES) for run in merged]):
+                chunk_bytes = max(_LEAST_CHUNK, _MERGED_AT_ONCE // len(merged))
+                for rows in _merged_chunks([self._one(run).scan(chunk_bytes) for run in merged]):
                     writer.append(rows, np.arange(len(rows), dtype=np.int64))
                 if writer.rows != expected:
                     raise self._refused(f"merging its runs found {writer.rows} rows instead of {expected}")

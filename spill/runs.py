@@ -24,7 +24,7 @@ from zset_join.errors import StateError
 
 __all__ = ["Runs"]
 
-_GROUP_BYTES = 4 << 20
+_GROUP_BYTES = 2 << 20
 _GROUP_PAGES = 1 << 13
 _LEAST_PAGES = 1 << 8  # a single code may have many
 

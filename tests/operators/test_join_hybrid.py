@@ -164,6 +164,21 @@ def test_memory_holds_no_more_than_the_budget_and_the_working_arrays() -> None:
     assert join.resident_bytes() - join.working_bytes() < 1.6 * 2_000_000
 
 
+def test_working_arrays_beyond_8_mb_take_room_from_rows_up_to_half_of_it() -> None:
+    join = hybrid(max_hot_bytes=2_000_000)
+    join.absorb(Tick(0), [many_orders(20_000), ZSet.empty(CUSTOMERS.schema)])
+    state: Any = join._hybrid
+    hot = []
+
+    for working_bytes in (0, 8 << 20, (8 << 20) + 800_000, 1 << 30):
+        state.settle(working_bytes)
+        hot.append(join.statistics()["hot_bytes"])
+
+    assert 1_200_000 < hot[0] == hot[1]
+    assert hot[2] <= 1_200_000
+    assert 600_000 < hot[3] <= 1_000_000
+
+
 def test_runs_stay_few_when_only_fetching_spills() -> None:
     join = hybrid(max_hot_bytes=1_000_000)
     random = np.random.default_rng(0)

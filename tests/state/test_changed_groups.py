@@ -13,6 +13,7 @@ from zset_join.kernels.pairs import LONE_MATCHED, LONE_MISSING
 from zset_join.relation import ChangelogMode
 from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Step
 from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.unused_memory import resident_bytes
 
 Pair = tuple[Any, Any, int]
 
@@ -235,6 +236,17 @@ def test_working_arrays_are_counted_and_kept_for_the_next_epoch() -> None:
     epoch.pairs(0)
 
     assert epoch.groups.resident_bytes() == after_the_first > 300 * 64
+
+
+def test_output_arrays_take_memory_as_far_as_they_are_filled() -> None:
+    before = resident_bytes()
+    output = OutputArrays(1 << 20)
+
+    for line in output.words:
+        line[:1000] = 1
+
+    assert output.words.nbytes == 24 << 20
+    assert resident_bytes() - before < 1 << 20
 
 
 def test_output_arrays_stand_behind_each_other() -> None:

@@ -57,6 +57,17 @@ def test_the_bytes_are_those_of_all_arrays() -> None:
     assert arrays.resident_bytes() == 10_000 * per_row + (8 << table_bits(10_000))
 
 
+def test_arrays_that_were_made_for_more_rows_count_as_far_as_they_were_used() -> None:
+    arrays, small = DeltaArrays(stride=64), DeltaArrays(stride=64)
+    arrays.make_room(10_000)
+    arrays.shrink(900)
+    small.make_room(900)
+
+    arrays.make_room(900)
+
+    assert arrays.resident_bytes() == small.resident_bytes() == 900 * 147 + (8 << table_bits(900))
+
+
 def test_lines_that_are_used_together_do_not_overlap() -> None:
     arrays = DeltaArrays(stride=64)
     upsert_lines = (d.D_FIRST_OF, d.D_LAST_OF, d.D_FOUND, d.D_AFTER_OF, d.D_INSERTED_DELETED, d.D_MOVED_OVERWRITTEN)

@@ -82,10 +82,10 @@ def test_compacting_pays_when_the_dead_outnumber_the_living(
 
 def test_where_memory_is_short_fewer_dead_are_enough(arena: RowArena) -> None:
     words = [s.H_ROWS_END, s.H_LIVE_ROWS]
-    arena.header[words] = [176_384, 100_000]
+    arena.header[words] = [166_384, 100_000]
     assert not arena.is_sparse(tight=True)
 
-    arena.header[words] = [176_385, 100_000]
+    arena.header[words] = [166_385, 100_000]
     assert arena.is_sparse(tight=True)
     assert not arena.is_sparse()
 

@@ -247,14 +247,14 @@ class HashJoin:
             self._buffer.take_out(prepared.buffered, prepared.sides)
         self._prepared = None
         if self._hybrid is not None:
-            self._hybrid.settle(prepared.sides, [(number, found.touched) for number, found in degrees.items()])
-            self._hybrid.commit(tick.epoch)
-        for side in self._sides:
-            side.end_absorb(tick.epoch)
-        if self._hybrid is not None:
+            self._hybrid.note_written(prepared.sides, [(number, found.touched) for number, found in degrees.items()])
             self._groups.shrink(
                 sum(side.shrink_working(found) for side, found in zip(self._sides, prepared.sides, strict=True))
             )
+            self._hybrid.settle(self.working_bytes())
+            self._hybrid.commit(tick.epoch)
+        for side in self._sides:
+            side.end_absorb(tick.epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""

@@ -13,6 +13,7 @@ row: one bit each to tell those that change from those that do not.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,10 @@ class OutputArrays:
 
     def __init__(self, rows: int, *, with_changes: bool = False) -> None:
         self.rows = rows
-        self.words: npt.NDArray[np.int64] = np.empty((5 if with_changes else 3, rows), np.int64)
+        # Not from NumPy, which asks for huge pages: each line would take 2 MB as soon as one row stands in it.
+        lines = 5 if with_changes else 3
+        self._memory = mmap.mmap(-1, 8 * lines * rows, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.words: npt.NDArray[np.int64] = np.frombuffer(self._memory, np.int64).reshape(lines, rows)
         self.addresses = tuple(int(line.ctypes.data) for line in self.words)
         self.left: npt.NDArray[np.int64] = self.words[0]
         self.right: npt.NDArray[np.int64] = self.words[1]
@@ -115,6 +119,7 @@ class ChangedGroups:
         self._marked = True
         self._bounds = np.zeros(3, np.int64)
         self._entered = (0, 0, 0)
+        self._most = [0, 0]  # changes ever listed, and sorted into parts: what lies behind has taken no memory
         self.parts = 0
         self.counts = (0, 0)
 
@@ -128,7 +133,8 @@ class ChangedGroups:
         self._view[e.E_FAN_OUT] = 0
         size = sum(side.most_changes for side in prepared if side is not None)
         if len(self._listed) < size:
-            self._listed = np.empty((size + size // 2, e.CHANGE_WORDS), np.int64)
+            self._listed = np.empty((size + size // 8, e.CHANGE_WORDS), np.int64)
+            self._most = [0, 0]
         listed = int(self._listed.ctypes.data)
         end = 0
         counts = []
@@ -139,6 +145,7 @@ class ChangedGroups:
             counts.append(end - begin)
         self.counts = (counts[0], counts[1])
         self._marked = True
+        self._most[0] = max(self._most[0], end)
         part_bits = 0 if self._residual else max(0, min(_MAX_PART_BITS, (end // self._part_changes).bit_length()))
         self.parts = 1 << part_bits if end else 0
         self._bounds = np.zeros(2 * self.parts + 1, np.int64)
@@ -146,6 +153,8 @@ class ChangedGroups:
         if part_bits:
             if len(self._parted) < end:
                 self._parted = np.empty(self._listed.shape, np.int64)
+                self._most[1] = 0
+            self._most[1] = max(self._most[1], end)
             partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
         elif end:
             self._bounds[1:] = (counts[0], end)
@@ -157,6 +166,7 @@ class ChangedGroups:
             self._listed = self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
             self._grouped = np.empty((_GROUPED, 0), np.int64)
             self._table = np.empty(0, np.int64)
+            self._most = [0, 0]
 
     def _marks_of(self, side: int) -> int:
         """Return the address of zeroed bits, one per row number of a side's state."""
@@ -297,10 +307,10 @@ class ChangedGroups:
         return np.array([0, 0, -1, -1, 0, 0], np.int64)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of all working arrays."""
+        """Return the bytes of all working arrays, as far as they were used."""
         arrays: tuple[npt.NDArray[Any], ...] = (
-            self._listed,
-            self._parted,
+            self._listed[: self._most[0]],
+            self._parted[: self._most[1]],
             self._grouped,
             self._table,
             *self._marks,

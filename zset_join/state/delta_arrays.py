@@ -51,12 +51,14 @@ class DeltaArrays:
         self.address = int(self.words.ctypes.data)
         self._stride = stride
         self._rows = 0
+        self._used = 0
         self._allocate(_LEAST_ROWS)
 
     def make_room(self, rows: int) -> None:
         """Make room for a delta of so many rows; at least doubles."""
         if rows > self._rows:
             self._allocate(max(rows, min(2 * rows, 2 * self._rows)))
+        self._used = max(self._used, rows)
 
     def shrink(self, rows: int) -> None:
         """Give memory back that a delta of so many rows has no use for: where it takes less than an eighth."""
@@ -65,6 +67,7 @@ class DeltaArrays:
 
     def _allocate(self, rows: int) -> None:
         self._rows = rows
+        self._used = 0
         self._lines: npt.NDArray[np.int64] = np.empty((len(_LINES), rows), np.int64)
         self._bytes: npt.NDArray[np.uint8] = np.empty((len(_BYTE_LINES), rows), np.uint8)
         self.records: npt.NDArray[np.uint8] = np.empty(rows * self._stride, np.uint8)
@@ -84,8 +87,9 @@ class DeltaArrays:
         return np.asarray(self._lines[next(at for at, places in enumerate(_LINES) if place in places)])
 
     def resident_bytes(self) -> int:
-        """Return the bytes of all arrays."""
-        return self._lines.nbytes + self._bytes.nbytes + self.records.nbytes + self._table.nbytes
+        """Return the bytes of all arrays, as far as they were used."""
+        by_row = len(_LINES) * 8 + len(_BYTE_LINES) + self._stride
+        return self._used * by_row + min(int(self._table.nbytes), 8 << table_bits(self._used))
 
 
 def table_bits(rows: int) -> int:

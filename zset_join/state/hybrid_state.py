@@ -49,6 +49,7 @@ from zset_join.state.cold_side import ColdSide, matchable_codes
 from zset_join.state.long_keys import one_of_each
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
+from zset_join.state.unused_memory import UnusedMemory
 from zset_join.zset import ZSet
 
 __all__ = ["HybridState"]
@@ -57,6 +58,9 @@ _SLACK = 0.3  # of the budget is freed at a time: the fewer and larger the runs,
 _PIECE_BYTES = 16 << 20
 _LEAST_LONG_BYTES = 1 << 20
 _BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the record
+_FREE_WORKING_BYTES = 8 << 20
+_UNUSED_PART = 32
+_LEAST_UNUSED_BYTES = 8 << 20
 _NONE = np.empty(0, np.int64)
 
 
@@ -110,6 +114,8 @@ class HybridState:
         self._unspilled: ResourceError | None = None
         self._postponed_spills = 0
         self._holds_index = True
+        self._row_limit = budget.max_hot_bytes
+        self._unused = UnusedMemory()
         if self._is_mapped and any(side.epochs != {side.side.absorbed_epoch} for side in self._opened):
             found = [sorted(side.epochs) for side in self._opened]
             self.close()
@@ -156,8 +162,8 @@ class HybridState:
             self._take([side.find_keys(codes) for side, codes in zip(self._opened, asked, strict=True)])
         self._let_go()
 
-    def settle(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
-        """Spill down to the budget, when the epoch has been absorbed.
+    def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
+        """Note which rows an epoch has written, when it has been absorbed.
 
         Args:
             prepared: what was absorbed.
@@ -171,6 +177,16 @@ class HybridState:
                 side.hot.note_written(own.numbers[: own.count], stamp, self._clock)
         for number, rows in rewritten:
             self._opened[number].hot.note_written(rows, stamp, self._clock)
+
+    def settle(self, working_bytes: int) -> None:
+        """Spill down to the budget, when the epoch has been absorbed and what it wrote is noted.
+
+        Args:
+            working_bytes: of the working arrays; what they take beyond 8 MB the rows leave free, up to half of the budget.
+        """
+        budget = self._budget.max_hot_bytes
+        working_bytes = max(0, working_bytes - _FREE_WORKING_BYTES)
+        self._row_limit = None if budget is None else max(budget - working_bytes, budget // 2)
         try:
             self._spill_down()
         except ResourceError as error:
@@ -178,8 +194,8 @@ class HybridState:
             self._unspilled = error
             self._postponed_spills += 1
         self._let_go()
-        if not self._holds_index:  # memory is short, and Arrow keeps what the answer took
-            pa.default_memory_pool().release_unused()
+        if budget is not None and any(side.row_count() for side in self._opened):  # memory is short; allocators keep some
+            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES))
 
     def commit(self, epoch: int) -> None:
         """Declare the cold rows whole at an epoch; the caller takes the marks off the sides afterwards."""
@@ -210,7 +226,7 @@ class HybridState:
         """Say whether there are cold rows, or soon will be, so that it matters who is busy."""
         if any(side.row_count() for side in self._opened):
             return True
-        max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
+        max_rows, max_bytes = self._budget.max_hot_keys, self._row_limit
         return (max_rows is not None and 2 * self._hot_rows() > max_rows) or (
             max_bytes is not None and 2 * self._hot_bytes() > max_bytes
         )
@@ -274,7 +290,7 @@ class HybridState:
 
         Beside them the bytes of all records of the side.
         """
-        max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
+        max_rows, max_bytes = self._budget.max_hot_keys, self._row_limit
         rows, size = self._hot_rows() + rows, self._hot_bytes() + size
         if (max_rows is None or rows <= max_rows) and (max_bytes is None or size <= max_bytes):
             return []
@@ -291,7 +307,7 @@ class HybridState:
 
     def _let_go(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
-        limit = self._budget.max_hot_bytes
+        limit = self._row_limit
         self._holds_index = limit is None or self._hot_bytes() + self._index_bytes() <= limit
         if not self._holds_index:
             for side in self._opened:
@@ -375,7 +391,8 @@ class HybridState:
         return prepared
 
     def _settle_part(self, number: int, prepared: PreparedSide) -> None:
-        self.settle(_alone(number, prepared))
+        self.note_written(_alone(number, prepared))
+        self.settle(prepared.arrays.resident_bytes())
         if self._unspilled is not None:
             raise self._unspilled
 

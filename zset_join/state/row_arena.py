@@ -94,11 +94,11 @@ class RowArena:
         """Say whether the dead outnumber the living, so that compacting pays.
 
         Args:
-            tight: whether memory is what is short, and it pays from 6 dead for 10 living on.
+            tight: whether memory is what is short, and it pays from 5 dead for 10 living on.
         """
         header = self.header
         used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
-        share, spare_rows, spare_bytes = (1.6, 1 << 14, 1 << 20) if tight else (2.0, 1 << 16, 8 << 20)
+        share, spare_rows, spare_bytes = (1.5, 1 << 14, 1 << 20) if tight else (2.0, 1 << 16, 8 << 20)
         return bool(
             int(header[s.H_ROWS_END]) > share * used + spare_rows
             or int(header[s.H_HEAP_END]) > share * int(header[s.H_HEAP_USED]) + spare_bytes
