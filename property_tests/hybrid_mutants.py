@@ -108,6 +108,16 @@ def _leaves_no_row_of_long_keys(hybrid: HybridState) -> None:
     hybrid._leave_long_keys = spoiled  # type: ignore[method-assign]
 
 
+def _forgets_what_stands(hybrid: HybridState) -> None:
+    fetch = hybrid.fetch
+
+    def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
+        hybrid._left, hybrid._standing = ([np.empty(0, np.int64)] * 2 for _ in range(2))
+        fetch(prepared)
+
+    hybrid.fetch = spoiled  # type: ignore[method-assign]
+
+
 def _never_spills(hybrid: HybridState) -> None:
     hybrid._spill_down = lambda: None  # type: ignore[method-assign]
 
@@ -158,10 +168,11 @@ def _mutant(
     spoil: Callable[[HybridState], None],
     how: str = "inner",
     modes: tuple[Mode, Mode] = ("upsert", "upsert"),
+    law: str = _LAW,
 ) -> Mutant:
     build = _BuildSpoiled(spoil)
     entry = registered_join("spoiled", how, modes, build=build, live_rows=hash_join_live_rows, key_shapes=_BUSY)
-    return Mutant(name, story, _LAW, entry)
+    return Mutant(name, story, law, entry)
 
 
 HYBRID_MUTANTS: tuple[Mutant, ...] = (
@@ -190,6 +201,14 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         _leaves_no_row_of_long_keys,
         "left",
         ("changelog", "changelog"),
+    ),
+    _mutant(
+        "forgets_what_stands",
+        "asked again, one row more of a long key comes into memory, and the answer in other chunks",
+        _forgets_what_stands,
+        "left",
+        ("append", "append"),
+        law="answer_is_pure",
     ),
     _mutant("never_spills", "the budget is not kept", _never_spills),
     _group_mutant("fetches_no_groups", "a group on disk is begun anew in memory", _fetches_no_groups),

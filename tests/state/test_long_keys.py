@@ -57,6 +57,15 @@ def deltas_of(join: HashJoin, own: list[Any], other: list[Any]) -> list[ZSet]:
     return Epochs(join).deltas(own, other)
 
 
+def standing_id(hybrid: Any) -> int:
+    """Return the `id` of the one order in memory that stands for those on disk."""
+    side = hybrid._sides[0]
+    refs = side.refs_of(hybrid._hybrid._standing[0])
+    (column,) = side.layout.gather_plan([0]).gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)
+    (number,) = column.to_pylist()
+    return int(number)
+
+
 @pytest.mark.parametrize("how", ["inner", "full"])
 def test_a_key_with_five_times_the_budget_is_answered_within_the_budget(how: str) -> None:
     hybrid, unlimited = joins = two(how)
@@ -80,6 +89,37 @@ def test_a_key_with_five_times_the_budget_is_answered_within_the_budget(how: str
     counts = hybrid.statistics()
     assert counts["left_streamed_rows"] > 2 * ROWS
     assert counts["left_fetched_rows"] < 100
+
+
+def test_who_asks_again_gets_the_same_chunks_and_brings_nothing_more_in() -> None:
+    hybrid, _ = joins = two("full")
+    load(joins)
+    changes = (delete((9, LONG)), insert((LONG, 1)))
+
+    def asked() -> list[list[Any]]:
+        return [chunk.to_pylist() for chunk in hybrid.answer(Tick(1), deltas_of(hybrid, *changes))]
+
+    first, fetched = asked(), hybrid.statistics()["left_fetched_rows"]
+    for part in (changes, ([], changes[1]), (changes[0], [])):
+        list(hybrid.answer(Tick(1), deltas_of(hybrid, *part)))
+        assert asked() == first
+
+    assert (fetched, hybrid.statistics()["left_fetched_rows"]) == (2, 2)
+
+
+def test_a_row_that_stands_for_its_key_and_is_deleted_is_followed_by_another() -> None:
+    fed = Epochs(HashJoin(ORDERS, BAGS, "full", default_hash_join="hybrid", max_hot_bytes=0))
+    hybrid = fed.operator
+    hybrid._hybrid.least_long_bytes = [1, 1]  # type: ignore[attr-defined]
+    fed.feed(insert((0, LONG), (1, LONG), (2, LONG)))
+    list(hybrid.answer(Tick(1), fed.deltas([], insert((LONG, 1)))))
+    standing = standing_id(hybrid)
+
+    answer = fed.feed(delete((standing, LONG)), insert((LONG, 1)))
+
+    others = sorted({0, 1, 2} - {standing})
+    padded = [((number, LONG, None, None), -1) for number in range(3)]
+    assert net(answer) == net([*padded, *(((number, LONG, LONG, 1), 1) for number in others)])
 
 
 def test_the_largest_fan_out_is_that_of_the_streamed_key() -> None:

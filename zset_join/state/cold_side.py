@@ -109,18 +109,22 @@ class ColdSide:
 
     # ---------------------------------------------------------------- moving
 
-    def take(self, found: ColdRows, stamp: int, clock: float) -> None:
-        """Move rows that were found into memory. Until the store is marked as changed, anything may fail; then nothing."""
+    def take(self, found: ColdRows, stamp: int, clock: float) -> Int64s:
+        """Move rows that were found into memory; return their numbers there.
+
+        Until the store is marked as changed, anything may fail; then nothing.
+        """
         if not len(found):
-            return
+            return _NO_PLACES
         unpacked = self.hot.unpack(found)
         self.hot.make_room(unpacked)
         self._rows.begin_change()
         self._rows.remove(found.places)
         held_bytes = self.side.held_bytes
-        self.hot.insert(unpacked, found, stamp, clock)
+        numbers = self.hot.insert(unpacked, found, stamp, clock)
         self._keep_held(held_bytes)
         self._counts["fetched_rows"] += len(found)
+        return numbers
 
     def spill(self, numbers: Int64s) -> None:
         """Move rows out of memory, those first that still lie where they were.

@@ -153,8 +153,8 @@ class HotRows:
         side.make_room(rows.count, int(heap_bytes))
         self.follow(rows.count)
 
-    def insert(self, rows: UnpackedRows, cold: ColdRows, stamp: int, clock: float) -> None:
-        """Store records there is room for, and remember where they came from."""
+    def insert(self, rows: UnpackedRows, cold: ColdRows, stamp: int, clock: float) -> Int64s:
+        """Store records there is room for, and remember where they came from; return their numbers."""
         side = self._side
         numbers = np.empty(rows.count, np.int64)
         moves.insert_rows(
@@ -172,6 +172,7 @@ class HotRows:
         if self._has_entries:
             self._entries[numbers - 1] = _pairs(cold.codes, cold.subcodes)
         self.has_places = True
+        return numbers
 
     def measure(self, below_stamp: int | None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]:
         """Return score and bytes of each record; -1 bytes where there is no row that may go.
@@ -185,6 +186,12 @@ class HotRows:
             self._side.view, self._side.variables_address, self._bytes_beside, self._stamps, below, scores, sizes
         )
         return scores, sizes
+
+    def unchanged(self, numbers: Int64s) -> Int64s:
+        """Return those of some numbers at which a row is in memory that came from the cold store and was not written since."""
+        numbers = numbers[numbers <= self.records]
+        unchanged: Int64s = numbers[self._places[numbers - 1] != NOWHERE]
+        return unchanged
 
     def places(self, numbers: Int64s) -> Int64s:
         """Return where rows still lie unchanged in the cold store, -1 for nowhere."""

@@ -98,6 +98,8 @@ class HybridState:
         self._streams = tuple(streams)
         self.least_long_bytes = [_least_long_bytes(side, budget) for side in sides]
         self.long_codes = [_NONE, _NONE]
+        self._left = [_NONE, _NONE]  # codes of long keys that were asked for since an epoch was absorbed
+        self._standing = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
         private = None
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
@@ -184,6 +186,7 @@ class HybridState:
         Args:
             working_bytes: of the working arrays; what they take beyond 8 MB the rows leave free, up to half of the budget.
         """
+        self._left, self._standing = [_NONE, _NONE], [_NONE, _NONE]
         budget = self._budget.max_hot_bytes
         working_bytes = max(0, working_bytes - _FREE_WORKING_BYTES)
         self._row_limit = None if budget is None else max(budget - working_bytes, budget // 2)
@@ -249,18 +252,25 @@ class HybridState:
         return changed
 
     def _leave_long_keys(self, number: int, codes: Int64s, prepared: Sequence[PreparedSide | None]) -> Int64s:
-        """Return those of some hashes whose rows are to be brought in whole; of the others, one where degrees are read."""
+        """Return those of some hashes whose rows are to be brought in whole; of the others, one where degrees are read.
+
+        What was long stays so until an epoch is absorbed, and the one row is brought in once: whoever asks again gets the
+        same answer in the same chunks.
+        """
         side = self._opened[number]
-        if not self._streams[number] or not side.row_count():
+        if not self._streams[number] or not (side.row_count() or len(self._left[number])):
             return codes
         long = side.long_keys(codes, self.least_long_bytes[number])
+        long = np.union1d(long, np.intersect1d(codes, self._left[number]))
         if not len(long):
             return codes
         self.long_codes[number] = long
+        self._left[number] = np.union1d(self._left[number], long)
         if self._asked_by_own[number]:
-            standing = one_of_each(side, long, self._opened, prepared, self._stamp, self._clock)
+            standing = one_of_each(side, long, self._opened, prepared, self._standing[number], self._stamp, self._clock)
             if standing is not None:
-                side.take(standing, self._stamp, self._clock)
+                numbers = side.take(standing, self._stamp, self._clock)
+                self._standing[number] = np.union1d(self._standing[number], numbers)
         return codes[~np.isin(codes, long)]
 
     def _take(self, found: Sequence[ColdRows | None]) -> None:

@@ -127,6 +127,7 @@ def one_of_each(
     codes: Int64s,
     opened: Sequence[ColdSide],
     prepared: Sequence[PreparedSide | None],
+    standing: Int64s,
     stamp: int,
     clock: float,
 ) -> ColdRows | None:
@@ -137,14 +138,19 @@ def one_of_each(
         codes: the hashes.
         opened: both sides.
         prepared: their encoded deltas; the rows that they name are in memory.
+        standing: numbers of rows that were found before; a key needs no other one if its row is in memory and does not change.
         stamp: of the epoch.
         clock: what rows are touched with.
 
     Cost: a chunk per key, or all rows of a hash if a changed key with that hash has none.
     """
     found: list[ColdRows] = []
+    kept = _kept(cold, opened, prepared, standing, stamp, clock)
     for code in codes.tolist():
-        missing = _changed_keys(code, opened, prepared, stamp, clock)
+        keys = _changed_keys(code, opened, prepared, stamp, clock)
+        missing = [key for key in keys if not equal_keys(key, cold.side, kept).any()]
+        if not missing:
+            continue
         for lying, rows in cold.stream(code, _FIRST_BYTES):
             refs = rows.refs(cold.side.layout.stride)
             for key in list(missing):
@@ -162,6 +168,22 @@ def one_of_each(
         pa.concat_arrays([rows.rows for rows in found]),
         np.concatenate([rows.places for rows in found]),
     )
+
+
+def _kept(
+    cold: ColdSide,
+    opened: Sequence[ColdSide],
+    prepared: Sequence[PreparedSide | None],
+    standing: Int64s,
+    stamp: int,
+    clock: float,
+) -> Int64s:
+    """Return the record addresses of those standing rows that are still in memory and that no delta names."""
+    numbers = cold.hot.unchanged(standing)
+    own = prepared[list(opened).index(cold)]
+    if own is not None and cold.side.has_identity and len(numbers):
+        numbers = numbers[~np.isin(numbers, cold.hot.probe(own, stamp, clock)[0])]
+    return cold.side.refs_of(numbers)
 
 
 def _changed_keys(
