@@ -244,10 +244,10 @@ class RunStore:
 
     def long_among(self, codes: Int64s, least_bytes: int) -> Int64s:
         """Return those codes whose rows take at least so many bytes, ascending. Cost: next to nothing where few codes do."""
-        ascending = np.unique(np.ascontiguousarray(codes, np.int64))
         if least_bytes > _SURELY_PAGES:
-            spread = [run.long_codes() for run in self._runs]
-            ascending = np.intersect1d(ascending, np.concatenate(spread)) if spread else ascending[:0]
+            spread = [found for run in self._runs if len(found := run.long_codes())]
+            codes = codes[np.isin(codes, np.concatenate(spread))] if spread else codes[:0]
+        ascending = np.unique(np.ascontiguousarray(codes, np.int64))
         long: Int64s = ascending[self.bytes_of(ascending) >= max(1, least_bytes)]
         return long
 

@@ -261,7 +261,8 @@ class HybridState:
         if not self._streams[number] or not (side.row_count() or len(self._left[number])):
             return codes
         long = side.long_keys(codes, self.least_long_bytes[number])
-        long = np.union1d(long, np.intersect1d(codes, self._left[number]))
+        if len(self._left[number]):
+            long = np.union1d(long, codes[np.isin(codes, self._left[number])])
         if not len(long):
             return codes
         self.long_codes[number] = long
