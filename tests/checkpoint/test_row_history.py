@@ -75,6 +75,26 @@ def test_a_change_without_effect_is_told(query: QueryByHand) -> None:
     assert "nothing changed in the output" in str(ask(query, {"id": 1}))
 
 
+def test_an_update_that_takes_the_value_away_is_told_as_the_cause(query: QueryByHand) -> None:
+    query.run(left_rows((1, 2, "pen"), (3, 2, "cap")), right_rows())
+    query.run(left_rows((1, 2, "ink"), (3, 2, "hat")), right_rows())
+
+    events = ask(query, {"note": "pen"}).events
+
+    assert [[change.row["note"] for change in event.changes] for event in events] == [["pen"], ["ink"]]
+
+
+def test_of_certain_epochs_every_change_with_the_join_key_is_told(query: QueryByHand) -> None:
+    query.run(left_rows((1, 2, "pen")), right_rows())
+    query.run(left_rows((1, 2, "ink"), (3, 2, "hat"), (4, 4, "cap")), right_rows((2, 1.0)))
+
+    (event,) = ask(query, {"id": 1, "k": 2}, epochs={1, 7}, tells_all=True).events
+
+    assert event.epoch == 1
+    assert [change.row.get("id") for change in event.changes] == [1, 3, None]
+    assert {weight for row, weight in event.emitted if row["note"] == "ink"} == {1}
+
+
 @pytest.mark.parametrize("options", [{"retain_input_log": True}, {"snapshot_after_bytes": 2_000}], ids=["log", "snapshots"])
 @pytest.mark.parametrize("seed", range(3))
 def test_it_equals_a_replay_of_everything(tmp_path: Path, seed: int, options: dict[str, Any]) -> None:

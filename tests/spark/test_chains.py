@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from tests.spark.conftest import Collected, Source
+from tests.spark.conftest import Collected, Source, weights
+from zset_join.checkpoint.row_history import InputChange, RowHistory
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
@@ -89,6 +90,22 @@ def verified(query: JoinQuery, view: View, sink: Collected) -> int:
     return report.expected_rows
 
 
+def check_emitted(history: RowHistory, sink: Collected, since: int = 0) -> None:
+    """Compare what is told to have come and gone with what the query emitted, epoch by epoch."""
+    ((name, value),) = history.question.items()
+    at = sink.names.index(name)
+    told = {event.epoch: weights((tuple(row.values()), weight) for row, weight in event.emitted) for event in history.events}
+    for epoch, rows in enumerate(sink.epochs[since:], start=since):
+        assert told.get(epoch, {}) == weights((row, weight) for row, weight in rows if row[at] == value), epoch
+
+
+def causes_of(changes: Any) -> Iterator[InputChange]:
+    """Yield changes, and all that they follow from."""
+    for change in changes:
+        yield change
+        yield from causes_of(change.causes)
+
+
 def as_text(view: View, how: str) -> View:
     """Return the rows of a view as one column of text, so that views of other columns may be united with it."""
     shown = [F.coalesce(F.col(name).cast("string"), F.lit("-")) for name in view.columns]
@@ -139,6 +156,13 @@ def test_what_stands_behind_a_union_sees_the_rows_of_all_branches(
 
     assert verified(query, view, sink) > 0
     assert view.output.primary_key == ()
+    history = query.explain_row({"k": 1})
+    check_emitted(history, sink)
+    told = list(causes_of(change for event in history.events for change in event.changes))
+    groups = [change for change in told if change.stream == counted.left.name]
+    assert {cause.stream for group in groups for cause in group.causes} == {"a", "b", "b2"}
+    assert {change.stream for event in history.events for change in event.sources} == {"a", "b", "b2", "c", "c2", "b3"}
+    assert not any(change.untold for change in told)
 
 
 def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source], run: Run) -> None:
@@ -154,6 +178,11 @@ def test_views_on_both_sides_and_one_stream_twice(source: Callable[[str], Source
     assert verified(query, view, sink) > 0
     assert list(query.recentProgress[0]["join"]["rows_in"]) == ["a", "b", "c", "again"]
     assert {"joins", "state"} <= set(query.recentProgress[0]["join"])
+    ids = {row[view.columns.index("a_id")] for row, _ in sink.epochs[-1]} - {None}
+    for question in ({"a_id": min(ids)}, {"n": 2}):
+        history = query.explain_row(question)
+        check_emitted(history, sink)
+        assert history.live_rows
 
 
 def test_an_aggregate_is_joined_and_survives_a_killed_worker_a_lost_answer_and_a_lost_host(
@@ -184,6 +213,10 @@ def test_an_aggregate_is_joined_and_survives_a_killed_worker_a_lost_answer_and_a
 
     assert killed.exists()
     assert verified(query, view, sink) > 0
+    history = query.explain_row({"c_v": "x"})
+    told = causes_of(change for event in history.events for change in event.changes)
+    assert not history.is_complete
+    assert all(change.causes or change.untold for change in told if change.stream not in "abc")
     assert {path.name[:-2] for path in (tmp_path / "checkpoint/zset/log").iterdir()} == {
         "join", "route-left", "route-right", "aggregate-1", "join-2", "aggregate-3",
     }  # fmt: skip

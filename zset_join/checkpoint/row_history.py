@@ -11,7 +11,7 @@ told as the rows that were live then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["InputChange", "RowEvent", "RowHistory", "RowQuestion", "asked_values", "have_values"]
+__all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "RowQuestion", "asked_values", "have_values", "together"]
 
 _SIDES = ("left", "right")
 Row = dict[str, Any]
@@ -42,11 +42,33 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class InputChange:
-    """Hold one change of an input: the stream, the row as it was logged, and its weight (-1 in upsert mode: a delete)."""
+    """Hold one change of an input.
+
+    Args:
+        stream: its name; in a chain of joins also the name of the view that is a side of the join.
+        row: the row as it was logged.
+        weight: -1 in upsert mode: a delete.
+        causes: of a row of a view: the changes of the inputs of its own join that made it, in the same epoch.
+        untold: of a row of a view: why some or all of them are not told; empty where they are.
+    """
 
     stream: str
     row: Row
     weight: int
+    causes: tuple[InputChange, ...] = ()
+    untold: str = ""
+
+    @property
+    def sources(self) -> tuple[InputChange, ...]:
+        """Return the changes of streams that it goes back to, each once: of a stream this one."""
+        if not self.causes and not self.untold:
+            return (self,)
+        return _each_once(source for cause in self.causes for source in cause.sources)
+
+    def _lines(self, indent: str) -> Iterator[str]:
+        yield f"{indent}because {self.stream} {self.weight:+d} {self.row}" + (f" ({self.untold})" if self.untold else "")
+        for cause in self.causes:
+            yield from cause._lines(f"{indent}  ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +87,23 @@ class RowEvent:
     changes: tuple[InputChange, ...]
     is_snapshot: bool = False
 
+    @property
+    def sources(self) -> tuple[InputChange, ...]:
+        """Return the changes of streams that the changes go back to, through all joins of a chain, each once."""
+        return _each_once(source for change in self.changes for source in change.sources)
+
 
 @dataclass(slots=True)
 class _Selection:
     """Name the logged rows that matter: by join key, and per side by primary key where a row may change its join key.
 
     Each is one array of values per key column, None for a column that does not narrow. More rows than needed do no harm.
+    `named_keys` are, per upsert side, the primary keys of the rows that have the values asked for.
     """
 
     join_keys: list[pa.Array | None]
     primary_keys: list[list[pa.Array | None] | None]
+    named_keys: dict[int, list[pa.Array | None]]
 
 
 @dataclass(frozen=True)
@@ -110,7 +139,7 @@ class RowHistory:
         for event in self.events:
             lines.append(f"epoch {event.epoch}" + (" (from a snapshot)" if event.is_snapshot else ""))
             lines += [f"  {weight:+d} {row}" for row, weight in event.emitted] or ["  nothing changed in the output"]
-            lines += [f"    because {change.stream} {change.weight:+d} {change.row}" for change in event.changes]
+            lines += [line for change in event.changes for line in change._lines("    ")]
         return "\n".join(lines)
 
 
@@ -125,6 +154,9 @@ class RowQuestion:
         values: columns of the output to the values that rows asked for have there, of which at least one is not NULL; in place
             of `row`, which is then only told in messages.
         most_rows: rows of the answer that are reported at most.
+        epochs: report what happened in these; None for all, and for what was live at the snapshots.
+        tells_all: in an epoch that emitted rows asked for, report every change with one of their join keys, and the rows as
+            they were emitted, not their sum: who asks about many rows at once tells apart what belongs to which.
 
     Raises:
         OptionError: a column the output does not have, a value of another type, nested columns, or nothing but None.
@@ -139,8 +171,12 @@ class RowQuestion:
         *,
         values: Mapping[str, pa.Array] | None = None,
         most_rows: int = 1_000,
+        epochs: Collection[int] | None = None,
+        tells_all: bool = False,
     ) -> None:
         self._build = build
+        self._epochs_asked = epochs
+        self._tells_all = tells_all
         self._shown = shown
         self._row = dict(row)
         self._most_rows = most_rows
@@ -165,6 +201,11 @@ class RowQuestion:
                 side, source = found[name]
                 for position in (0, 1) if side == "both" else (_SIDES.index(side),):
                     self._wanted[position][source] = wanted
+        self._narrowing = tuple(dict(wanted) for wanted in self._wanted)
+        for pair in pairs:
+            for position, name in enumerate(pair):
+                if name in self._wanted[position]:
+                    self._narrowing[1 - position].setdefault(pair[1 - position], self._wanted[position][name])
 
     def ask(self, files: CheckpointFiles, histories: Sequence[BucketHistory]) -> RowHistory:
         """Return the history of the rows, from what all buckets of the join stage keep.
@@ -178,7 +219,7 @@ class RowQuestion:
         for history in histories:
             for event in self._of_bucket(files, history):
                 before = events.get(event.epoch)
-                events[event.epoch] = event if before is None else _together(before, event)
+                events[event.epoch] = event if before is None else together(before, event)
         is_complete = all(history.snapshot is None for history in histories)
         return RowHistory(self._row, tuple(events[epoch] for epoch in sorted(events)), is_complete)
 
@@ -193,18 +234,19 @@ class RowQuestion:
                 for position, side in enumerate(_SIDES):
                     tables[side] = tables[side].filter(pa.array(self._is_selected(tables[side], position, selection)))
                 operator.restore(tables)
-                live, _ = self._emitted(self._live_at(tables))
+                live = self._emitted(self._live_at(tables))[0] if self._epochs_asked is None else ()
                 if live:
                     yield RowEvent(history.snapshot.through_epoch, live, (), is_snapshot=True)
             for tick, deltas in self._epochs(files, history, operator.absorbed_epoch):
                 kept = tuple(_filtered(delta, self._is_selected(delta.rows, at, selection)) for at, delta in enumerate(deltas))
                 if not any(len(delta) for delta in kept):
                     continue
-                emitted, keys = self._emitted(operator.answer(tick, kept))
-                changes = tuple(self._changes(kept, bool(emitted), keys))
+                if self._epochs_asked is None or tick.epoch in self._epochs_asked:
+                    emitted, keys = self._emitted(operator.answer(tick, kept))
+                    changes = tuple(self._changes(kept, bool(emitted), keys, selection))
+                    if emitted or changes:
+                        yield RowEvent(tick.epoch, emitted, changes)
                 operator.absorb(tick, kept)
-                if emitted or changes:
-                    yield RowEvent(tick.epoch, emitted, changes)
         finally:
             operator.close()
 
@@ -226,6 +268,9 @@ class RowQuestion:
     def _select(self, files: CheckpointFiles, history: BucketHistory) -> _Selection | None:
         """Return which rows of a bucket matter; None when there are none."""
         found: list[list[pa.Array]] = [[] for _ in self._inputs[0].join_key]
+        named: dict[int, list[list[pa.Array]]] = {
+            at: [[] for _ in side.primary_key] for at, side in enumerate(self._inputs) if side.mode == "upsert"
+        }
         rows = 0
         for position, table in self._tables(files, history):
             mask = self._matches(table, position)
@@ -234,9 +279,14 @@ class RowQuestion:
                 for at, values in enumerate(self._join_key(table, position)):
                     if values is not None:
                         found[at].append(values.filter(pa.array(mask)))
+                if position in named and self._wanted[position]:
+                    for at, values in enumerate(self._primary_key(table, position)):
+                        if values is not None:
+                            named[position][at].append(values.filter(pa.array(mask)))
         if not rows:
             return None
-        selection = _Selection(_distinct(found), [None, None])
+        named_keys = {position: _distinct(columns) for position, columns in named.items() if any(columns)}
+        selection = _Selection(_distinct(found), [None, None], named_keys)
         movers = [at for at, side in enumerate(self._inputs) if side.mode == "upsert" and not _is_inside(side)]
         moved: dict[int, list[list[pa.Array]]] = {at: [[] for _ in self._inputs[at].primary_key] for at in movers}
         if movers:
@@ -269,8 +319,11 @@ class RowQuestion:
         return mask
 
     def _matches(self, table: Any, position: int) -> Flags:
-        """Say which rows of an input have the values asked for; none where nothing of this side is asked for."""
-        wanted = self._wanted[position]
+        """Say which rows of an input have the values asked for; none where nothing of this side is asked for.
+
+        A value of a join key narrows both sides: what meets on it has it in common.
+        """
+        wanted = self._narrowing[position]
         mask = np.full(table.num_rows, bool(wanted))
         for name, values in wanted.items():
             mask &= _is_one_of(table.column(name), values)
@@ -300,17 +353,27 @@ class RowQuestion:
             for at, (names, kind) in enumerate(zip(self._key_names, self._key_types, strict=True)):
                 columns = [column for name in names if (column := _comparable(asked.rows.column(name), kind)) is not None]
                 keys[at] += [pc.coalesce(*columns)] if columns else []
-        rows = ZSet.concat(kept, schema=self._shown).consolidated()
+        rows = ZSet.concat(kept, schema=self._shown)
+        rows = rows if self._tells_all else rows.consolidated()
         pairs = list(zip(rows.rows.to_pylist(), rows.weights.tolist(), strict=True))
         return tuple(sorted(pairs, key=lambda pair: pair[1] > 0)), _distinct(keys)
 
-    def _changes(self, deltas: Sequence[ZSet], met: bool, keys: Sequence[pa.Array | None]) -> Iterator[InputChange]:
-        """Yield the changes that name the rows asked for, and, if any were emitted, those of the other side with their keys."""
+    def _changes(
+        self, deltas: Sequence[ZSet], met: bool, keys: Sequence[pa.Array | None], selection: _Selection
+    ) -> Iterator[InputChange]:
+        """Yield the changes that name the rows asked for, and, if any were emitted, those of the other side with their keys.
+
+        An upsert that takes a value asked for away does not name it any more: it is known by its primary key.
+        """
         for position, (relation, delta) in enumerate(zip(self._inputs, deltas, strict=True)):
             if not len(delta):
                 continue
-            if self._wanted[position]:
+            if self._tells_all:
+                mask = np.full(len(delta), met)
+            elif self._wanted[position]:
                 mask = self._names_row(relation, delta, position)
+                if met and position in selection.named_keys:
+                    mask |= _is_among(self._primary_key(delta.rows, position), selection.named_keys[position], len(delta))
             elif met:
                 mask = _is_among(self._join_key(delta.rows, position), keys, len(delta))
             else:
@@ -339,6 +402,11 @@ class RowQuestion:
                 row=self._row,
                 most_rows=self._most_rows,
             )
+
+
+def _each_once(changes: Iterator[InputChange]) -> tuple[InputChange, ...]:
+    """Leave out what is told twice; two lines of a log that say the same are two changes."""
+    return tuple({id(change): change for change in changes}.values())
 
 
 def asked_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array]:
@@ -457,8 +525,8 @@ def _filtered(delta: ZSet, mask: Flags) -> ZSet:
     return delta if mask.all() else ZSet(delta.rows.filter(pa.array(mask)), delta.weights[mask])
 
 
-def _together(first: RowEvent, second: RowEvent) -> RowEvent:
-    """Join what two buckets did in one epoch; retractions and deletes come first."""
+def together(first: RowEvent, second: RowEvent) -> RowEvent:
+    """Join what two buckets, or two branches of a union, did in one epoch; retractions and deletes come first."""
     emitted = sorted((*first.emitted, *second.emitted), key=lambda pair: pair[1] > 0)
     changes = sorted((*first.changes, *second.changes), key=lambda change: change.weight > 0)
     return RowEvent(first.epoch, tuple(emitted), tuple(changes), first.is_snapshot or second.is_snapshot)

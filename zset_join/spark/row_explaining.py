@@ -1,4 +1,4 @@
-"""Answer `query.explain_row`: the history of output rows, from what the checkpoint keeps of the join stage.
+"""Answer `query.explain_row`: the history of output rows, from what the checkpoint keeps of the join stages.
 
 A view that does more than join is asked in the columns of its own output. They are followed back through its steps:
 
@@ -9,47 +9,38 @@ A view that does more than join is asked in the columns of its own output. They 
 - a group key leads to the rows of the join that are in the group, as they came and went. What an aggregate made of them cannot
   be asked for.
 
+Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
+asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
+
 The law: what is reported as emitted are rows that the engine answers: those whose result has the values asked for, when Spark's
 own expressions are applied, and for a view without groups this result.
 
-Cost: as `RowQuestion`; with steps one small Spark job, and for computed columns a batch join of all row versions in the log.
+Cost: as `RowQuestion`, per join; with steps one small Spark job, and for computed columns a batch join of all row versions in
+the log.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import reduce
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.row_history import RowHistory, RowQuestion, asked_values, have_values
+from zset_join.checkpoint.row_causes import frozen
+from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
 from zset_join.errors import OptionError, StateError
-from zset_join.relation import Relation
-from zset_join.spark.joined import JoinedStream
-from zset_join.spark.layout import WEIGHT, as_type
-from zset_join.spark.names import column_named
-from zset_join.spark.operators import join_builder
-from zset_join.spark.row_steps import RowStep
+from zset_join.spark.row_branches import Branch, Question, branches_of
 from zset_join.spark.runner import EpochRunner
-from zset_join.spark.schemas import spark_type
-from zset_join.spark.stage_names import JOIN_STAGE
-from zset_join.spark.stages import name_after
-from zset_join.spark.verification import batch_join, logged_changes, stage_histories
+from zset_join.spark.stage_names import join_stage
 from zset_join.spark.views import View
-from zset_join.state.join_shape import joined_schema
-from zset_join.zset import ZSet, single_batch
 
 __all__ = ["explain_row"]
 
-_ROW = "__row"
+_TOO_OLD = "what made it is older than the log that is kept"
+_OF_MANY = "it is made of many rows, and the view does not show which"
+_Place = tuple[int, tuple[Any, ...]]
 
 
 def explain_row(joined: View, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
@@ -59,70 +50,48 @@ def explain_row(joined: View, runner: EpochRunner, row: Mapping[str, Any], *, mo
         joined: the view.
         runner: what runs its epochs; they wait.
         row: columns of the output to values.
-        most_rows: rows to report at most.
+        most_rows: rows to report at most, per join.
 
     Raises:
         OptionError: `ROW_QUESTION`: no such rows can be asked for, or too many are.
         StateError: the checkpoint cannot be read.
     """
-    if len(joined.joins) > 1 or not isinstance(joined, JoinedStream):
-        raise OptionError(
-            f"explain_row answers for the rows of one join; this view is made of {len(joined.joins)}. Run the join you ask "
-            "about as a query of its own, and ask there.",
-            code="ROW_QUESTION",
-        )
-    steps = _row_steps(joined)
-    before = steps[-1].relation if steps else joined.before_steps
-    values = _traced(joined, len(steps), before, row)
-    node = joined.node
-    left, right = node.left.relation, node.right.relation
-    _, sources = joined_schema(left, right, node.how, using=node.using, output_names=None)
-    # Rows in quarantine are in the log; they are left out here as they were left out then.
-    build = join_builder(node, replace(runner.operator_options, on_bad_input="quarantine"))
-    shown = joined.before_steps.schema
-    of_join = {after: name for name in shown.names if (after := name_after(steps, name)) is not None}
-    narrowing = {of_join[name]: found for name, found in values.items() if name in of_join}
+    asked = asked_values(joined.output.schema, row)
+    branches = branches_of(joined)
+    for branch in branches:
+        _check_traced(branch, asked, row)
     with runner.pause():
         checkpoint = runner.checkpoint
         if checkpoint is None:
             raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
-        histories = stage_histories(checkpoint, JOIN_STAGE)
-        is_complete = all(history.snapshot is None for history in histories)
-        if all(found.null_count for found in narrowing.values()):
-            found = _join_rows(joined, checkpoint, steps, values, row, most_rows)
-            if not found.num_rows:
-                return RowHistory(row, is_complete=is_complete, is_group=len(steps) < len(joined.steps))
-            narrowing = {at.name: pc.unique(found.column(at.name)) for at in shown if not pt.is_nested(at.type)}
-        question = RowQuestion(build, shown, sources, row, values=narrowing, most_rows=most_rows)
-        history = question.ask(checkpoint.files, histories)
-        if steps:
-            history = _behind(history, joined, steps, before, values)
-        return replace(history, is_group=len(steps) < len(joined.steps))
+        question = Question(checkpoint=checkpoint, options=runner.operator_options, row=row, most_rows=most_rows)
+        tracing = Tracing(joined, question)
+        events: dict[int, RowEvent] = {}
+        is_complete = True
+        for branch in branches:
+            stage = tracing.stage_of(branch)
+            values = pa.table({branch.traced[name]: found for name, found in asked.items()})
+            history = question.ask(branch, stage, values)
+            is_complete &= history.is_complete
+            for event in tracing.traced(branch, question.shown(branch, history, values).events):
+                before = events.get(event.epoch)
+                events[event.epoch] = event if before is None else together(before, event)
+        told = tuple(events[epoch] for epoch in sorted(events))
+        is_group = any(branch.is_grouped for branch in branches)
+        return RowHistory(row, told, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
 
 
-def _row_steps(joined: JoinedStream) -> tuple[RowStep, ...]:
-    """Return the steps before the first aggregate."""
-    found: list[RowStep] = []
-    for step in joined.steps:
-        if not isinstance(step, RowStep):
-            break
-        found.append(step)
-    return tuple(found)
-
-
-def _traced(joined: JoinedStream, first: int, before: Relation, row: Mapping[str, Any]) -> dict[str, pa.Array]:
-    """Return what is asked for, by the columns that the first aggregate is given; without one, those of the output.
+def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """Refuse columns that are what an aggregate makes of several rows.
 
     Raises:
-        OptionError: `ROW_QUESTION`: as `asked_values`; or a column is what an aggregate makes of several rows.
+        OptionError: `ROW_QUESTION`.
     """
-    asked = asked_values(joined.output.schema, row)
-    shown = {after: name for name in before.schema.names if (after := name_after(joined.steps[first:], name)) is not None}
     for name in asked:
-        if name not in shown:
+        if name not in branch.traced:
             cure = (
-                f"ask for groups by their key: {sorted(shown)}"
-                if shown
+                f"ask for groups by their key: {sorted(branch.traced)}"
+                if branch.traced
                 else "the view does not show the key of its groups, so they cannot be told apart"
             )
             raise OptionError(
@@ -131,93 +100,115 @@ def _traced(joined: JoinedStream, first: int, before: Relation, row: Mapping[str
                 code="ROW_QUESTION",
                 column=name,
             )
-    return {shown[name]: found for name, found in asked.items()}
 
 
-def _join_rows(
-    joined: JoinedStream,
-    checkpoint: Checkpoint,
-    steps: Sequence[RowStep],
-    values: Mapping[str, pa.Array],
-    row: Mapping[str, Any],
-    most_rows: int,
-) -> pa.Table:
-    """Return the rows of the join, of now or of earlier, whose result behind some steps has the values asked for.
+@dataclass(slots=True)
+class _Told:
+    """Collect why rows of a view came and went.
 
-    Raises:
-        OptionError: `ROW_QUESTION`: they are more than `most_rows`.
+    Args:
+        causes: epoch and values of a row to the changes that made it, of all branches.
+        untold: the same to why not all of them are there.
     """
-    left, right = (_versions(joined, checkpoint, side) for side in (0, 1))
-    # Each pair of versions, and each version by itself, as it was before its partner came or after it had gone.
-    pairs = [(left, right), (left, right.limit(0)), (left.limit(0), right)]
-    names = joined.before_steps.schema.names
-    rows = reduce(DataFrame.unionAll, (batch_join(joined, *pair) for pair in pairs)).toDF(*names, WEIGHT)
-    rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
-    for step in steps:
-        rows = step.apply(rows, beside=(WEIGHT, _ROW))
-    condition: Column = F.lit(True)
-    for name, found in values.items():
-        condition &= column_named(name).eqNullSafe(F.lit(found[0].as_py()).cast(spark_type(found.type)))
-    made: pa.Table = rows.where(condition).select(f"{_ROW}.*").limit(most_rows + 1).toArrow()
-    if made.num_rows > most_rows:
-        raise OptionError(
-            f"explain_row({dict(row)!r}): more than {most_rows} rows of the join have had these values; name more columns, "
-            "best a key that the view shows, or raise most_rows.",
-            code="ROW_QUESTION",
-            row=dict(row),
-            most_rows=most_rows,
-        )
-    return made
+
+    causes: dict[_Place, tuple[InputChange, ...]]
+    untold: dict[_Place, str]
 
 
-def _versions(joined: JoinedStream, checkpoint: Checkpoint, side: int) -> DataFrame:
-    """Return every row that came in on one side, as far back as the log goes, each with weight 1."""
-    stream, schemas = (joined.left, joined.right)[side], [each.relation.schema for each in joined.node.sides]
-    changes = logged_changes(joined.session, checkpoint, stage_histories(checkpoint, JOIN_STAGE), schemas, side)
-    rows = changes.where("__weight > 0").select(*map(column_named, stream.columns))
-    return rows.withColumn("__weight", F.lit(1).cast("long"))
+class Tracing:
+    """Follow the rows of views that are sides of joins back to the streams.
 
+    A row of a view is followed in the epoch in which it came or went. What is told of a row of a group are the rows of the join
+    that came into the group or left it in that epoch, not those that were there before.
 
-def _behind(
-    history: RowHistory,
-    joined: JoinedStream,
-    steps: Sequence[RowStep],
-    after: Relation,
-    values: Mapping[str, pa.Array],
-) -> RowHistory:
-    """Return a history of join rows as one of the rows behind some steps, of which those with the values asked for are left.
-
-    Of a group its join rows are left as they are: what is computed for an aggregate shows little of them.
+    Args:
+        view: of the query.
+        question: asks a stage.
     """
-    lines = [(number, row, weight) for number, event in enumerate(history.events) for row, weight in event.emitted]
-    if not lines:
-        return history
-    rows = pa.Table.from_pylist([row for _, row, _ in lines], joined.before_steps.schema)
-    # The number of a line stands where its weight would, so that each result finds back to its event.
-    made = joined.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
-    for step in steps:
-        made = step.apply(made)
-    found: pa.Table = made.toArrow().combine_chunks()
-    found = found.filter(pa.array(have_values(found, values)))
-    numbers = np.asarray(found.column(WEIGHT), np.int64)
-    events = np.array([number for number, _, _ in lines], np.int64)[numbers]
-    weights = np.array([weight for _, _, weight in lines], np.int64)[numbers]
-    if len(steps) < len(joined.steps):
-        shown = single_batch(rows.take(pa.array(numbers)))
-    else:
-        columns = [as_type(found.column(at.name), at.type).combine_chunks() for at in after.schema]
-        shown = pa.RecordBatch.from_arrays(columns, schema=after.schema)
-    told = ZSet(shown, weights)
-    return replace(
-        history,
-        events=tuple(
-            replace(event, emitted=_emitted(ZSet(told.rows.filter(pa.array(events == number)), weights[events == number])))
-            for number, event in enumerate(history.events)
-        ),
-    )
+
+    def __init__(self, view: View, question: Question) -> None:
+        self._stages = {id(join): join_stage(one.number) for join, one in zip(view.joined, view.joins, strict=True)}
+        self._question = question
+        self.is_cut_off = False
+        """What made some rows of a view is older than the log that is kept."""
+
+    def stage_of(self, branch: Branch) -> str:
+        """Return the stage of the join of a branch."""
+        return self._stages[id(branch.join)]
+
+    def traced(self, branch: Branch, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+        """Return events of a join with what made the rows of those of its sides that are views.
+
+        Raises:
+            OptionError: `ROW_QUESTION`: these are too many rows.
+            StateError: the checkpoint cannot be read.
+        """
+        told = tuple(events)
+        for source, side in zip(branch.join.inputs, branch.join.node.sides, strict=True):
+            if isinstance(source, View):
+                told = self._of_side(source, side.relation.name, told)
+        return told
+
+    def _of_side(self, view: View, name: str, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+        asked = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
+        if not asked:
+            return tuple(events)
+        told = _Told({}, {})
+        for branch in branches_of(view):
+            self._ask(branch, asked, told)
+        names = view.output.schema.names
+
+        def caused(epoch: int, change: InputChange) -> InputChange:
+            if change.stream != name:
+                return change
+            place = _place(epoch, change.row, names)
+            causes = told.causes.get(place, ())
+            untold = told.untold.get(place, "" if causes else _TOO_OLD)
+            self.is_cut_off |= untold == _TOO_OLD
+            return replace(change, causes=causes, untold=untold)
+
+        return tuple(replace(event, changes=tuple(caused(event.epoch, change) for change in event.changes)) for event in events)
+
+    def _ask(self, branch: Branch, asked: Sequence[tuple[int, Row]], told: _Told) -> None:
+        """Add what a branch of a view has to tell about rows of it."""
+        names = branch.view_schema.names
+        places = {_place(epoch, row, names): row for epoch, row in asked}
+        if not branch.traced:
+            told.untold.update(dict.fromkeys(places, _OF_MANY))
+            return
+        columns = list(branch.traced)
+        values = {
+            branch.traced[name]: pa.array([row[name] for row in places.values()], branch.view_schema.field(name).type)
+            for name in columns
+        }
+        stage = self.stage_of(branch)
+        epochs = {epoch for epoch, _ in places}
+        history = self._question.ask(branch, stage, pa.table(values), epochs=epochs)
+        made = self._question.made(branch, history)
+        finder = branch.causes
+        wanted = defaultdict(list)
+        for place, row in places.items():
+            wanted[_place(place[0], row, columns)].append(place)
+        belonging: list[dict[_Place, list[int]]] = []
+        needed: list[RowEvent] = []
+        for event, results in zip(history.events, made, strict=True):
+            found = finder.find([row for row, _ in event.emitted], event.changes)
+            of_row: dict[_Place, set[int]] = defaultdict(set)
+            for line, result in results:
+                place = _place(event.epoch, result, [branch.traced[name] for name in columns])
+                for one in wanted.get(place, ()):
+                    of_row[one].update(found[line])
+            used = sorted({number for numbers in of_row.values() for number in numbers})
+            new = {number: at for at, number in enumerate(used)}
+            needed.append(replace(event, changes=tuple(event.changes[number] for number in used)))
+            belonging.append({place: sorted(new[number] for number in numbers) for place, numbers in of_row.items()})
+        for event, of_place in zip(self.traced(branch, needed), belonging, strict=True):
+            for place, numbers in of_place.items():
+                told.causes[place] = told.causes.get(place, ()) + tuple(event.changes[number] for number in numbers)
+        if branch.is_grouped:  # other rows of the group may have come in a bucket that keeps a shorter log
+            oldest = self._question.snapshot_epoch(stage)
+            told.untold.update({place: _TOO_OLD for place in places if place[0] <= oldest})
 
 
-def _emitted(rows: ZSet) -> tuple[tuple[dict[str, Any], int], ...]:
-    net = rows.consolidated()
-    pairs = list(zip(net.rows.to_pylist(), net.weights.tolist(), strict=True))
-    return tuple(sorted(pairs, key=lambda pair: pair[1] > 0))
+def _place(epoch: int, row: Row, names: Sequence[str]) -> _Place:
+    return epoch, tuple(frozen(row[name]) for name in names)

@@ -95,15 +95,15 @@ class StoredQuery:
         Args:
             row: columns of the output to values; name its key, or at least few rows. Of a group, columns of its key: the answer
                 are the rows that came into it and left it.
-            most_rows: rows and input changes to report at most.
+            most_rows: rows and input changes to report at most, per join of a chain.
 
         Raises:
             OptionError: `ROW_QUESTION`: an unknown or nested column, one that an aggregate made, a value of another type, or
                 too many rows.
             StateError: the checkpoint cannot be read.
 
-        Cost: two or three passes over the log and the snapshots of the join, on the driver; behind steps a small Spark job, and
-        where only computed columns are asked for, a batch join of what the log keeps.
+        Cost: two or three passes over the log and the snapshots of each join, on the driver; behind steps a small Spark job,
+        and where only computed columns are asked for, a batch join of what the log keeps.
         """
         from zset_join.spark.row_explaining import explain_row
 
