@@ -32,7 +32,7 @@ from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
 
-__all__ = ["JoinInputs", "TaggedJoin", "TaggedStreams", "common_types", "join_bucket", "key_bucket", "tag"]
+__all__ = ["JoinInputs", "TaggedJoin", "TaggedStreams", "common_types", "hashed_type", "join_bucket", "key_bucket", "tag"]
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -223,12 +223,16 @@ def _identity(relation: Relation, columns: Mapping[str, Column]) -> list[Column]
 def common_types(node: JoinNode) -> list[DataType | str]:
     """Return, per key column, the Spark type both sides are hashed in."""
     left, right = node.left.relation, node.right.relation
-    types: list[DataType | str] = []
-    for a, b in node.key_pairs:
-        found = common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
-        too_wide = pa.types.is_decimal(found) and found.precision > _MOST_DECIMAL_DIGITS
-        types.append("double" if too_wide else spark_type(found))
-    return types
+    return [
+        hashed_type(common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b))
+        for a, b in node.key_pairs
+    ]
+
+
+def hashed_type(kind: pa.DataType) -> DataType | str:
+    """Return the Spark type in which values of a type are hashed."""
+    too_wide = pa.types.is_decimal(kind) and kind.precision > _MOST_DECIMAL_DIGITS
+    return "double" if too_wide else spark_type(kind)
 
 
 def hash_bucket(columns: Sequence[Column], buckets: int) -> Column:

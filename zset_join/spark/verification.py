@@ -51,7 +51,7 @@ from zset_join.spark.streams import ChangeStream
 from zset_join.spark.views import View
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 
-__all__ = ["VerificationReport", "batch_join", "logged_changes", "stage_histories", "verify"]
+__all__ = ["VerificationReport", "batch_join", "logged_changes", "stage_histories", "tables_view", "verify"]
 
 _SIDES = ("left", "right")
 _ROUNDING = 1e-9
@@ -77,6 +77,7 @@ class VerificationReport:
         differences: the first of them, as (row, expected weight, actual weight).
         sample: the share that was checked; None for all rows. The counts are those of the sample.
         sampled_by: the output columns by whose hash the sample was chosen.
+        sampled_streams: the streams of which only the rows of the sample were joined; of the others all were.
     """
 
     equal: bool
@@ -88,6 +89,7 @@ class VerificationReport:
     differences: Sequence[tuple[dict[str, Any], int, int]] = field(default_factory=tuple)
     sample: float | None = None
     sampled_by: tuple[str, ...] = ()
+    sampled_streams: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
@@ -152,16 +154,18 @@ def verify(
                     if stream.name in given
                     else _own_table(session, checkpoint, one, stream, side)
                 )
-                found[stream.name] = table if chosen is None else chosen.of_input(table, side), source
+                found[stream.name] = table if chosen is None else chosen.of_input(table, stream.name), source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
-        expected = _batch_view(joined, {name: table for name, (table, _) in found.items()}, is_empty=epoch is None)
+        expected = tables_view(joined, {name: table for name, (table, _) in found.items()}, is_empty=epoch is None)
         actual = _actual(session, runner, joined.output, actual_df)
         expected = _numbered(joined, expected)
         if chosen is not None:
             expected, actual = chosen.of_output(expected), chosen.of_output(actual)
         basis = {name: source for name, (_, source) in found.items()}
         report = _compare(joined, expected, actual, epoch, basis, most_differences)
-        return report if chosen is None else replace(report, sample=chosen.share, sampled_by=chosen.columns)
+        if chosen is None:
+            return report
+        return replace(report, sample=chosen.share, sampled_by=chosen.columns, sampled_streams=tuple(chosen.by_input))
 
 
 def _given_tables(
@@ -359,9 +363,9 @@ def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual
     return emitted.select(*named, weight.alias("actual"))
 
 
-def _batch_view(view: View, tables: Mapping[str, DataFrame], *, is_empty: bool) -> DataFrame:
+def tables_view(view: View, tables: Mapping[str, DataFrame], *, is_empty: bool) -> DataFrame:
     """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch."""
-    inputs = [_batch_view(one, tables, is_empty=is_empty) if isinstance(one, View) else tables[one.name] for one in view.inputs]
+    inputs = [tables_view(one, tables, is_empty=is_empty) if isinstance(one, View) else tables[one.name] for one in view.inputs]
     rows = batch_join(view, *inputs) if isinstance(view, JoinedStream) else reduce(DataFrame.unionAll, inputs)
     made = batch_view(rows, view.steps)
     return made.limit(0) if is_empty else made
