@@ -13,6 +13,8 @@ import pytest
 
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
 from zset_join import inspection
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_standing
@@ -23,6 +25,7 @@ from zset_join.inspection import open_state
 from zset_join.operators.join import HashJoin
 from zset_join.plan import InputNode, JoinNode
 from zset_join.relation import Relation
+from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder
 from zset_join.storage.operations import Operation, observe
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -126,6 +129,92 @@ def test_a_condition_over_both_rows_changes_nothing_that_is_remembered(location:
         found = rows(state, "SELECT id FROM join_left ORDER BY id"), rows(state, "SELECT * FROM join_right")
 
     assert found == ([(1,), (9,)], [(4, 5.0, 2, 0)])
+
+
+SALES = Relation(
+    name="sales",
+    schema=pa.schema({"shop": pa.string(), "item": pa.string(), "price": pa.int64(), "note": pa.string()}),
+    mode="changelog",
+)
+GROUPINGS: dict[str, tuple[tuple[str, ...], tuple[AggregateCall, ...]]] = {
+    "sums": (("shop",), (AggregateCall("count"), AggregateCall("sum", "price"), AggregateCall("avg", "price"))),
+    "single values": (
+        ("shop", "item"),
+        (
+            AggregateCall("max", "price"),
+            AggregateCall("count_distinct", "note"),
+            AggregateCall("collect_list", "price"),
+            AggregateCall("min_by", ("note", "price")),
+            AggregateCall("min", "item", name="first"),
+        ),
+    ),
+    "distinct": (("item", "note"), ()),
+    "all rows": ((), (AggregateCall("count"), AggregateCall("min", "price"))),
+}
+
+
+def grouped_epochs(location: str, local: Path, node: AggregateNode, epochs: Sequence[ZSet], **options: Any) -> dict[Any, int]:
+    """Run an aggregate as a stage with one bucket; return the sum of its answers."""
+    build = aggregate_builder(node, OperatorOptions())
+    plan = {**NODE.to_json(), "stages": {"aggregate-1": node.to_json()}}
+    opened = Checkpoint(location, query_id="q", buckets=1, description={}, plan=plan, local_state_dir=str(local), **options)
+    total: dict[Any, int] = {}
+    for epoch, delta in enumerate(epochs):
+        tick = Tick(epoch, 0)
+        deltas = [Preaggregation(node.source, node.group_by, node.calls).reduce(delta)]
+        with BucketState(opened.stage("aggregate-1", tick), 0, build) as held:
+            for row, weight in (row for chunk in held.operator.answer(tick, deltas) for row in chunk.to_pylist()):
+                total[repr(row)] = total.get(repr(row), 0) + weight
+            log = held.log(deltas)
+        history = opened.histories.get("aggregate-1/0", BucketHistory())
+        history = history if held.snapshot is None else history.with_snapshot(held.snapshot)
+        histories = {"aggregate-1/0": history if log is None else history.with_log(log)}
+        opened.commit(CommitRecord(query_id="q", epoch=epoch, watermark=0, histories=histories))
+    return {row: weight for row, weight in total.items() if weight}
+
+
+def sales(*rows: tuple[str | None, str, int | None, str | None], gone: int = 0) -> ZSet:
+    """Return a delta; the last rows of it are taken back."""
+    columns = dict(zip(SALES.schema.names, zip(*rows, strict=True), strict=True))
+    return ZSet.of(
+        {name: list(values) for name, values in columns.items()}, [1] * (len(rows) - gone) + [-1] * gone, schema=SALES.schema
+    )
+
+
+@pytest.mark.parametrize("options", [{"retain_input_log": True}, {"snapshot_after_bytes": 0}], ids=["log", "snapshots"])
+@pytest.mark.parametrize(("keys", "calls"), GROUPINGS.values(), ids=GROUPINGS.keys())
+def test_groups_are_shown_as_they_were_answered_last(
+    location: str,
+    tmp_path: Path,
+    keys: tuple[str, ...],
+    calls: tuple[AggregateCall, ...],
+    options: dict[str, Any],
+) -> None:
+    node = AggregateNode(source=SALES, group_by=keys, calls=calls)
+    first = sales(("A", "pen", 3, "x"), ("A", "pen", 4, None), (None, "ink", None, "y"), ("B", "cap", 9, "z"))
+    second = sales(("A", "pen", 1, "w"), ("A", "ink", 2, "x"), ("B", "cap", 9, "z"), gone=1)
+    third = sales(("C", "pen", 5, "y"), ("A", "pen", 4, None), gone=1)
+
+    answered = grouped_epochs(location, tmp_path / "local", node, [first, second, third], **options)
+
+    with open_state(location) as state:
+        shown = rows(state, "SELECT * EXCLUDE (_zset_rows, _zset_bucket) FROM aggregate_1")
+        about = rows(state, "SELECT stage, side, stream, \"rows\" FROM about WHERE view = 'aggregate_1'")
+        (counted,) = rows(state, "SELECT sum(_zset_rows), max(_zset_bucket) FROM aggregate_1")
+    assert {repr(row): 1 for row in shown} == answered
+    assert about == [("aggregate-1", None, "sales", len(answered))]
+    assert counted == (5, 0)
+
+
+def test_the_row_of_all_rows_is_there_before_any_row_has_come(location: str, tmp_path: Path) -> None:
+    node = AggregateNode(source=SALES, group_by=(), calls=(AggregateCall("count"), AggregateCall("max", "price")))
+    answered = grouped_epochs(location, tmp_path / "local", node, [ZSet.empty(SALES.schema)])
+
+    with open_state(location) as state:
+        shown = rows(state, "SELECT * FROM aggregate_1")
+
+    assert answered == {repr(shown[0][:2]): 1}
+    assert shown == [(0, None, 0, 0)]
 
 
 @pytest.fixture

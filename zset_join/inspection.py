@@ -12,6 +12,7 @@ when reading began. Files that a running query has cleared away since make it be
 | `join_left`, `join_right` | the live rows of a side: columns of the stream, `_zset_weight`, `_zset_bucket` |
 | `route_left`, `route_right` | where a side is routed: primary key, join key and sequence of its live rows |
 | `join_2_left`, `route_2_right`, ... | the same of a later join of a chain, by the number of its stage |
+| `aggregate_1`, ... | the groups of an aggregate, or the rows of a DISTINCT: its columns, `_zset_rows`, `_zset_bucket` |
 | `<view>_deleted` | where changes have a sequence: the keys whose deletion is remembered, with `_zset_watermark` |
 | `about` | one line per view and nothing else: stage, side, stream, query, epoch, buckets, rows |
 
@@ -21,7 +22,8 @@ variables of Python, and its configuration is locked.
 
 Memory: one bucket as Arrow data, what its operator maps, and what DuckDB takes. Disk: the live rows, compressed.
 
-Limits: columns whose names differ only by case cannot be shown; durations are shown as intervals.
+Limits: of an aggregate what its groups show is shown, not the single values that min, max and their like keep. Columns whose
+names differ only by case cannot be shown; durations are shown as intervals.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; each one here is ours or went through `quote`.
@@ -37,22 +39,25 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.reading import Standing, no_checkpoint, read_standing, stored_description, stored_plan
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.config import BufferLimit
 from zset_join.errors import StateError
+from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
-from zset_join.plan import JoinNode, RouteNode
+from zset_join.plan import JoinNode, RouteNode, read_schema
 from zset_join.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.state.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
 
 __all__ = ["open_state"]
 
-_BUCKET = "_zset_bucket"
+_BUCKET, _GROUP_ROWS = "_zset_bucket", "_zset_rows"
 _ROWS = "rows_of_bucket"
 _TIMES = 5
 _LONG_SECONDS = 100_000 * 86_400
@@ -116,20 +121,47 @@ def _has_moved_on(standing: Standing, location: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stage:
-    """A stage, how its operator is made over a directory, and per table of its snapshot the view and the side."""
+    """A stage, how its operator is made over a directory, and per table of its state the view and the side.
+
+    Of a grouped stage the groups are shown, not the tables of its snapshot; a global one has one row from the first epoch on,
+    whether rows have come or not.
+    """
 
     name: str
-    build: Callable[[str | None], HashJoin | Route]
-    tables: Mapping[str, tuple[str, int]]
+    build: Callable[[str | None], HashJoin | Route | Aggregate]
+    tables: Mapping[str, tuple[str, int | None]]
+    is_grouped: bool = False
+    is_global: bool = False
 
 
 def _stages(plan: Mapping[str, Any], limit: BufferLimit) -> Iterator[_Stage]:
-    """Yield the stages of all joins of a query; those after the first have their number in their names."""
+    """Yield the stages of a query; those after the first join have their number in their names."""
     yield from _join(JoinNode.from_json(plan), "", limit)
-    for stage, found in plan.get("stages", {}).items():
+    of_before = {f"aggregate-{number}": found for number, found in enumerate(plan.get("aggregates", ()), start=1)}
+    for stage, found in {**of_before, **plan.get("stages", {})}.items():
         kind, _, number = stage.partition("-")
         if kind == "join":
             yield from _join(JoinNode.from_json(found), f"-{number}", limit)
+        else:
+            yield _aggregate(stage, found)
+
+
+def _aggregate(stage: str, found: Mapping[str, Any]) -> _Stage:
+    source = Relation(name=found["name"], schema=read_schema(found["columns"]), mode=found["mode"])
+    keys, calls = tuple(found["group_by"]), tuple(map(AggregateCall.from_json, found["calls"]))
+    reduced = Preaggregation(source, keys, calls)
+
+    def aggregate(directory: str | None) -> Aggregate:
+        relation = source if reduced.is_partial else reduced.relation
+        return Aggregate(relation, keys, calls, preaggregated=reduced.is_partial, directory=directory)
+
+    return _Stage(
+        name=stage,
+        build=aggregate,
+        tables={"groups": (stage.replace("-", "_"), None)},
+        is_grouped=True,
+        is_global=not keys,
+    )
 
 
 def _join(node: JoinNode, number: str, limit: BufferLimit) -> Iterator[_Stage]:
@@ -195,12 +227,14 @@ def _opened(standing: Standing, stages: Sequence[_Stage], directory: str | Path 
 def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage, mapped: str) -> None:
     """Make the views of one stage."""
     operator = stage.build(None)
-    relations, empty = operator.inputs, dict(operator.snapshot())
+    relations, empty = operator.inputs, _state_of(operator)
     operator.close()
     for (name, (view, _)), relation in zip(stage.tables.items(), relations, strict=True):
         _make_views(filling, view, empty[name], relation)
     for bucket in range(standing.buckets):
         history = standing.histories.get(f"{stage.name}/{bucket}")
+        if stage.is_global and bucket == 0:
+            history = history or BucketHistory()
         found = {} if history is None else _tables(standing, history, stage, f"{mapped}-{stage.name}-{bucket}")
         for name, table in found.items():
             _insert(filling, stage.tables[name][0], table.select(empty[name].column_names), bucket)
@@ -211,7 +245,7 @@ def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage,
             {
                 "view": view,
                 "stage": stage.name,
-                "side": _SIDES[side],
+                "side": None if side is None else _SIDES[side],
                 "stream": relation.name,
                 "query_id": standing.files.query_id,
                 "epoch": None if standing.last is None else standing.last.epoch,
@@ -223,7 +257,7 @@ def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage,
 def _tables(standing: Standing, history: BucketHistory, stage: _Stage, directory: str) -> Mapping[str, pa.Table]:
     """Return the rows of one bucket after the last epoch."""
     held = None if history.snapshot is None else read_snapshot(standing.files, history.snapshot)
-    if held is not None and not history.logs:
+    if held is not None and not history.logs and not stage.is_grouped:
         return held
     Path(directory).mkdir()
     operator = stage.build(directory)
@@ -234,9 +268,19 @@ def _tables(standing: Standing, history: BucketHistory, stage: _Stage, directory
         for log in history.logs:
             for logged in read_log(standing.files, log, schemas=schemas):
                 operator.absorb(logged.tick, logged.deltas)
-        return dict(operator.snapshot())
+        return _state_of(operator)
     finally:
         operator.close()
+
+
+def _state_of(operator: HashJoin | Route | Aggregate) -> dict[str, pa.Table]:
+    """Return what an operator remembers, in tables: of an aggregate the groups as they were answered last."""
+    if not isinstance(operator, Aggregate):
+        return dict(operator.snapshot())
+    field = pa.field(_GROUP_ROWS, pa.int64())
+    chunks = operator.held() if operator.absorbed_epoch >= 0 or not operator.group_by else iter(())
+    batches = [chunk.rows.append_column(field, pa.array(chunk.weights)) for chunk in chunks]
+    return {"groups": pa.Table.from_batches(batches, operator.output.schema.append(field))}
 
 
 def _make_views(filling: duckdb.DuckDBPyConnection, view: str, empty: pa.Table, relation: Relation) -> None:
@@ -264,6 +308,9 @@ def _make_views(filling: duckdb.DuckDBPyConnection, view: str, empty: pa.Table, 
         ) from error
     finally:
         filling.unregister(_ROWS)
+    if _GROUP_ROWS in empty.column_names:
+        filling.execute(f"CREATE VIEW main.{quote(view)} AS SELECT {_listed(list(enumerate(names)))} FROM {held}")
+        return
     internal = (SNAPSHOT_WATERMARK, SNAPSHOT_DEGREE)
     shown = [(at, name) for at, name in enumerate(names) if name not in internal and not name.startswith(SNAPSHOT_SEQUENCE)]
     weight = f"c{names.index(SNAPSHOT_WEIGHT)}"

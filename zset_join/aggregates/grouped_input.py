@@ -10,7 +10,7 @@ leaves gives it away at last.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -26,12 +26,12 @@ from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.preaggregation import partial_relation
 from zset_join.aggregates.rejected_changes import RejectedChanges
 from zset_join.config import HotBudget
-from zset_join.errors import BadInputError
+from zset_join.errors import BadInputError, StateError
 from zset_join.kernels import changes as ch
 from zset_join.kernels.aggregate_groups import add_rows, resolve_rows
 from zset_join.row_conversion import conform
 from zset_join.tick import Tick
-from zset_join.zset import ZSet
+from zset_join.zset import ZSet, single_batch
 
 __all__ = ["GroupedInput", "PreparedGroups", "groups_at"]
 
@@ -177,6 +177,32 @@ class GroupedInput:
                 group=group,
                 epoch=tick.epoch,
             )
+
+    def held(self) -> Iterator[Lines]:
+        """Yield all groups as lines to which nothing is added, some at a time; each is valid until the next one.
+
+        Raises:
+            StateError: some groups may be on disk.
+
+        Cost: a snapshot.
+        """
+        if self.hybrid is not None:
+            raise StateError(
+                f'groups of "{self.relation.name}" are on disk, and only those in memory can be read as they are. Restore a '
+                "snapshot into an aggregate without default_hash_table, and read that one.",
+                code="GROUPS_ON_DISK",
+                relation=self.relation.name,
+            )
+        schema = self._accumulation.relation.schema
+        groups = self.snapshot()["groups"]
+        parts = list(parts_of(groups)) if self.state.schema.names else [single_batch(groups.slice(0, 0))]
+        for part in parts:
+            known = self.state.schema.names
+            columns = [part.column(at.name) if at.name in known else pa.nulls(part.num_rows, at.type) for at in schema]
+            rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+            lines = self.state.load(rows, rows.num_rows)
+            self._add(lines, rows, np.zeros(rows.num_rows, np.int64))
+            yield lines
 
     # ---------------------------------------------------------------- writing
 

@@ -142,6 +142,17 @@ class GroupedOperator:
         """Return the bytes of the state and of the working arrays."""
         return self._input.resident_bytes()
 
+    def held(self) -> Iterator[ZSet]:
+        """Yield every group as the last answer left it, with its number of rows as the weight.
+
+        Raises:
+            StateError: `GROUPS_ON_DISK`, where the table is hybrid.
+
+        Cost: a snapshot, and the columns of every group.
+        """
+        for lines in self._input.held():
+            yield from self._output.held(lines)
+
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the groups as table `groups`, and each multiset as a table `values_<n>`."""
         return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}

@@ -58,6 +58,18 @@ class GroupedOutput:
             parts = old[begin:end], new[max(0, begin - len(old)) : max(0, end - len(old))]
             yield from self._chunk(refs, readings, *parts)
 
+    def held(self, lines: Lines) -> Iterator[ZSet]:
+        """Yield groups as they stand, each with its number of rows as the weight; a global group may have none."""
+        readings = [result.read(lines) for result in self._results]
+        exists = lines.after[:, 0] > 0 if self._state.schema.names else np.ones(1, np.bool_)
+        found, refs = np.flatnonzero(exists), self._state.key_refs(lines)
+        counts = lines.after[found, 0]
+        done = 0
+        for begin in range(0, len(found), self._chunk_rows):
+            for chunk in self._chunk(refs, readings, found[:0], found[begin : begin + self._chunk_rows]):
+                yield ZSet(chunk.rows, counts[done : done + len(chunk)])
+                done += len(chunk)
+
     def _chunk(self, refs: Int64s, readings: Sequence[Reading], old: Int64s, new: Int64s) -> Iterator[ZSet]:
         chosen = np.concatenate([refs[old], refs[new]])
         try:
