@@ -194,7 +194,7 @@ class GroupedInput:
                 relation=self.relation.name,
             )
         schema = self._accumulation.relation.schema
-        groups = self.snapshot()["groups"]
+        groups = self._tables.written(*self.state.live_lines())[0]
         parts = list(parts_of(groups)) if self.state.schema.names else [single_batch(groups.slice(0, 0))]
         for part in parts:
             known = self.state.schema.names
