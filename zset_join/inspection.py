@@ -230,7 +230,7 @@ def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage,
     relations, empty = operator.inputs, _state_of(operator)
     operator.close()
     for (name, (view, _)), relation in zip(stage.tables.items(), relations, strict=True):
-        _make_views(filling, view, empty[name], relation)
+        _make_views(filling, view, empty[name], relation, is_grouped=stage.is_grouped)
     for bucket in range(standing.buckets):
         history = standing.histories.get(f"{stage.name}/{bucket}")
         if stage.is_global and bucket == 0:
@@ -283,8 +283,10 @@ def _state_of(operator: HashJoin | Route | Aggregate) -> dict[str, pa.Table]:
     return {"groups": pa.Table.from_batches(batches, operator.output.schema.append(field))}
 
 
-def _make_views(filling: duckdb.DuckDBPyConnection, view: str, empty: pa.Table, relation: Relation) -> None:
-    """Make the table of one side, with numbered columns, and the views over it."""
+def _make_views(
+    filling: duckdb.DuckDBPyConnection, view: str, empty: pa.Table, relation: Relation, *, is_grouped: bool
+) -> None:
+    """Make the table of one side or of the groups of an aggregate, with numbered columns, and the views over it."""
     stream = relation.name
     names = [*empty.column_names, _BUCKET]
     twice = sorted({name for name in names if [other.lower() for other in names].count(name.lower()) > 1})
@@ -308,7 +310,7 @@ def _make_views(filling: duckdb.DuckDBPyConnection, view: str, empty: pa.Table, 
         ) from error
     finally:
         filling.unregister(_ROWS)
-    if _GROUP_ROWS in empty.column_names:
+    if is_grouped:
         filling.execute(f"CREATE VIEW main.{quote(view)} AS SELECT {_listed(list(enumerate(names)))} FROM {held}")
         return
     internal = (SNAPSHOT_WATERMARK, SNAPSHOT_DEGREE)

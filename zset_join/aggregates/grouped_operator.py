@@ -143,7 +143,9 @@ class GroupedOperator:
         return self._input.resident_bytes()
 
     def held(self) -> Iterator[ZSet]:
-        """Yield every group as the last answer left it, with its number of rows as the weight.
+        """Yield every group as the epochs absorbed so far leave it, with its number of rows as the weight.
+
+        An answer that is being read meanwhile is outdated.
 
         Raises:
             StateError: `GROUPS_ON_DISK`, where the table is hybrid.
@@ -151,6 +153,7 @@ class GroupedOperator:
         Cost: a snapshot, and the columns of every group.
         """
         for lines in self._input.held():
+            self._prepared = None  # its lines are where these are now
             yield from self._output.held(lines)
 
     def snapshot(self) -> Mapping[str, pa.Table]:
