@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.epochs import Epochs, delete, delta_of, insert
+from tests.epochs import Epochs, delete, delta_of, insert, lines_of
 from zset_join.aggregates import AggregateCall
 from zset_join.errors import BadInputError, OptionError, PlanError, ResourceError, StateError, WeightOverflowError
 from zset_join.expressions import left
@@ -63,6 +63,20 @@ def test_a_changed_group_is_retracted_and_inserted() -> None:
     shops.feed(insert(("A", 3), ("B", 5)))
 
     assert shops.feed(insert(("A", 4))) == [(("A", 1, 3, 3.0), -1), (("A", 2, 7, 3.5), 1)]
+
+
+def test_groups_can_be_read_as_they_stand_between_an_answer_and_its_epoch() -> None:
+    shops = Aggregate(SALES, ["shop"], TOTALS)
+    Epochs(shops).feed(insert(("A", 3), ("B", 5), ("C", 6)))
+    deltas = [delta_of(SALES, [*insert(("A", 4)), *delete(("B", 5))])]
+    answer = lines_of(shops.answer(Tick(1), deltas))
+
+    before = lines_of(shops.held())
+    shops.absorb(Tick(1), deltas)
+
+    assert before == [(("A", 1, 3, 3.0), 1), (("B", 1, 5, 5.0), 1), (("C", 1, 6, 6.0), 1)]
+    assert answer == [(("A", 1, 3, 3.0), -1), (("B", 1, 5, 5.0), -1), (("A", 2, 7, 3.5), 1)]
+    assert lines_of(shops.held()) == [(("A", 2, 7, 3.5), 2), (("C", 1, 6, 6.0), 1)]
 
 
 def test_a_group_that_stays_the_same_says_nothing() -> None:

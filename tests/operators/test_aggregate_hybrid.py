@@ -45,6 +45,13 @@ def hybrid(**options: Any) -> Aggregate:
     return Aggregate(SALES, ["shop"], CALLS, **{"default_hash_table": "hybrid", "max_hot_bytes": 0, **options})
 
 
+def test_groups_on_disk_cannot_be_read_as_they_stand() -> None:
+    with pytest.raises(StateError, match="without default_hash_table") as caught:
+        next(hybrid().held())
+
+    assert caught.value.code == "GROUPS_ON_DISK"
+
+
 @pytest.mark.parametrize("budget", [{"max_hot_bytes": 0}, {"max_hot_bytes": None, "max_hot_keys": 2}])
 def test_answers_and_snapshots_are_those_of_groups_in_memory(budget: dict[str, Any]) -> None:
     spilling = hybrid(**budget)

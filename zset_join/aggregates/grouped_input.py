@@ -188,8 +188,8 @@ class GroupedInput:
         """
         if self.hybrid is not None:
             raise StateError(
-                f'groups of "{self.relation.name}" are on disk, and only those in memory can be read as they are. Restore a '
-                "snapshot into an aggregate without default_hash_table, and read that one.",
+                f'groups of "{self.relation.name}" may be on disk, and only those in memory can be read as they stand. Restore '
+                "a snapshot into an aggregate without default_hash_table, and read that one.",
                 code="GROUPS_ON_DISK",
                 relation=self.relation.name,
             )
