@@ -227,13 +227,13 @@ def _opened(standing: Standing, stages: Sequence[_Stage], directory: str | Path 
 def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage, mapped: str) -> None:
     """Make the views of one stage."""
     operator = stage.build(None)
-    relations, empty = operator.inputs, _state_of(operator)
+    relations, empty = operator.inputs, {name: table.slice(0, 0) for name, table in _state_of(operator).items()}
     operator.close()
     for (name, (view, _)), relation in zip(stage.tables.items(), relations, strict=True):
         _make_views(filling, view, empty[name], relation, is_grouped=stage.is_grouped)
     for bucket in range(standing.buckets):
         history = standing.histories.get(f"{stage.name}/{bucket}")
-        if stage.is_global and bucket == 0:
+        if stage.is_global and bucket == 0:  # where its one group is
             history = history or BucketHistory()
         found = {} if history is None else _tables(standing, history, stage, f"{mapped}-{stage.name}-{bucket}")
         for name, table in found.items():
