@@ -6,22 +6,28 @@ what it had before the join was made, after the epochs and at its peak within on
 
 Checked against DuckDB's batch join of the final tables, in memory: the sum of the weights of all answers is the number of its
 rows, and the answers about one customer in a hundred add up to exactly its rows.
+
+At last the same epochs are put to DuckDB: both tables in a file, kept up to date by SQL with as much memory as the budget. Its
+answers must weigh the same, epoch by epoch.
 """
 
 from __future__ import annotations
 
 import json
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from benchmarks.baseline_duckdb import DuckdbJoin
 from benchmarks.hybrid import LOADED, MB, Changes, Memory, first_epochs, warm_up
 from benchmarks.machine import describe_machine, versions
-from benchmarks.workloads import LEFT, RIGHT, OrdersCustomers
+from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
 from zset_join.operators.join import HashJoin
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -52,23 +58,73 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
     for epoch, deltas in enumerate(first_epochs(workload, _EPOCH_ROWS)):
         _run(join, epoch, deltas, check, memory)
     yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
+    weights: dict[int, list[int]] = {}
+    speeds: dict[int, float] = {}
     for changes, deltas_of in drawn.items():
         memory.most = 0
         memory.forget_peak()
         started, wall = time.process_time(), time.perf_counter()
-        for number, deltas in enumerate(deltas_of):
-            _run(join, LOADED + changes + number, deltas, check, memory)
+        weights[changes] = [
+            _run(join, LOADED + changes + number, deltas, check, memory) for number, deltas in enumerate(deltas_of)
+        ]
+        speeds[changes] = changes * len(deltas_of) / (time.process_time() - started)
         yield _told(f"epochs of {changes} changes", changes * len(deltas_of), started, wall, join, memory)
     yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
     join.close()
     yield check.verdict([deltas for deltas_of in drawn.values() for deltas in deltas_of])
+    yield from _duckdb_lines(workload, drawn, weights, speeds, max_hot_bytes)
 
 
-def _run(join: HashJoin, epoch: int, deltas: Sequence[ZSet], check: _Check, memory: Memory) -> None:
+def _run(join: HashJoin, epoch: int, deltas: Sequence[ZSet], check: _Check, memory: Memory) -> int:
+    """Run one epoch, and return the sum of the weights of its answer."""
+    weight = 0
     for chunk in join.answer(Tick(epoch), deltas):
         check.note(chunk)
+        weight += int(chunk.weights.sum())
     join.absorb(Tick(epoch), deltas)
     memory.note(join.resident_bytes())
+    return weight
+
+
+def _duckdb_lines(
+    workload: OrdersCustomers,
+    drawn: Mapping[int, Sequence[Sequence[ZSet]]],
+    weights: Mapping[int, Sequence[int]],
+    speeds: Mapping[int, float],
+    memory_bytes: int,
+) -> Iterator[str]:
+    """Put the same epochs to DuckDB, and tell its speed.
+
+    Args:
+        workload: whose tables are joined.
+        drawn: changes per epoch to the epochs, in the order in which the hybrid join had them.
+        weights: what its answers weighed.
+        speeds: its changes per CPU second.
+        memory_bytes: that DuckDB may take.
+
+    Raises:
+        ValueError: an answer weighs something else.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        join = DuckdbJoin(workload.relations, path=f"{directory}/join.duckdb", memory_bytes=memory_bytes)
+        for side in (RIGHT, LEFT):
+            for rows in workload.initial(side):
+                join.load(side, rows)
+        for changes, deltas_of in drawn.items():
+            spent = 0.0
+            for (left, right), expected in zip(deltas_of, weights[changes], strict=True):
+                prepared = join.prepare(Epoch((left, right), changes, 0))
+                started = time.process_time()
+                answer = join.step(prepared)
+                spent += time.process_time() - started
+                weight = sum(pc.sum(part.column("weight")).as_py() or 0 for part in answer)
+                if weight != expected:
+                    raise ValueError(f"an answer weighs {expected}, that of DuckDB {weight}")
+            speed = changes * len(deltas_of) / spent
+            yield (
+                f"DuckDB, tables in a file, {memory_bytes / MB:.0f} MB, epochs of {changes} changes: {speed / 1000:.0f} k per "
+                f"CPU second; the hybrid join has {speeds[changes] / speed:.1f} times that"
+            )
 
 
 def _told(what: str, changes: int, started: float, wall: float, join: HashJoin, memory: Memory) -> str:
