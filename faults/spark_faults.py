@@ -13,11 +13,14 @@ of dicts over as many files; at the end of a search the program itself holds the
 | `drivers` | the driver at random times; alone, so that its JVM and tasks live on for a while, or with all of them |
 | `executors` | an executor of two, in the middle of an epoch; local state is kept per executor |
 | `views` | workers and the driver under an aggregate of the join, and a worker between the join and the aggregate |
+| `chain` | the same under three streams, two joins and an aggregate |
+| `hybrid` | the same under an aggregate of the join, both with next to nothing in memory and the rest on disk |
 | `rescalings` | whoever gives such a query other buckets: around the record that makes them true, and at random times |
 
 It prints what was injected, observed and compared, and fails when that is too little, or when anything was lost or doubled.
 
-Cost: 10 to 20 s per start of Spark on two cores; the long profile takes a quarter of an hour.
+Cost: 10 to 20 s per start of Spark on two cores; the long profile takes a quarter of an hour without `chain` and `hybrid`,
+which took 16 minutes beside other work.
 """
 
 from __future__ import annotations
@@ -42,24 +45,38 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from faults.spark_program import TABLE_KEYS, region_of, streams_of
 from faults.tally import Tally
 from zset_join.checkpoint.reading import stored_buckets
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
 from zset_join.testing.reference import Counts
 
-__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "rescalings", "short_of", "views", "workers", "write_files"]
+__all__ = [
+    "FLOORS",
+    "commits",
+    "drivers",
+    "executors",
+    "main",
+    "rescalings",
+    "short_of",
+    "views",
+    "workers",
+    "write_files",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
-KEYS, ORDERS, CUSTOMERS = 40, 30, 12
+KEYS, ORDERS, CUSTOMERS, REGIONS = 40, 30, 12, 6
 LONGEST_SECONDS = 900
 FLOORS = {
-    "worker kills observed": 24,
-    "driver kills observed": 20,
+    "worker kills observed": 48,
+    "driver kills observed": 32,
     "executor kills observed": 2,
     "rescalings killed": 4,
-    "comparisons": 30,
+    "rows and groups on disk": 30,
+    "comparisons": 46,
 }
 """What the long profile must reach."""
+_LONG_ONLY = ("chain", "hybrid")
 
 _SCHEMAS = {
     "orders": pa.schema(
@@ -72,7 +89,9 @@ _SCHEMAS = {
         ]
     ),
     "customers": pa.schema([("op", pa.string()), ("customer_id", pa.int64()), ("name", pa.string()), ("ts", pa.int64())]),
+    "regions": pa.schema([("op", pa.string()), ("region", pa.int64()), ("title", pa.string()), ("ts", pa.int64())]),
 }
+_ROWS = {"orders": ORDERS, "customers": CUSTOMERS, "regions": REGIONS // 2}
 
 
 @dataclass
@@ -96,13 +115,13 @@ class Death:
 
 
 def write_files(place: Path, *, epochs: int, seed: int) -> None:
-    """Write the input: one file per side and epoch, with inserts, updates, moved keys, deletes and late changes."""
+    """Write the input: one file per stream and epoch, with inserts, updates, moved keys, deletes and late changes."""
     draw = random.Random(seed)
     for name, schema in _SCHEMAS.items():
         directory = place / name
         directory.mkdir(parents=True)
         for epoch in range(epochs):
-            rows = [_row(draw, name, epoch * 100 + number) for number in range(ORDERS if name == "orders" else CUSTOMERS)]
+            rows = [_row(draw, name, epoch * 100 + number) for number in range(_ROWS[name])]
             path = directory / f"{epoch:04d}.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
             os.utime(path, (1_600_000_000 + epoch, 1_600_000_000 + epoch))  # Spark takes files by their time
@@ -111,6 +130,8 @@ def write_files(place: Path, *, epochs: int, seed: int) -> None:
 def _row(draw: random.Random, name: str, moment: int) -> dict[str, Any]:
     late = draw.random() < 0.1
     row: dict[str, Any] = {"op": "d" if draw.random() < 0.15 else "u", "ts": max(0, moment - 150) if late else moment}
+    if name == "regions":
+        return {**row, "region": draw.randrange(REGIONS), "title": f"title {draw.randrange(3)}"}
     customer = None if name == "orders" and draw.random() < 0.05 else draw.randrange(KEYS)
     row["customer_id"] = customer
     if name == "orders":
@@ -118,36 +139,60 @@ def _row(draw: random.Random, name: str, moment: int) -> dict[str, Any]:
     return {**row, "name": f"customer {customer} as of {moment}"}
 
 
-def files_read(place: Path, epochs: int) -> tuple[int, int]:
-    """Return how many files of either side the first epochs have read, by Spark's own account.
+def files_read(place: Path, epochs: int, view: str = "join") -> tuple[int, ...]:
+    """Return how many files of each stream of a view the first epochs have read, by Spark's own account.
 
     One of each per epoch, but for one case: whoever dies after a source has noted its next file, and before the offsets of the
     epoch are written, makes that source give two files to the epoch.
     """
+    streams = streams_of(view)
     if not epochs:
-        return 0, 0
-    orders, customers = (place / "checkpoint" / "offsets" / str(epochs - 1)).read_text().splitlines()[-2:]
-    return json.loads(orders)["logOffset"] + 1, json.loads(customers)["logOffset"] + 1
+        return (0,) * len(streams)
+    offsets = (place / "checkpoint" / "offsets" / str(epochs - 1)).read_text().splitlines()[-len(streams) :]
+    return tuple(json.loads(offset)["logOffset"] + 1 for offset in offsets)
 
 
-def expected(place: Path, epochs: int) -> Counts:
-    """Return the full join of what the files of the first epochs make, by dicts alone."""
-    files = files_read(place, epochs)
-    orders, customers = (
-        _table(place / name, count, key)
-        for (name, key), count in zip((("orders", "order_id"), ("customers", "customer_id")), files, strict=True)
-    )
-    rows: Counts = {}
-    matched = set()
+def expected(place: Path, epochs: int, view: str = "join") -> Counts:
+    """Return a view of what the files of the first epochs make, by dicts alone."""
+    streams = streams_of(view)
+    tables = {
+        name: _table(place / name, count, TABLE_KEYS[name])
+        for name, count in zip(streams, files_read(place, epochs, view), strict=True)
+    }
+    joined = _full_join(tables["orders"], tables["customers"])
+    if view == "join":
+        return dict.fromkeys(joined, 1)
+    kept = [(customer, order, amount, name) for customer, order, amount, _, name, _ in joined if order is None or order % 5]
+    if view != "chain":
+        return _groups([((customer,), amount, name, order) for customer, order, amount, name in kept], with_orders=True)
+    regions = tables["regions"]
+    placed = [(region_of(customer), amount, name, order) for customer, order, amount, name in kept]
+    placed += [(region, None, None, None) for region in regions.keys() - {region for region, *_ in placed}]
+    lines = [((region, regions.get(region, {}).get("title")), *rest) for region, *rest in placed]
+    return _groups(lines, with_orders=False)
+
+
+def _full_join(orders: dict[Any, dict[str, Any]], customers: dict[Any, dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return the rows of `orders FULL JOIN customers`; an order is in one of them."""
+    rows: list[tuple[Any, ...]] = []
     for order in orders.values():
-        customer = customers.get(order["customer_id"])
-        matched.add(order["customer_id"])
-        name, ts = (None, None) if customer is None else (customer["name"], customer["ts"])
-        row = (order["customer_id"], order["order_id"], order["amount"], order["ts"], name, ts)
-        rows[row] = rows.get(row, 0) + 1
-    for key, customer in customers.items():
-        if key not in matched:
-            rows[key, None, None, None, customer["name"], customer["ts"]] = 1
+        customer = customers.get(order["customer_id"], {"name": None, "ts": None})
+        rows.append((order["customer_id"], order["order_id"], order["amount"], order["ts"], customer["name"], customer["ts"]))
+    matched = {order["customer_id"] for order in orders.values()}
+    rows += [(key, None, None, None, one["name"], one["ts"]) for key, one in customers.items() if key not in matched]
+    return rows
+
+
+def _groups(lines: Sequence[tuple[tuple[Any, ...], Any, Any, Any]], *, with_orders: bool) -> Counts:
+    """Return per key the number of lines, the sum of amounts, the greatest name, and the smallest order where that is shown."""
+    found: dict[tuple[Any, ...], list[tuple[Any, Any, Any]]] = {}
+    for key, *rest in lines:
+        found.setdefault(key, []).append((rest[0], rest[1], rest[2]))
+    rows: Counts = {}
+    for key, group in found.items():
+        amounts, names, orders = ([value for value in column if value is not None] for column in zip(*group, strict=True))
+        row = (*key, len(group), sum(amounts) if amounts else None, max(names, default=None))
+        rows[(*row, min(orders, default=None)) if with_orders else row] = 1
     return rows
 
 
@@ -174,10 +219,10 @@ def emitted(place: Path) -> tuple[int, Counts]:
     return len(epochs), {row: weight for row, weight in rows.items() if weight}
 
 
-def compare(place: Path, tally: Tally, where: str) -> int:
-    """Hold what is committed against the join of as many files; return how many epochs are."""
+def compare(place: Path, tally: Tally, where: str, view: str = "join") -> int:
+    """Hold what is committed against the view of as many files; return how many epochs are."""
     epochs, rows = emitted(place)
-    tally.compare(rows, expected(place, epochs), f"{where}, {epochs} epochs")
+    tally.compare(rows, expected(place, epochs, view), f"{where}, {epochs} epochs")
     return epochs
 
 
@@ -264,17 +309,49 @@ def executors(place: Path, tally: Tally, *, epochs: int, killing: int, seed: int
     _finish(place, tally, death, "executors", epochs)
 
 
-def views(place: Path, tally: Tally, *, epochs: int, moments: Sequence[str], seed: int, killing: Sequence[int]) -> None:
-    """Do as `commits` to a query that groups the join; a worker is killed between the two as well."""
+def views(
+    place: Path,
+    tally: Tally,
+    *,
+    epochs: int,
+    moments: Sequence[str],
+    seed: int,
+    killing: Sequence[int],
+    view: str = "groups",
+) -> None:
+    """Do as `commits` to a query that does more than join; a worker is killed between two of its stages as well.
+
+    Args:
+        place: an empty directory.
+        tally: counts what happened.
+        epochs: of the input.
+        moments: when the driver dies, as of `commits`.
+        seed: of the input.
+        killing: epochs in which workers die.
+        view: which of the views of the program.
+    """
     write_files(place, epochs=epochs, seed=seed)
-    mortal = ("--aggregate", "--kill-workers", ",".join(map(str, killing)))
+    mortal = ("--view", view, "--kill-workers", ",".join(map(str, killing)))
     for moment in moments:
         tally.count("driver kills injected")
-        _count_death(tally, run(place, *mortal, "--kill-driver", moment), f"views, {moment}")
-    _finish(place, tally, run(place, *mortal), "views", epochs, is_join=False)
+        _count_death(tally, run(place, *mortal, "--kill-driver", moment), f"{view}, {moment}")
+        compare(place, tally, f"{view}, after {moment}", view)
+    death = run(place, *mortal)
+    _finish(place, tally, death, view, epochs, view=view)
+    if view == "hybrid":
+        tally.count("rows and groups on disk", _most_cold(death))
+        if not _most_cold(death):
+            tally.problem("hybrid: nothing was ever on disk")
     if (place / "faults" / "expression").exists():
         tally.count("worker kills injected")
         tally.count("worker kills observed")  # the search has come to its end all the same
+
+
+def _most_cold(death: Death) -> int:
+    """Return the most rows and groups that the stages of a run had on disk before an epoch."""
+    stages = [(told["state"], *told.get("aggregates", {}).values()) for told in death.said if "state" in told]
+    names = ("left_cold_rows", "right_cold_rows", "cold_groups")
+    return max((sum(stage.get(name, 0) for stage in found for name in names) for found in stages), default=0)
 
 
 def rescalings(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int) -> None:
@@ -283,7 +360,9 @@ def rescalings(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int)
     stopped = 2
     buckets, draw = 2, random.Random(seed)
     tally.count("driver kills injected")
-    _count_death(tally, run(place, "--aggregate", "--kill-driver", f"after-output@{stopped}"), "rescalings, the query before")
+    _count_death(
+        tally, run(place, "--view", "groups", "--kill-driver", f"after-output@{stopped}"), "rescalings, the query before"
+    )
     for number in range(kills):
         where = f"rescalings, kill {number}"
         wanted = draw.choice([other for other in (1, 2, 3, 5) if other != buckets])
@@ -306,7 +385,7 @@ def rescalings(place: Path, tally: Tally, *, epochs: int, kills: int, seed: int)
         tally.count("rescalings that counted", found == wanted)
         tally.count("rescalings that did not", found == buckets)
         buckets = found or buckets
-    _finish(place, tally, run(place, "--aggregate", "--buckets", str(buckets)), "rescalings", epochs, is_join=False)
+    _finish(place, tally, run(place, "--view", "groups", "--buckets", str(buckets)), "rescalings", epochs, view="groups")
 
 
 def _killed_at_random(place: Path, draw: random.Random, *arguments: str) -> Death:
@@ -319,7 +398,7 @@ def _killed_at_random(place: Path, draw: random.Random, *arguments: str) -> Deat
     return Death(child.returncode, said, (place / "stderr").read_text()[-3000:])
 
 
-def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int, *, is_join: bool = True) -> None:
+def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int, *, view: str = "join") -> None:
     """Count the worker kills of a search, and what its last run found."""
     faults = place / "faults"
     injected = [path.name.split("-")[1:] for path in faults.glob("worker-*")]
@@ -332,8 +411,8 @@ def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int, *,
     tally.count("comparisons with Spark")
     if not death.verdict["equal"]:
         tally.problem(f"{where}: {death.verdict['text']}")
-    done = compare(place, tally, f"{where}, at the end") if is_join else len(committed_epochs(place / "changelog"))
-    if files_read(place, done) != (epochs, epochs):
+    done = compare(place, tally, f"{where}, at the end", view)
+    if set(files_read(place, done, view)) != {epochs}:
         tally.problem(f"{where}: not all of {epochs} files were committed")
 
 
@@ -378,7 +457,7 @@ def short_of(tally: Tally, floors: dict[str, int]) -> list[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Run all searches and print what they counted."""
     parser = argparse.ArgumentParser(prog="python -m faults.spark_faults")
-    parser.add_argument("--long", action="store_true", help="what make soak runs; else one search of each kind")
+    parser.add_argument("--long", action="store_true", help="what make soak runs; else a short search of most kinds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", help="a regular expression for the searches to run")
     parser.add_argument("--keep", type=Path, help="directory to work in, kept afterwards")
@@ -386,17 +465,21 @@ def main(arguments: list[str] | None = None) -> int:
     base = given.keep or Path(tempfile.mkdtemp(prefix="zset_join-spark-faults-"))
     tally, seed = Tally(), given.seed
     moments = [f"{when}@{epoch}" for epoch, when in enumerate(("before-commit", "before-output", "after-output") * 3)]
+    few = moments[:6] if given.long else moments[:3]
     searches = {
         "workers": lambda place: workers(place, tally, epochs=12, killing=(0, 2, 3, 7, 8, 9), seed=seed),
         "commits": lambda place: commits(place, tally, epochs=12, moments=moments if given.long else moments[:3], seed=seed),
         "drivers": lambda place: drivers(place, tally, epochs=120, kills=20 if given.long else 2, seed=seed),
         "executors": lambda place: executors(place, tally, epochs=12, killing=4, seed=seed),
         "views": lambda place: views(place, tally, epochs=12, moments=moments[:3], seed=seed, killing=(0, 3, 8)),
+        "chain": lambda place: views(place, tally, epochs=12, moments=few, seed=seed, killing=(0, 3, 8), view="chain"),
+        "hybrid": lambda place: views(place, tally, epochs=12, moments=few, seed=seed, killing=(0, 3, 8), view="hybrid"),
         "rescalings": lambda place: rescalings(place, tally, epochs=8, kills=8 if given.long else 2, seed=seed),
         "executors-in-epoch-0": lambda place: executors(place, tally, epochs=6, killing=0, seed=seed + 1),
     }
     for name, search in searches.items():
-        if given.only is None or re.fullmatch(given.only, name):
+        is_wanted = given.long or name not in _LONG_ONLY if given.only is None else re.fullmatch(given.only, name)
+        if is_wanted:
             before = tally.seconds
             search(base / name)
             print(f"{name}: {tally.seconds - before:.0f} s; so far {tally}", flush=True)  # noqa: T201 - the report

@@ -1,13 +1,21 @@
 """A join in Spark as a program of its own, made to be killed: driver, workers, executors.
 
-    python -m faults.spark_program PLACE [--master local[2,4]] [--kill-workers E,E] [--kill-executor E] [--kill-driver WHEN@E]
-        [--rescale BUCKETS]
+    python -m faults.spark_program PLACE [--view groups] [--master local[2,4]] [--kill-workers E,E] [--kill-executor E]
+        [--kill-driver WHEN@E] [--rescale BUCKETS]
 
-It reads the files below PLACE/orders and PLACE/customers, one of each per epoch, keeps `orders FULL JOIN customers` as a
-Parquet changelog in PLACE/changelog, and ends when all files are read. Orders are routed, customers are not. With
-`--aggregate` it keeps the join grouped by customer instead, behind a function of Python's that kills its worker once. With
-`--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says JSON
-lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the files.
+It reads the files below PLACE, one per stream and epoch, keeps a view of them as a Parquet changelog in PLACE/changelog, and
+ends when all files are read. Orders are routed, the other streams are not.
+
+| view | is |
+|---|---|
+| `join` | `orders FULL JOIN customers` |
+| `groups` | that join grouped by customer, behind a function of Python's that kills its worker once |
+| `chain` | that join with the same function behind it, joined with regions, grouped by region |
+| `hybrid` | as `groups`, with two rows and groups in memory per stage, and the others on disk |
+
+With `--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says
+JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
+files.
 
 Faults are injected from outside the product: workers and executors die in the part writer that travels to them, the driver
 in the observer of its file operations. Every fault leaves a file in PLACE/faults *before* it strikes; that it struck is
@@ -37,14 +45,19 @@ from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from zset_join.spark import JoinedStream
+    from zset_join.spark import ChangeStream, View
     from zset_join.spark.parts import PartWriter
 
-__all__ = ["KILLED_ATTEMPTS", "main", "note_attempt", "spark_home"]
+__all__ = ["KILLED_ATTEMPTS", "TABLE_KEYS", "VIEWS", "main", "note_attempt", "region_of", "spark_home", "streams_of"]
 
+TABLE_KEYS = {"orders": "order_id", "customers": "customer_id", "regions": "region"}
+"""Stream to the key of its table."""
 KILLED_ATTEMPTS = 2
+VIEWS = ("join", "groups", "chain", "hybrid")
+_HYBRID = {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 8}  # 2 per bucket of both stages
+_REGIONS_OF_CUSTOMERS = 8
 _CLUSTER = "local-cluster"
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A run is over before the JVM's second compiler has paid for itself."""
@@ -115,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--locality", default="auto")
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
-    parser.add_argument("--aggregate", action="store_true", help="keep the groups of the join")
+    parser.add_argument("--view", choices=VIEWS, default="join")
     parser.add_argument("--rescale", type=int, help="the new number of buckets")
     parser.add_argument("--kill-workers", default="", help="epochs, with commas")
     parser.add_argument("--kill-executor", type=int, default=-1, help="an epoch")
@@ -134,13 +147,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(session: SparkSession, given: argparse.Namespace) -> bool:
     place = given.place
-    joined = _grouped(_joined(session, place), place) if given.aggregate else _joined(session, place)
+    view = _view(session, place, given.view)
     writer = (
-        joined.writeStream.option("checkpointLocation", str(place / "checkpoint"))
+        view.writeStream.option("checkpointLocation", str(place / "checkpoint"))
         .option("localStateDir", given.local_state or str(place / "local-state"))
         .option("locality", given.locality)
         .option("buckets", given.buckets)
         .option("snapshotAfterBytes", 20_000)
+        .options(**_HYBRID if given.view == "hybrid" else {})
         .trigger(availableNow=True)
         .toParquet(place / "changelog")
     )
@@ -160,7 +174,7 @@ def _run(session: SparkSession, given: argparse.Namespace) -> bool:
                 _say(entry)
         if stopped:
             break
-    report = query.verify(_final(session, place, "orders", "order_id"), _final(session, place, "customers", "customer_id"))
+    report = query.verify(tables={name: _final(session, place, name) for name in streams_of(given.view)})
     _say({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
     return report.equal
 
@@ -176,41 +190,65 @@ def _rescaled(session: SparkSession, given: argparse.Namespace) -> bool:
     return report.rows > 0
 
 
-def _joined(session: SparkSession, place: Path) -> JoinedStream:
+def _view(session: SparkSession, place: Path, name: str) -> View:
+    from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+
+    joined = _stream(session, place, "orders").join(_stream(session, place, "customers"), on="customer_id", how="full")
+    if name == "join":
+        return joined
+    kept = joined.where(_passes(place)("order_id"))
+    if name != "chain":
+        return kept.groupBy("customer_id").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"), ZF.min("order_id"))
+    placed = kept.select("order_id", "amount", "name", _region().alias("region"))
+    placed = placed.join(_stream(session, place, "regions"), on="region", how="full")
+    return placed.groupBy("region", "title").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"))
+
+
+def _stream(session: SparkSession, place: Path, name: str) -> ChangeStream:
     from zset_join.spark import changes
 
-    streams = {}
-    for name, key in (("orders", "order_id"), ("customers", "customer_id")):
-        schema = session.read.parquet(str(place / name)).schema
-        rows = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / name))
-        streams[name] = changes(
-            rows, name=name, keys=[key], sequence_by="ts", apply_as_deletes="op = 'd'", except_column_list=["op"]
-        )
-    return streams["orders"].join(streams["customers"], on="customer_id", how="full")
+    schema = session.read.parquet(str(place / name)).schema
+    rows = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / name))
+    dropped = ["op"] if name != "regions" else ["op", "ts"]
+    return changes(
+        rows, name=name, keys=[TABLE_KEYS[name]], sequence_by="ts", apply_as_deletes="op = 'd'", except_column_list=dropped
+    )
 
 
-def _grouped(joined: JoinedStream, place: Path) -> JoinedStream:
-    """Group the join behind a condition whose function dies at the first row it is given, once."""
+def streams_of(view: str) -> tuple[str, ...]:
+    """Return the streams of a view, in the order in which Spark notes how far they were read."""
+    return ("orders", "customers", "regions") if view == "chain" else ("orders", "customers")
+
+
+def region_of(customer: int | None) -> int | None:
+    """Return the region of a customer; none without one, and some regions are in no table."""
+    return None if customer is None else customer % _REGIONS_OF_CUSTOMERS
+
+
+def _region() -> Column:
+    """Return `region_of` a row of the join."""
     from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-    from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+    return F.pmod("customer_id", F.lit(_REGIONS_OF_CUSTOMERS)).cast("long")
+
+
+def _passes(place: Path) -> Callable[[str], Column]:
+    """Return a condition on an order whose function dies at the first row it is given, once."""
+    from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
     def passes(order):  # type: ignore[no-untyped-def]  # PySpark would read the hints
         if _is_first(place / "faults" / "expression"):
             os.kill(os.getpid(), signal.SIGKILL)
         return order is None or order % 5 != 0
 
-    kept = joined.where(F.udf(passes, "boolean")("order_id"))
-    return kept.groupBy("customer_id").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"), ZF.min("order_id"))
+    return F.udf(passes, "boolean")
 
 
-def _final(session: SparkSession, place: Path, name: str, key: str) -> DataFrame:
+def _final(session: SparkSession, place: Path, name: str) -> DataFrame:
     """Return the table that all files make, by Spark alone."""
     session.read.parquet(str(place / name)).createOrReplaceTempView(name)
-    return session.sql(
-        f"select * except(newest, op) from (select *, row_number() over (partition by {key} order by ts desc) newest "
-        f"from {name}) where newest = 1 and op <> 'd'"
-    )
+    newest = f"row_number() over (partition by {TABLE_KEYS[name]} order by ts desc) newest"
+    return session.sql(f"select * except(newest, op) from (select *, {newest} from {name}) where newest = 1 and op <> 'd'")
 
 
 def _session(place: Path, master: str) -> SparkSession:
