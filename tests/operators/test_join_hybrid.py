@@ -179,6 +179,23 @@ def test_working_arrays_beyond_8_mb_take_room_from_rows_up_to_half_of_it() -> No
     assert 600_000 < hot[3] <= 1_000_000
 
 
+def test_memory_follows_when_working_arrays_take_room_from_rows() -> None:
+    join = hybrid(max_hot_bytes=20_000_000)
+    nobody = ZSet.empty(CUSTOMERS.schema)
+    for epoch in range(10):
+        join.absorb(Tick(epoch), [many_orders(20_000, first=20_000 * epoch), nobody])
+    state: Any = join._hybrid
+    before = join.resident_bytes() - join.working_bytes()
+
+    state.settle((8 << 20) + 8_000_000)  # which leaves 12 MB for rows
+
+    held = join.resident_bytes() - join.working_bytes()
+    assert 16_000_000 < before < 24_000_000
+    assert held < 12_000_000 * 17 / 16
+    answer = join.answer(Tick(10), [ZSet.empty(ORDERS.schema), ZSet.of({"k": ["customer 7"], "name": ["Ada"]})])
+    assert sum(len(chunk) for chunk in answer) == 200
+
+
 def test_runs_stay_few_when_only_fetching_spills() -> None:
     join = hybrid(max_hot_bytes=1_000_000)
     random = np.random.default_rng(0)

@@ -60,6 +60,8 @@ _LEAST_LONG_BYTES = 1 << 20
 _BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the record
 _FREE_WORKING_BYTES = 8 << 20
 _UNUSED_PART = 32
+_TOLERATED_PART = 16  # of the budget: what the state may take beyond it before rows are moved together
+_DEAD_PART = 16  # of the budget: what moving the rows of a side together must bring at least
 _LEAST_UNUSED_BYTES = 8 << 20
 _NONE = np.empty(0, np.int64)
 
@@ -196,6 +198,7 @@ class HybridState:
             # The epoch is absorbed and may not fail any more: the next one spills first, and raises if it cannot.
             self._unspilled = error
             self._postponed_spills += 1
+        self._tighten()
         self._let_go()
         if budget is not None and any(side.row_count() for side in self._opened):  # memory is short; allocators keep some
             self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES))
@@ -315,6 +318,20 @@ class HybridState:
         self._spill(victims)
         for side in self._opened:
             side.tidy()
+
+    def _tighten(self) -> None:
+        """Compact where the memory of rows that are gone keeps the state above the budget: when working arrays have grown.
+
+        Cost: nothing as long as the budget for rows is what it was; the rows of a side, at most once in an epoch.
+        """
+        limit = self._row_limit
+        if limit is None:
+            return
+        held = sum(side.side.state_bytes() + side.hot.resident_bytes() for side in self._opened)
+        if held > limit + limit // _TOLERATED_PART:
+            for side in self._opened:
+                if side.side.arena.dead_bytes() > limit // _DEAD_PART:
+                    side.side.compact()
 
     def _let_go(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""

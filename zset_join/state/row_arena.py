@@ -90,6 +90,12 @@ class RowArena:
         """Return the bytes of the heap up to its end."""
         return int(self.header[s.H_HEAP_END])
 
+    def dead_bytes(self) -> int:
+        """Return the bytes of records and blocks that wait to be used again."""
+        header = self.header
+        used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
+        return self.record_bytes() - used * self.layout.stride + self.heap_bytes() - int(header[s.H_HEAP_USED])
+
     def is_sparse(self, *, tight: bool = False) -> bool:
         """Say whether the dead outnumber the living, so that compacting pays.
 

@@ -531,7 +531,11 @@ class SideState:
 
     def resident_bytes(self) -> int:
         """Return the bytes of records, heap, tables and scratch."""
-        return self.arena.record_bytes() + self.arena.heap_bytes() + self.table_bytes() + self._arrays.resident_bytes()
+        return self.state_bytes() + self.working_bytes()
+
+    def state_bytes(self) -> int:
+        """Return the bytes of records, heap and tables; those of dead rows are among them."""
+        return self.arena.record_bytes() + self.arena.heap_bytes() + self.table_bytes()
 
     def close(self) -> None:
         """Unmap everything."""
