@@ -14,7 +14,7 @@ from faults.tally import Tally
 SAMPLE = chosen(short=250, long=None)
 BYTES = chosen(short=250, long=15_000)
 SWAPS = chosen(short=150, long=None)
-FILES = chosen(short=220, long=2_000)
+FILES = chosen(short=220, long=1_600)  # the long profile: 482 swaps, and every file missing, empty, longer
 
 pytestmark = pytest.mark.usefixtures("warm")
 

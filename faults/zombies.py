@@ -44,7 +44,8 @@ _TASK_STEPS = 40
 _DRIVER_STEPS = 160
 _ALL_STEPS = 1 << 30
 _TAKEN_FOR_DEAD = 0.7
-_TOLD_TO_A_LATE_DRIVER = frozenset({"OWNER_LOST", "COMMITTED_TWICE", "CHECKPOINT_IN_USE"})
+# EPOCH_GAP: it had not opened the checkpoint yet when the other driver came, committed, and went.
+_TOLD_TO_A_LATE_DRIVER = frozenset({"OWNER_LOST", "COMMITTED_TWICE", "CHECKPOINT_IN_USE", "EPOCH_GAP"})
 
 
 class Actor:

@@ -20,6 +20,9 @@ sides stand at, then taking the marks away. A process that dies between leaves s
 Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 to 8.5 bytes each in mapped files; where it
 has no room in the budget beside the rows, it leaves the process after every epoch (`zset_join.state.cold_side`).
 
+Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is that
+in which they came into memory.
+
 Known limits. What one epoch looks at stays in memory until it is absorbed, long keys excepted. Tombstones stay in memory.
 A disk that is full when an epoch has been absorbed lets memory exceed the budget
 until the next epoch, which spills first and raises if it cannot.
@@ -327,8 +330,7 @@ class HybridState:
         limit = self._row_limit
         if limit is None:
             return
-        held = sum(side.side.state_bytes() + side.hot.resident_bytes() for side in self._opened)
-        if held > limit + limit // _TOLERATED_PART:
+        if self._held_bytes() > limit + limit // _TOLERATED_PART:
             for side in self._opened:
                 if side.side.arena.dead_bytes() > limit // _DEAD_PART:
                     side.side.compact()
@@ -336,10 +338,14 @@ class HybridState:
     def _let_go(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
         limit = self._row_limit
-        self._holds_index = limit is None or self._hot_bytes() + self._index_bytes() <= limit
+        self._holds_index = limit is None or self._held_bytes() + self._index_bytes() <= limit
         if not self._holds_index:
             for side in self._opened:
                 side.let_go()
+
+    def _held_bytes(self) -> int:
+        """Return the bytes that the rows in memory take, those of rows that are gone among them."""
+        return sum(side.side.state_bytes() + side.hot.resident_bytes() for side in self._opened)
 
     def _index_bytes(self) -> int:
         return sum(side.index_bytes() for side in self._opened)
