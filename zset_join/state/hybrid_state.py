@@ -20,8 +20,8 @@ sides stand at, then taking the marks away. A process that dies between leaves s
 Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 to 8.5 bytes each in mapped files; where it
 has no room in the budget beside the rows, it leaves the process after every epoch (`zset_join.state.cold_side`).
 
-Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is that
-in which they came into memory.
+Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is
+that in which they came into memory.
 
 Known limits. What one epoch looks at stays in memory until it is absorbed, long keys excepted. Tombstones stay in memory.
 A disk that is full when an epoch has been absorbed lets memory exceed the budget
