@@ -22,9 +22,9 @@ from faults.histories import History, grouped_history, recorded_history
 from faults.profiles import chosen
 from faults.tally import Tally
 
-KILLS_OF_A_QUERY = chosen(short=16, long=1_000)
+KILLS_OF_A_QUERY = chosen(short=16, long=1_500)
 POINTS_OF_AN_EPOCH = chosen(short=9, long=None)
-ERRORS_OF_A_QUERY = chosen(short=30, long=1_000)
+ERRORS_OF_A_QUERY = chosen(short=30, long=600)  # groups do the least that can fail: 643
 EPOCHS = chosen(short=(3, 6), long=(1, 2, 3, 5, 6, 7))
 COMMON_WORK = {"opening", "fetching", "taking", "putting", "merging", "committing"}
 WORK_OF = {
