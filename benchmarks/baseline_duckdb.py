@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks.workloads import LEFT, RIGHT, Epoch
 from zset_join.relation import Relation
@@ -85,6 +86,10 @@ class DuckdbJoin:
     def count_rows(self, answer: list[pa.Table]) -> int:
         """Count the rows of both terms."""
         return sum(part.num_rows for part in answer)
+
+    def weight(self, answer: list[pa.Table]) -> int:
+        """Sum the weights of the rows of both terms."""
+        return sum(pc.sum(part.column("weight")).as_py() or 0 for part in answer)
 
     def weighted_rows(self, answer: list[pa.Table]) -> Iterator[tuple[tuple[Any, ...], int]]:
         """Yield the rows of both terms."""

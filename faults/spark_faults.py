@@ -51,18 +51,7 @@ from zset_join.checkpoint.reading import stored_buckets
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
 from zset_join.testing.reference import Counts
 
-__all__ = [
-    "FLOORS",
-    "commits",
-    "drivers",
-    "executors",
-    "main",
-    "rescalings",
-    "short_of",
-    "views",
-    "workers",
-    "write_files",
-]
+__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "rescalings", "short_of", "views", "workers", "write_files"]
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS, ORDERS, CUSTOMERS, REGIONS = 40, 30, 12, 6

@@ -112,7 +112,7 @@ def _forgets_what_stands(hybrid: HybridState) -> None:
     fetch = hybrid.fetch
 
     def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
-        hybrid._left, hybrid._standing = ([np.empty(0, np.int64)] * 2 for _ in range(2))
+        hybrid._long_asked, hybrid._standing = ([np.empty(0, np.int64)] * 2 for _ in range(2))
         fetch(prepared)
 
     hybrid.fetch = spoiled  # type: ignore[method-assign]

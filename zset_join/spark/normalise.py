@@ -32,7 +32,17 @@ from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
 
-__all__ = ["JoinInputs", "TaggedJoin", "TaggedStreams", "common_types", "hashed_type", "join_bucket", "key_bucket", "tag"]
+__all__ = [
+    "JoinInputs",
+    "TaggedJoin",
+    "TaggedStreams",
+    "common_key_types",
+    "common_types",
+    "hashed_type",
+    "join_bucket",
+    "key_bucket",
+    "tag",
+]
 
 _MOST_DECIMAL_DIGITS = 38
 
@@ -222,9 +232,14 @@ def _identity(relation: Relation, columns: Mapping[str, Column]) -> list[Column]
 
 def common_types(node: JoinNode) -> list[DataType | str]:
     """Return, per key column, the Spark type both sides are hashed in."""
+    return [hashed_type(kind) for kind in common_key_types(node)]
+
+
+def common_key_types(node: JoinNode) -> list[pa.DataType]:
+    """Return, per key column, the type both sides are compared in."""
     left, right = node.left.relation, node.right.relation
     return [
-        hashed_type(common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b))
+        common_key_type(left.schema.field(a).type, right.schema.field(b).type, left_column=a, right_column=b)
         for a, b in node.key_pairs
     ]
 

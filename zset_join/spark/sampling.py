@@ -33,7 +33,7 @@ from zset_join.key_types import common_key_type
 from zset_join.plan import JoinNode
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.names import column_named
-from zset_join.spark.normalise import hashed_type
+from zset_join.spark.normalise import common_key_types, hashed_type
 from zset_join.spark.stages import AggregateStep, Step, name_after
 from zset_join.spark.streams import ChangeStream
 from zset_join.spark.views import View
@@ -148,7 +148,7 @@ def _keys_of(view: View) -> Iterator[_Key]:
     shown = list(_shown_keys(view.node))
     # Of an inner join either side's columns show the key; otherwise it is the first of them that is not NULL.
     variants = [[[name] for name in names] for names in zip(*shown, strict=True)] if view.node.how == "inner" else [shown]
-    kinds = _key_types(view.node)
+    kinds = common_key_types(view.node)
     own = [tuple(_KeyPart(names=tuple(names), kind=kind) for names, kind in zip(one, kinds, strict=True)) for one in variants]
     yield from _behind(own, view.steps)
     for side, source in enumerate(view.inputs):
@@ -234,15 +234,6 @@ def _is_wider(kind: pa.DataType, column: pa.DataType) -> bool:
         return hashed_type(common_key_type(column, kind, left_column="column", right_column="key")) == hashed_type(kind)
     except KeyTypeError:
         return False
-
-
-def _key_types(node: JoinNode) -> list[pa.DataType]:
-    """Return the types that the key columns of both sides are compared in."""
-    schemas = [side.relation.schema for side in node.sides]
-    return [
-        common_key_type(schemas[0].field(left).type, schemas[1].field(right).type, left_column=left, right_column=right)
-        for left, right in node.key_pairs
-    ]
 
 
 def _named(node: JoinNode) -> dict[tuple[str, str], str]:

@@ -103,7 +103,7 @@ class HybridState:
         self._streams = tuple(streams)
         self.least_long_bytes = [_least_long_bytes(side, budget) for side in sides]
         self.long_codes = [_NONE, _NONE]
-        self._left = [_NONE, _NONE]  # codes of long keys that were asked for since an epoch was absorbed
+        self._long_asked = [_NONE, _NONE]  # codes of long keys that were asked for since an epoch was absorbed
         self._standing = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
         private = None
         if directory is not None:
@@ -191,7 +191,7 @@ class HybridState:
         Args:
             working_bytes: of the working arrays; what they take beyond 8 MB the rows leave free, up to half of the budget.
         """
-        self._left, self._standing = [_NONE, _NONE], [_NONE, _NONE]
+        self._long_asked, self._standing = [_NONE, _NONE], [_NONE, _NONE]
         budget = self._budget.max_hot_bytes
         working_bytes = max(0, working_bytes - _FREE_WORKING_BYTES)
         self._row_limit = None if budget is None else max(budget - working_bytes, budget // 2)
@@ -264,17 +264,17 @@ class HybridState:
         same answer in the same chunks.
         """
         side = self._opened[number]
-        if not self._streams[number] or not (side.row_count() or len(self._left[number])):
+        if not self._streams[number] or not (side.row_count() or len(self._long_asked[number])):
             return codes
         long = side.long_keys(codes, self.least_long_bytes[number])
-        if len(self._left[number]):
-            long = np.union1d(long, codes[np.isin(codes, self._left[number])])
+        if len(self._long_asked[number]):
+            long = np.union1d(long, codes[np.isin(codes, self._long_asked[number])])
         if not len(long):
             return codes
         self.long_codes[number] = long
-        self._left[number] = np.union1d(self._left[number], long)
+        self._long_asked[number] = np.union1d(self._long_asked[number], long)
         if self._asked_by_own[number]:
-            standing = one_of_each(side, long, self._opened, prepared, self._standing[number], self._stamp, self._clock)
+            standing = one_of_each(number, long, self._opened, prepared, self._standing[number], self._stamp, self._clock)
             if standing is not None:
                 numbers = side.take(standing, self._stamp, self._clock)
                 self._standing[number] = np.union1d(self._standing[number], numbers)
@@ -323,9 +323,10 @@ class HybridState:
             side.tidy()
 
     def _tighten(self) -> None:
-        """Compact where the memory of rows that are gone keeps the state above the budget: when working arrays have grown.
+        """Compact where the memory of rows that are gone keeps the state above the budget, as when working arrays have grown.
 
-        Cost: nothing as long as the budget for rows is what it was; the rows of a side, at most once in an epoch.
+        Cost: the rows of a side, at most once in an epoch. With budgets of a few MB, of which tables take more than was
+        reckoned, in most epochs.
         """
         limit = self._row_limit
         if limit is None:

@@ -34,6 +34,7 @@ __all__ = ["LongKeys", "one_of_each"]
 _PAIRS_AT_ONCE = 1 << 16
 _FIRST_BYTES = 1 << 16
 _MOST = (1 << 63) - 1
+_NONE = np.empty(0, np.int64)
 
 Passes = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
 Pairs = tuple[Int64s, Int64s, Int64s]
@@ -123,7 +124,7 @@ def _paired(key: ChangedKey, chosen: Int64s, refs: Int64s) -> tuple[Int64s, Int6
 
 
 def one_of_each(
-    cold: ColdSide,
+    number: int,
     codes: Int64s,
     opened: Sequence[ColdSide],
     prepared: Sequence[PreparedSide | None],
@@ -134,7 +135,7 @@ def one_of_each(
     """Find one row on disk of each join key that some deltas change and that has one of some hashes; None if there are none.
 
     Args:
-        cold: where to look.
+        number: of the side to look in.
         codes: the hashes.
         opened: both sides.
         prepared: their encoded deltas; the rows that they name are in memory.
@@ -145,9 +146,15 @@ def one_of_each(
     Cost: a chunk per key, or all rows of a hash if a changed key with that hash has none.
     """
     found: list[ColdRows] = []
-    kept = _kept(cold, opened, prepared, standing, stamp, clock)
+    cold = opened[number]
+    named = [
+        side.hot.probe(own, stamp, clock) if own is not None and side.side.has_identity else (_NONE, _NONE)
+        for side, own in zip(opened, prepared, strict=True)
+    ]
+    in_memory = cold.hot.unchanged(standing)
+    kept = cold.side.refs_of(in_memory[~np.isin(in_memory, named[number][0])])
     for code in codes.tolist():
-        keys = _changed_keys(code, opened, prepared, stamp, clock)
+        keys = _changed_keys(code, opened, prepared, named)
         missing = [key for key in keys if not equal_keys(key, cold.side, kept).any()]
         if not missing:
             continue
@@ -170,37 +177,27 @@ def one_of_each(
     )
 
 
-def _kept(
-    cold: ColdSide,
+def _changed_keys(
+    code: int,
     opened: Sequence[ColdSide],
     prepared: Sequence[PreparedSide | None],
-    standing: Int64s,
-    stamp: int,
-    clock: float,
-) -> Int64s:
-    """Return the record addresses of those standing rows that are still in memory and that no delta names."""
-    numbers = cold.hot.unchanged(standing)
-    own = prepared[list(opened).index(cold)]
-    if own is not None and cold.side.has_identity and len(numbers):
-        numbers = numbers[~np.isin(numbers, cold.hot.probe(own, stamp, clock)[0])]
-    return cold.side.refs_of(numbers)
-
-
-def _changed_keys(
-    code: int, opened: Sequence[ColdSide], prepared: Sequence[PreparedSide | None], stamp: int, clock: float
+    named: Sequence[tuple[Int64s, Int64s]],
 ) -> list[KeyRow]:
-    """Return a row for each key with a hash that is in a delta, or in a row that a delta names."""
+    """Return a row for each key with a hash that is in a delta, or in a row that a delta names.
+
+    Args:
+        code: the hash.
+        opened: both sides.
+        prepared: their deltas.
+        named: per side numbers and join hashes of the rows that its delta names.
+    """
     keys: list[KeyRow] = []
-    for side, own in zip(opened, prepared, strict=True):
+    for side, own, (numbers, hashes) in zip(opened, prepared, named, strict=True):
         if own is None:
             continue
         state = side.side
         new = np.flatnonzero((own.join_codes[: own.count] == code) & (own.unmatchable[: own.count] == 0))
-        refs = [own.encoded.address + state.layout.stride * new]
-        if state.has_identity:
-            numbers, hashes = side.hot.probe(own, stamp, clock)
-            refs.append(state.refs_of(numbers[hashes == code]))
-        left = np.concatenate(refs)
+        left = np.concatenate([own.encoded.address + state.layout.stride * new, state.refs_of(numbers[hashes == code])])
         for key in keys:
             left = left[~equal_keys(key, state, left)]
         while len(left):
