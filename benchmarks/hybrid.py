@@ -1,19 +1,15 @@
 """What does a join cost whose state is ten times its memory? `python -m benchmarks.hybrid [--scale S] [--epochs N]`.
 
-Orders join customers (3*S orders, S customers, both mutable; the rows of `benchmarks.workloads`), with the mix of the join
-benchmark: 45 % order updates of which half move to another customer, 45 % new orders, 5 % deleted orders, 5 % customer updates.
-Orders and customers are drawn uniformly, or by Zipf's law with exponent 1.1, in an order that has nothing to do with their ids.
-
-Two joins, each in a process of its own, with the same changes: everything in memory, and hybrid with a tenth of the bytes that
-the first one took. Told are changes per CPU second of the process (a
-busy machine disturbs it less than wall time) over the epochs after as many to warm up, as a share of those in memory; rows
-fetched and spilled per change. The rows of all answers must be as many in both. The tables are loaded in epochs as large
-as those that follow.
+Orders join customers (3*S orders, S customers, both mutable), and change as `benchmarks.hybrid_epochs` says, uniformly or by
+Zipf's law. Two joins, each in a process of its own, with the same changes: everything in memory, and hybrid with a tenth of
+the bytes that the first one took. Told are changes per CPU second of the process (a busy machine disturbs it less than wall
+time) over the epochs after as many to warm up, as a share of those in memory; rows fetched and spilled per change. The rows of
+all answers must be as many in both. The tables are loaded in epochs as large as those that follow.
 
 Memory is that of the process beyond what it had when a small join of the same kind had run and gone, and what allocators kept
-was given back, so that code is not in it:
-after an epoch (the most of all epochs), and the peak within one; beside it what the join says it holds, working arrays
-included, and the bytes of an epoch's delta.
+was given back, so that code is not in it; another process draws the epochs, and one delta at a time is here. Told are the most
+after an epoch and the peak within one; beside it what the join says it holds, working arrays included, and the bytes of an
+epoch's delta.
 
 Against DuckDB: the same tables in a file, kept up to date by SQL (`benchmarks.baseline_duckdb`) with 1 GB of memory, whatever
 the budget of the hybrid join is, for epochs of 100 to 100,000 changes. The weights of all answers must have the same sum.
@@ -37,27 +33,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-
 from benchmarks.baseline_duckdb import DuckdbJoin
+from benchmarks.hybrid_epochs import Changes, drawn_apart, first_epochs
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
 from zset_join.operators.join import HashJoin
 from zset_join.state.unused_memory import UnusedMemory
 from zset_join.tick import Tick
-from zset_join.zset import ZSet
 
-__all__ = ["LOADED", "MB", "Changes", "Measured", "Memory", "first_epochs", "main", "warm_up"]
+__all__ = ["LOADED", "MB", "Measured", "Memory", "main", "warm_up"]
 
-SEED = 20260403
-EXPONENT = 1.1
 KEYS = ("zipf", "uniform")
 CHANGES = (10_000, 100_000)
 DUCKDB_CHANGES = (100, 1_000, 10_000, 100_000)
@@ -68,9 +58,6 @@ LOADED = 1_000_000  # first epoch behind those of the load
 _DUCKDB_BYTES = 1 << 30
 _MEMORY = ("delta MB", "state MB", "said MB", "resident MB", "peak MB")
 _MOVED = ("fetched per change", "spilled", "restored")
-
-Ints = npt.NDArray[np.int64]
-Draw = Callable[[int], Ints]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,78 +87,33 @@ class Measured:
     counts: dict[str, int]
 
 
-class Changes:
-    """Draw epochs, the same ones for the same arguments.
-
-    Args:
-        workload: whose tables change.
-        keys: `zipf` or `uniform`.
-        changes: rows per epoch.
-    """
-
-    def __init__(self, workload: OrdersCustomers, keys: str, changes: int) -> None:
-        self._workload = workload
-        self._rng = np.random.default_rng([SEED, changes])
-        self._customers, self._orders = self._drawn(keys, workload.scale), self._drawn(keys, 3 * workload.scale)
-        parts = [batch.column(1).to_numpy() for batch in workload.initial(LEFT)]
-        self._customer_of: Ints = np.concatenate(parts).astype(np.int64)
-        self._changes = changes
-
-    def _drawn(self, keys: str, count: int) -> Draw:
-        if keys == "uniform":
-            return lambda size: self._rng.integers(0, count, size)
-        shares = np.cumsum(np.arange(1, count + 1, dtype=np.float64) ** -EXPONENT)
-        names = np.random.default_rng(SEED).permutation(count)
-        return lambda size: names[np.searchsorted(shares, self._rng.random(size) * shares[-1])]
-
-    def epochs(self, count: int) -> Iterator[list[ZSet]]:
-        """Yield epochs."""
-        updates, few = self._changes * 45 // 100, self._changes * 5 // 100
-        for _ in range(count):
-            updated, deleted = self._orders(updates), self._orders(few)
-            first_new = len(self._customer_of)
-            new = np.arange(first_new, first_new + self._changes - updates - 2 * few)
-            moved = np.where(np.arange(updates) % 2 == 0, self._customers(updates), self._customer_of[updated])
-            self._customer_of = np.concatenate([self._customer_of, self._customers(len(new))])
-            self._customer_of[updated] = moved
-            ids = np.concatenate([updated, new, deleted])
-            weights = np.ones(len(ids), np.int64)
-            weights[-few:] = -1
-            buyers = self._customers(few)
-            yield [
-                ZSet.of(self._rows(LEFT, ids, self._customer_of[ids]), weights),
-                ZSet.of(self._rows(RIGHT, buyers, self._rng.integers(0, 50, few))),
-            ]
-
-    def _rows(self, side: int, ids: Ints, second: Ints) -> pa.RecordBatch:
-        words = pa.array([f"word-{number:03d}" for number in range(1000)])
-        third = pa.array(self._rng.random(len(ids)))
-        columns = [pa.array(ids), pa.array(second), third, words.take(pa.array(self._rng.integers(0, 1000, len(ids))))]
-        return pa.RecordBatch.from_arrays(columns, schema=self._workload.relations[side].schema)
-
-
 def measure(scale: int, keys: str, changes: int, epochs: int, max_hot_bytes: int | None) -> Measured:
     """Run one join in this process."""
     options: dict[str, Any] = {} if max_hot_bytes is None else {"default_hash_join": "hybrid", "max_hot_bytes": max_hot_bytes}
     warm_up(changes, hybrid=max_hot_bytes is not None)
-    workload = OrdersCustomers(scale)
-    drawn = Changes(workload, keys, changes)
+    relations = OrdersCustomers(1).relations
     memory = Memory()
-    join = HashJoin(*workload.relations, **options)
-    load(join, workload, changes)
+    join = HashJoin(*relations, **options)
+    for deltas in drawn_apart(scale, keys, first=changes):
+        join.absorb(Tick(join.absorbed_epoch + 1), deltas)
+        del deltas
     answer_rows, answer_weight, spent, delta_bytes, counts = 0, 0, 0.0, 0, join.statistics()
     memory.forget_peak()
-    for number, deltas in enumerate(drawn.epochs(2 * epochs)):
-        if number == epochs:
+    epoch = LOADED
+    for deltas in drawn_apart(scale, keys, changes=changes, epochs=2 * epochs):
+        if epoch == LOADED + epochs:
             answer_rows, answer_weight, spent, counts = 0, 0, 0.0, join.statistics()
         delta_bytes = max(delta_bytes, sum(delta.rows.nbytes + 8 * len(delta) for delta in deltas))
         started = time.process_time()
-        for chunk in join.answer(Tick(LOADED + number), deltas):
+        for chunk in join.answer(Tick(epoch), deltas):
             answer_rows += len(chunk)
             answer_weight += int(chunk.weights.sum())
-        join.absorb(Tick(LOADED + number), deltas)
+            del chunk
+        join.absorb(Tick(epoch), deltas)
         spent += time.process_time() - started
         memory.note(join.resident_bytes())
+        epoch += 1
+        del deltas  # or two would be there while the next one comes
     after = join.statistics()
     return Measured(
         changes_per_cpu_second=changes * epochs / spent,
@@ -328,16 +270,6 @@ def load(join: HashJoin, workload: OrdersCustomers, changes: int) -> None:
     """Fill a join with the first rows of both tables, in epochs of so many rows before `LOADED`."""
     for epoch, deltas in enumerate(first_epochs(workload, changes)):
         join.absorb(Tick(epoch), deltas)
-
-
-def first_epochs(workload: OrdersCustomers, changes: int) -> Iterator[list[ZSet]]:
-    """Yield the first rows of both tables as the deltas of epochs of so many rows."""
-    for side in (RIGHT, LEFT):
-        nothing = ZSet.empty(workload.relations[1 - side].schema)
-        for rows in workload.initial(side):
-            for begin in range(0, len(rows), changes):
-                part = ZSet.of(rows.slice(begin, changes))
-                yield [part, nothing] if side == LEFT else [nothing, part]
 
 
 def _line(keys: str, changes: int, epochs: int, name: str, found: Measured, whole: Measured) -> str:

@@ -17,6 +17,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -24,7 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.baseline_duckdb import DuckdbJoin
-from benchmarks.hybrid import LOADED, MB, Changes, Memory, first_epochs, warm_up
+from benchmarks.hybrid import LOADED, MB, Memory, warm_up
+from benchmarks.hybrid_epochs import Changes, drawn_apart
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
 from zset_join.operators.join import HashJoin
@@ -34,6 +36,7 @@ from zset_join.zset import ZSet
 __all__ = ["report_large"]
 
 _EPOCH_ROWS = 100_000
+_CHANGES = (10_000, 100_000)
 _ONE_IN = 100
 
 
@@ -47,30 +50,34 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
     """
     yield json.dumps({**describe_machine(), **versions(), "rows": rows, "max_hot_bytes": max_hot_bytes, "epochs": epochs})
     warm_up(_EPOCH_ROWS, hybrid=True)
-    workload = OrdersCustomers(rows // 4)
-    drawn = {changes: list(Changes(workload, "uniform", changes).epochs(epochs)) for changes in (10_000, _EPOCH_ROWS)}
-    memory = Memory()
-    join = HashJoin(*workload.relations, default_hash_join="hybrid", max_hot_bytes=max_hot_bytes)
-    check = _Check(workload)
-    memory.forget_peak()
-    started, wall = time.process_time(), time.perf_counter()
-    for epoch, deltas in enumerate(first_epochs(workload, _EPOCH_ROWS)):
-        _run(join, epoch, deltas, check, memory)
-    yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
-    weights: dict[int, list[int]] = {}
-    speeds: dict[int, float] = {}
-    for changes, deltas_of in drawn.items():
-        memory.most = 0
+    scale, relations = rows // 4, OrdersCustomers(1).relations
+    with tempfile.TemporaryDirectory() as directory:
+        memory = Memory()
+        join = HashJoin(*relations, default_hash_join="hybrid", max_hot_bytes=max_hot_bytes)
+        check = _Check(Path(directory))
         memory.forget_peak()
         started, wall = time.process_time(), time.perf_counter()
-        weights[changes] = [
-            _run(join, LOADED + changes + number, deltas, check, memory) for number, deltas in enumerate(deltas_of)
-        ]
-        speeds[changes] = changes * len(deltas_of) / (time.process_time() - started)
-        yield _told(f"epochs of {changes} changes", changes * len(deltas_of), started, wall, join, memory)
-    yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
-    join.close()
-    yield check.verdict([deltas for deltas_of in drawn.values() for deltas in deltas_of])
+        for deltas in drawn_apart(scale, "uniform", first=_EPOCH_ROWS):
+            _run(join, join.absorbed_epoch + 1, deltas, check, memory)
+            del deltas
+        yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
+        weights: dict[int, list[int]] = {}
+        speeds: dict[int, float] = {}
+        for changes in _CHANGES:
+            memory.most = 0
+            memory.forget_peak()
+            started, wall, weights[changes] = time.process_time(), time.perf_counter(), []
+            for deltas in drawn_apart(scale, "uniform", changes=changes, epochs=epochs):
+                epoch = LOADED + changes + len(weights[changes])
+                weights[changes].append(_run(join, epoch, deltas, check, memory))
+                del deltas
+            speeds[changes] = changes * epochs / (time.process_time() - started)
+            yield _told(f"epochs of {changes} changes", changes * epochs, started, wall, join, memory)
+        yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
+        join.close()
+        workload = OrdersCustomers(scale)
+        drawn = {changes: list(Changes(workload, "uniform", changes).epochs(epochs)) for changes in _CHANGES}
+        yield check.verdict(workload, [deltas for deltas_of in drawn.values() for deltas in deltas_of])
     yield from _duckdb_lines(workload, drawn, weights, speeds, max_hot_bytes)
 
 
@@ -80,6 +87,7 @@ def _run(join: HashJoin, epoch: int, deltas: Sequence[ZSet], check: _Check, memo
     for chunk in join.answer(Tick(epoch), deltas):
         check.note(chunk)
         weight += int(chunk.weights.sum())
+        del chunk
     join.absorb(Tick(epoch), deltas)
     memory.note(join.resident_bytes())
     return weight
@@ -136,43 +144,50 @@ def _told(what: str, changes: int, started: float, wall: float, join: HashJoin, 
 
 
 class _Check:
-    """Add up answers: the weights of all, and every row about one customer in a hundred.
+    """Add up answers: the weights of all, and every row about one customer in a hundred, which go to a file.
 
     Args:
-        workload: whose tables are joined.
+        directory: where the file lies.
     """
 
-    def __init__(self, workload: OrdersCustomers) -> None:
-        self._workload = workload
+    def __init__(self, directory: Path) -> None:
         self._weight = 0
-        self._rows: list[pa.Table] = []
+        self._path = directory / "answered.arrows"
+        self._writer: pa.RecordBatchWriter | None = None
 
     def note(self, chunk: ZSet) -> None:
         """Take one chunk of an answer."""
         self._weight += int(chunk.weights.sum())
         customers = chunk.rows.column("customer_id").to_numpy()
         kept = np.flatnonzero(customers % _ONE_IN == 0)
-        if len(kept):
-            table = pa.Table.from_batches([chunk.rows.take(pa.array(kept))])
-            self._rows.append(table.append_column("weight", pa.array(chunk.weights[kept])))
+        if not len(kept):
+            return
+        columns = [*chunk.rows.take(pa.array(kept)).columns, pa.array(chunk.weights[kept])]
+        rows = pa.RecordBatch.from_arrays(columns, names=[*(f"c{at}" for at in range(len(columns) - 1)), "weight"])
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(self._path, rows.schema)
+        self._writer.write_batch(rows)
 
-    def verdict(self, epochs: Sequence[Sequence[ZSet]]) -> str:
+    def verdict(self, workload: OrdersCustomers, epochs: Sequence[Sequence[ZSet]]) -> str:
         """Compare with DuckDB's join of the tables as these epochs leave them.
 
         Raises:
             ValueError: the answers do not add up to it.
         """
+        if self._writer is None:
+            raise ValueError("no answer holds a sampled row")
+        self._writer.close()
         connection = duckdb.connect(":memory:")
         for side, name in ((LEFT, "orders"), (RIGHT, "customers")):
-            self._fill(connection, side, name, [deltas[side] for deltas in epochs])
+            self._fill(connection, workload, side, name, [deltas[side] for deltas in epochs])
         joined = "orders JOIN customers ON orders.customer_id = customers.id"
         expected: Any = connection.execute(f"SELECT count(*) FROM {joined}").fetchall()[0]
         if expected[0] != self._weight:
             raise ValueError(f"the answers weigh {self._weight}; DuckDB's join has {expected[0]} rows")
-        answered = pa.concat_tables(self._rows)
-        names = [f"c{at}" for at in range(answered.num_columns - 1)]
-        connection.register("answered", answered.rename_columns([*names, "weight"]))
-        columns = ", ".join(names)
+        with pa.ipc.open_stream(self._path) as reader:
+            answered = reader.read_all()
+        connection.register("answered", answered)
+        columns = ", ".join(answered.column_names[:-1])
         sums = f"SELECT {columns}, sum(weight)::BIGINT AS weight FROM answered GROUP BY ALL HAVING sum(weight) <> 0"
         sampled = f"SELECT orders.*, customers.*, 1::BIGINT FROM {joined} WHERE customer_id % {_ONE_IN} = 0"
         differing: Any = connection.execute(
@@ -183,15 +198,18 @@ class _Check:
             raise ValueError(f"{differing[0]} of {rows[0]} sampled rows differ from DuckDB's join")
         return f"equal to DuckDB's join: {expected[0]} rows by weight, {rows[0]} sampled rows one by one"
 
-    def _fill(self, connection: duckdb.DuckDBPyConnection, side: int, name: str, deltas: Sequence[ZSet]) -> None:
+    @staticmethod
+    def _fill(
+        connection: duckdb.DuckDBPyConnection, workload: OrdersCustomers, side: int, name: str, deltas: Sequence[ZSet]
+    ) -> None:
         """Make one table as it is in the end: the first rows that no change names, and the last change of each key."""
-        key = self._workload.relations[side].primary_key[0]
+        key = workload.relations[side].primary_key[0]
         changes = pa.concat_tables(
             pa.Table.from_batches([delta.rows]).append_column("weight", pa.array(delta.weights)) for delta in deltas
         )
         arrivals = pa.array(np.arange(changes.num_rows))
         connection.register("changes", changes.append_column("arrival", arrivals))
-        for number, batch in enumerate(self._workload.initial(side)):
+        for number, batch in enumerate(workload.initial(side)):
             connection.register("batch", pa.Table.from_batches([batch]))
             target = f"CREATE TABLE {name} AS" if number == 0 else f"INSERT INTO {name}"
             connection.execute(f"{target} SELECT * FROM batch WHERE {key} NOT IN (SELECT {key} FROM changes)")

@@ -133,10 +133,15 @@ class Run:
             self._long_codes = np.unique(self.directory[goes_on, k.FIRST_CODE])
         return self._long_codes
 
-    def let_go(self) -> None:
-        """Let the pages of the index leave this process; the host keeps them in memory as long as it likes."""
-        for mapping in self._mappings:
-            mapping.madvise(mmap.MADV_DONTNEED)
+    def let_go(self, pages: int | None = None) -> None:
+        """Let the index of the first pages (default: of all) leave this process; the host keeps it as long as it likes."""
+        if pages is None:
+            pages, rows = len(self.directory), self.rows
+        else:
+            rows = int(self.directory[pages, k.FIRST_ROW]) >> 1
+        for mapping, size in zip(self._mappings, (8 * k.DIRECTORY_WORDS * pages, 2 * rows), strict=True):
+            if size:
+                mapping.madvise(mmap.MADV_DONTNEED, 0, size)
 
     def index_bytes(self) -> int:
         """Return the bytes of directory and prints."""

@@ -83,6 +83,9 @@ class RunStore:
         owner: whose rows they are and what their bytes depend on: query, bucket, layout. Compared when the store is opened.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
+    Attributes:
+        keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
+
     Raises:
         StateError: the directory holds another owner's store, one of another version or boot, or one that was being changed
             when its process died.
@@ -95,6 +98,7 @@ class RunStore:
         self._pages = pages
         self._wide = with_subcodes
         self._stamp = {**_stamp(), "pages": pages.kind, "subcodes": with_subcodes, "owner": dict(owner)}
+        self.keep_index = True
         self._epoch = -1
         self._next_run = 1
         self._set_runs([])
@@ -193,6 +197,13 @@ class RunStore:
             codes: any, in any order.
             subcodes: one per code; only in a store with subcodes.
         """
+        return _joined(list(self.fetch_parts(codes, subcodes)))
+
+    def fetch_parts(self, codes: Int64s, subcodes: Int64s | None = None) -> Iterator[ColdRows]:
+        """Yield what `fetch` returns as it is read, the rows of some MB of pages at a time.
+
+        Rows that were yielded may be removed before the next ones are asked for, and others may be put or restored.
+        """
         if subcodes is not None and not self._wide:
             raise OptionError(
                 f"the cold store in {self._directory} was made without subcodes and was asked for some; make it with "
@@ -200,13 +211,12 @@ class RunStore:
                 code="COLD_SUBCODES",
                 path=str(self._directory),
             )
-        wanted = Wanted(codes, subcodes)
         self._counts["fetches"] += 1
-        return _joined(list(self._find(wanted)))
+        return self._find(Wanted(codes, subcodes))
 
     def _find(self, wanted: Wanted, **options: int) -> Iterator[ColdRows]:
         with self._reading():
-            for rows, pages, read_bytes_count in self._index.find(wanted, **options):
+            for rows, pages, read_bytes_count in self._index.find(wanted, keep_index=self.keep_index, **options):
                 self._counts["pages_read"] += pages
                 self._counts["bytes_read"] += read_bytes_count
                 self._counts["rows_fetched"] += len(rows)
@@ -232,7 +242,7 @@ class RunStore:
     def scan(self, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows, in chunks of about `chunk_bytes`."""
         with self._reading():
-            yield from (rows for rows in self._index.scan(chunk_bytes) if len(rows))
+            yield from (rows for rows in self._index.scan(chunk_bytes, keep_index=self.keep_index) if len(rows))
 
     def bytes_of(self, codes: Int64s) -> Int64s:
         """Return for each code the bytes that would be read for it, 0 when it surely has no row."""
@@ -258,8 +268,19 @@ class RunStore:
         if len(rows) == 0:
             return
         with self._written_run() as writer:
-            writer.append(rows, in_order(rows.codes, rows.subcodes if self._wide else None))
+            writer.append(rows, self.in_order(rows.codes, rows.subcodes))
         self._counts["rows_put"] += len(rows)
+
+    def put_parts(self, parts: Iterable[ColdRows]) -> None:
+        """Add rows, at least one, that come part by part in their order (`in_order`): all of them, or none and an error."""
+        with self._written_run() as writer:
+            for rows in parts:
+                writer.append(rows, np.arange(len(rows), dtype=np.int64))
+        self._counts["rows_put"] += writer.rows
+
+    def in_order(self, codes: Int64s, subcodes: Int64s) -> Int64s:
+        """Return the positions of rows in the order in which they lie here."""
+        return in_order(codes, subcodes if self._wide else None)
 
     @contextmanager
     def _written_run(self) -> Iterator[RunWriter]:
@@ -354,7 +375,7 @@ class RunStore:
         if expected:
             with self._written_run() as writer:
                 chunk_bytes = max(_LEAST_CHUNK, _MERGED_AT_ONCE // len(merged))
-                for rows in _merged_chunks([self._one(run).scan(chunk_bytes) for run in merged]):
+                for rows in _merged_chunks([self._one(run).scan(chunk_bytes, keep_index=False) for run in merged]):
                     writer.append(rows, np.arange(len(rows), dtype=np.int64))
                 if writer.rows != expected:
                     raise self._refused(f"merging its runs found {writer.rows} rows instead of {expected}")

@@ -49,16 +49,20 @@ class Runs:
 
     # ---------------------------------------------------------------- reading
 
-    def find(self, wanted: Wanted, group_bytes: int = _GROUP_BYTES) -> Iterator[tuple[ColdRows, int, int]]:
+    def find(self, wanted: Wanted, *, keep_index: bool, group_bytes: int = _GROUP_BYTES) -> Iterator[tuple[ColdRows, int, int]]:
         """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them.
+
+        Rows that were yielded may be removed before the next are asked for, and others may be put.
 
         Args:
             wanted: what is looked for.
+            keep_index: whether the index stays in memory behind what was found; else it leaves it on the way.
             group_bytes: of pages to hold in memory at once.
         """
         cursor = np.array([0, 0, 0, -1, 0], np.int64)
         most = min(_GROUP_PAGES, max(_LEAST_PAGES, 2 * len(wanted) * len(self._runs)))
         page_runs, pages, first_wanted = (np.empty(most, np.int64) for _ in range(3))
+        first = 0  # run whose index may be in memory
         while len(wanted) and cursor[0] < len(self._runs):
             count = k.find_pages(
                 self._table,
@@ -74,9 +78,15 @@ class Runs:
             )
             if count:
                 yield self._take(page_runs[:count], pages[:count], first_wanted[:count], int(cursor[4]), wanted)
+            if not keep_index:
+                for run in self._runs[first : int(cursor[0])]:
+                    run.let_go()
+                first = int(cursor[0])
+                for run in self._runs[first : first + 1]:
+                    run.let_go(max(0, int(cursor[3])))
 
-    def scan(self, chunk_bytes: int) -> Iterator[ColdRows]:
-        """Yield all living rows, run by run and in the order of each, in chunks of about `chunk_bytes`."""
+    def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[ColdRows]:
+        """Yield all living rows, run by run and in the order of each, in chunks of about `chunk_bytes`; else as `find`."""
         for number, run in enumerate(self._runs):
             ends, first_rows = run.directory[:, k.END], np.append(run.directory[:, k.FIRST_ROW] >> 1, run.rows)
             begin = 0
@@ -87,6 +97,8 @@ class Runs:
                 rows = int(first_rows[end] - first_rows[begin])
                 yield self._take(np.full(len(pages), number), pages, np.zeros(len(pages), np.int64), rows, None)[0]
                 begin = end
+                if not keep_index:
+                    run.let_go(begin if begin < len(ends) else None)
 
     def _take(
         self, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted | None

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_bag, as_codes, as_rows
-from spill.cold_store import ColdStore
+from spill.cold_store import ColdRows, ColdStore, cold_rows
 from spill.file_pages import FileColdStore
 from spill.run_store import RunStore, runs_to_merge
 from zset_join.errors import OptionError, StateError
@@ -214,6 +215,39 @@ def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Pat
 
     assert (before > 0, resident_kilobytes(prints)) == (True, 0)
     assert as_bag(store.scan()) == Counter(rows) - Counter(numbered([5, 49_000]))
+    store.close()
+
+
+def test_an_index_that_is_not_kept_leaves_memory_while_it_is_looked_at(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    codes = np.arange(30_000)
+    for _ in range(3):
+        store.put(cold_rows(codes, pa.repeat(pa.scalar(b"." * 50, pa.large_binary()), len(codes))))
+    prints = sorted((tmp_path / "rows").glob("*.prints"))
+    store.keep_index = False
+
+    mapped = [[resident_kilobytes(path) > 0 for path in prints] for part in store.fetch_parts(codes) if len(part)]
+
+    assert (mapped[0], mapped[-1]) == ([True, False, False], [False, False, True])
+    assert [resident_kilobytes(path) for path in prints] == [0, 0, 0]
+    store.close()
+
+
+def test_rows_that_are_read_may_go_and_come_before_the_next_are_read(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    rows = fill(store, puts=3, rows=30_000)
+    store.keep_index = False
+    found: list[ColdRows] = []
+
+    for part in store.fetch_parts(as_codes(range(90_000))):
+        store.remove(part.places)
+        if found:
+            store.restore(found[-1].codes, found[-1].subcodes, found[-1].places)
+        store.put(cold_rows(-1 - part.codes[:5], part.rows[:5]))
+        found.append(part)
+
+    assert (as_bag(found), len(found) > 2) == (Counter(rows), True)
+    assert store.row_count() == len(rows) - len(found[-1]) + 5 * len(found)
     store.close()
 
 

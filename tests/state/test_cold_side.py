@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spill.cold_store import ColdRows
+from spill.cold_store import ColdRows, cold_rows
 from tests.epochs import Change, delta_of, upsert
 from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
 from zset_join.errors import ResourceError, StateError
@@ -30,6 +31,13 @@ def cold_side(directory: Path, mode: ChangelogMode = "upsert", **options: Any) -
     return cold
 
 
+def whole(parts: Iterator[ColdRows]) -> ColdRows:
+    """Return what is read at once."""
+    found = list(parts)
+    assert len(found) <= 1
+    return found[0] if found else cold_rows([], [])
+
+
 def take(cold: ColdSide, found: ColdRows) -> None:
     cold.take(found, 4, 0.0)
 
@@ -37,7 +45,7 @@ def take(cold: ColdSide, found: ColdRows) -> None:
 def named(cold: ColdSide, *rows: tuple[Any, ...]) -> ColdRows:
     """Find what upserts of these rows would replace."""
     prepared = cold.side.encode(delta_of(cold.side.relation, upsert(*rows)))
-    return cold.find_named(prepared, np.arange(len(rows)))
+    return whole(cold.find_named(prepared, np.arange(len(rows))))
 
 
 def key_code(cold: ColdSide, key: str | None) -> np.ndarray[Any, Any]:
@@ -60,7 +68,7 @@ def test_an_upsert_finds_the_row_of_its_primary_key_under_whatever_join_key(tmp_
 def test_a_join_key_finds_all_its_rows_and_no_other(tmp_path: Path, mode: ChangelogMode) -> None:
     cold = cold_side(tmp_path, mode)
 
-    found = cold.find_keys(np.repeat(key_code(cold, "a"), 2))
+    found = whole(cold.find_keys(np.repeat(key_code(cold, "a"), 2)))
     take(cold, found)
 
     assert (len(found), cold.row_count(), len(anatomy(cold.side).live)) == (2, 2, 2)
@@ -84,7 +92,7 @@ def test_rows_go_to_and_fro_and_are_always_in_one_place(tmp_path: Path) -> None:
     cold = cold_side(tmp_path, hash_bits=2)
     for turn in range(20):
         take(cold, named(cold, (1 + turn % 4, "x", None)))
-        take(cold, cold.find_keys(key_code(cold, "ab"[turn % 2])))
+        take(cold, whole(cold.find_keys(key_code(cold, "ab"[turn % 2]))))
         live = anatomy(cold.side).live
         assert len(live) + cold.row_count() == 4
         cold.spill(np.array(live))
@@ -98,7 +106,7 @@ def test_a_key_that_is_noted_is_not_noted_again(tmp_path: Path) -> None:
     cold = cold_side(tmp_path)
     assert cold._keys is not None
     for _ in range(3):
-        take(cold, cold.find_keys(key_code(cold, "a")))
+        take(cold, whole(cold.find_keys(key_code(cold, "a"))))
         cold.spill(np.array(anatomy(cold.side).live))
 
     assert cold._keys.row_count() == 4
@@ -122,13 +130,15 @@ def test_keys_of_rows_that_moved_are_forgotten_when_they_are_many(tmp_path: Path
     assert most <= 1.5 * 4 + 1024
 
 
-@pytest.mark.parametrize("store", ["_rows", "_keys"])
-def test_a_full_disk_leaves_the_rows_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+@pytest.mark.parametrize(("store", "writing"), [("_rows", "put_parts"), ("_keys", "put")])
+def test_a_full_disk_leaves_the_rows_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, writing: str
+) -> None:
     cold = cold_side(tmp_path)
-    take(cold, cold.find_keys(key_code(cold, "a")))
+    take(cold, whole(cold.find_keys(key_code(cold, "a"))))
     cold.hot.note_written(np.array(anatomy(cold.side).live), 4, 0.0)
     cold.hot.forget_entries()
-    monkeypatch.setattr(getattr(cold, store), "put", _full)
+    monkeypatch.setattr(getattr(cold, store), writing, _full)
 
     with pytest.raises(ResourceError):
         cold.spill(np.array(anatomy(cold.side).live))

@@ -35,6 +35,7 @@ __all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
+_PACKED_BYTES = 2 << 20
 SPARE_ENTRIES = 1024
 """How many outdated entries are no reason to write `keys` anew."""
 _NO_PLACES = np.empty(0, np.int64)
@@ -95,17 +96,17 @@ class ColdSide:
 
     # ---------------------------------------------------------------- finding
 
-    def find_named(self, prepared: PreparedSide, missing: Int64s) -> ColdRows:
-        """Read the cold rows that some rows of a delta name, by position in the delta."""
+    def find_named(self, prepared: PreparedSide, missing: Int64s) -> Iterator[ColdRows]:
+        """Yield the cold rows that some rows of a delta name, by position in the delta; `RunStore.fetch_parts` says how."""
         identities = prepared.identity_codes[missing]
         if self._keys is None:
-            return self._rows.fetch(prepared.join_codes[missing], identities)
+            return self._rows.fetch_parts(prepared.join_codes[missing], identities)
         entries = self._keys.fetch(identities)
-        return self._rows.fetch(_codes_of(entries), entries.codes)
+        return self._rows.fetch_parts(_codes_of(entries), entries.codes)
 
-    def find_keys(self, codes: Int64s) -> ColdRows:
-        """Read the cold rows whose join key has one of these hashes."""
-        return self._rows.fetch(codes)
+    def find_keys(self, codes: Int64s) -> Iterator[ColdRows]:
+        """Yield the cold rows whose join key has one of these hashes."""
+        return self._rows.fetch_parts(codes)
 
     # ---------------------------------------------------------------- moving
 
@@ -141,10 +142,18 @@ class ColdSide:
             left[back] = ~self._rows.restore(codes[back], subcodes[back], places[back])
             self._drop(numbers[~left], subcodes[~left])
         if left.any():
-            self._rows.put(self.hot.pack(numbers[left], codes[left], subcodes[left]))
+            self._rows.put_parts(self._packed(numbers[left], codes[left], subcodes[left]))
             self._drop(numbers[left], subcodes[left])
         self._counts["spilled_rows"] += len(numbers)
         self._counts["restored_rows"] += len(numbers) - int(left.sum())
+
+    def _packed(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> Iterator[ColdRows]:
+        """Yield rows as the store takes them and in its order, some at a time."""
+        order = self._rows.in_order(codes, subcodes)
+        rows = max(1, _PACKED_BYTES // self.hot.bytes_per_row())
+        for begin in range(0, len(order), rows):
+            some = order[begin : begin + rows]
+            yield self.hot.pack(numbers[some], codes[some], subcodes[some])
 
     def _drop(self, numbers: Int64s, subcodes: Int64s) -> None:
         held_bytes = self.side.held_bytes
@@ -183,10 +192,12 @@ class ColdSide:
         if held:
             yield _entries_of(held)
 
-    def let_go(self) -> None:
-        """Let the index of the cold rows leave the memory of this process."""
+    def keep_index(self, keep: bool) -> None:
+        """Say whether the index of the cold rows may stay in the memory of this process; if not, let it leave now and later."""
         for store in self._stores:
-            store.let_go()
+            store.keep_index = keep
+            if not keep:
+                store.let_go()
 
     def commit(self, epoch: int) -> None:
         """Declare the stores whole, at the end of `epoch`."""

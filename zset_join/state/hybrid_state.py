@@ -166,7 +166,10 @@ class HybridState:
                 side.hot.touch_chains(codes, self._stamp, self._clock)
             for number, codes in enumerate(asked):
                 asked[number] = self._leave_long_keys(number, codes, prepared)
-            self._take([side.find_keys(codes) for side, codes in zip(self._opened, asked, strict=True)])
+            self._let_go()
+            for side, codes in zip(self._opened, asked, strict=True):
+                for rows in side.find_keys(codes):
+                    self._take(side, rows)
         self._let_go()
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
@@ -193,8 +196,8 @@ class HybridState:
         """
         self._long_asked, self._standing = [_NONE, _NONE], [_NONE, _NONE]
         budget = self._budget.max_hot_bytes
-        working_bytes = max(0, working_bytes - _FREE_WORKING_BYTES)
-        self._row_limit = None if budget is None else max(budget - working_bytes, budget // 2)
+        beyond_bytes = max(0, working_bytes - _FREE_WORKING_BYTES)
+        self._row_limit = None if budget is None else max(budget - beyond_bytes, budget // 2)
         try:
             self._spill_down()
         except ResourceError as error:
@@ -204,7 +207,8 @@ class HybridState:
         self._tighten()
         self._let_go()
         if budget is not None and any(side.row_count() for side in self._opened):  # memory is short; allocators keep some
-            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES))
+            held = working_bytes + self._held_bytes() + (self._index_bytes() if self._holds_index else 0)
+            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES), held)
 
     def commit(self, epoch: int) -> None:
         """Declare the cold rows whole at an epoch; the caller takes the marks off the sides afterwards."""
@@ -242,20 +246,21 @@ class HybridState:
 
     def _fetch_named(self, prepared: Sequence[PreparedSide | None]) -> list[Int64s]:
         """Bring in the rows that the deltas name; return per side the hashes of the join keys that change there."""
-        changed: list[Int64s] = []
-        found: list[ColdRows | None] = []
-        for side, own in zip(self._opened, prepared, strict=True):
-            codes, named = _NONE, None
+        changed: list[list[Int64s]] = [[_NONE], [_NONE]]
+        missing = [_NONE, _NONE]
+        for number, (side, own) in enumerate(zip(self._opened, prepared, strict=True)):
             if own is not None:
-                codes = own.join_codes[: own.count][own.unmatchable[: own.count] == 0]
+                changed[number].append(own.join_codes[: own.count][own.unmatchable[: own.count] == 0])
                 if side.side.has_identity:
                     numbers, hashes = side.hot.probe(own, self._stamp, self._clock)
-                    named = side.find_named(own, np.flatnonzero(numbers == 0))
-                    codes = np.concatenate([codes, hashes[hashes >= 0], matchable_codes(named)])
-            changed.append(codes)
-            found.append(named)
-        self._take(found)
-        return changed
+                    missing[number] = np.flatnonzero(numbers == 0)
+                    changed[number].append(hashes[hashes >= 0])
+        for number, (side, own) in enumerate(zip(self._opened, prepared, strict=True)):
+            if own is not None and len(missing[number]):
+                for rows in side.find_named(own, missing[number]):
+                    changed[number].append(matchable_codes(rows))
+                    self._take(side, rows)
+        return [np.concatenate(codes) for codes in changed]
 
     def _leave_long_keys(self, number: int, codes: Int64s, prepared: Sequence[PreparedSide | None]) -> Int64s:
         """Return those of some hashes whose rows are to be brought in whole; of the others, one where degrees are read.
@@ -280,19 +285,11 @@ class HybridState:
                 self._standing[number] = np.union1d(self._standing[number], numbers)
         return codes[~np.isin(codes, long)]
 
-    def _take(self, found: Sequence[ColdRows | None]) -> None:
+    def _take(self, side: ColdSide, found: ColdRows) -> None:
         """Move rows that were found into memory, where there is no room in the place of others."""
-        rows = sum(len(one) for one in found if one is not None)
-        if rows:
-            size = sum(
-                one.row_bytes + len(one) * side.hot.bytes_per_row()
-                for side, one in zip(self._opened, found, strict=True)
-                if one is not None
-            )
-            self._spill(self._victims(rows, size, needed_since=self._stamp))
-        for side, one in zip(self._opened, found, strict=True):
-            if one is not None:
-                side.take(one, self._stamp, self._clock)
+        size = found.row_bytes + len(found) * side.hot.bytes_per_row()
+        self._spill(self._victims(len(found), size, needed_since=self._stamp))
+        side.take(found, self._stamp, self._clock)
 
     # ---------------------------------------------------------------- the budget
 
@@ -340,9 +337,8 @@ class HybridState:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
         limit = self._row_limit
         self._holds_index = limit is None or self._held_bytes() + self._index_bytes() <= limit
-        if not self._holds_index:
-            for side in self._opened:
-                side.let_go()
+        for side in self._opened:
+            side.keep_index(self._holds_index)
 
     def _held_bytes(self) -> int:
         """Return the bytes that the rows in memory take, those of rows that are gone among them."""
@@ -360,6 +356,7 @@ class HybridState:
                 side.spill(positions[begin:end] + 1)
                 self._advance_clock(int(sizes[positions[begin:end]].sum(dtype=np.int64)), end - begin)
                 begin = end
+                side.keep_index(self._holds_index)
 
     def _advance_clock(self, size: int, rows: int) -> None:
         max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes

@@ -29,22 +29,26 @@ def resident_bytes() -> int:
 
 
 class UnusedMemory:
-    """Watch the resident size of this process between two epochs."""
+    """Watch how much the resident size of this process exceeds what is known to be held, between two epochs."""
 
     def __init__(self) -> None:
         self._least = 0
 
-    def give_back(self, most_bytes: int) -> bool:
-        """Give unused memory back if the process has grown by more than `most_bytes` since it was least; say whether.
+    def give_back(self, most_bytes: int, held_bytes: int = 0) -> bool:
+        """Give unused memory back if what nobody holds has grown by more than `most_bytes` since it was least; say whether.
 
         It may have grown for another reason: then this is in vain, once for each such growth.
+
+        Args:
+            most_bytes: that allocators may keep.
+            held_bytes: what the caller is known to hold now.
         """
-        found = resident_bytes()
+        found = resident_bytes() - held_bytes
         if found <= self._least + most_bytes:
             self._least = min(self._least, found)
             return False
         pa.default_memory_pool().release_unused()
         if _trim is not None:
             _trim(0)
-        self._least = resident_bytes()
+        self._least = resident_bytes() - held_bytes
         return True
