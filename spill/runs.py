@@ -26,6 +26,7 @@ __all__ = ["Runs"]
 
 _GROUP_BYTES = 2 << 20
 _GROUP_PAGES = 1 << 13
+_USUAL_PAGE_BYTES = 1 << 10
 _LEAST_PAGES = 1 << 8  # a single code may have many
 
 
@@ -88,17 +89,18 @@ class Runs:
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[ColdRows]:
         """Yield all living rows, run by run and in the order of each, in chunks of about `chunk_bytes`; else as `find`."""
         for number, run in enumerate(self._runs):
-            ends, first_rows = run.directory[:, k.END], np.append(run.directory[:, k.FIRST_ROW] >> 1, run.rows)
-            begin = 0
-            while begin < len(ends):
-                limit = chunk_bytes + (int(ends[begin - 1]) if begin else 0)
-                end = max(begin + 1, int(np.searchsorted(ends, limit, "right")))
+            begin, written, chunk_pages = 0, run.directory, 1 + chunk_bytes // _USUAL_PAGE_BYTES
+            while begin < len(written):
+                limit = chunk_bytes + (int(written[begin - 1, k.END]) if begin else 0)
+                ends = written[begin : begin + chunk_pages, k.END]
+                end = begin + max(1, int(np.searchsorted(ends, limit, "right")))
                 pages = np.arange(begin, end, dtype=np.int64)
-                rows = int(first_rows[end] - first_rows[begin])
+                next_row = int(written[end, k.FIRST_ROW]) >> 1 if end < len(written) else run.rows
+                rows = next_row - (int(written[begin, k.FIRST_ROW]) >> 1)
                 yield self._take(np.full(len(pages), number), pages, np.zeros(len(pages), np.int64), rows, None)[0]
                 begin = end
                 if not keep_index:
-                    run.let_go(begin if begin < len(ends) else None)
+                    run.let_go(begin if begin < len(written) else None)
 
     def _take(
         self, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted | None

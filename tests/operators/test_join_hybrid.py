@@ -164,18 +164,18 @@ def test_memory_holds_no_more_than_the_budget_and_the_working_arrays() -> None:
     assert join.resident_bytes() - join.working_bytes() < 1.6 * 2_000_000
 
 
-def test_working_arrays_beyond_8_mb_take_room_from_rows_up_to_half_of_it() -> None:
+def test_working_arrays_take_room_from_rows_up_to_half_of_it() -> None:
     join = hybrid(max_hot_bytes=2_000_000)
     join.absorb(Tick(0), [many_orders(20_000), ZSet.empty(CUSTOMERS.schema)])
     state: Any = join._hybrid
     hot = []
 
-    for working_bytes in (0, 8 << 20, (8 << 20) + 800_000, 1 << 30):
+    for working_bytes in (0, 12 << 20, (16 << 20) + 800_000, 1 << 30):
         state.settle(working_bytes)
         hot.append(join.statistics()["hot_bytes"])
 
     assert 1_200_000 < hot[0] == hot[1]
-    assert hot[2] <= 1_200_000
+    assert 600_000 < hot[2] < 1_000_000
     assert 600_000 < hot[3] <= 1_000_000
 
 
@@ -187,13 +187,43 @@ def test_memory_follows_when_working_arrays_take_room_from_rows() -> None:
     state: Any = join._hybrid
     before = join.resident_bytes() - join.working_bytes()
 
-    state.settle((8 << 20) + 8_000_000)  # which leaves 12 MB for rows
+    state.settle((16 << 20) - 20_000_000 // 6 + 8_000_000)  # which leaves 12 MB for rows
 
     held = join.resident_bytes() - join.working_bytes()
     assert 16_000_000 < before < 24_000_000
     assert held < 12_000_000 * 17 / 16
     answer = join.answer(Tick(10), [ZSet.empty(ORDERS.schema), ZSet.of({"k": ["customer 7"], "name": ["Ada"]})])
     assert sum(len(chunk) for chunk in answer) == 200
+
+
+def test_a_larger_epoch_finds_room_before_it_is_looked_up() -> None:
+    join = hybrid(max_hot_bytes=40_000_000)
+    nobody = ZSet.empty(CUSTOMERS.schema)
+    for epoch in range(20):
+        join.absorb(Tick(epoch), [many_orders(10_000, first=10_000 * epoch), nobody])
+    before = join.statistics()["hot_bytes"]
+
+    answer = join.answer(Tick(20), [many_orders(100_000, first=200_000), nobody])
+
+    assert sum(len(chunk) for chunk in answer) == 0
+    assert before > 28_000_000
+    assert join.statistics()["hot_bytes"] <= 20_000_000
+    assert join.resident_bytes() - join.working_bytes() < 20_000_000 * 17 / 16
+
+
+def test_tables_do_not_double_where_there_is_no_room() -> None:
+    join = hybrid(max_hot_bytes=99_000_000)  # of which the rows have 84 MB, and take them when both tables are about to double
+    nobody = ZSet.empty(CUSTOMERS.schema)
+    most = 0
+    for epoch in range(75):
+        ids = np.arange(10_000 * epoch, 10_000 * (epoch + 1))
+        join.absorb(
+            Tick(epoch), [ZSet.of({"id": ids, "k": [f"c{number}" for number in ids], "text": ["short"] * 10_000}), nobody]
+        )
+        most = max(most, join.resident_bytes() - join.working_bytes())
+
+    assert join.statistics()["left_cold_rows"] > 0
+    assert most < 84_000_000
 
 
 def test_runs_stay_few_when_only_fetching_spills() -> None:

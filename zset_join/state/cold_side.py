@@ -101,8 +101,10 @@ class ColdSide:
         identities = prepared.identity_codes[missing]
         if self._keys is None:
             return self._rows.fetch_parts(prepared.join_codes[missing], identities)
-        entries = self._keys.fetch(identities)
-        return self._rows.fetch_parts(_codes_of(entries), entries.codes)
+        pairs = [(_codes_of(entries), entries.codes) for entries in self._keys.fetch_parts(identities)]
+        if not pairs:
+            return iter(())
+        return self._rows.fetch_parts(*map(np.concatenate, zip(*pairs, strict=True)))
 
     def find_keys(self, codes: Int64s) -> Iterator[ColdRows]:
         """Yield the cold rows whose join key has one of these hashes."""

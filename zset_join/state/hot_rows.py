@@ -106,6 +106,12 @@ class HotRows:
         """Return the bytes of a row without its blocks."""
         return self._side.layout.stride + self._bytes_beside
 
+    def unreckoned_bytes(self, more: int) -> int:
+        """Return what tables and the arrays beside the records take with `more` rows, beyond what `row_bytes` says of them."""
+        header = self._side.header
+        rows = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
+        return self._side.table_bytes(more) + self.resident_bytes() - rows * self._bytes_beside
+
     # ---------------------------------------------------------------- what an epoch needs
 
     def probe(self, prepared: PreparedSide, stamp: int, clock: float) -> tuple[Int64s, Int64s]:

@@ -50,6 +50,7 @@ from zset_join.kernels import side as s
 from zset_join.kernels.moves import piece_end
 from zset_join.state.cold_side import ColdSide, matchable_codes
 from zset_join.state.long_keys import one_of_each
+from zset_join.state.row_limit import RowLimit
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
 from zset_join.state.unused_memory import UnusedMemory
@@ -58,10 +59,11 @@ from zset_join.zset import ZSet
 __all__ = ["HybridState"]
 
 _SLACK = 0.3  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
-_PIECE_BYTES = 16 << 20
+_PIECE_PART = 24  # of the budget is spilled at once, within these bounds
+_LEAST_PIECE_BYTES = 4 << 20
+_MOST_PIECE_BYTES = 16 << 20
 _LEAST_LONG_BYTES = 1 << 20
 _BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the record
-_FREE_WORKING_BYTES = 8 << 20
 _UNUSED_PART = 32
 _TOLERATED_PART = 16  # of the budget: what the state may take beyond it before rows are moved together
 _DEAD_PART = 16  # of the budget: what moving the rows of a side together must bring at least
@@ -121,7 +123,10 @@ class HybridState:
         self._unspilled: ResourceError | None = None
         self._postponed_spills = 0
         self._holds_index = True
-        self._row_limit = budget.max_hot_bytes
+        self._limit = RowLimit(budget.max_hot_bytes)
+        self._is_settled = True
+        self._delta_rows = 0
+        self._working_bytes = 0
         self._unused = UnusedMemory()
         if self._is_mapped and any(side.epochs != {side.side.absorbed_epoch} for side in self._opened):
             found = [sorted(side.epochs) for side in self._opened]
@@ -147,10 +152,7 @@ class HybridState:
         """
         self._begin(prepared)
         self.long_codes = [_NONE, _NONE]
-        if self._unspilled is not None:
-            with self._moving():
-                self._spill_down()
-                self._unspilled = None
+        self._make_room(sum(own.count for own in prepared if own is not None))
         self._is_looking = self._is_worth_looking()
         if not self._is_looking:
             return
@@ -171,6 +173,27 @@ class HybridState:
                 for rows in side.find_keys(codes):
                     self._take(side, rows)
         self._let_go()
+        self._give_back()
+
+    def _make_room(self, delta_rows: int) -> None:
+        """Spill what the last epoch could not, and what has no room beside what an epoch of so many rows will need."""
+        self._delta_rows = delta_rows
+        is_first, self._is_settled = self._is_settled, False
+        if is_first:  # whoever asks again finds the rows where they were
+            self._foresee()
+            self._let_go()
+        limit = self._limit.rows
+        if self._unspilled is not None or (is_first and limit is not None and self._hot_bytes() > limit):
+            with self._moving():
+                self._spill_down()
+                self._unspilled = None
+                if is_first:
+                    self._tighten()
+
+    def _foresee(self) -> None:
+        """Set the limits for an epoch like the one that is fetched or was absorbed."""
+        unreckoned = sum(side.hot.unreckoned_bytes(self._delta_rows) for side in self._opened)
+        self._limit.foresee(delta_rows=self._delta_rows, working_bytes=self._working_bytes, unreckoned_bytes=unreckoned)
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
         """Note which rows an epoch has written, when it has been absorbed.
@@ -192,12 +215,13 @@ class HybridState:
         """Spill down to the budget, when the epoch has been absorbed and what it wrote is noted.
 
         Args:
-            working_bytes: of the working arrays; what they take beyond 8 MB the rows leave free, up to half of the budget.
+            working_bytes: of the working arrays; the rows leave them room (`zset_join.state.row_limit`).
         """
         self._long_asked, self._standing = [_NONE, _NONE], [_NONE, _NONE]
-        budget = self._budget.max_hot_bytes
-        beyond_bytes = max(0, working_bytes - _FREE_WORKING_BYTES)
-        self._row_limit = None if budget is None else max(budget - beyond_bytes, budget // 2)
+        self._is_settled = True
+        self._working_bytes = working_bytes
+        self._foresee()
+        self._give_back()
         try:
             self._spill_down()
         except ResourceError as error:
@@ -206,9 +230,7 @@ class HybridState:
             self._postponed_spills += 1
         self._tighten()
         self._let_go()
-        if budget is not None and any(side.row_count() for side in self._opened):  # memory is short; allocators keep some
-            held = working_bytes + self._held_bytes() + (self._index_bytes() if self._holds_index else 0)
-            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES), held)
+        self._give_back()
 
     def commit(self, epoch: int) -> None:
         """Declare the cold rows whole at an epoch; the caller takes the marks off the sides afterwards."""
@@ -239,7 +261,7 @@ class HybridState:
         """Say whether there are cold rows, or soon will be, so that it matters who is busy."""
         if any(side.row_count() for side in self._opened):
             return True
-        max_rows, max_bytes = self._budget.max_hot_keys, self._row_limit
+        max_rows, max_bytes = self._budget.max_hot_keys, self._limit.rows
         return (max_rows is not None and 2 * self._hot_rows() > max_rows) or (
             max_bytes is not None and 2 * self._hot_bytes() > max_bytes
         )
@@ -304,7 +326,7 @@ class HybridState:
 
         Beside them the bytes of all records of the side.
         """
-        max_rows, max_bytes = self._budget.max_hot_keys, self._row_limit
+        max_rows, max_bytes = self._budget.max_hot_keys, self._limit.rows
         rows, size = self._hot_rows() + rows, self._hot_bytes() + size
         if (max_rows is None or rows <= max_rows) and (max_bytes is None or size <= max_bytes):
             return []
@@ -316,6 +338,8 @@ class HybridState:
     def _spill_down(self) -> None:
         victims = self._victims(0, 0, needed_since=None)
         self._spill(victims)
+        if victims:
+            self._give_back()
         for side in self._opened:
             side.tidy()
 
@@ -325,7 +349,7 @@ class HybridState:
         Cost: the rows of a side, at most once in an epoch. With budgets of a few MB, of which tables take more than was
         reckoned, in most epochs.
         """
-        limit = self._row_limit
+        limit = self._limit.held
         if limit is None:
             return
         if self._held_bytes() > limit + limit // _TOLERATED_PART:
@@ -335,10 +359,17 @@ class HybridState:
 
     def _let_go(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
-        limit = self._row_limit
+        limit = self._limit.held
         self._holds_index = limit is None or self._held_bytes() + self._index_bytes() <= limit
         for side in self._opened:
             side.keep_index(self._holds_index)
+
+    def _give_back(self) -> None:
+        """Give back what allocators keep of the memory that an epoch took and freed, where memory is short."""
+        budget = self._budget.max_hot_bytes
+        if budget is not None and any(side.row_count() for side in self._opened):
+            held = self._working_bytes + self._held_bytes() + (self._index_bytes() if self._holds_index else 0)
+            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES), held)
 
     def _held_bytes(self) -> int:
         """Return the bytes that the rows in memory take, those of rows that are gone among them."""
@@ -349,10 +380,13 @@ class HybridState:
 
     def _spill(self, victims: Sequence[tuple[Int64s, npt.NDArray[np.int32]]]) -> None:
         """Move rows out of memory, piece by piece."""
+        budget = self._budget.max_hot_bytes
+        part = _MOST_PIECE_BYTES if budget is None else budget // _PIECE_PART
+        piece_bytes = min(max(part, _LEAST_PIECE_BYTES), _MOST_PIECE_BYTES)
         for side, (positions, sizes) in zip(self._opened, victims, strict=False):
             begin = 0
             while begin < len(positions):
-                end = int(piece_end(positions, sizes, begin, _PIECE_BYTES))
+                end = int(piece_end(positions, sizes, begin, piece_bytes))
                 side.spill(positions[begin:end] + 1)
                 self._advance_clock(int(sizes[positions[begin:end]].sum(dtype=np.int64)), end - begin)
                 begin = end

@@ -525,9 +525,10 @@ class SideState:
         self.arena.close(remove=self.directory is not None)
         self._open(self.directory)
 
-    def table_bytes(self) -> int:
-        """Return the bytes of both tables."""
-        return self.arrangement.table.table_bytes() + (self.primary_keys.table.table_bytes() if self.has_identity else 0)
+    def table_bytes(self, keys: int = 0) -> int:
+        """Return the bytes of both tables, as they are or as they will be with so many more keys."""
+        identities = self.primary_keys.table.table_bytes(keys) if self.has_identity else 0
+        return self.arrangement.table.table_bytes(keys) + identities
 
     def resident_bytes(self) -> int:
         """Return the bytes of records, heap, tables and scratch."""

@@ -100,9 +100,9 @@ class SlotTable:
         self._slots = resized
         self._header[self._bits_word] = bits
 
-    def table_bytes(self) -> int:
-        """Return the bytes of all slots."""
-        return 8 << self.bits
+    def table_bytes(self, keys: int = 0) -> int:
+        """Return the bytes of all slots, as they are or as they will be with so many more keys."""
+        return 8 << max(self.bits, _bits_for(self.count + keys))
 
     def is_current(self) -> bool:
         """Say whether the mapped file is still the table; a grown one has a file of its own."""

@@ -1,0 +1,46 @@
+"""What the rows of a hybrid join may take: what an epoch needs beside them is theirs no more, and they keep half."""
+
+from __future__ import annotations
+
+import pytest
+
+from zset_join.state.row_limit import RowLimit
+
+MB = 1 << 20
+
+
+def limits(
+    budget_bytes: int | None, delta_rows: int, working_bytes: int, unreckoned_bytes: int = 0
+) -> tuple[int | None, int | None]:
+    limit = RowLimit(budget_bytes)
+    limit.foresee(delta_rows=delta_rows, working_bytes=working_bytes, unreckoned_bytes=unreckoned_bytes)
+    return limit.rows, limit.held
+
+
+def test_working_arrays_and_what_an_epoch_takes_and_frees_have_their_room() -> None:
+    assert limits(200 * MB, 0, 50 * MB) == (140 * MB, 140 * MB)
+
+
+def test_a_large_delta_is_foreseen_before_its_working_arrays_are_there() -> None:
+    assert limits(200 * MB, 100_000, 0) == limits(200 * MB, 100_000, 400 * 100_000)
+
+
+def test_rows_keep_half_of_the_budget_whatever_an_epoch_needs() -> None:
+    assert limits(200 * MB, 10_000_000, 0) == (100 * MB, 100 * MB)
+
+
+def test_what_is_not_reckoned_comes_off_what_is_reckoned_and_not_off_what_is_held() -> None:
+    assert limits(200 * MB, 0, 0, 30 * MB) == (160 * MB, 190 * MB)
+
+
+@pytest.mark.parametrize("budget_bytes", [0, 1000, 9 * MB])
+def test_small_budgets_are_all_for_rows_while_epochs_are_small(budget_bytes: int) -> None:
+    assert limits(budget_bytes, 10_000, 7 * MB, 2 * MB) == (budget_bytes, budget_bytes)
+
+
+def test_less_than_no_room_is_none() -> None:
+    assert limits(200 * MB, 0, 0, 300 * MB) == (0, 190 * MB)
+
+
+def test_no_budget_is_no_limit() -> None:
+    assert limits(None, 10, 10) == (None, None)

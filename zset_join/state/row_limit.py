@@ -1,0 +1,59 @@
+"""How much of a budget in bytes the rows in memory may take, beside the working arrays and what an epoch takes and frees.
+
+The law: with budgets of 100 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
+tenth, at any moment; unless one epoch needs more than half of the budget beside the rows, or looks at more rows than fit.
+
+What an epoch needs is foreseen from the rows of its delta. Small budgets are spared: each of the three items counts only beyond
+16 MB (less as the budget grows, nothing from 96 MB on), since the rows would have no room at all.
+
+Remembers two numbers.
+"""
+
+from __future__ import annotations
+
+__all__ = ["RowLimit"]
+
+_SPARED_BYTES = 16 << 20
+_SPARED_PART = 6
+_TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
+_TEMPORARY_BYTES_PER_ROW = 80
+_WORKING_BYTES_PER_ROW = 400
+
+
+class RowLimit:
+    """Say how many bytes the rows in memory may take.
+
+    Args:
+        budget_bytes: of everything; None is no limit.
+
+    Attributes:
+        rows: the limit of what rows are reckoned to take (`HotRows.row_bytes`).
+        held: the limit of what is held for them: records, blocks and tables, also those that wait to be used again.
+
+    >>> limit = RowLimit(120 << 20)
+    >>> limit.foresee(delta_rows=100_000, working_bytes=0, unreckoned_bytes=0)
+    >>> limit.rows >> 20
+    64
+    """
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        self._budget_bytes = budget_bytes
+        self.rows = self.held = budget_bytes
+
+    def foresee(self, *, delta_rows: int, working_bytes: int, unreckoned_bytes: int) -> None:
+        """Set the limits for an epoch.
+
+        Args:
+            delta_rows: of both sides.
+            working_bytes: of the working arrays, as they are.
+            unreckoned_bytes: what tables and arrays beside the rows take, or are about to take, beyond what is reckoned.
+        """
+        budget = self._budget_bytes
+        if budget is None:
+            return
+        spared = max(0, _SPARED_BYTES - budget // _SPARED_PART)
+        working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
+        temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows
+        beside = max(0, working - spared) + max(0, temporary - spared)
+        self.held = max(budget - beside, budget // 2)
+        self.rows = max(0, self.held - max(0, unreckoned_bytes - spared))
