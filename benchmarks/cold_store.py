@@ -343,17 +343,17 @@ def _bloom_bits(codes: npt.NDArray[np.int64], bits: int) -> tuple[npt.NDArray[np
 def _print_lines(ordered: Any, absent: Any, present: Any) -> Iterator[Line]:
     """Look codes up in the directory and the prints of a run, without reading pages."""
     count = len(ordered)
-    order, zeros = np.arange(count), np.zeros(count, np.int64)
-    offsets = np.arange(count + 1) * 56
+    zeros, lengths = np.zeros(count, np.int64), np.full(count, 56)
     page_rows = np.empty(count + 1, np.int64)
-    pages = int(write_kernels.cut_pages(ordered, offsets, order, 20, page_rows))
+    pages = int(write_kernels.cut_pages(ordered, lengths, 20, page_rows))
     page_rows = page_rows[: pages + 1]
     directory = np.empty((pages, run_kernels.DIRECTORY_WORDS), np.int64)
     ends = np.cumsum(np.diff(page_rows) * 76 + 8)
-    write_kernels.index_pages(ordered, zeros, order, page_rows, ends, 0, 0, False, 0, directory)
+    write_kernels.index_pages(ordered, zeros, page_rows, ends, 0, 0, False, 0, directory)
     prints = np.empty(count, np.uint16)
-    run_kernels.make_prints(ordered, zeros, order, True, prints)
-    runs = np.array([[1, directory.ctypes.data, pages, prints.ctypes.data, count]], np.int64)
+    run_kernels.make_prints(ordered, zeros, True, prints)
+    removed = np.zeros((count + 7) // 8, np.uint8)
+    runs = np.array([[1, directory.ctypes.data, pages, prints.ctypes.data, count, removed.ctypes.data]], np.int64)
     listed = [np.empty(1 << 17, np.int64) for _ in range(3)]
 
     def find(wanted: npt.NDArray[np.int64]) -> int:

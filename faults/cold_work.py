@@ -15,6 +15,7 @@ from unittest import mock
 
 from faults import watching
 from spill.run_store import RunStore
+from spill.runs import Runs
 from zset_join.state import cold_side
 from zset_join.state.row_arena import RowArena
 
@@ -23,9 +24,10 @@ __all__ = ["WHILE", "by_work", "named_work"]
 WHILE = " while "
 _CALLS: tuple[tuple[type[Any], str, str], ...] = (
     (RunStore, "__init__", "opening"),
-    (RunStore, "fetch", "fetching"),
+    (Runs, "_read", "fetching"),
     (RunStore, "begin_change", "taking"),
     (RunStore, "put", "putting"),
+    (RunStore, "put_parts", "putting"),
     (RunStore, "restore", "restoring"),
     (RunStore, "tidy", "merging"),
     (RunStore, "replace", "rewriting entries"),

@@ -93,7 +93,7 @@ class ColdStoreHistory(RuleBasedStateMachine):
     @rule(position=st.integers(0, 100))
     def restore_or_put(self, position: int) -> None:
         taken = self.taken.pop(position % len(self.taken))
-        restored = self.store.restore(taken.codes, taken.subcodes, taken.places)
+        restored = self.store.restore(taken.places)
         listed = list(zip(taken.codes.tolist(), taken.subcodes.tolist(), taken.rows.to_pylist(), strict=True))
         self.store.put(as_rows(row for row, back in zip(listed, restored.tolist(), strict=True) if not back))
         self.rows.update(listed)

@@ -172,12 +172,10 @@ class ColdStore(Protocol):
         """
         ...
 
-    def restore(self, codes: Int64s, subcodes: Int64s, places: Int64s) -> npt.NDArray[np.bool_]:
+    def restore(self, places: Int64s) -> npt.NDArray[np.bool_]:
         """Put rows back that were fetched and removed, where they were; their bytes on the disk are still what they are.
 
         Args:
-            codes: as they were fetched.
-            subcodes: as they were fetched.
             places: as they were fetched.
 
         Returns:

@@ -244,7 +244,15 @@ class DuckDBPages:
         """Begin a run."""
         return _TableWriter(self._file, self._table(run))
 
-    def read(self, runs: Sequence[int], page_runs: Int64s, pages: Int64s, begins: Int64s, ends: Int64s) -> ReadPages:
+    def read(
+        self,
+        runs: Sequence[int],
+        page_runs: Int64s,
+        pages: Int64s,
+        begins: Int64s,
+        ends: Int64s,
+        reuse: ReadPages | None = None,  # noqa: ARG002 - DuckDB's memory is its own
+    ) -> ReadPages:
         """Return some pages, with one query per run."""
         parts = []
         for at in np.unique(page_runs).tolist():

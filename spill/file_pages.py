@@ -1,14 +1,16 @@
 """A cold store in plain files, one per run.
 
-A page is read by position, so a fetch reads what it needs and the gaps that are cheaper to read than to skip; nothing is
-cached in this process, the host's page cache does that. Pages the host does not have in memory are all asked for before the
-first of them is waited for, so the disk works on many at a time.
+A page is read by position, so a fetch reads what it needs and the gaps that are cheaper to read than to skip, or copies it out
+of a window of the file that is mapped for the moment (`spill.read_kernels`); nothing is cached in this process, the host's page
+cache does that. Pages the host does not have in memory are all asked for before the first of them is waited for, so the disk
+works on many at a time.
 
 Files are written once, never synced, and removed whole.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ import numpy.typing as npt
 from spill import run_kernels as k
 from spill.cold_store import Int64s
 from spill.pages import ReadPages
-from spill.read_kernels import plan_reads, read_ranges, read_ranges_cached
+from spill.read_kernels import WINDOW_BYTES, plan_reads, read_ranges, read_ranges_cached
 from spill.run_store import RunStore
 from zset_join.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
@@ -28,6 +30,7 @@ from zset_join.storage.operations import perform
 __all__ = ["FileColdStore", "FilePages"]
 
 _GAP_BYTES = 2048
+_SPREAD_BYTES = 1 << 16  # one page read in so many bytes of a window costs as much as mapping them
 _READS_WITHOUT_WAITING = hasattr(os, "RWF_NOWAIT")
 
 
@@ -66,53 +69,81 @@ class FilePages:
     kind = "file"
 
     def __init__(self, directory: str | Path) -> None:
-        self._directory = Path(directory)
+        self._directory = os.path.abspath(directory)  # noqa: PTH100 - Path.absolute() is slower
         self._descriptors: dict[int, int] = {}
+        self._mappings: dict[int, tuple[mmap.mmap, int]] = {}
         self._sizes: dict[int, int] = {}
 
-    def _path(self, run: int) -> Path:
-        return self._directory / f"{run}.pages"
+    def _path(self, run: int) -> str:
+        return f"{self._directory}/{run}.pages"
 
     def write(self, run: int) -> _FileWriter:
         """Begin a run."""
         return _FileWriter(self._path(run), lambda size: self._sizes.__setitem__(run, size))
 
-    def read(self, runs: Sequence[int], page_runs: Int64s, pages: Int64s, begins: Int64s, ends: Int64s) -> ReadPages:
+    def read(
+        self,
+        runs: Sequence[int],
+        page_runs: Int64s,
+        pages: Int64s,
+        begins: Int64s,
+        ends: Int64s,
+        reuse: ReadPages | None = None,
+    ) -> ReadPages:
         """Return some pages, all in one operation."""
-        files, range_begins, range_ends, places, late = np.empty((5, len(pages)), np.int64)
-        ranges, size = plan_reads(page_runs, begins, ends, _GAP_BYTES, files, range_begins, range_ends, places)
-        files, range_begins, range_ends = files[:ranges], range_begins[:ranges], range_ends[:ranges]
-        content = np.empty(size, np.uint8)
+        files, range_begins, range_ends, is_dense, places, late = np.empty((6, len(pages)), np.int64)
+        spread = _SPREAD_BYTES if _READS_WITHOUT_WAITING else 0
+        ranges, size = plan_reads(
+            page_runs, begins, ends, _GAP_BYTES, spread, files, range_begins, range_ends, is_dense, places
+        )
+        files, range_begins, range_ends, is_dense = (line[:ranges] for line in (files, range_begins, range_ends, is_dense))
+        content: npt.NDArray[np.uint8]
+        content = reuse.owner if reuse is not None and len(reuse.owner) >= size else np.empty(size, np.uint8)
         address = int(content.ctypes.data)
-        descriptors = np.full(len(runs), -1, np.int64)
+        descriptors, mappings = np.zeros((2, len(runs)), np.int64)
         for at in np.flatnonzero(np.bincount(page_runs, minlength=len(runs))).tolist():
             descriptors[at] = self._open(runs[at])
+            if is_dense.any():
+                mappings[at] = self._mapped(runs[at])
 
         def act() -> int:
             if _READS_WITHOUT_WAITING:
                 scratch = np.empty(2, np.int64)
-                return int(read_ranges_cached(descriptors, files, range_begins, range_ends, address, scratch, late))
+                sought = (files, range_begins, range_ends, is_dense)
+                return int(read_ranges_cached(descriptors, mappings, *sought, address, scratch, late))
             return int(read_ranges(descriptors, files, range_begins, range_ends, address))
 
-        failed = perform("read", str(self._path(runs[int(page_runs[0])])), act)
+        failed = perform("read", self._path(runs[int(page_runs[0])]), act)
         if failed >= 0:
             begin, end, run = int(range_begins[failed]), int(range_ends[failed]), runs[int(files[failed])]
             found = len(os.pread(self._open(run), end - begin, begin))
-            raise _missing(str(self._path(run)), f"bytes {begin} to {end} could not be read (found {found})")
+            raise _missing(self._path(run), f"bytes {begin} to {end} could not be read (found {found})")
         return ReadPages(address + places, content, size)
 
     def _open(self, run: int) -> int:
         if run not in self._descriptors:
-            path = str(self._path(run))
+            path = self._path(run)
             self._descriptors[run] = perform("open", path, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         return self._descriptors[run]
+
+    def _mapped(self, run: int) -> int:
+        """Return the address of a run's file; it is there until the run is closed."""
+        if run not in self._mappings:
+            descriptor = self._open(run)
+
+            def act() -> mmap.mmap:
+                return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+
+            mapping = perform("map", self._path(run), act)
+            self._mappings[run] = mapping, int(np.frombuffer(mapping, np.uint8).ctypes.data)
+        return self._mappings[run][1]
 
     def check(self, run: int, directory: npt.NDArray[np.int64]) -> None:
         """Raise StateError if the file is not as long as the directory says."""
         expected = int(directory[-1, k.END]) if len(directory) else 0
         found = file_size(self._path(run))
         if found != expected:
-            raise _missing(str(self._path(run)), f"it has {found} bytes instead of {expected}")
+            raise _missing(self._path(run), f"it has {found} bytes instead of {expected}")
         self._sizes[run] = expected
 
     def drop(self, run: int) -> None:
@@ -138,24 +169,44 @@ class FilePages:
             self._close(run)
 
     def _close(self, run: int) -> None:
+        self._mappings.pop(run, None)
         descriptor = self._descriptors.pop(run, None)
         if descriptor is not None:
-            perform("close", str(self._path(run)), lambda: os.close(descriptor))
+            perform("close", self._path(run), lambda: os.close(descriptor))
 
 
 class _FileWriter:
-    def __init__(self, path: Path, note_size: Callable[[int], None]) -> None:
+    """Write a file by whole windows: what is written at once lies together in the host's memory, and is mapped at once."""
+
+    def __init__(self, path: str, note_size: Callable[[int], None]) -> None:
         self._path = path
         self._note_size = note_size
         self._size = 0
+        self._waiting = bytearray()
         self._file = LocalFile(path, 0o600)
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
         """Write the pages behind the others."""
-        self._size += self._file.write(content[: int(ends[-1])])
+        left = content[: int(ends[-1])].data
+        self._size += len(left)
+        if self._waiting:
+            missing = WINDOW_BYTES - len(self._waiting)
+            self._waiting += left[:missing]
+            left = left[missing:]
+            if len(self._waiting) == WINDOW_BYTES:
+                self._write_waiting()
+        whole = len(left) // WINDOW_BYTES * WINDOW_BYTES
+        if whole:
+            self._file.write(left[:whole])
+        self._waiting += left[whole:]
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, bytearray()
+        self._file.write(waiting)
 
     def finish(self) -> None:
         """Close the file."""
+        self._write_waiting()
         self._file.close()
         self._note_size(self._size)
 

@@ -32,7 +32,7 @@ class MemoryColdStore:
         self._epoch = -1
         self._next_place = 0
         self._rows: dict[int, _Row] = {}
-        self._restorable: dict[int, bytes] = {}
+        self._restorable: dict[int, tuple[int, int, bytes]] = {}
 
     @property
     def epoch(self) -> int:
@@ -100,9 +100,9 @@ class MemoryColdStore:
                 places=len(gone),
             )
         for place in gone:
-            self._restorable[place] = self._rows.pop(place)[2]
+            self._restorable[place] = self._rows.pop(place)
 
-    def restore(self, codes: Int64s, subcodes: Int64s, places: Int64s) -> npt.NDArray[np.bool_]:
+    def restore(self, places: Int64s) -> npt.NDArray[np.bool_]:
         """Put rows back that were fetched and removed; after a `tidy` their places are gone."""
         asked = places.tolist()
         if len(set(asked)) < len(asked) or self._rows.keys() & set(asked):
@@ -112,9 +112,9 @@ class MemoryColdStore:
                 places=len(asked),
             )
         restored = [place in self._restorable for place in asked]
-        for place, code, subcode, back in zip(asked, codes.tolist(), subcodes.tolist(), restored, strict=True):
+        for place, back in zip(asked, restored, strict=True):
             if back:
-                self._rows[place] = (code, subcode, self._restorable.pop(place))
+                self._rows[place] = self._restorable.pop(place)
         return np.array(restored, np.bool_)
 
     def remove_codes(self, codes: Int64s) -> int:

@@ -58,7 +58,15 @@ class Pages(Protocol):
         """Begin a run."""
         ...
 
-    def read(self, runs: Sequence[int], page_runs: Int64s, pages: Int64s, begins: Int64s, ends: Int64s) -> ReadPages:
+    def read(
+        self,
+        runs: Sequence[int],
+        page_runs: Int64s,
+        pages: Int64s,
+        begins: Int64s,
+        ends: Int64s,
+        reuse: ReadPages | None = None,
+    ) -> ReadPages:
         """Return some pages.
 
         Args:
@@ -67,6 +75,7 @@ class Pages(Protocol):
             pages: numbers, ascending in each run; at least one.
             begins: first byte of each page in its run.
             ends: end of each page in its run.
+            reuse: pages of an earlier read that nobody looks at any more; their memory may be taken for these.
 
         Raises:
             StateError: the run or a page of it is missing.

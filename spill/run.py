@@ -2,19 +2,21 @@
 
 The law: a run holds the rows it was written with, minus those that were removed; nothing is ever added to it. Rows lie in pages
 (`spill.pages`); what memory keeps of them (mapped from files, so that any process opens a run without reading it) is the
-directory, 32 bytes per page, and the prints, 2 bytes per row. Removing a row erases its print, so an absent or removed row
-does not reach the disk, save about once in 65,000 rows of the page it would be in (4,000 for a code in a store with subcodes).
-Runs are read together: `spill.runs`.
+directory, 32 bytes per page, the prints, 2 bytes per row, and a bit per row that says that it was removed. So an absent or
+removed row does not reach the disk, save about once in 65,000 rows of the page it would be in (4,000 for a code in a store
+with subcodes). Only the bits are ever written to again. Runs are read together: `spill.runs`.
 
-Bytes in memory per row, for rows of 56 bytes with subcodes in pages of 1 KiB: 4.5. On disk: 20 more than the row itself, and
-the same 4.5.
+Bytes in memory per row, for rows of 56 bytes with subcodes in pages of 1 KiB: 4.6. On disk: 20 more than the row itself, and
+the same 4.6.
 
-Files: `<number>.directory`, `<number>.prints`, and what the pages take.
+Files: `<number>.directory`, `<number>.prints`, `<number>.removed`, and what the pages take.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +30,36 @@ from zset_join.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
 from zset_join.storage.operations import perform
 
-__all__ = ["Run", "RunWriter", "Wanted", "in_order"]
+__all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order"]
 
-_GROUP_BYTES = 8 << 20
+_GROUP_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LyingRows:
+    """Rows whose bytes lie somewhere in memory, as long as that is left alone.
+
+    Args:
+        codes: of each row.
+        subcodes: of each row.
+        addresses: of the bytes of each row.
+        lengths: of the bytes of each row.
+    """
+
+    codes: Int64s
+    subcodes: Int64s
+    addresses: Int64s
+    lengths: Int64s
+
+    @classmethod
+    def of(cls, rows: ColdRows, order: Int64s | None = None) -> LyingRows:
+        """Return rows that stay in `rows`, by default all of them as they come."""
+        offsets, content = rows.buffers()
+        parts = (rows.codes, rows.subcodes, int(content.ctypes.data) + offsets[:-1], offsets[1:] - offsets[:-1])
+        return cls(*parts) if order is None else cls(*(part[order] for part in parts))
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
 
 class Wanted:
@@ -103,7 +132,8 @@ class Run:
         self._pages = pages
         directory_bytes = file_size(self._files[0]) or 0
         line = 8 * k.DIRECTORY_WORDS
-        if not directory_bytes or directory_bytes % line or file_size(self._files[1]) != 2 * rows:
+        sizes = [file_size(path) for path in self._files[1:]]
+        if not directory_bytes or directory_bytes % line or sizes != [2 * rows, _removed_bytes(rows)]:
             raise StateError(
                 f"run {number} of the cold store in {directory} is damaged: its index is missing or incomplete. It is a cache: "
                 "remove the directory, and it is built anew from the checkpoint.",
@@ -111,11 +141,12 @@ class Run:
                 path=str(directory),
                 run=number,
             )
-        self._mappings: tuple[mmap.mmap, ...] = (_mapped(self._files[0], "rb"), _mapped(self._files[1], "r+b"))
-        words = np.frombuffer(self._mappings[0], np.int64)
-        self.directory: npt.NDArray[np.int64] = words.reshape(-1, k.DIRECTORY_WORDS)
-        self._prints: npt.NDArray[np.uint16] = np.frombuffer(self._mappings[1], np.uint16)
-        self._line = (number, int(words.ctypes.data), len(self.directory), int(self._prints.ctypes.data), rows)
+        self._mappings = tuple(_mapped(path, is_written=path is self._files[2]) for path in self._files)
+        words, prints, removed = (np.frombuffer(mapping, np.uint8) for mapping in self._mappings)
+        self.directory: npt.NDArray[np.int64] = words.view(np.int64).reshape(-1, k.DIRECTORY_WORDS)
+        self._index_bytes = len(words) + len(prints) + len(removed)
+        addresses = [int(words.ctypes.data), len(self.directory), int(prints.ctypes.data), rows, int(removed.ctypes.data)]
+        self._line = (number, *addresses)
         self._long_codes: Int64s | None = None
 
     def check(self) -> None:
@@ -134,18 +165,21 @@ class Run:
         return self._long_codes
 
     def let_go(self, pages: int | None = None) -> None:
-        """Let the index of the first pages (default: of all) leave this process; the host keeps it as long as it likes."""
+        """Let directory and prints of the first pages (default: all) leave this process; the host keeps them as it likes.
+
+        The bits of removed rows stay: they are few, and to write to a mapped page anew costs several microseconds.
+        """
         if pages is None:
             pages, rows = len(self.directory), self.rows
         else:
             rows = int(self.directory[pages, k.FIRST_ROW]) >> 1
-        for mapping, size in zip(self._mappings, (8 * k.DIRECTORY_WORDS * pages, 2 * rows), strict=True):
+        for mapping, size in zip(self._mappings[:2], (8 * k.DIRECTORY_WORDS * pages, 2 * rows), strict=True):
             if size:
                 mapping.madvise(mmap.MADV_DONTNEED, 0, size)
 
     def index_bytes(self) -> int:
-        """Return the bytes of directory and prints."""
-        return int(self.directory.nbytes + self._prints.nbytes)
+        """Return the bytes of directory, prints and bits."""
+        return self._index_bytes
 
     def drop(self) -> None:
         """Remove the run with all its files."""
@@ -158,7 +192,6 @@ class Run:
         """Unmap the index."""
         self._mappings = ()
         self.directory = np.empty((0, k.DIRECTORY_WORDS), np.int64)
-        self._prints = self._prints[:0].copy()
 
 
 class RunWriter:
@@ -180,24 +213,22 @@ class RunWriter:
         self._last_code = 0
         self._writer = pages.write(number)
         self._index: list[LocalFile] = []
-        self._directory_file, self._prints_file = _index_files(directory, number)
+        self._paths = _index_files(directory, number)
 
-    def append(self, rows: ColdRows, order: Int64s) -> None:
-        """Add rows; `order` says how they follow each other, and none of them goes before a row added earlier."""
-        if len(order) == 0:
+    def append(self, rows: LyingRows) -> None:
+        """Add rows in their order, none of which goes before a row added earlier."""
+        if len(rows) == 0:
             return
         if not self._index:
-            for path in (self._directory_file, self._prints_file):
+            for path in self._paths:
                 self._index.append(LocalFile(path, 0o600))
         codes, subcodes = rows.codes, rows.subcodes
-        offsets, content = rows.buffers()
-        address = int(content.ctypes.data)
-        page_rows = np.empty(len(order) + 1, np.int64)
+        page_rows = np.empty(len(rows) + 1, np.int64)
         head_bytes = 20 if self._wide else 12
-        count = int(w.cut_pages(codes, offsets, order, head_bytes, page_rows))
+        count = int(w.cut_pages(codes, rows.lengths, head_bytes, page_rows))
         page_rows = page_rows[: count + 1]
-        sizes = np.zeros(len(order) + 1, np.int64)
-        np.cumsum((offsets[1:] - offsets[:-1])[order] + head_bytes, out=sizes[1:])
+        sizes = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(rows.lengths + head_bytes, out=sizes[1:])
         ends = sizes[page_rows[1:]] + k.HEAD_BYTES * np.arange(1, count + 1)
         begin = 0
         while begin < count:
@@ -208,9 +239,8 @@ class RunWriter:
             w.fill_pages(
                 codes,
                 subcodes,
-                offsets,
-                address,
-                order,
+                rows.addresses,
+                rows.lengths,
                 group,
                 self._page_count,
                 self._wide,
@@ -221,7 +251,6 @@ class RunWriter:
             w.index_pages(
                 codes,
                 subcodes,
-                order,
                 group,
                 group_ends,
                 self._rows,
@@ -234,12 +263,12 @@ class RunWriter:
             self._index[0].write(lines)
             self._page_count += end - begin
             self._bytes += len(page_bytes)
-            self._last_code = int(codes[order[group[-1] - 1]])
+            self._last_code = int(codes[group[-1] - 1])
             begin = end
-        prints = np.empty(len(order), np.uint16)
-        k.make_prints(codes, subcodes, order, self._wide, prints)
+        prints = np.empty(len(rows), np.uint16)
+        k.make_prints(codes, subcodes, self._wide, prints)
         self._index[1].write(prints)
-        self._rows += len(order)
+        self._rows += len(rows)
 
     @property
     def rows(self) -> int:
@@ -248,6 +277,7 @@ class RunWriter:
 
     def finish(self) -> Run:
         """Return the run; there is at least one row in it."""
+        self._index[2].write(bytes(_removed_bytes(self._rows)))
         for file in self._index:
             file.close()
         self._writer.finish()
@@ -259,17 +289,25 @@ class RunWriter:
         for file in self._index:
             file.close(discard=True)
         self._writer.discard()
-        for path in (self._directory_file, self._prints_file):
+        for path in self._paths:
             remove_file(path)
 
 
-def _index_files(directory: Path, number: int) -> tuple[Path, Path]:
-    return directory / f"{number}.directory", directory / f"{number}.prints"
+def _index_files(directory: Path, number: int) -> list[str]:
+    place = os.path.abspath(directory)  # noqa: PTH100 - Path.absolute() is slower
+    return [f"{place}/{number}.{name}" for name in ("directory", "prints", "removed")]
 
 
-def _mapped(path: Path, mode: str) -> mmap.mmap:
+def _removed_bytes(rows: int) -> int:
+    return (rows + 7) // 8
+
+
+def _mapped(path: str, *, is_written: bool) -> mmap.mmap:
     def act() -> mmap.mmap:
-        with path.open(mode) as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ if mode == "rb" else mmap.ACCESS_WRITE)
+        descriptor = os.open(path, (os.O_RDWR if is_written else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_WRITE if is_written else mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
 
-    return perform("map", str(path.absolute()), act)
+    return perform("map", path, act)

@@ -12,9 +12,9 @@ A *page* is the piece of a run that is read at once (all integers little-endian)
 Of every page the *directory* keeps four int64 words in memory: first code, first subcode, where it ends in the run, and the
 number of its first row (doubled; 1 is added when its first code is the last one of the page before). Of every row the
 *prints* keep a fingerprint of 16 bits: of its code, or 12 of its code and 4 of its subcode below them in stores with
-subcodes. Print 0 is a row that was removed. A print only says that a page is worth reading; the codes in the page decide.
+subcodes. A print only says that a page is worth reading; the codes in the page decide. A bit per row says that it was removed.
 
-Several runs are looked into at once: a line of `RUN_WORDS` words says where directory and prints of each lie.
+Several runs are looked into at once: a line of `RUN_WORDS` words says where directory, prints and bits of each lie.
 
 Ties: rows of equal code and subcode stand in any order. A code whose rows do not fit one page goes on in the
 next; the pages of one code are never longer than `SPLIT_BYTES`, unless a single row is.
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u16, load_u32, load_u64, prefetch, shift_right, store_u16
+from zset_join.kernels.memory import load_u8, load_u16, load_u32, load_u64, prefetch, shift_right, store_u8
 
 __all__ = [
     "CONTINUES",
@@ -56,8 +56,8 @@ __all__ = [
 FIRST_CODE, FIRST_SUBCODE, END, FIRST_ROW = 0, 1, 2, 3
 DIRECTORY_WORDS = 4
 CONTINUES = 1
-RUN_NUMBER, RUN_DIRECTORY, RUN_PAGES, RUN_PRINTS, RUN_ROWS = 0, 1, 2, 3, 4
-RUN_WORDS = 5
+RUN_NUMBER, RUN_DIRECTORY, RUN_PAGES, RUN_PRINTS, RUN_ROWS, RUN_REMOVED = 0, 1, 2, 3, 4, 5
+RUN_WORDS = 6
 ROW_BITS = 36
 ROW_MASK = (1 << ROW_BITS) - 1
 HEAD_BYTES = 8
@@ -69,15 +69,14 @@ _ODD_2 = -0x3D4D51C2D82B14B1
 _EACH = 0x0001000100010001
 _EACH_HIGHEST = -0x7FFF7FFF7FFF8000
 _BLOCK = 64
+_AHEAD = 8  # look-ups whose directory is asked for before they come
 
 
 @kernel
 def _code_print(code: int, wide: bool) -> int:
     """Return 16 bits of a code; in stores with subcodes the lowest four are left to those."""
     mixed = shift_right(code * _ODD_1, 48)
-    if wide:
-        return max(mixed, 16) & 0xFFF0
-    return max(mixed, 1)
+    return mixed & 0xFFF0 if wide else mixed
 
 
 @kernel
@@ -88,11 +87,10 @@ def _print(code: int, subcode: int, wide: bool) -> int:
 
 
 @kernel
-def make_prints(codes: Any, subcodes: Any, order: Any, wide: bool, prints: Any) -> None:
-    """Write the prints of ordered rows."""
-    for position in range(len(order)):
-        row = order[position]
-        prints[position] = _print(codes[row], subcodes[row], wide)
+def make_prints(codes: Any, subcodes: Any, wide: bool, prints: Any) -> None:
+    """Write the prints of rows."""
+    for row in range(len(codes)):
+        prints[row] = _print(codes[row], subcodes[row], wide)
 
 
 @kernel
@@ -104,6 +102,17 @@ def _run_of(runs: Any, place: int, guess: int) -> int:
         if shift_right(place, ROW_BITS) == runs[run, RUN_NUMBER]:
             return run
     return -1
+
+
+@kernel
+def _is_removed(removed: int, row: int) -> bool:
+    return bool((load_u8(removed + (row >> 3)) >> (row & 7)) & 1 == 1)
+
+
+@kernel
+def _flip_removed(removed: int, row: int) -> None:
+    place = removed + (row >> 3)
+    store_u8(place, load_u8(place) ^ (1 << (row & 7)))
 
 
 @kernel
@@ -119,27 +128,24 @@ def erase_places(runs: Any, places: Any, erased: Any) -> int:
     for index in range(len(places)):
         row = places[index] & ROW_MASK
         run = _run_of(runs, places[index], run)
-        if run < 0 or row >= runs[run, RUN_ROWS] or load_u16(runs[run, RUN_PRINTS] + 2 * row) == 0:
+        if run < 0 or row >= runs[run, RUN_ROWS] or _is_removed(runs[run, RUN_REMOVED], row):
             return index
     for index in range(len(places)):
+        row = places[index] & ROW_MASK
         run = _run_of(runs, places[index], run)
-        place = runs[run, RUN_PRINTS] + 2 * (places[index] & ROW_MASK)
-        if load_u16(place) != 0:
-            store_u16(place, 0)
+        if not _is_removed(runs[run, RUN_REMOVED], row):
+            _flip_removed(runs[run, RUN_REMOVED], row)
             erased[run] += 1
     return -1
 
 
 @kernel
-def restore_places(runs: Any, places: Any, codes: Any, subcodes: Any, wide: bool, restored: Any, added: Any) -> int:
+def restore_places(runs: Any, places: Any, restored: Any, added: Any) -> int:
     """Undo the removal of rows whose run is still there; return -1, or the position of one that was not removed.
 
     Args:
         runs: one line of `RUN_WORDS` words per run.
         places: of the rows.
-        codes: of the rows.
-        subcodes: of the rows.
-        wide: whether the store has subcodes.
         restored: gets, per row, whether it is back; nothing is back after an error.
         added: gets, per run, how many rows came.
     """
@@ -151,17 +157,16 @@ def restore_places(runs: Any, places: Any, codes: Any, subcodes: Any, wide: bool
         restored[index] = False
         if run < 0:
             continue
-        place = runs[run, RUN_PRINTS] + 2 * row
-        if row >= runs[run, RUN_ROWS] or load_u16(place) != 0:
+        if row >= runs[run, RUN_ROWS] or not _is_removed(runs[run, RUN_REMOVED], row):
             bad = index
             break
-        store_u16(place, _print(codes[index], subcodes[index], wide))
+        _flip_removed(runs[run, RUN_REMOVED], row)
         restored[index] = True
         added[run] += 1
     for index in range(bad):
         if restored[index]:
             run = _run_of(runs, places[index], run)
-            store_u16(runs[run, RUN_PRINTS] + 2 * (places[index] & ROW_MASK), 0)
+            _flip_removed(runs[run, RUN_REMOVED], places[index] & ROW_MASK)
             restored[index] = False
     return bad
 
@@ -239,23 +244,25 @@ def _page_bytes(directory: int, page: int) -> int:
 
 
 @kernel
-def _may_hold(prints: int, begin: int, end: int, sought: int, mask: int) -> bool:
-    """Say whether one of some rows has this print, where `mask` has bits; four are compared at once.
+def _may_hold(prints: int, removed: int, begin: int, end: int, sought: int, mask: int) -> bool:
+    """Say whether one of some rows is there and has this print, where `mask` has bits; four are compared at once.
 
     Of a word whose four parts are the differences, the subtraction borrows into the highest bit of a part that is 0.
     """
     row = begin
     four = sought * _EACH
     masks = mask * _EACH
-    while row + 4 <= end:
-        differing = (load_u64(prints + 2 * row) & masks) ^ four
-        if (differing - _EACH) & ~differing & _EACH_HIGHEST != 0:
-            return True
-        row += 4
     while row < end:
-        if load_u16(prints + 2 * row) & mask == sought:
-            return True
-        row += 1
+        compared = min(row + 4, end)
+        if compared == row + 4:
+            differing = (load_u64(prints + 2 * row) & masks) ^ four
+            if (differing - _EACH) & ~differing & _EACH_HIGHEST == 0:
+                row = compared
+                continue
+        while row < compared:
+            if load_u16(prints + 2 * row) & mask == sought and not _is_removed(removed, row):
+                return True
+            row += 1
     return False
 
 
@@ -296,7 +303,8 @@ def find_pages(
     mask = 0xFFF0 if wide and not by_row else 0xFFFF
     starts = np.empty(_BLOCK, np.int64)
     while run < len(runs):
-        directory, page_count, prints = runs[run, RUN_DIRECTORY], runs[run, RUN_PAGES], runs[run, RUN_PRINTS]
+        directory, page_count = runs[run, RUN_DIRECTORY], runs[run, RUN_PAGES]
+        prints, removed = runs[run, RUN_PRINTS], runs[run, RUN_REMOVED]
         pages_per_code = _pages_per_code(directory, page_count)
         while wanted < len(codes):
             block_end = min(wanted + _BLOCK, len(codes))
@@ -313,7 +321,7 @@ def find_pages(
                     if first > code or (by_row and first == code and _word(directory, page, FIRST_SUBCODE) > subcode):
                         break
                     begin, end = _page_row(runs, run, page), _page_row(runs, run, page + 1)
-                    if page != last and _may_hold(prints, begin, end, sought, mask):
+                    if page != last and _may_hold(prints, removed, begin, end, sought, mask):
                         page_bytes = _page_bytes(directory, page)
                         if count == len(pages) or (count > 0 and listed_bytes + page_bytes > most_bytes):
                             cursor[0], cursor[1], cursor[2], cursor[3] = run, wanted, page, last
@@ -352,7 +360,15 @@ def _locate(
         guess = _guessed_page(directory, pages, page, codes[wanted], pages_per_code)
         page = _first_page(directory, pages, guess, codes[wanted], subcode, by_row)
         starts[wanted - begin] = page
-        prefetch(prints + 2 * (_word(directory, page, FIRST_ROW) >> 1))
+        first_print = prints + 2 * (_word(directory, page, FIRST_ROW) >> 1)
+        prefetch(first_print)
+        prefetch(first_print + 32)
+        if wanted + _AHEAD < len(codes):
+            guess = _guessed_page(directory, pages, page, codes[wanted + _AHEAD], pages_per_code)
+            line = directory + 8 * DIRECTORY_WORDS * guess
+            prefetch(line - 64)
+            prefetch(line)
+            prefetch(line + 64)
 
 
 @kernel
@@ -361,6 +377,7 @@ def measure_codes(runs: Any, wide: bool, codes: Any, sizes: Any) -> None:
     mask = 0xFFF0 if wide else 0xFFFF
     for run in range(len(runs)):
         directory, pages, prints = runs[run, RUN_DIRECTORY], runs[run, RUN_PAGES], runs[run, RUN_PRINTS]
+        removed = runs[run, RUN_REMOVED]
         pages_per_code = _pages_per_code(directory, pages)
         start = 0
         for wanted in range(len(codes)):
@@ -370,7 +387,8 @@ def measure_codes(runs: Any, wide: bool, codes: Any, sizes: Any) -> None:
             page = start
             sought = _code_print(code, wide)
             while page < pages and _word(directory, page, FIRST_CODE) <= code:
-                if _may_hold(prints, _page_row(runs, run, page), _page_row(runs, run, page + 1), sought, mask):
+                begin, end = _page_row(runs, run, page), _page_row(runs, run, page + 1)
+                if _may_hold(prints, removed, begin, end, sought, mask):
                     sizes[wanted] += _page_bytes(directory, page)
                 page += 1
 
@@ -458,7 +476,7 @@ def take_rows(
                 if wanted == len(codes) or codes[wanted] > last_code:
                     break
                 hit = codes[wanted] == code and (not by_row or subcodes[wanted] == subcode)
-            if hit and load_u16(runs[run, RUN_PRINTS] + 2 * (row + position)) != 0:
+            if hit and not _is_removed(runs[run, RUN_REMOVED], row + position):
                 row_begin = load_u32(end_place + 4 * (position - 1)) if position > 0 else 0
                 row_end = load_u32(end_place + 4 * position)
                 if row_end < row_begin or row_end > size - (start - address):

@@ -32,17 +32,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spill import write_kernels as w
 from spill.cold_store import ColdRows, Int64s
 from spill.pages import Pages
-from spill.run import Run, RunWriter, Wanted, in_order
-from spill.runs import Runs
+from spill.run import LyingRows, Run, RunWriter, Wanted, in_order
+from spill.runs import Runs, gathered, merged
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.storage.local import list_directory, make_directories, read_bytes, write_atomic
 
 __all__ = ["RunStore", "runs_to_merge"]
 
-_FORMAT = 2
+_FORMAT = 3
 _MANIFEST = "store.json"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FANOUT_BITS = 2
@@ -242,7 +241,9 @@ class RunStore:
     def scan(self, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows, in chunks of about `chunk_bytes`."""
         with self._reading():
-            yield from (rows for rows in self._index.scan(chunk_bytes, keep_index=self.keep_index) if len(rows))
+            for rows, places in self._index.scan(chunk_bytes, keep_index=self.keep_index):
+                if len(rows):
+                    yield gathered(rows, places)
 
     def bytes_of(self, codes: Int64s) -> Int64s:
         """Return for each code the bytes that would be read for it, 0 when it surely has no row."""
@@ -268,14 +269,14 @@ class RunStore:
         if len(rows) == 0:
             return
         with self._written_run() as writer:
-            writer.append(rows, self.in_order(rows.codes, rows.subcodes))
+            writer.append(LyingRows.of(rows, self.in_order(rows.codes, rows.subcodes)))
         self._counts["rows_put"] += len(rows)
 
     def put_parts(self, parts: Iterable[ColdRows]) -> None:
         """Add rows, at least one, that come part by part in their order (`in_order`): all of them, or none and an error."""
         with self._written_run() as writer:
             for rows in parts:
-                writer.append(rows, np.arange(len(rows), dtype=np.int64))
+                writer.append(LyingRows.of(rows))
         self._counts["rows_put"] += writer.rows
 
     def in_order(self, codes: Int64s, subcodes: Int64s) -> Int64s:
@@ -324,10 +325,10 @@ class RunStore:
         if not self._index.remove(places):
             raise self._misplaced("removed", len(places))
 
-    def restore(self, codes: Int64s, subcodes: Int64s, places: Int64s) -> npt.NDArray[np.bool_]:
+    def restore(self, places: Int64s) -> npt.NDArray[np.bool_]:
         """Put removed rows back where they were; say which of them still had their place. Cost: as `remove`."""
         self.begin_change()
-        restored = self._index.restore(codes, subcodes, places)
+        restored = self._index.restore(places)
         if restored is None:
             raise self._misplaced("restored", len(places))
         return restored
@@ -370,17 +371,17 @@ class RunStore:
             self._merge(positions)
 
     def _merge(self, positions: Sequence[int]) -> None:
-        merged = [self._runs[position] for position in positions]
-        expected = sum(run.live for run in merged)
+        merging = [self._runs[position] for position in positions]
+        expected = sum(run.live for run in merging)
         if expected:
             with self._written_run() as writer:
-                chunk_bytes = max(_LEAST_CHUNK, _MERGED_AT_ONCE // len(merged))
-                for rows in _merged_chunks([self._one(run).scan(chunk_bytes, keep_index=False) for run in merged]):
-                    writer.append(rows, np.arange(len(rows), dtype=np.int64))
+                chunk_bytes = max(_LEAST_CHUNK, _MERGED_AT_ONCE // len(merging))
+                for rows in merged([self._one(run).scan(chunk_bytes, keep_index=False) for run in merging]):
+                    writer.append(rows)
                 if writer.rows != expected:
                     raise self._refused(f"merging its runs found {writer.rows} rows instead of {expected}")
             self._counts["rows_merged"] += expected
-        self._drop(merged)
+        self._drop(merging)
 
     def _one(self, run: Run) -> Runs:
         return Runs([run], self._pages, wide=self._wide, place=str(self._directory))
@@ -467,34 +468,3 @@ def _joined(parts: Sequence[ColdRows]) -> ColdRows:
         pa.concat_arrays([pa.array([], pa.large_binary()), *(part.rows for part in parts)]),
         np.concatenate([empty, *(part.places for part in parts)]),
     )
-
-
-def _merged_chunks(sources: Sequence[Iterator[ColdRows]]) -> Iterator[ColdRows]:
-    """Yield the rows of several runs in one order, given those of each in chunks."""
-    chunks = np.zeros((len(sources), 7), np.int64)
-    held: list[Any] = [None] * len(sources)
-    while True:
-        for at, source in enumerate(sources):
-            while chunks[at, 4] == chunks[at, 5] and not chunks[at, 6]:
-                rows = next(source, None)
-                if rows is None:
-                    chunks[at, 6] = 1
-                    break
-                offsets, content = rows.buffers()
-                arrays = (rows.codes, rows.subcodes, offsets, content)
-                held[at] = arrays
-                chunks[at] = [*(int(array.ctypes.data) for array in arrays), 0, len(rows), 0]
-        room = int((chunks[:, 5] - chunks[:, 4]).sum())
-        if room == 0:
-            return
-        codes, subcodes, lengths, addresses = (np.empty(room, np.int64) for _ in range(4))
-        count = int(w.merge_chunks(chunks, codes, subcodes, lengths, addresses))
-        offsets, content = np.empty(count + 1, np.int64), np.empty(int(lengths[:count].sum()), np.uint8)
-        w.gather_bytes(addresses[:count], lengths[:count], int(content.ctypes.data), offsets)
-        rows_buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-        yield ColdRows(
-            codes[:count],
-            subcodes[:count],
-            pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, rows_buffers),
-            np.empty(0, np.int64),
-        )

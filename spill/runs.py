@@ -18,15 +18,16 @@ import pyarrow as pa
 from spill import run_kernels as k
 from spill.cold_store import ColdRows, Int64s
 from spill.pages import Pages, ReadPages
-from spill.run import Run, Wanted
-from spill.write_kernels import gather_bytes
+from spill.run import LyingRows, Run, Wanted
+from spill.write_kernels import gather_bytes, merge_chunks
 from zset_join.errors import StateError
 
-__all__ = ["Runs"]
+__all__ = ["Runs", "gathered", "merged"]
 
 _GROUP_BYTES = 2 << 20
 _GROUP_PAGES = 1 << 13
 _USUAL_PAGE_BYTES = 1 << 10
+_INDEX_PAGES = 1 << 15  # have an index of 2 MB
 _LEAST_PAGES = 1 << 8  # a single code may have many
 
 
@@ -57,13 +58,14 @@ class Runs:
 
         Args:
             wanted: what is looked for.
-            keep_index: whether the index stays in memory behind what was found; else it leaves it on the way.
+            keep_index: whether the index stays in memory behind what was found; else it leaves it on the way, by some MB.
             group_bytes: of pages to hold in memory at once.
         """
         cursor = np.array([0, 0, 0, -1, 0], np.int64)
         most = min(_GROUP_PAGES, max(_LEAST_PAGES, 2 * len(wanted) * len(self._runs)))
         page_runs, pages, first_wanted = (np.empty(most, np.int64) for _ in range(3))
-        first = 0  # run whose index may be in memory
+        first, first_page = 0, 0  # of the index that may be in memory
+        read: ReadPages | None = None
         while len(wanted) and cursor[0] < len(self._runs):
             count = k.find_pages(
                 self._table,
@@ -78,16 +80,27 @@ class Runs:
                 first_wanted,
             )
             if count:
-                yield self._take(page_runs[:count], pages[:count], first_wanted[:count], int(cursor[4]), wanted)
-            if not keep_index:
-                for run in self._runs[first : int(cursor[0])]:
+                read = self._read(page_runs[:count], pages[:count], read)
+                listed = self._list(read, page_runs[:count], pages[:count], first_wanted[:count], int(cursor[4]), wanted)
+                yield gathered(*listed), count, read.read_bytes
+            at, page = int(cursor[0]), max(0, int(cursor[3]))
+            looked_at = sum(len(run.directory) for run in self._runs[first:at]) + page - first_page
+            if not keep_index and looked_at > _INDEX_PAGES:
+                for run in self._runs[first:at]:
                     run.let_go()
-                first = int(cursor[0])
-                for run in self._runs[first : first + 1]:
-                    run.let_go(max(0, int(cursor[3])))
+                for run in self._runs[at : at + 1]:
+                    run.let_go(page)
+                first, first_page = at, page
+        if not keep_index:
+            for run in self._runs[first:]:
+                run.let_go()
 
-    def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[ColdRows]:
-        """Yield all living rows, run by run and in the order of each, in chunks of about `chunk_bytes`; else as `find`."""
+    def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:
+        """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`.
+
+        They lie in the pages that were read, until the next are asked for. Else as `find`.
+        """
+        read: ReadPages | None = None
         for number, run in enumerate(self._runs):
             begin, written, chunk_pages = 0, run.directory, 1 + chunk_bytes // _USUAL_PAGE_BYTES
             while begin < len(written):
@@ -97,18 +110,22 @@ class Runs:
                 pages = np.arange(begin, end, dtype=np.int64)
                 next_row = int(written[end, k.FIRST_ROW]) >> 1 if end < len(written) else run.rows
                 rows = next_row - (int(written[begin, k.FIRST_ROW]) >> 1)
-                yield self._take(np.full(len(pages), number), pages, np.zeros(len(pages), np.int64), rows, None)[0]
+                page_runs = np.full(len(pages), number)
+                read = self._read(page_runs, pages, read)
+                yield self._list(read, page_runs, pages, np.zeros(len(pages), np.int64), rows, None)
                 begin = end
                 if not keep_index:
                     run.let_go(begin if begin < len(written) else None)
 
-    def _take(
-        self, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted | None
-    ) -> tuple[ColdRows, int, int]:
-        """Read pages and take the wanted rows out, or all living ones; `most` is how many rows were written to them."""
+    def _read(self, page_runs: Int64s, pages: Int64s, reuse: ReadPages | None) -> ReadPages:
         begins, ends = np.empty((2, len(pages)), np.int64)
         k.page_bounds(self._table, page_runs, pages, begins, ends)
-        read: ReadPages = self._pages.read(self._numbers, page_runs, pages, begins, ends)
+        return self._pages.read(self._numbers, page_runs, pages, begins, ends, reuse)
+
+    def _list(
+        self, read: ReadPages, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted | None
+    ) -> tuple[LyingRows, Int64s]:
+        """Return the wanted rows of pages, or all living ones, and their places; `most` is how many rows were written there."""
         found = np.empty((5, most), np.int64)
         sought = Wanted(np.empty(0, np.int64), None) if wanted is None else wanted
         count = k.take_rows(
@@ -134,11 +151,8 @@ class Runs:
                 run=run,
                 page=page,
             )
-        codes, subcodes, sources, lengths, places = (line[:count].copy() for line in found)
-        offsets, content = np.empty(count + 1, np.int64), np.empty(int(lengths.sum()), np.uint8)
-        gather_bytes(sources, lengths, int(content.ctypes.data), offsets)
-        rows = pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
-        return ColdRows(codes, subcodes, rows, places), len(pages), read.read_bytes
+        codes, subcodes, addresses, lengths, places = found[:, :count].copy()
+        return LyingRows(codes, subcodes, addresses, lengths), places
 
     def measure(self, codes: Int64s, sizes: Int64s) -> None:
         """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
@@ -154,10 +168,10 @@ class Runs:
         self._count(-erased)
         return True
 
-    def restore(self, codes: Int64s, subcodes: Int64s, places: Int64s) -> npt.NDArray[np.bool_] | None:
+    def restore(self, places: Int64s) -> npt.NDArray[np.bool_] | None:
         """Undo the removal of rows whose run is there and say which; None, and undo nothing, if one was not removed."""
         restored, added = np.empty(len(places), np.bool_), np.zeros(len(self._runs), np.int64)
-        if k.restore_places(self._table, places, codes, subcodes, self._wide, restored, added) >= 0:
+        if k.restore_places(self._table, places, restored, added) >= 0:
             return None
         self._count(added)
         return restored
@@ -165,3 +179,34 @@ class Runs:
     def _count(self, added: npt.NDArray[Any]) -> None:
         for run, rows in zip(self._runs, added.tolist(), strict=True):
             run.live += rows
+
+
+def gathered(rows: LyingRows, places: Int64s) -> ColdRows:
+    """Return a copy of rows that lie somewhere."""
+    offsets, content = np.empty(len(rows) + 1, np.int64), np.empty(int(rows.lengths.sum()), np.uint8)
+    gather_bytes(rows.addresses, rows.lengths, int(content.ctypes.data), offsets)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
+    return ColdRows(rows.codes, rows.subcodes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers), places)
+
+
+def merged(sources: Sequence[Iterator[tuple[LyingRows, Int64s]]]) -> Iterator[LyingRows]:
+    """Yield the rows of several runs in one order, given those of each in chunks, as `Runs.scan` yields them."""
+    chunks = np.zeros((len(sources), 7), np.int64)
+    held: list[Any] = [None] * len(sources)
+    while True:
+        for at, source in enumerate(sources):
+            while chunks[at, 4] == chunks[at, 5] and not chunks[at, 6]:
+                found = next(source, None)
+                if found is None:
+                    chunks[at, 6] = 1
+                    break
+                rows, _ = found
+                held[at] = rows
+                lines = (rows.codes, rows.subcodes, rows.addresses, rows.lengths)
+                chunks[at] = [*(int(line.ctypes.data) for line in lines), 0, len(rows), 0]
+        room = int((chunks[:, 5] - chunks[:, 4]).sum())
+        if room == 0:
+            return
+        merged_rows = np.empty((4, room), np.int64)
+        count = int(merge_chunks(chunks, *merged_rows))
+        yield LyingRows(*merged_rows[:, :count])

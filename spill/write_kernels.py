@@ -45,15 +45,14 @@ def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
 
 
 @kernel
-def cut_pages(codes: Any, offsets: Any, order: Any, row_head_bytes: int, page_rows: Any) -> int:
+def cut_pages(codes: Any, lengths: Any, row_head_bytes: int, page_rows: Any) -> int:
     """Cut ordered rows into pages; `page_rows` gets the position of each page's first row, and the end; returns the pages."""
     pages = 0
     filled = 0
     before = 0
-    for position in range(len(order)):
-        row = order[position]
-        row_bytes = offsets[row + 1] - offsets[row] + row_head_bytes
-        code = codes[row]
+    for position in range(len(codes)):
+        row_bytes = lengths[position] + row_head_bytes
+        code = codes[position]
         grown = filled + row_bytes
         if filled == 0 or grown > SPLIT_BYTES or (grown > PAGE_BYTES and code != before):
             page_rows[pages] = position
@@ -61,7 +60,7 @@ def cut_pages(codes: Any, offsets: Any, order: Any, row_head_bytes: int, page_ro
             grown = HEAD_BYTES + row_bytes
         filled = grown
         before = code
-    page_rows[pages] = len(order)
+    page_rows[pages] = len(codes)
     return pages
 
 
@@ -69,9 +68,8 @@ def cut_pages(codes: Any, offsets: Any, order: Any, row_head_bytes: int, page_ro
 def fill_pages(
     codes: Any,
     subcodes: Any,
-    offsets: Any,
-    content: int,
-    order: Any,
+    addresses: Any,
+    lengths: Any,
     page_rows: Any,
     first_page: int,
     wide: bool,
@@ -81,11 +79,10 @@ def fill_pages(
     """Write the pages between two entries of `page_rows` one after the other; `page_ends` gets where each ends.
 
     Args:
-        codes: of all rows; as `subcodes`, `offsets`, `content` and `order`.
+        codes: of all rows, in order; as `subcodes`, `addresses` and `lengths`.
         subcodes: of all rows.
-        offsets: of the rows in `content`.
-        content: address of the bytes of all rows.
-        order: of all rows.
+        addresses: of the bytes of all rows.
+        lengths: of the bytes of all rows.
         page_rows: first position of each page to write, and the end of the last one.
         first_page: number of the first page in the run.
         wide: whether the store has subcodes.
@@ -104,13 +101,12 @@ def fill_pages(
         start = end_place + 4 * count
         place = start
         for position in range(count):
-            row = order[begin + position]
-            length = offsets[row + 1] - offsets[row]
+            row = begin + position
             store_u64(code_place + 8 * position, codes[row])
             if wide:
                 store_u64(subcode_place + 8 * position, subcodes[row])
-            copy_bytes(place, content + offsets[row], length)
-            place += length
+            copy_bytes(place, addresses[row], lengths[row])
+            place += lengths[row]
             store_u32(end_place + 4 * position, place - start)
         page_ends[page] = place - target
 
@@ -119,7 +115,6 @@ def fill_pages(
 def index_pages(
     codes: Any,
     subcodes: Any,
-    order: Any,
     page_rows: Any,
     page_ends: Any,
     first_row: int,
@@ -131,28 +126,27 @@ def index_pages(
     """Fill in the directory of pages that `fill_pages` has written.
 
     Args:
-        codes: of all rows.
+        codes: of all rows, in order.
         subcodes: of all rows.
-        order: of all rows.
         page_rows: as for `fill_pages`.
         page_ends: as `fill_pages` left them.
-        first_row: number in the run of the row at position 0 of `order`.
+        first_row: number in the run of the first of all rows.
         first_byte: where the first page begins in the run.
         follows: whether a page stands before the first one.
         code_before: the last code of that page.
         directory: one line per page.
     """
     for page in range(len(page_rows) - 1):
-        first = order[page_rows[page]]
+        first = page_rows[page]
         continues = 0
         if follows and codes[first] == code_before:
             continues = CONTINUES
         directory[page, FIRST_CODE] = codes[first]
         directory[page, FIRST_SUBCODE] = subcodes[first]
         directory[page, END] = first_byte + page_ends[page]
-        directory[page, FIRST_ROW] = 2 * (first_row + page_rows[page]) + continues
+        directory[page, FIRST_ROW] = 2 * (first_row + first) + continues
         follows = True
-        code_before = codes[order[page_rows[page + 1] - 1]]
+        code_before = codes[page_rows[page + 1] - 1]
 
 
 @kernel
@@ -167,16 +161,16 @@ def gather_bytes(sources: Any, lengths: Any, target: int, offsets: Any) -> None:
 
 
 @kernel
-def merge_chunks(chunks: Any, codes: Any, subcodes: Any, lengths: Any, sources: Any) -> int:
+def merge_chunks(chunks: Any, codes: Any, subcodes: Any, addresses: Any, lengths: Any) -> int:
     """Merge chunks of ordered rows until one of them is used up that is not the last of its run; return the rows.
 
     Args:
-        chunks: one line per chunk: address of its codes, of its subcodes, of its offsets, of its bytes; the next row, the
-            number of rows, and whether it is the last of its run. The next row is brought forward.
+        chunks: one line per chunk: address of the codes of its rows, of their subcodes, of their addresses, of their lengths;
+            the next row, the number of rows, and whether it is the last of its run. The next row is brought forward.
         codes: get the merged rows, with room for all.
         subcodes: as `codes`.
-        lengths: as `codes`: the bytes of each row.
-        sources: as `codes`: where they stand.
+        addresses: as `codes`: of the bytes of each row.
+        lengths: as `codes`: of the bytes of each row.
     """
     count = 0
     while True:
@@ -196,10 +190,9 @@ def merge_chunks(chunks: Any, codes: Any, subcodes: Any, lengths: Any, sources: 
         if best < 0:
             return count
         row = chunks[best, 4]
-        begin = load_u64(chunks[best, 2] + 8 * row)
         codes[count] = best_code
         subcodes[count] = best_subcode
-        lengths[count] = load_u64(chunks[best, 2] + 8 * row + 8) - begin
-        sources[count] = chunks[best, 3] + begin
+        addresses[count] = load_u64(chunks[best, 2] + 8 * row)
+        lengths[count] = load_u64(chunks[best, 3] + 8 * row)
         chunks[best, 4] = row + 1
         count += 1

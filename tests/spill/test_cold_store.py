@@ -98,7 +98,7 @@ def test_a_removed_row_is_restored_where_it_was(store: ColdStore) -> None:
     found = store.fetch(as_codes([7]))
     store.remove(found.places)
 
-    assert store.restore(found.codes, found.subcodes, found.places).tolist() == [True]
+    assert store.restore(found.places).tolist() == [True]
     assert as_bag(store.scan()) == Counter([(7, 0, b"a"), (8, 0, b"b")])
 
 
@@ -108,15 +108,13 @@ def test_a_row_that_was_not_removed_cannot_be_restored(store: ColdStore) -> None
     found = store.fetch(as_codes([7]))
 
     with pytest.raises(StateError) as refused:
-        store.restore(found.codes, found.subcodes, found.places)
+        store.restore(found.places)
 
     assert refused.value.code == "COLD_PLACES"
 
 
 def test_rows_from_elsewhere_have_no_place_to_be_restored_to(store: ColdStore) -> None:
-    found = as_rows([(7, 0, b"a")])
-
-    assert store.restore(found.codes, found.subcodes, as_codes([1 << 50])).tolist() == [False]
+    assert store.restore(as_codes([1 << 50])).tolist() == [False]
     assert store.row_count() == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
 from spill import file_pages
 from spill.file_pages import FileColdStore, FilePages
+from spill.read_kernels import WINDOW_BYTES, plan_reads
 from zset_join.errors import StateError
 from zset_join.storage.operations import Operation, observe
 
@@ -99,6 +100,101 @@ def test_without_waiting_a_shorter_file_is_noticed_too(directory: Path, monkeypa
         store.fetch(as_codes([2999]))
 
     store.close()
+
+
+# ---------------------------------------------------------------- mapped windows
+
+
+def planned(begins: list[int], *, spread: int, gap: int = 0) -> tuple[list[tuple[int, int, int]], list[int]]:
+    """Return the ranges (begin, end, whether mapped) for pages of 100 bytes of one file, and where each page will stand."""
+    count = len(begins)
+    files, range_begins, range_ends, is_dense, places = (np.zeros(count, np.int64) for _ in range(5))
+    page_begins = as_codes(begins)
+    lines = (files, range_begins, range_ends, is_dense)
+    ranges, _ = plan_reads(np.zeros(count, np.int64), page_begins, page_begins + 100, gap, spread, *lines, places)
+    found = zip(range_begins[:ranges].tolist(), range_ends[:ranges].tolist(), is_dense[:ranges].tolist(), strict=True)
+    return list(found), places.tolist()
+
+
+def test_many_pages_of_one_window_are_to_be_copied_from_it_without_the_gaps() -> None:
+    begins = [0, 100, *range(1000, 7000, 1000)]
+
+    ranges, places = planned(begins, spread=1000, gap=2000)
+
+    assert ranges == [(0, 200, 1), *((begin, begin + 100, 1) for begin in begins[2:])]
+    assert places == list(range(0, 800, 100))
+
+
+def test_a_window_with_few_or_scattered_pages_is_not_mapped() -> None:
+    few, scattered = list(range(0, 7000, 1000)), list(range(0, 80_000, 10_000))
+
+    assert planned(few, spread=1000, gap=2000)[0] == [(0, 6100, 0)]
+    assert [dense for _, _, dense in planned(scattered, spread=1000)[0]] == [0] * 8
+    assert [dense for _, _, dense in planned(scattered, spread=10_000)[0]] == [1] * 8
+    assert [dense for _, _, dense in planned(scattered, spread=0)[0]] == [0] * 8
+
+
+def test_a_range_ends_with_its_window() -> None:
+    begins = [*range(WINDOW_BYTES - 800, WINDOW_BYTES, 100), *range(WINDOW_BYTES, WINDOW_BYTES + 800, 100)]
+
+    assert planned(begins, spread=1000)[0] == [
+        (WINDOW_BYTES - 800, WINDOW_BYTES, 1),
+        (WINDOW_BYTES, WINDOW_BYTES + 800, 1),
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 3, 40, 700])
+def test_whichever_way_pages_are_read_the_rows_are_the_same(tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [(code, 0, b"%d" % code * (code % 9)) for code in range(100_000)]
+    store = FileColdStore(tmp_path / "rows", owner=OWNER)
+    store.put(as_rows(rows))
+    wanted = as_codes(range(0, 100_000, step))
+    found = []
+
+    for spread in (0, 1 << 12, 1 << 16, 1 << 30):
+        monkeypatch.setattr(file_pages, "_SPREAD_BYTES", spread)
+        found.append(as_bag([store.fetch(wanted)]))
+
+    assert found == [Counter(rows[::step])] * 4
+    store.close()
+
+
+def test_a_window_leaves_memory_when_it_was_copied(tmp_path: Path) -> None:
+    store = FileColdStore(tmp_path / "rows", owner=OWNER)
+    store.put(as_rows([(code, 0, bytes(100)) for code in range(50_000)]))
+
+    assert len(store.fetch(as_codes(range(0, 50_000, 2)))) == 25_000
+
+    mappings = Path("/proc/self/smaps").read_text(encoding="utf-8").split(f"{tmp_path}/rows/1.pages\n")[1:]
+    assert [mapping.split("\nRss:")[1].split()[0] for mapping in mappings] == ["0"]
+    store.close()
+
+
+@pytest.mark.parametrize("left", [0, 4096, 300_000])
+def test_a_mapped_file_that_became_shorter_is_noticed_and_ends_no_process(directory: Path, left: int) -> None:
+    store = FileColdStore(directory, owner=OWNER)
+    assert len(store.fetch(as_codes(range(3000)))) == 3000
+    os.truncate(directory / "1.pages", left)
+
+    with pytest.raises(StateError) as refused:
+        store.fetch(as_codes(range(3000)))
+
+    assert refused.value.code == "COLD_STORE_DAMAGED"
+    store.close()
+
+
+@pytest.mark.parametrize("sizes", [[1], [WINDOW_BYTES], [3, WINDOW_BYTES, 2 * WINDOW_BYTES - 3], [WINDOW_BYTES - 1, 2, 5]])
+def test_pages_are_written_behind_one_another_whatever_their_sizes(tmp_path: Path, sizes: list[int]) -> None:
+    parts = [np.random.default_rng(size).integers(0, 256, size).astype(np.uint8) for size in sizes]
+    pages = FilePages(tmp_path)
+    writer = pages.write(1)
+
+    for part in parts:
+        writer.append(part, as_codes([len(part)]))
+    writer.finish()
+
+    assert (tmp_path / "1.pages").read_bytes() == b"".join(part.tobytes() for part in parts)
+    assert pages.disk_bytes() == sum(sizes)
 
 
 def open_files() -> set[str]:

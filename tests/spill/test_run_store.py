@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_bag, as_codes, as_rows
+from spill import runs
 from spill.cold_store import ColdRows, ColdStore, cold_rows
 from spill.file_pages import FileColdStore
 from spill.run_store import RunStore, runs_to_merge
@@ -218,7 +219,8 @@ def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Pat
     store.close()
 
 
-def test_an_index_that_is_not_kept_leaves_memory_while_it_is_looked_at(tmp_path: Path) -> None:
+def test_an_index_that_is_not_kept_leaves_memory_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_INDEX_PAGES", 0)
     store = FileShelf(tmp_path).open()
     codes = np.arange(30_000)
     for _ in range(3):
@@ -242,7 +244,7 @@ def test_rows_that_are_read_may_go_and_come_before_the_next_are_read(tmp_path: P
     for part in store.fetch_parts(as_codes(range(90_000))):
         store.remove(part.places)
         if found:
-            store.restore(found[-1].codes, found[-1].subcodes, found[-1].places)
+            store.restore(found[-1].places)
         store.put(cold_rows(-1 - part.codes[:5], part.rows[:5]))
         found.append(part)
 
@@ -339,7 +341,7 @@ def test_a_row_whose_run_was_merged_cannot_be_restored(shelf: Shelf) -> None:
     store.remove(found.places)
     store.tidy()
 
-    assert store.restore(found.codes, found.subcodes, found.places).tolist() == [False, False]
+    assert store.restore(found.places).tolist() == [False, False]
     assert store.row_count() == 38
     shelf.close(store)
 
@@ -354,7 +356,7 @@ def test_a_place_survives_the_merging_of_other_runs(tmp_path: Path) -> None:
 
     store.tidy()
 
-    assert store.restore(found.codes, found.subcodes, found.places).tolist() == [True]
+    assert store.restore(found.places).tolist() == [True]
     assert as_bag([store.fetch(as_codes([105_000]))]) == Counter([large[5000]])
     store.close()
 
@@ -367,7 +369,7 @@ def test_a_store_that_was_reopened_restores_too(shelf: Shelf) -> None:
     store.commit(0)
     store = shelf.reopen(store)
 
-    assert store.restore(found.codes, found.subcodes, found.places).tolist() == [True, True]
+    assert store.restore(found.places).tolist() == [True, True]
     assert as_bag(store.scan()) == Counter(rows)
     shelf.close(store)
 
@@ -441,7 +443,7 @@ def test_a_manifest_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_UNCLEAN"
 
 
-@pytest.mark.parametrize("name", ["1.pages", "1.prints", "1.directory"])
+@pytest.mark.parametrize("name", ["1.pages", "1.prints", "1.directory", "1.removed"])
 def test_a_run_with_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
     directory = committed(tmp_path / "rows")
     (directory / name).unlink()
@@ -449,7 +451,7 @@ def test_a_run_with_a_missing_file_is_refused(tmp_path: Path, name: str) -> None
     assert refusal(lambda: FileColdStore(directory, owner=OWNER)).code == "COLD_STORE_DAMAGED"
 
 
-@pytest.mark.parametrize("name", ["2.pages", "2.prints", "2.directory"])
+@pytest.mark.parametrize("name", ["2.pages", "2.prints", "2.directory", "2.removed"])
 def test_a_run_with_a_short_file_is_refused(tmp_path: Path, name: str) -> None:
     directory = committed(tmp_path / "rows")
     (directory / name).write_bytes((directory / name).read_bytes()[:-1])

@@ -84,6 +84,7 @@ class ColdSide:
         self._keys: FileColdStore | None = None
         if has_keys:
             self._keys = FileColdStore(directory / f"{side.name}.keys", owner=owner, with_subcodes=False)
+        self._taken_rows = 0  # since they were expected last
         self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0}
 
     @property
@@ -112,6 +113,11 @@ class ColdSide:
 
     # ---------------------------------------------------------------- moving
 
+    def expect_rows(self) -> None:
+        """Make room for as many rows as came since this was called last: tables that grow step by step are written often."""
+        self.hot.reserve(self._taken_rows)
+        self._taken_rows = 0
+
     def take(self, found: ColdRows, stamp: int, clock: float) -> Int64s:
         """Move rows that were found into memory; return their numbers there.
 
@@ -126,6 +132,7 @@ class ColdSide:
         held_bytes = self.side.held_bytes
         numbers = self.hot.insert(unpacked, found, stamp, clock)
         self._keep_held(held_bytes)
+        self._taken_rows += len(found)
         self._counts["fetched_rows"] += len(found)
         return numbers
 
@@ -141,7 +148,7 @@ class ColdSide:
         left = places == NOWHERE
         if not left.all():
             back = ~left
-            left[back] = ~self._rows.restore(codes[back], subcodes[back], places[back])
+            left[back] = ~self._rows.restore(places[back])
             self._drop(numbers[~left], subcodes[~left])
         if left.any():
             self._rows.put_parts(self._packed(numbers[left], codes[left], subcodes[left]))

@@ -159,6 +159,15 @@ class HotRows:
         side.make_room(rows.count, int(heap_bytes))
         self.follow(rows.count)
 
+    def reserve(self, rows: int) -> None:
+        """Make room for so many records without long values.
+
+        Raises:
+            ResourceError: more rows than a side takes.
+        """
+        self._side.make_room(rows, 0)
+        self.follow(rows)
+
     def insert(self, rows: UnpackedRows, cold: ColdRows, stamp: int, clock: float) -> Int64s:
         """Store records there is room for, and remember where they came from; return their numbers."""
         side = self._side

@@ -58,7 +58,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["HybridState"]
 
-_SLACK = 0.3  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
+_SLACK = 0.5  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
 _PIECE_PART = 24  # of the budget is spilled at once, within these bounds
 _LEAST_PIECE_BYTES = 4 << 20
 _MOST_PIECE_BYTES = 16 << 20
@@ -118,6 +118,7 @@ class HybridState:
             self._opened.append(ColdSide(side, place))
         self._stamp = 2
         self._is_looking = False
+        self._is_crowded = False  # the rows in memory are too many, and the epoch needs all of them
         self._clock = 0.0
         self._is_moving = False
         self._unspilled: ResourceError | None = None
@@ -152,13 +153,17 @@ class HybridState:
         """
         self._begin(prepared)
         self.long_codes = [_NONE, _NONE]
-        self._make_room(sum(own.count for own in prepared if own is not None))
+        is_first = self._make_room(sum(own.count for own in prepared if own is not None))
         self._is_looking = self._is_worth_looking()
         if not self._is_looking:
             return
         self._follow()
         self._stamp += 2
+        self._is_crowded = False
         with self._moving():
+            if is_first:
+                for side in self._opened:
+                    side.expect_rows()
             changed = self._fetch_named(prepared)
             asked = [
                 np.concatenate([changed[1 - number], changed[number] if self._asked_by_own[number] else _NONE])
@@ -175,8 +180,12 @@ class HybridState:
         self._let_go()
         self._give_back()
 
-    def _make_room(self, delta_rows: int) -> None:
-        """Spill what the last epoch could not, and what has no room beside what an epoch of so many rows will need."""
+    def _make_room(self, delta_rows: int) -> bool:
+        """Spill what the last epoch could not, and what has no room beside what an epoch of so many rows will need.
+
+        Returns:
+            Whether the epoch is fetched for the first time.
+        """
         self._delta_rows = delta_rows
         is_first, self._is_settled = self._is_settled, False
         if is_first:  # whoever asks again finds the rows where they were
@@ -189,6 +198,7 @@ class HybridState:
                 self._unspilled = None
                 if is_first:
                     self._tighten()
+        return is_first
 
     def _foresee(self) -> None:
         """Set the limits for an epoch like the one that is fetched or was absorbed."""
@@ -310,7 +320,10 @@ class HybridState:
     def _take(self, side: ColdSide, found: ColdRows) -> None:
         """Move rows that were found into memory, where there is no room in the place of others."""
         size = found.row_bytes + len(found) * side.hot.bytes_per_row()
-        self._spill(self._victims(len(found), size, needed_since=self._stamp))
+        if not self._is_crowded:
+            victims = self._victims(len(found), size, needed_since=self._stamp)
+            self._spill(victims)
+            self._is_crowded = bool(victims) and not sum(len(positions) for positions, _ in victims)
         side.take(found, self._stamp, self._clock)
 
     # ---------------------------------------------------------------- the budget

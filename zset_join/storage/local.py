@@ -18,6 +18,7 @@ import fcntl
 import os
 import stat
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +180,9 @@ def write_new(path: str | Path, data: bytes) -> None:
     sync_directory(Path(path).parent)
 
 
-def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> Path:
-    whole = Path(path)
-    beside = whole.with_name(f".{whole.name}.{uuid.uuid4().hex}")
+def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> str:
+    directory, name = os.path.split(path)
+    beside = os.path.join(directory, f".{name}.{uuid.uuid4().hex}")  # noqa: PTH118 - parsing paths takes longer
     file = LocalFile(beside)
     try:
         file.write(data)
@@ -195,7 +196,7 @@ def _written_beside(path: str | Path, data: bytes, *, durable: bool) -> Path:
     return beside
 
 
-def _move_if_free(beside: Path, path: str | Path) -> None:
+def _move_if_free(beside: str, path: str | Path) -> None:
     """Do what `link` would, on a file system without links: two writers at the same moment are not told apart."""
     if file_size(path) is not None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
@@ -213,7 +214,7 @@ def read_bytes(path: str | Path) -> bytes | None:
 def file_size(path: str | Path) -> int | None:
     """Return the size of a file, or None when there is none."""
     try:
-        return perform("size", _absolute(path), lambda: Path(path).stat().st_size)
+        return perform("size", _absolute(path), lambda: os.stat(path).st_size)  # noqa: PTH116 - parsing paths takes longer than the call
     except FileNotFoundError:
         return None
 
@@ -241,7 +242,7 @@ def rename(path: str | Path, target: str | Path) -> None:
 
 def replace(path: str | Path, target: str | Path) -> None:
     """Give a file another name; a file of that name is gone in the same step."""
-    perform("replace", _absolute(path), lambda: Path(path).replace(target), target=_absolute(target))
+    perform("replace", _absolute(path), lambda: os.replace(path, target), target=_absolute(target))  # noqa: PTH105
 
 
 def link(path: str | Path, target: str | Path) -> None:
@@ -260,7 +261,12 @@ def touch(path: str | Path) -> None:
 
 def remove_file(path: str | Path) -> None:
     """Remove a file; one that is gone already is no error."""
-    perform("remove", _absolute(path), lambda: Path(path).unlink(missing_ok=True))
+
+    def act() -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - parsing paths takes longer than the call
+
+    perform("remove", _absolute(path), act)
 
 
 def remove_directory(directory: str | Path) -> None:
