@@ -200,6 +200,22 @@ def test_memory_follows_when_working_arrays_take_room_from_rows() -> None:
     assert sum(len(chunk) for chunk in answer) == 220
 
 
+def test_rows_that_every_epoch_looks_at_stay_while_others_can_go() -> None:
+    join = hybrid(max_hot_bytes=2_000_000)
+    busy, nobody = many_orders(8_000), ZSet.empty(CUSTOMERS.schema)
+
+    for epoch in range(12):
+        new = many_orders(1_000, first=100_000 + 1_000 * epoch)
+        deltas = [ZSet.concat([busy, new], schema=busy.schema), nobody]
+        list(join.answer(Tick(epoch), deltas))
+        join.absorb(Tick(epoch), deltas)
+
+    counts = join.statistics()
+    assert (counts["left_fetched_rows"], counts["left_rows"]) == (0, 20_000)
+    assert counts["left_cold_rows"] > 7_000
+    assert counts["hot_bytes"] <= 2_000_000
+
+
 def test_a_larger_epoch_finds_room_before_it_is_looked_up() -> None:
     join = hybrid(max_hot_bytes=40_000_000)
     nobody = ZSet.empty(CUSTOMERS.schema)

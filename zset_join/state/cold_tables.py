@@ -33,7 +33,7 @@ from zset_join.row_layout import RowLayout
 
 __all__ = ["BusyGroups", "ColdTables", "FoundRows"]
 
-_SLACK = 0.3  # of the budget is freed at a time, as `HybridState` does
+_SLACK = 0.3  # of the budget is freed at a time
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ from zset_join.zset import ZSet
 __all__ = ["HybridState"]
 
 _SLACK = 0.5  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
+_SLACK_OF_BUSY = 0.1  # the same of rows that the last epoch has looked at: the next one may need them again
 _PIECE_PART = 24  # of the budget is spilled at once, within these bounds
 _LEAST_PIECE_BYTES = 4 << 20
 _MOST_PIECE_BYTES = 16 << 20
@@ -334,10 +335,18 @@ class HybridState:
     def _hot_bytes(self) -> int:
         return sum(side.hot.row_bytes() for side in self._opened)
 
-    def _victims(self, rows: int, size: int, *, needed_since: int | None) -> list[tuple[Int64s, npt.NDArray[np.int32]]]:
+    def _victims(
+        self, rows: int, size: int, *, needed_since: int | None, slack: float = _SLACK
+    ) -> list[tuple[Int64s, npt.NDArray[np.int32]]]:
         """Return per side the positions of the records that must go so that `rows` more of `size` bytes have room.
 
         Beside them the bytes of all records of the side.
+
+        Args:
+            rows: more than there are.
+            size: of them.
+            needed_since: records of this epoch stay, as far as they were looked at; None: all may go.
+            slack: part of the budget that is freed beyond what must be.
         """
         max_rows, max_bytes = self._budget.max_hot_keys, self._limit.rows
         rows, size = self._hot_rows() + rows, self._hot_bytes() + size
@@ -345,13 +354,14 @@ class HybridState:
             return []
         self._follow()
         scores, sizes = zip(*(side.hot.measure(needed_since) for side in self._opened), strict=True)
-        chosen = lowest_scores(scores, sizes, _excess(size, max_bytes), _excess(rows, max_rows))
+        chosen = lowest_scores(scores, sizes, _excess(size, max_bytes, slack), _excess(rows, max_rows, slack))
         return list(zip(chosen, sizes, strict=True))
 
     def _spill_down(self) -> None:
-        victims = self._victims(0, 0, needed_since=None)
+        victims = self._victims(0, 0, needed_since=self._stamp)
         self._spill(victims)
-        if victims:
+        if victims:  # there may have been too few that the last epoch did not look at
+            self._spill(self._victims(0, 0, needed_since=None, slack=_SLACK_OF_BUSY))
             self._give_back()
         for side in self._opened:
             side.tidy()
@@ -373,7 +383,8 @@ class HybridState:
     def _let_go(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
         limit = self._limit.held
-        self._holds_index = limit is None or self._held_bytes() + self._index_bytes() <= limit
+        index_bytes = max(0, self._index_bytes() - self._limit.spared)
+        self._holds_index = limit is None or index_bytes == 0 or self._held_bytes() + index_bytes <= limit
         for side in self._opened:
             side.keep_index(self._holds_index)
 
@@ -382,7 +393,7 @@ class HybridState:
         budget = self._budget.max_hot_bytes
         if budget is not None and any(side.row_count() for side in self._opened):
             held = self._working_bytes + self._held_bytes() + (self._index_bytes() if self._holds_index else 0)
-            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES), held)
+            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES) + self._limit.spared, held)
 
     def _held_bytes(self) -> int:
         """Return the bytes that the rows in memory take, those of rows that are gone among them."""
@@ -523,6 +534,6 @@ def _let_go(opened: list[ColdSide], private: Path | None) -> None:
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _excess(held: int, limit: int | None) -> int:
+def _excess(held: int, limit: int | None, slack: float) -> int:
     """Return what must go of what is held, where a limit is exceeded; more than that goes at a time, so that it is rare."""
-    return 0 if limit is None else max(0, held - limit + int(limit * _SLACK))
+    return 0 if limit is None else max(0, held - limit + int(limit * slack))

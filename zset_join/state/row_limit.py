@@ -3,10 +3,11 @@
 The law: with budgets of 100 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
 tenth, at any moment; unless one epoch needs more than half of the budget beside the rows, or looks at more rows than fit.
 
-What an epoch needs is foreseen from the rows of its delta. Small budgets are spared: each of the three items counts only beyond
-16 MB (less as the budget grows, nothing from 96 MB on), since the rows would have no room at all.
+What an epoch needs is foreseen from the rows of its delta. Small budgets are spared: each item counts only beyond
+16 MB (less as the budget grows, nothing from 96 MB on), since the rows would have no room at all. So does the index of the
+rows on disk, and what allocators keep.
 
-Remembers two numbers.
+Remembers three numbers.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class RowLimit:
     Attributes:
         rows: the limit of what rows are reckoned to take (`HotRows.row_bytes`).
         held: the limit of what is held for them: records, blocks and tables, also those that wait to be used again.
+        spared: bytes of each item that do not count.
 
     >>> limit = RowLimit(120 << 20)
     >>> limit.foresee(delta_rows=100_000, working_bytes=0, unreckoned_bytes=0)
@@ -39,6 +41,7 @@ class RowLimit:
     def __init__(self, budget_bytes: int | None) -> None:
         self._budget_bytes = budget_bytes
         self.rows = self.held = budget_bytes
+        self.spared = 0 if budget_bytes is None else max(0, _SPARED_BYTES - budget_bytes // _SPARED_PART)
 
     def foresee(self, *, delta_rows: int, working_bytes: int, unreckoned_bytes: int) -> None:
         """Set the limits for an epoch.
@@ -51,9 +54,8 @@ class RowLimit:
         budget = self._budget_bytes
         if budget is None:
             return
-        spared = max(0, _SPARED_BYTES - budget // _SPARED_PART)
         working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
         temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows
-        beside = max(0, working - spared) + max(0, temporary - spared)
+        beside = max(0, working - self.spared) + max(0, temporary - self.spared)
         self.held = max(budget - beside, budget // 2)
-        self.rows = max(0, self.held - max(0, unreckoned_bytes - spared))
+        self.rows = max(0, self.held - max(0, unreckoned_bytes - self.spared))
