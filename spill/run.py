@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from zset_join.storage.operations import perform
 
 __all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order"]
 
+_LEAST_PART = 256
 _GROUP_BYTES = 2 << 20
 
 
@@ -89,6 +91,15 @@ class Wanted:
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def parts(self, count: int) -> Iterator[Wanted]:
+        """Yield so many parts of about the same length, or fewer; one below the other."""
+        size = max(_LEAST_PART, -(-len(self) // count))
+        for begin in range(0, len(self), size):
+            part = Wanted.__new__(Wanted)
+            part.codes, part.subcodes = self.codes[begin : begin + size], self.subcodes[begin : begin + size]
+            part.by_row = self.by_row
+            yield part
 
 
 def in_order(codes: Int64s, subcodes: Int64s | None) -> Int64s:

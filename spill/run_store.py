@@ -25,6 +25,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _FANOUT_BITS = 2
 _SMALLEST_BITS = 10
 _CHUNK_BYTES = 1 << 20
+_INDEX_WINDOW = 8 << 20
 _SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
 _MERGED_AT_ONCE = 2 << 20
 _LEAST_CHUNK = 1 << 17
@@ -84,6 +86,8 @@ class RunStore:
 
     Attributes:
         keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
+        index_window: bytes of the index that a fetch then looks at before it lets them go, about; a smaller index is let go
+            by `let_go` only.
 
     Raises:
         StateError: the directory holds another owner's store, one of another version or boot, or one that was being changed
@@ -98,6 +102,7 @@ class RunStore:
         self._wide = with_subcodes
         self._stamp = {**_stamp(), "pages": pages.kind, "subcodes": with_subcodes, "owner": dict(owner)}
         self.keep_index = True
+        self.index_window = _INDEX_WINDOW
         self._epoch = -1
         self._next_run = 1
         self._set_runs([])
@@ -211,11 +216,14 @@ class RunStore:
                 path=str(self._directory),
             )
         self._counts["fetches"] += 1
-        return self._find(Wanted(codes, subcodes))
+        wanted, index = Wanted(codes, subcodes), self._index
+        keep = self.keep_index or index.index_bytes() <= self.index_window
+        parts = 1 if keep else 1 + index.index_bytes() // self.index_window
+        return chain.from_iterable(self._find(part, index, keep_index=keep) for part in wanted.parts(parts))
 
-    def _find(self, wanted: Wanted, **options: int) -> Iterator[ColdRows]:
+    def _find(self, wanted: Wanted, index: Runs, *, keep_index: bool, **options: int) -> Iterator[ColdRows]:
         with self._reading():
-            for rows, pages, read_bytes_count in self._index.find(wanted, keep_index=self.keep_index, **options):
+            for rows, pages, read_bytes_count in index.find(wanted, keep_index=keep_index, **options):
                 self._counts["pages_read"] += pages
                 self._counts["bytes_read"] += read_bytes_count
                 self._counts["rows_fetched"] += len(rows)
@@ -236,7 +244,9 @@ class RunStore:
     def stream(self, code: int, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows of one code in chunks of about `chunk_bytes`."""
         wanted = Wanted(np.array([code], np.int64), None)
-        yield from (rows for rows in self._find(wanted, group_bytes=chunk_bytes) if len(rows))
+        yield from (
+            rows for rows in self._find(wanted, self._index, keep_index=self.keep_index, group_bytes=chunk_bytes) if len(rows)
+        )
 
     def scan(self, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows, in chunks of about `chunk_bytes`."""
@@ -356,7 +366,7 @@ class RunStore:
     def remove_codes(self, codes: Int64s) -> int:
         """Take all rows of some codes out; return how many there were."""
         removed = 0
-        for found in self._find(Wanted(codes, None)):
+        for found in self._find(Wanted(codes, None), self._index, keep_index=self.keep_index):
             self.remove(found.places)
             removed += len(found)
         return removed

@@ -27,7 +27,6 @@ __all__ = ["Runs", "gathered", "merged"]
 _GROUP_BYTES = 2 << 20
 _GROUP_PAGES = 1 << 13
 _USUAL_PAGE_BYTES = 1 << 10
-_INDEX_PAGES = 1 << 15  # have an index of 2 MB
 _LEAST_PAGES = 1 << 8  # a single code may have many
 
 
@@ -49,6 +48,10 @@ class Runs:
         self._numbers = [run.number for run in runs]
         self._table = np.array([run.line() for run in runs], np.int64).reshape(-1, k.RUN_WORDS)
 
+    def index_bytes(self) -> int:
+        """Return the bytes of the index of all runs."""
+        return sum(run.index_bytes() for run in self._runs)
+
     # ---------------------------------------------------------------- reading
 
     def find(self, wanted: Wanted, *, keep_index: bool, group_bytes: int = _GROUP_BYTES) -> Iterator[tuple[ColdRows, int, int]]:
@@ -58,13 +61,12 @@ class Runs:
 
         Args:
             wanted: what is looked for.
-            keep_index: whether the index stays in memory behind what was found; else it leaves it on the way, by some MB.
+            keep_index: whether the index stays in memory; else it leaves it at the end.
             group_bytes: of pages to hold in memory at once.
         """
         cursor = np.array([0, 0, 0, -1, 0], np.int64)
         most = min(_GROUP_PAGES, max(_LEAST_PAGES, 2 * len(wanted) * len(self._runs)))
         page_runs, pages, first_wanted = (np.empty(most, np.int64) for _ in range(3))
-        first, first_page = 0, 0  # of the index that may be in memory
         read: ReadPages | None = None
         while len(wanted) and cursor[0] < len(self._runs):
             count = k.find_pages(
@@ -83,16 +85,8 @@ class Runs:
                 read = self._read(page_runs[:count], pages[:count], read)
                 listed = self._list(read, page_runs[:count], pages[:count], first_wanted[:count], int(cursor[4]), wanted)
                 yield gathered(*listed), count, read.read_bytes
-            at, page = int(cursor[0]), max(0, int(cursor[3]))
-            looked_at = sum(len(run.directory) for run in self._runs[first:at]) + page - first_page
-            if not keep_index and looked_at > _INDEX_PAGES:
-                for run in self._runs[first:at]:
-                    run.let_go()
-                for run in self._runs[at : at + 1]:
-                    run.let_go(page)
-                first, first_page = at, page
         if not keep_index:
-            for run in self._runs[first:]:
+            for run in self._runs:
                 run.let_go()
 
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:

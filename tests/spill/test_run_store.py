@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from property_tests.cold_histories import OWNER, ColdRow, FileShelf, Shelf, as_bag, as_codes, as_rows
-from spill import runs
 from spill.cold_store import ColdRows, ColdStore, cold_rows
 from spill.file_pages import FileColdStore
 from spill.run_store import RunStore, runs_to_merge
@@ -219,19 +218,34 @@ def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Pat
     store.close()
 
 
-def test_an_index_that_is_not_kept_leaves_memory_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_INDEX_PAGES", 0)
+def test_an_index_larger_than_its_window_leaves_memory_when_it_was_looked_at(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     codes = np.arange(30_000)
     for _ in range(3):
         store.put(cold_rows(codes, pa.repeat(pa.scalar(b"." * 50, pa.large_binary()), len(codes))))
     prints = sorted((tmp_path / "rows").glob("*.prints"))
     store.keep_index = False
+    mapped = []
 
-    mapped = [[resident_kilobytes(path) > 0 for path in prints] for part in store.fetch_parts(codes) if len(part)]
+    for window in (store.resident_bytes(), store.resident_bytes() - 1):
+        store.index_window = window
+        found = sum(len(part) for part in store.fetch_parts(codes[:8_000]))
+        mapped.append((found, [resident_kilobytes(path) > 0 for path in prints]))
 
-    assert (mapped[0], mapped[-1]) == ([True, False, False], [False, False, True])
-    assert [resident_kilobytes(path) for path in prints] == [0, 0, 0]
+    assert mapped == [(24_000, [True] * 3), (24_000, [False] * 3)]
+    store.close()
+
+
+def test_a_fetch_through_windows_of_the_index_finds_the_same_rows(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    rows = fill(store, puts=3, rows=3_000)
+    codes = as_codes(range(-10, 9_010))
+    store.keep_index, store.index_window = False, 4096
+
+    by_code, by_row = list(store.fetch_parts(codes)), list(store.fetch_parts(codes, -codes))
+
+    assert (as_bag(by_code), as_bag(by_row)) == (Counter(rows), Counter(rows))
+    assert min(len(by_code), len(by_row)) > 5
     store.close()
 
 

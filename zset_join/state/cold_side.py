@@ -71,6 +71,9 @@ class ColdSide:
         side: the rows in memory.
         directory: where the stores are; made when it is not there.
 
+    Attributes:
+        taken_rows: that came into memory since rows were expected last.
+
     Raises:
         StateError: the directory holds something else, or a store that was being changed when its process died.
     """
@@ -84,7 +87,7 @@ class ColdSide:
         self._keys: FileColdStore | None = None
         if has_keys:
             self._keys = FileColdStore(directory / f"{side.name}.keys", owner=owner, with_subcodes=False)
-        self._taken_rows = 0  # since they were expected last
+        self.taken_rows = 0
         self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0}
 
     @property
@@ -115,8 +118,8 @@ class ColdSide:
 
     def expect_rows(self) -> None:
         """Make room for as many rows as came since this was called last: tables that grow step by step are written often."""
-        self.hot.reserve(self._taken_rows)
-        self._taken_rows = 0
+        self.hot.reserve(self.taken_rows)
+        self.taken_rows = 0
 
     def take(self, found: ColdRows, stamp: int, clock: float) -> Int64s:
         """Move rows that were found into memory; return their numbers there.
@@ -132,7 +135,7 @@ class ColdSide:
         held_bytes = self.side.held_bytes
         numbers = self.hot.insert(unpacked, found, stamp, clock)
         self._keep_held(held_bytes)
-        self._taken_rows += len(found)
+        self.taken_rows += len(found)
         self._counts["fetched_rows"] += len(found)
         return numbers
 
@@ -201,10 +204,15 @@ class ColdSide:
         if held:
             yield _entries_of(held)
 
-    def keep_index(self, keep: bool) -> None:
-        """Say whether the index of the cold rows may stay in the memory of this process; if not, let it leave now and later."""
+    def keep_index(self, keep: bool, window: int) -> None:
+        """Say whether the index of the cold rows may stay in the memory of this process; if not, let it leave now and later.
+
+        Args:
+            keep: whether it may.
+            window: bytes that are in memory while it is looked at, if it may not.
+        """
         for store in self._stores:
-            store.keep_index = keep
+            store.keep_index, store.index_window = keep, window
             if not keep:
                 store.let_go()
 

@@ -65,10 +65,10 @@ _LEAST_PIECE_BYTES = 4 << 20
 _MOST_PIECE_BYTES = 16 << 20
 _LEAST_LONG_BYTES = 1 << 20
 _BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the record
-_UNUSED_PART = 32
+_SPARE_PART = 32  # of the budget: what allocators may keep, and what is in memory of an index that has no room; at least:
+_LEAST_SPARE_BYTES = 4 << 20
 _TOLERATED_PART = 16  # of the budget: what the state may take beyond it before rows are moved together
 _DEAD_PART = 16  # of the budget: what moving the rows of a side together must bring at least
-_LEAST_UNUSED_BYTES = 8 << 20
 _NONE = np.empty(0, np.int64)
 
 
@@ -174,7 +174,6 @@ class HybridState:
                 side.hot.touch_chains(codes, self._stamp, self._clock)
             for number, codes in enumerate(asked):
                 asked[number] = self._leave_long_keys(number, codes, prepared)
-            self._let_go()
             for side, codes in zip(self._opened, asked, strict=True):
                 for rows in side.find_keys(codes):
                     self._take(side, rows)
@@ -195,15 +194,13 @@ class HybridState:
         limit = self._limit.rows
         if self._unspilled is not None or (is_first and limit is not None and self._hot_bytes() > limit):
             with self._moving():
-                self._spill_down()
+                self._spill_down(compacts=is_first)
                 self._unspilled = None
-                if is_first:
-                    self._tighten()
         return is_first
 
     def _foresee(self) -> None:
         """Set the limits for an epoch like the one that is fetched or was absorbed."""
-        unreckoned = sum(side.hot.unreckoned_bytes(self._delta_rows) for side in self._opened)
+        unreckoned = sum(side.hot.unreckoned_bytes(max(self._delta_rows, side.taken_rows)) for side in self._opened)
         self._limit.foresee(delta_rows=self._delta_rows, working_bytes=self._working_bytes, unreckoned_bytes=unreckoned)
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
@@ -239,7 +236,6 @@ class HybridState:
             # The epoch is absorbed and may not fail any more: the next one spills first, and raises if it cannot.
             self._unspilled = error
             self._postponed_spills += 1
-        self._tighten()
         self._let_go()
         self._give_back()
 
@@ -357,17 +353,21 @@ class HybridState:
         chosen = lowest_scores(scores, sizes, _excess(size, max_bytes, slack), _excess(rows, max_rows, slack))
         return list(zip(chosen, sizes, strict=True))
 
-    def _spill_down(self) -> None:
+    def _spill_down(self, *, compacts: bool = True) -> None:
+        """Spill down to the limit, and merge runs; before that, for merging takes memory too, compact where it pays."""
         victims = self._victims(0, 0, needed_since=self._stamp)
         self._spill(victims)
         if victims:  # there may have been too few that the last epoch did not look at
             self._spill(self._victims(0, 0, needed_since=None, slack=_SLACK_OF_BUSY))
+        if compacts:
+            self._tighten()
+        if victims:
             self._give_back()
         for side in self._opened:
             side.tidy()
 
     def _tighten(self) -> None:
-        """Compact where the memory of rows that are gone keeps the state above the budget, as when working arrays have grown.
+        """Compact where the dead are many, or where their memory keeps the state above the budget.
 
         Cost: the rows of a side, at most once in an epoch. With budgets of a few MB, of which tables take more than was
         reckoned, in most epochs.
@@ -375,25 +375,31 @@ class HybridState:
         limit = self._limit.held
         if limit is None:
             return
-        if self._held_bytes() > limit + limit // _TOLERATED_PART:
-            for side in self._opened:
-                if side.side.arena.dead_bytes() > limit // _DEAD_PART:
-                    side.side.compact()
+        is_too_large = self._held_bytes() > limit + limit // _TOLERATED_PART
+        for side in self._opened:
+            arena = side.side.arena
+            if arena.is_sparse(tight=True) or (is_too_large and arena.dead_bytes() > limit // _DEAD_PART):
+                side.side.compact()
 
     def _let_go(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
         limit = self._limit.held
         index_bytes = max(0, self._index_bytes() - self._limit.spared)
         self._holds_index = limit is None or index_bytes == 0 or self._held_bytes() + index_bytes <= limit
-        for side in self._opened:
-            side.keep_index(self._holds_index)
+        self._hold_index(self._opened)
+
+    def _hold_index(self, sides: Iterable[ColdSide]) -> None:
+        for side in sides:
+            side.keep_index(self._holds_index, self._spare_bytes())
+
+    def _spare_bytes(self) -> int:
+        return max((self._budget.max_hot_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self._limit.spared
 
     def _give_back(self) -> None:
         """Give back what allocators keep of the memory that an epoch took and freed, where memory is short."""
-        budget = self._budget.max_hot_bytes
-        if budget is not None and any(side.row_count() for side in self._opened):
+        if self._budget.max_hot_bytes is not None and self._is_worth_looking():
             held = self._working_bytes + self._held_bytes() + (self._index_bytes() if self._holds_index else 0)
-            self._unused.give_back(max(budget // _UNUSED_PART, _LEAST_UNUSED_BYTES) + self._limit.spared, held)
+            self._unused.give_back(self._spare_bytes(), held)
 
     def _held_bytes(self) -> int:
         """Return the bytes that the rows in memory take, those of rows that are gone among them."""
@@ -414,7 +420,7 @@ class HybridState:
                 side.spill(positions[begin:end] + 1)
                 self._advance_clock(int(sizes[positions[begin:end]].sum(dtype=np.int64)), end - begin)
                 begin = end
-                side.keep_index(self._holds_index)
+                self._hold_index([side])
 
     def _advance_clock(self, size: int, rows: int) -> None:
         max_rows, max_bytes = self._budget.max_hot_keys, self._budget.max_hot_bytes
