@@ -353,7 +353,7 @@ def _print_lines(ordered: Any, absent: Any, present: Any) -> Iterator[Line]:
     prints = np.empty(count, np.uint16)
     run_kernels.make_prints(ordered, zeros, True, prints)
     removed = np.zeros((count + 7) // 8, np.uint8)
-    runs = np.array([[1, directory.ctypes.data, pages, prints.ctypes.data, count, removed.ctypes.data]], np.int64)
+    runs = np.array([[1, directory.ctypes.data, pages, prints.ctypes.data, count, removed.ctypes.data, 0, 0]], np.int64)
     listed = [np.empty(1 << 17, np.int64) for _ in range(3)]
 
     def find(wanted: npt.NDArray[np.int64]) -> int:

@@ -4,7 +4,8 @@ The law: a run holds the rows it was written with, minus those that were removed
 (`spill.pages`); what memory keeps of them (mapped from files, so that any process opens a run without reading it) is the
 directory, 32 bytes per page, the prints, 2 bytes per row, and a bit per row that says that it was removed. So an absent or
 removed row does not reach the disk, save about once in 65,000 rows of the page it would be in (4,000 for a code in a store
-with subcodes). Only the bits are ever written to again. Runs are read together: `spill.runs`.
+with subcodes). Only the bits are ever written to again. A run of up to 65,536 rows keeps a filter in memory too, 2 to 4 bytes
+per row, until it is closed. Runs are read together: `spill.runs`.
 
 Bytes in memory per row, for rows of 56 bytes with subcodes in pages of 1 KiB: 4.6. On disk: 20 more than the row itself, and
 the same 4.6.
@@ -35,6 +36,7 @@ __all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order"]
 
 _LEAST_PART = 256
 _GROUP_BYTES = 2 << 20
+_FILTERED_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Run:
         pages: where its pages are.
         rows: how many rows were written.
         live: how many of them have not been removed.
+        filter_bits: as the writer made it; None for a run that was opened again, or is large.
 
     Attributes:
         directory: a line of `DIRECTORY_WORDS` words per page.
@@ -135,7 +138,16 @@ class Run:
         StateError: a file is missing or has another size.
     """
 
-    def __init__(self, directory: Path, number: int, pages: Pages, *, rows: int, live: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        number: int,
+        pages: Pages,
+        *,
+        rows: int,
+        live: int,
+        filter_bits: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
         self.number = number
         self.rows = rows
         self.live = live
@@ -155,9 +167,13 @@ class Run:
         self._mappings = tuple(_mapped(path, is_written=path is self._files[2]) for path in self._files)
         words, prints, removed = (np.frombuffer(mapping, np.uint8) for mapping in self._mappings)
         self.directory: npt.NDArray[np.int64] = words.view(np.int64).reshape(-1, k.DIRECTORY_WORDS)
-        self._index_bytes = len(words) + len(prints) + len(removed)
+        self._file_bytes = self._index_bytes = len(words) + len(prints) + len(removed)
         addresses = [int(words.ctypes.data), len(self.directory), int(prints.ctypes.data), rows, int(removed.ctypes.data)]
-        self._line = (number, *addresses)
+        self._filter = filter_bits
+        if filter_bits is not None:
+            self._index_bytes += filter_bits.nbytes
+            addresses += [int(filter_bits.ctypes.data), _shift_of(filter_bits)]
+        self._line = (number, *addresses, *([0, 0] if filter_bits is None else []))
         self._long_codes: Int64s | None = None
 
     def check(self) -> None:
@@ -189,8 +205,12 @@ class Run:
                 mapping.madvise(mmap.MADV_DONTNEED, 0, size)
 
     def index_bytes(self) -> int:
-        """Return the bytes of directory, prints and bits."""
+        """Return the bytes of directory, prints, bits and filter."""
         return self._index_bytes
+
+    def file_bytes(self) -> int:
+        """Return the bytes of directory, prints and bits."""
+        return self._file_bytes
 
     def drop(self) -> None:
         """Remove the run with all its files."""
@@ -224,6 +244,7 @@ class RunWriter:
         self._last_code = 0
         self._writer = pages.write(number)
         self._index: list[LocalFile] = []
+        self._codes: list[Int64s] = []  # of all rows, as long as these are few
         self._paths = _index_files(directory, number)
 
     def append(self, rows: LyingRows) -> None:
@@ -280,6 +301,10 @@ class RunWriter:
         k.make_prints(codes, subcodes, self._wide, prints)
         self._index[1].write(prints)
         self._rows += len(rows)
+        if self._rows <= _FILTERED_ROWS:
+            self._codes.append(codes)
+        else:
+            self._codes = []
 
     @property
     def rows(self) -> int:
@@ -293,7 +318,8 @@ class RunWriter:
             file.close()
         self._writer.finish()
         directory, number, pages = self._target
-        return Run(directory, number, pages, rows=self._rows, live=self._rows)
+        filter_bits = _filter_of(self._codes) if self._codes else None
+        return Run(directory, number, pages, rows=self._rows, live=self._rows, filter_bits=filter_bits)
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -307,6 +333,19 @@ class RunWriter:
 def _index_files(directory: Path, number: int) -> list[str]:
     place = os.path.abspath(directory)  # noqa: PTH100 - Path.absolute() is slower
     return [f"{place}/{number}.{name}" for name in ("directory", "prints", "removed")]
+
+
+def _filter_of(parts: list[Int64s]) -> npt.NDArray[np.uint8]:
+    """Return a filter for some codes, 16 to 32 bits each."""
+    rows = sum(map(len, parts))
+    bits = np.zeros((1 << (16 * rows - 1).bit_length()) // 8, np.uint8)
+    for codes in parts:
+        k.make_filter(codes, _shift_of(bits), bits)
+    return bits
+
+
+def _shift_of(filter_bits: npt.NDArray[np.uint8]) -> int:
+    return 65 - (8 * len(filter_bits)).bit_length()
 
 
 def _removed_bytes(rows: int) -> int:

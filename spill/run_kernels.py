@@ -14,7 +14,10 @@ number of its first row (doubled; 1 is added when its first code is the last one
 *prints* keep a fingerprint of 16 bits: of its code, or 12 of its code and 4 of its subcode below them in stores with
 subcodes. A print only says that a page is worth reading; the codes in the page decide. A bit per row says that it was removed.
 
-Several runs are looked into at once: a line of `RUN_WORDS` words says where directory, prints and bits of each lie.
+A small run has a *filter* beside these, 16 to 32 bits per row of which one is set for each code: one look tells of most codes
+that they are not there. (That of a large run would miss the cache as often as prints do.)
+
+Several runs are looked into at once: a line of `RUN_WORDS` words says where directory, prints, bits and filter of each lie.
 
 Ties: rows of equal code and subcode stand in any order. A code whose rows do not fit one page goes on in the
 next; the pages of one code are never longer than `SPLIT_BYTES`, unless a single row is.
@@ -46,6 +49,7 @@ __all__ = [
     "SPLIT_BYTES",
     "erase_places",
     "find_pages",
+    "make_filter",
     "make_prints",
     "measure_codes",
     "page_bounds",
@@ -56,8 +60,8 @@ __all__ = [
 FIRST_CODE, FIRST_SUBCODE, END, FIRST_ROW = 0, 1, 2, 3
 DIRECTORY_WORDS = 4
 CONTINUES = 1
-RUN_NUMBER, RUN_DIRECTORY, RUN_PAGES, RUN_PRINTS, RUN_ROWS, RUN_REMOVED = 0, 1, 2, 3, 4, 5
-RUN_WORDS = 6
+RUN_NUMBER, RUN_DIRECTORY, RUN_PAGES, RUN_PRINTS, RUN_ROWS, RUN_REMOVED, RUN_FILTER, RUN_SHIFT = 0, 1, 2, 3, 4, 5, 6, 7
+RUN_WORDS = 8
 ROW_BITS = 36
 ROW_MASK = (1 << ROW_BITS) - 1
 HEAD_BYTES = 8
@@ -91,6 +95,23 @@ def make_prints(codes: Any, subcodes: Any, wide: bool, prints: Any) -> None:
     """Write the prints of rows."""
     for row in range(len(codes)):
         prints[row] = _print(codes[row], subcodes[row], wide)
+
+
+@kernel
+def make_filter(codes: Any, shift: int, bits: Any) -> None:
+    """Set the bits of some codes in a filter of 2^(64 - shift) bits, given as bytes."""
+    for row in range(len(codes)):
+        bit = shift_right(codes[row] * _ODD_1, shift)
+        bits[bit >> 3] |= 1 << (bit & 7)
+
+
+@kernel
+def _passes(bits: int, shift: int, code: int) -> bool:
+    """Say whether a run with this filter (0: none) may have a code."""
+    if bits == 0:
+        return True
+    bit = shift_right(code * _ODD_1, shift)
+    return bool((load_u8(bits + (bit >> 3)) >> (bit & 7)) & 1 == 1)
 
 
 @kernel
@@ -301,19 +322,25 @@ def find_pages(
     run, wanted, resumed, last = cursor[0], cursor[1], cursor[2], cursor[3]
     cursor[4] = 0
     mask = 0xFFF0 if wide and not by_row else 0xFFFF
-    starts = np.empty(_BLOCK, np.int64)
+    chosen, starts = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     while run < len(runs):
         directory, page_count = runs[run, RUN_DIRECTORY], runs[run, RUN_PAGES]
         prints, removed = runs[run, RUN_PRINTS], runs[run, RUN_REMOVED]
+        bits, shift = runs[run, RUN_FILTER], runs[run, RUN_SHIFT]
         pages_per_code = _pages_per_code(directory, page_count)
         while wanted < len(codes):
-            block_end = min(wanted + _BLOCK, len(codes))
-            _locate(runs, run, codes, subcodes, by_row, wanted, block_end, max(last, 0), pages_per_code, starts)
-            block = wanted
-            while wanted < block_end:
+            block = 0
+            while wanted < len(codes) and block < _BLOCK:
+                chosen[block] = wanted
+                block += 1 if _passes(bits, shift, codes[wanted]) else 0
+                wanted += 1
+            next_wanted = wanted
+            _locate(runs, run, codes, subcodes, by_row, chosen, block, max(last, 0), pages_per_code, starts)
+            for index in range(block):
+                wanted = chosen[index]
                 code = codes[wanted]
                 subcode = subcodes[wanted] if by_row else 0
-                page = starts[wanted - block] if resumed == 0 else resumed
+                page = starts[index] if resumed == 0 else resumed
                 resumed = 0
                 sought = _print(code, subcode, wide) & mask
                 while page < page_count:
@@ -334,7 +361,7 @@ def find_pages(
                         count += 1
                         last = page
                     page += 1
-                wanted += 1
+            wanted = next_wanted
         run, wanted, last = run + 1, 0, -1
     cursor[0] = run
     return count
@@ -347,24 +374,25 @@ def _locate(
     codes: Any,
     subcodes: Any,
     by_row: bool,
-    begin: int,
-    end: int,
+    chosen: Any,
+    count: int,
     page: int,
     pages_per_code: float,
     starts: Any,
 ) -> None:
-    """Write the first page of each of some wanted codes; memory is asked for ahead, so that its delays overlap."""
+    """Write the first page of each of the chosen codes; memory is asked for ahead, so that its delays overlap."""
     directory, pages, prints = runs[run, RUN_DIRECTORY], runs[run, RUN_PAGES], runs[run, RUN_PRINTS]
-    for wanted in range(begin, end):
+    for index in range(count):
+        wanted = chosen[index]
         subcode = subcodes[wanted] if by_row else 0
         guess = _guessed_page(directory, pages, page, codes[wanted], pages_per_code)
         page = _first_page(directory, pages, guess, codes[wanted], subcode, by_row)
-        starts[wanted - begin] = page
+        starts[index] = page
         first_print = prints + 2 * (_word(directory, page, FIRST_ROW) >> 1)
         prefetch(first_print)
         prefetch(first_print + 32)
-        if wanted + _AHEAD < len(codes):
-            guess = _guessed_page(directory, pages, page, codes[wanted + _AHEAD], pages_per_code)
+        if index + _AHEAD < count:
+            guess = _guessed_page(directory, pages, page, codes[chosen[index + _AHEAD]], pages_per_code)
             line = directory + 8 * DIRECTORY_WORDS * guess
             prefetch(line - 64)
             prefetch(line)
@@ -382,6 +410,8 @@ def measure_codes(runs: Any, wide: bool, codes: Any, sizes: Any) -> None:
         start = 0
         for wanted in range(len(codes)):
             code = codes[wanted]
+            if not _passes(runs[run, RUN_FILTER], runs[run, RUN_SHIFT], code):
+                continue
             guess = _guessed_page(directory, pages, start, code, pages_per_code)
             start = _first_page(directory, pages, guess, code, 0, False)
             page = start

@@ -426,7 +426,7 @@ class RunStore:
 
     def disk_bytes(self) -> int:
         """Return the bytes of pages and index on disk."""
-        return self._pages.disk_bytes() + sum(run.index_bytes() for run in self._runs)
+        return self._pages.disk_bytes() + sum(run.file_bytes() for run in self._runs)
 
     def let_go(self) -> None:
         """Let the index leave the memory of this process; it comes back where it is looked at, from the host's page cache."""

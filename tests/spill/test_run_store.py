@@ -194,7 +194,7 @@ def test_memory_holds_a_few_bytes_per_row(tmp_path: Path) -> None:
 
     store.put(as_rows(numbered(range(20_000), size=80)))
 
-    assert store.resident_bytes() <= 6 * 20_000
+    assert store.resident_bytes() <= 9 * 20_000
     store.close()
 
 
