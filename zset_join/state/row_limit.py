@@ -1,8 +1,8 @@
 """How much of a budget in bytes the rows in memory may take, beside the working arrays and what an epoch takes and frees.
 
 The law: with budgets of 100 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
-tenth after every epoch, and about that within one; unless one epoch needs more than half of the budget beside the rows, or looks
-at more rows than fit.
+tenth after every epoch, and about that within one; unless one epoch needs more than half of the budget beside the rows, or
+looks at more rows than fit.
 
 What an epoch needs is foreseen from the rows of its delta. Small budgets are spared: each item counts only beyond
 16 MB (less as the budget grows, nothing from 96 MB on), since the rows would have no room at all. So does the index of the
