@@ -18,6 +18,7 @@ from tests.epochs import Change, Epochs, delete, insert, net, upsert
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
+from zset_join.state import hybrid_state
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -198,6 +199,15 @@ def test_memory_follows_when_working_arrays_take_room_from_rows() -> None:
     assert held < 12_000_000 * 17 / 16
     answer = join.answer(Tick(11), [ZSet.empty(ORDERS.schema), ZSet.of({"k": ["customer 7"], "name": ["Ada"]})])
     assert sum(len(chunk) for chunk in answer) == 220
+
+
+def test_of_a_large_budget_less_than_half_is_freed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hybrid_state, "_MOST_SLACK_BYTES", 100_000)
+    join = hybrid(max_hot_bytes=2_000_000)
+
+    join.absorb(Tick(0), [many_orders(20_000), ZSet.empty(CUSTOMERS.schema)])
+
+    assert 1_850_000 < join.statistics()["hot_bytes"] <= 1_900_000
 
 
 def test_rows_that_every_epoch_looks_at_stay_while_others_can_go() -> None:

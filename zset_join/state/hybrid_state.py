@@ -59,6 +59,8 @@ from zset_join.zset import ZSet
 __all__ = ["HybridState"]
 
 _SLACK = 0.5  # of the budget is freed at a time: the fewer and larger the runs, the fewer are asked for each row
+_MOST_SLACK_BYTES = 64 << 20  # or an epoch would wait for a large budget to be written
+_MOST_SLACK_ROWS = 1 << 19
 _SLACK_OF_BUSY = 0.1  # the same of rows that the last epoch has looked at: the next one may need them again
 _PIECE_PART = 24  # of the budget is spilled at once, within these bounds
 _LEAST_PIECE_BYTES = 4 << 20
@@ -350,7 +352,8 @@ class HybridState:
             return []
         self._follow()
         scores, sizes = zip(*(side.hot.measure(needed_since) for side in self._opened), strict=True)
-        chosen = lowest_scores(scores, sizes, _excess(size, max_bytes, slack), _excess(rows, max_rows, slack))
+        excess_bytes = _excess(size, max_bytes, slack, _MOST_SLACK_BYTES)
+        chosen = lowest_scores(scores, sizes, excess_bytes, _excess(rows, max_rows, slack, _MOST_SLACK_ROWS))
         return list(zip(chosen, sizes, strict=True))
 
     def _spill_down(self, *, compacts: bool = True) -> None:
@@ -540,6 +543,6 @@ def _let_go(opened: list[ColdSide], private: Path | None) -> None:
         shutil.rmtree(private, ignore_errors=True)
 
 
-def _excess(held: int, limit: int | None, slack: float) -> int:
+def _excess(held: int, limit: int | None, slack: float, most: int) -> int:
     """Return what must go of what is held, where a limit is exceeded; more than that goes at a time, so that it is rare."""
-    return 0 if limit is None else max(0, held - limit + int(limit * slack))
+    return 0 if limit is None else max(0, held - limit + min(int(limit * slack), most))
