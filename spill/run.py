@@ -168,10 +168,12 @@ class Run:
         words, prints, removed = (np.frombuffer(mapping, np.uint8) for mapping in self._mappings)
         self.directory: npt.NDArray[np.int64] = words.view(np.int64).reshape(-1, k.DIRECTORY_WORDS)
         self._file_bytes = self._index_bytes = len(words) + len(prints) + len(removed)
+        self._staying_bytes = len(removed)
         addresses = [int(words.ctypes.data), len(self.directory), int(prints.ctypes.data), rows, int(removed.ctypes.data)]
         self._filter = filter_bits
         if filter_bits is not None:
             self._index_bytes += filter_bits.nbytes
+            self._staying_bytes += filter_bits.nbytes
             addresses += [int(filter_bits.ctypes.data), _shift_of(filter_bits)]
         self._line = (number, *addresses, *([0, 0] if filter_bits is None else []))
         self._long_codes: Int64s | None = None
@@ -207,6 +209,10 @@ class Run:
     def index_bytes(self) -> int:
         """Return the bytes of directory, prints, bits and filter."""
         return self._index_bytes
+
+    def staying_bytes(self) -> int:
+        """Return the bytes of bits and filter, which `let_go` leaves in memory."""
+        return self._staying_bytes
 
     def file_bytes(self) -> int:
         """Return the bytes of directory, prints and bits."""

@@ -437,6 +437,10 @@ class RunStore:
         """Return the bytes of the index, and what the pages keep in memory."""
         return sum(run.index_bytes() for run in self._runs) + self._pages.resident_bytes()
 
+    def staying_bytes(self) -> int:
+        """Return what of the index stays in memory when it was let go."""
+        return sum(run.staying_bytes() for run in self._runs)
+
     def statistics(self) -> dict[str, int]:
         """Return counts: rows, runs and bytes now; fetches, pages, bytes and rows since the store was opened."""
         return {

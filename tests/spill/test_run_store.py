@@ -214,6 +214,7 @@ def test_an_index_that_is_let_go_leaves_memory_and_forgets_nothing(tmp_path: Pat
     store.let_go()
 
     assert (before > 0, resident_kilobytes(prints)) == (True, 0)
+    assert store.staying_bytes() == 50_000 // 8 + (1 << 20) // 8  # a bit that says removed, and a filter of 16 bits at least
     assert as_bag(store.scan()) == Counter(rows) - Counter(numbered([5, 49_000]))
     store.close()
 

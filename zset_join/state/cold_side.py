@@ -264,6 +264,10 @@ class ColdSide:
         """Return the bytes of memory that finding cold rows takes."""
         return sum(store.resident_bytes() for store in self._stores)
 
+    def staying_bytes(self) -> int:
+        """Return what of it stays in memory when the index was let go."""
+        return sum(store.staying_bytes() for store in self._stores)
+
     def statistics(self) -> dict[str, int]:
         """Return counts by name, prefixed with the name of the side."""
         rows = self._rows.statistics()

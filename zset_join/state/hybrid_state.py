@@ -401,12 +401,15 @@ class HybridState:
     def _give_back(self) -> None:
         """Give back what allocators keep of the memory that an epoch took and freed, where memory is short."""
         if self._budget.max_hot_bytes is not None and self._is_worth_looking():
-            held = self._working_bytes + self._held_bytes() + (self._index_bytes() if self._holds_index else 0)
+            held = self._working_bytes + self._held_bytes() + self._resident_index_bytes()
             self._unused.give_back(self._spare_bytes(), held)
 
     def _held_bytes(self) -> int:
         """Return the bytes that the rows in memory take, those of rows that are gone among them."""
         return sum(side.side.state_bytes() + side.hot.resident_bytes() for side in self._opened)
+
+    def _resident_index_bytes(self) -> int:
+        return sum(side.index_bytes() if self._holds_index else side.staying_bytes() for side in self._opened)
 
     def _index_bytes(self) -> int:
         return sum(side.index_bytes() for side in self._opened)
@@ -507,8 +510,7 @@ class HybridState:
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory that hybrid state takes beside the sides themselves, between two epochs."""
-        index = self._index_bytes() if self._holds_index else 0
-        return index + sum(side.hot.resident_bytes() for side in self._opened)
+        return self._resident_index_bytes() + sum(side.hot.resident_bytes() for side in self._opened)
 
     def statistics(self) -> dict[str, int]:
         """Return counts: hot and cold rows and bytes per side, and what was moved since the state was opened."""
