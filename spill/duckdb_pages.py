@@ -251,7 +251,9 @@ class DuckDBPages:
         pages: Int64s,
         begins: Int64s,
         ends: Int64s,
+        *,
         reuse: ReadPages | None = None,  # noqa: ARG002 - DuckDB's memory is its own
+        may_map: bool = False,  # noqa: ARG002 - and nothing of it is mapped
     ) -> ReadPages:
         """Return some pages, with one query per run."""
         parts = []

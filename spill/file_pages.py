@@ -1,9 +1,9 @@
 """A cold store in plain files, one per run.
 
-A page is read by position, so a fetch reads what it needs and the gaps that are cheaper to read than to skip, or copies it out
-of a window of the file that is mapped for the moment (`spill.read_kernels`); nothing is cached in this process, the host's page
-cache does that. Pages the host does not have in memory are all asked for before the first of them is waited for, so the disk
-works on many at a time.
+A page is read by position, so a fetch reads what it needs and the gaps that are cheaper to read than to skip, or it is looked
+at in a window of the file that is mapped for the moment (`spill.read_kernels`); nothing is cached in this process, the host's
+page cache does that. Pages the host does not have in memory are all asked for before the first of them is waited for, so the
+disk works on many at a time.
 
 Files are written once, never synced, and removed whole.
 """
@@ -21,7 +21,15 @@ import numpy.typing as npt
 from spill import run_kernels as k
 from spill.cold_store import Int64s
 from spill.pages import ReadPages
-from spill.read_kernels import WINDOW_BYTES, plan_reads, read_ranges, read_ranges_cached
+from spill.read_kernels import (
+    LEAST_PAGES,
+    POPULATE_READ,
+    WINDOW_BYTES,
+    WINDOW_WORDS,
+    plan_reads,
+    read_ranges,
+    read_ranges_cached,
+)
 from spill.run_store import RunStore
 from zset_join.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
@@ -32,6 +40,19 @@ __all__ = ["FileColdStore", "FilePages"]
 _GAP_BYTES = 2048
 _SPREAD_BYTES = 1 << 16  # one page read in so many bytes of a window costs as much as mapping them
 _READS_WITHOUT_WAITING = hasattr(os, "RWF_NOWAIT")
+
+
+def _maps_windows() -> bool:
+    """Say whether the host can bring a window into memory and report what it cannot read."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as probe:
+        try:
+            probe.madvise(POPULATE_READ)
+        except (OSError, AttributeError):
+            return False
+    return True
+
+
+_MAPS_WINDOWS = _READS_WITHOUT_WAITING and _maps_windows()
 
 
 class FileColdStore(RunStore):
@@ -88,29 +109,32 @@ class FilePages:
         pages: Int64s,
         begins: Int64s,
         ends: Int64s,
+        *,
         reuse: ReadPages | None = None,
+        may_map: bool = False,
     ) -> ReadPages:
         """Return some pages, all in one operation."""
-        files, range_begins, range_ends, is_dense, places, late = np.empty((6, len(pages)), np.int64)
-        spread = _SPREAD_BYTES if _READS_WITHOUT_WAITING else 0
-        ranges, size = plan_reads(
-            page_runs, begins, ends, _GAP_BYTES, spread, files, range_begins, range_ends, is_dense, places
-        )
-        files, range_begins, range_ends, is_dense = (line[:ranges] for line in (files, range_begins, range_ends, is_dense))
+        files, range_begins, range_ends, places, late = np.empty((5, len(pages)), np.int64)
+        windows = np.empty((len(pages) // LEAST_PAGES, WINDOW_WORDS), np.int64)
+        spread = _SPREAD_BYTES if may_map and _MAPS_WINDOWS else 0
+        descriptors, mappings = np.zeros((2, len(runs)), np.int64)
+        counts = np.bincount(page_runs, minlength=len(runs))
+        for at in np.flatnonzero(counts).tolist():
+            descriptors[at] = self._open(runs[at])
+            if spread and counts[at] >= LEAST_PAGES:
+                mappings[at] = self._mapped(runs[at])
+        asked = (page_runs, begins, ends, _GAP_BYTES, spread, descriptors, mappings)
+        ranges, size, count, mapped_bytes = plan_reads(*asked, files, range_begins, range_ends, places, windows)
+        files, range_begins, range_ends = files[:ranges], range_begins[:ranges], range_ends[:ranges]
         content: npt.NDArray[np.uint8]
         content = reuse.owner if reuse is not None and len(reuse.owner) >= size else np.empty(size, np.uint8)
         address = int(content.ctypes.data)
-        descriptors, mappings = np.zeros((2, len(runs)), np.int64)
-        for at in np.flatnonzero(np.bincount(page_runs, minlength=len(runs))).tolist():
-            descriptors[at] = self._open(runs[at])
-            if is_dense.any():
-                mappings[at] = self._mapped(runs[at])
+        np.subtract(address - 1, places, out=places, where=places < 0)
 
         def act() -> int:
             if _READS_WITHOUT_WAITING:
                 scratch = np.empty(2, np.int64)
-                sought = (files, range_begins, range_ends, is_dense)
-                return int(read_ranges_cached(descriptors, mappings, *sought, address, scratch, late))
+                return int(read_ranges_cached(descriptors, files, range_begins, range_ends, address, scratch, late))
             return int(read_ranges(descriptors, files, range_begins, range_ends, address))
 
         failed = perform("read", self._path(runs[int(page_runs[0])]), act)
@@ -118,7 +142,7 @@ class FilePages:
             begin, end, run = int(range_begins[failed]), int(range_ends[failed]), runs[int(files[failed])]
             found = len(os.pread(self._open(run), end - begin, begin))
             raise _missing(self._path(run), f"bytes {begin} to {end} could not be read (found {found})")
-        return ReadPages(address + places, content, size)
+        return ReadPages(places, content, size + mapped_bytes, windows[:count])
 
     def _open(self, run: int) -> int:
         if run not in self._descriptors:

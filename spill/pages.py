@@ -7,13 +7,14 @@ nothing behind once it is discarded. Pages say nothing about rows, codes or what
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from spill.cold_store import Int64s
+from spill.read_kernels import WINDOW_WORDS
 
 __all__ = ["PageWriter", "Pages", "ReadPages"]
 
@@ -26,11 +27,14 @@ class ReadPages:
         addresses: where each page begins; valid as long as `owner` lives.
         owner: keeps the memory.
         read_bytes: what was read for them, gaps included.
+        windows: of the files that are mapped, one line each: first page, the page behind the last one, address, bytes. The
+            pages of a window are there from `open_window` on until `close_window`.
     """
 
     addresses: Int64s
     owner: Any
     read_bytes: int
+    windows: Int64s = field(default_factory=lambda: np.empty((0, WINDOW_WORDS), np.int64))
 
 
 class PageWriter(Protocol):
@@ -65,7 +69,9 @@ class Pages(Protocol):
         pages: Int64s,
         begins: Int64s,
         ends: Int64s,
+        *,
         reuse: ReadPages | None = None,
+        may_map: bool = False,
     ) -> ReadPages:
         """Return some pages.
 
@@ -76,6 +82,7 @@ class Pages(Protocol):
             begins: first byte of each page in its run.
             ends: end of each page in its run.
             reuse: pages of an earlier read that nobody looks at any more; their memory may be taken for these.
+            may_map: whether pages may be in windows.
 
         Raises:
             StateError: the run or a page of it is missing.

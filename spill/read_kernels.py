@@ -2,24 +2,36 @@
 
 A call from Python costs more than a small read, so the loop over the ranges is compiled. Nothing here knows rows.
 
-A read of 1 KB costs 0.9 µs, of which copying is the least. So where many pages of one window of 2 MB are wanted, the window is
-mapped into the process, copied from, and let go again, before the next one: one call for all of them, and never more than a
-window and its neighbourhood in the resident size. Only windows that the host has in memory are read this way, and mapping
-them (MADV_POPULATE_READ) reports what a look at them would die of: a file that was cut off, a disk that fails.
+A read of 1 KB costs 0.9 µs, of which copying is the least, and a page has 1 KB of which a look-up needs 300 bytes. So where
+many pages of one window of 2 MB are wanted, the window is mapped into the process, looked into, and let go again, before the
+next one: one call for all of them, and never more than a window and its neighbourhood in the resident size. Only windows that
+the host has in memory are looked at this way, and mapping them (MADV_POPULATE_READ) reports what a look at them would die of:
+a file that was cut off, a disk that fails.
 
-Limits: Linux for `read_ranges_cached` (`preadv2` with RWF_NOWAIT; windows: 5.14 and newer); any POSIX system for the rest.
+Limits: Linux for `read_ranges_cached` and windows (`preadv2` with RWF_NOWAIT; windows: 5.14 and newer); any POSIX system for
+the rest.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import types
 
 from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import copy_bytes, prefetch
 
-__all__ = ["WINDOW_BYTES", "plan_reads", "read_ranges", "read_ranges_cached"]
+__all__ = [
+    "LEAST_PAGES",
+    "POPULATE_READ",
+    "WINDOW_BYTES",
+    "WINDOW_WORDS",
+    "close_window",
+    "open_window",
+    "plan_reads",
+    "read_ranges",
+    "read_ranges_cached",
+]
 
 _pread = types.ExternalFunction("pread", types.int64(types.int32, types.int64, types.int64, types.int64))
 _preadv2 = types.ExternalFunction("preadv2", types.int64(types.int32, types.int64, types.int32, types.int64, types.int32))
@@ -28,11 +40,12 @@ _map_advise = types.ExternalFunction("madvise", types.int32(types.int64, types.i
 _WILL_NEED = 3
 _NO_WAIT = 8
 _NOT_NEEDED = 4
-_POPULATE_READ = 22
+POPULATE_READ = 22
 _WINDOW_BITS = 21
 WINDOW_BYTES = 1 << _WINDOW_BITS
-_LEAST_PAGES = 8
-_AHEAD_BYTES = 1536
+WINDOW_WORDS = 4
+LEAST_PAGES = 8
+"""How many pages of a window must be wanted for it to be mapped."""
 _ALIGNED = -65536  # a multiple of every host's page
 
 
@@ -43,51 +56,87 @@ def plan_reads(
     page_ends: Any,
     gap_bytes: int,
     spread_bytes: int,
+    descriptors: Any,
+    mappings: Any,
     files: Any,
     begins: Any,
     ends: Any,
-    is_dense: Any,
     places: Any,
-) -> tuple[int, int]:
-    """Turn pages into ranges of bytes, neighbours in one; return how many ranges, and their bytes.
-
-    Ranges that are to be copied out of a mapped window are marked, and end with it.
+    windows: Any,
+) -> tuple[int, int, int, int]:
+    """Turn pages into ranges of bytes, neighbours in one, and windows; return how many and their bytes, of both.
 
     Args:
         page_files: file of each page, ascending.
         page_begins: where each page begins, below one file ascending.
         page_ends: where each page ends.
-        gap_bytes: pages at most so far apart are read together with what is between them, save in mapped windows.
+        gap_bytes: pages at most so far apart are read together with what is between them.
         spread_bytes: a window is mapped that has a wanted page in so many bytes; 0 for none.
+        descriptors: of the files.
+        mappings: address of each file, mapped; 0 for one that is not.
         files: get the file of each range.
         begins: get the first byte of each range.
         ends: get the end of each range.
-        is_dense: gets, per range, 1 if its window is to be mapped.
-        places: get where each page stands once the ranges lie behind one another.
+        places: get where each page stands: in a window its address, else -1 - the position once the ranges lie behind one
+            another.
+        windows: gets `WINDOW_WORDS` words per window: first page, the page behind the last one, address, bytes.
     """
     ranges = 0
     total = 0
+    window = 0
+    mapped = 0
     first = 0
+    vector = np.empty(3, np.int64)
     while first < len(page_files):
         file, behind = page_files[first], _window_end(page_files, page_begins, first)
-        spread = page_ends[behind - 1] - page_begins[first]
-        dense = 1 if behind - first >= _LEAST_PAGES and spread <= spread_bytes * (behind - first) else 0
-        gap = 0 if dense == 1 else gap_bytes
+        begin, end = page_begins[first], page_ends[behind - 1]
+        is_dense = behind - first >= LEAST_PAGES and end - begin <= spread_bytes * (behind - first) and mappings[file] != 0
+        if is_dense and _is_in_memory(descriptors[file], begin, end, vector):
+            address = mappings[file] + (begin & _ALIGNED)
+            windows[window, 0], windows[window, 1] = first, behind
+            windows[window, 2], windows[window, 3] = address, mappings[file] + end - address
+            window += 1
+            for page in range(first, behind):
+                places[page] = mappings[file] + page_begins[page]
+                mapped += page_ends[page] - page_begins[page]
+            first = behind
+            continue
         for page in range(first, behind):
             begin, end = page_begins[page], page_ends[page]
             last = ranges - 1
-            follows = page > first or dense == 0
-            if follows and ranges > 0 and file == files[last] and dense == is_dense[last] and begin - ends[last] <= gap:
-                places[page] = total + begin - ends[last]
+            if ranges > 0 and file == files[last] and begin - ends[last] <= gap_bytes:
+                places[page] = -1 - (total + begin - ends[last])
                 total += end - ends[last]
                 ends[last] = end
             else:
-                files[ranges], begins[ranges], ends[ranges], is_dense[ranges] = file, begin, end, dense
-                places[page] = total
+                files[ranges], begins[ranges], ends[ranges] = file, begin, end
+                places[page] = -1 - total
                 total += end - begin
                 ranges += 1
         first = behind
-    return ranges, total
+    return ranges, total, window, mapped
+
+
+@kernel
+def _is_in_memory(descriptor: int, begin: int, end: int, vector: Any) -> bool:
+    """Say whether the host has the first and the last byte of a range of a file in memory; `vector` is scratch."""
+    address = vector.ctypes.data
+    vector[0], vector[1] = address + 16, 1
+    return bool(
+        _preadv2(descriptor, address, 1, begin, _NO_WAIT) == 1 and _preadv2(descriptor, address, 1, end - 1, _NO_WAIT) == 1
+    )
+
+
+@kernel
+def open_window(address: int, size: int) -> bool:
+    """Bring a window of a mapped file into this process; False if it cannot be read."""
+    return bool(_map_advise(address, size, POPULATE_READ) == 0)
+
+
+@kernel
+def close_window(address: int, size: int) -> None:
+    """Let a window of a mapped file leave this process; the host keeps it as it likes."""
+    _map_advise(address, size, _NOT_NEEDED)
 
 
 @kernel
@@ -116,26 +165,14 @@ def read_ranges(descriptors: Any, files: Any, begins: Any, ends: Any, target: in
 
 
 @kernel
-def read_ranges_cached(
-    descriptors: Any,
-    mappings: Any,
-    files: Any,
-    begins: Any,
-    ends: Any,
-    is_dense: Any,
-    target: int,
-    vector: Any,
-    late: Any,
-) -> int:
+def read_ranges_cached(descriptors: Any, files: Any, begins: Any, ends: Any, target: int, vector: Any, late: Any) -> int:
     """Read ranges as `read_ranges` does: first those the host has in memory, while the disk fetches all others at once.
 
     Args:
         descriptors: of the files.
-        mappings: address of each file, mapped.
         files: file of each range.
         begins: first byte of each range.
         ends: end of each range.
-        is_dense: as `plan_reads` left it.
         target: where to.
         vector: two words of scratch.
         late: as many words of scratch as there are ranges.
@@ -143,25 +180,14 @@ def read_ranges_cached(
     place = target
     waiting = 0
     vector_place = vector.ctypes.data
-    first = 0
-    while first < len(begins):
-        descriptor, behind = descriptors[files[first]], first + 1
-        if is_dense[first] == 1:
-            behind = _window_end(files, begins, first)
-            if _copy_window(descriptor, mappings[files[first]], begins, ends, first, behind, place, vector):
-                for index in range(first, behind):
-                    place += ends[index] - begins[index]
-                first = behind
-                continue
-        for index in range(first, behind):
-            size = ends[index] - begins[index]
-            vector[0], vector[1] = place, size
-            if _preadv2(descriptor, vector_place, 1, begins[index], _NO_WAIT) != size:
-                _advise(descriptor, begins[index], size, _WILL_NEED)
-                late[waiting] = index
-                waiting += 1
-            place += size
-        first = behind
+    for index in range(len(begins)):
+        descriptor, size = descriptors[files[index]], ends[index] - begins[index]
+        vector[0], vector[1] = place, size
+        if _preadv2(descriptor, vector_place, 1, begins[index], _NO_WAIT) != size:
+            _advise(descriptor, begins[index], size, _WILL_NEED)
+            late[waiting] = index
+            waiting += 1
+        place += size
     place = target
     previous = 0
     for position in range(waiting):
@@ -178,38 +204,3 @@ def read_ranges_cached(
             done += size
             into += size
     return -1
-
-
-@kernel
-def _copy_window(
-    descriptor: int, mapping: int, begins: Any, ends: Any, first: int, behind: int, target: int, vector: Any
-) -> bool:
-    """Copy ranges of one window out of a mapped file, if the host has the first and the last byte in memory; say whether.
-
-    Args:
-        descriptor: of the file.
-        mapping: its address.
-        begins: first byte of each range.
-        ends: end of each range.
-        first: range of the window.
-        behind: the range behind its last one.
-        target: where to; not beyond the ranges.
-        vector: two words of scratch.
-    """
-    vector[0], vector[1] = target, 1
-    for place in (begins[first], ends[behind - 1] - 1):
-        if _preadv2(descriptor, vector.ctypes.data, 1, place, _NO_WAIT) != 1:
-            return False
-    address = mapping + (begins[first] & _ALIGNED)
-    size = mapping + ends[behind - 1] - address
-    if _map_advise(address, size, _POPULATE_READ) != 0:
-        return False
-    place = target
-    for index in range(first, behind):
-        if index + 1 < behind:  # the next range is asked for before it comes, so that its delay overlaps
-            for ahead in range(begins[index + 1], min(ends[index + 1], begins[index + 1] + _AHEAD_BYTES), 64):
-                prefetch(mapping + ahead)
-        copy_bytes(place, mapping + begins[index], ends[index] - begins[index])
-        place += ends[index] - begins[index]
-    _map_advise(address, size, _NOT_NEEDED)
-    return True

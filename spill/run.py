@@ -35,7 +35,7 @@ from zset_join.storage.operations import perform
 __all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order"]
 
 _LEAST_PART = 256
-_GROUP_BYTES = 2 << 20
+_GROUP_BYTES = 1 << 20
 _FILTERED_ROWS = 1 << 16
 
 

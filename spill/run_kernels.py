@@ -1,4 +1,4 @@
-"""The format of a run, and the loops that read it: finding pages in memory, taking rows out of pages, removing rows.
+"""The format of a run, and the loops over its index: finding pages, removing rows and putting them back.
 
 A *page* is the piece of a run that is read at once (all integers little-endian):
 
@@ -22,8 +22,7 @@ Several runs are looked into at once: a line of `RUN_WORDS` words says where dir
 Ties: rows of equal code and subcode stand in any order. A code whose rows do not fit one page goes on in the
 next; the pages of one code are never longer than `SPLIT_BYTES`, unless a single row is.
 
-Everything that is inlined here stands in this file or in `zset_join.kernels`, so that compiled code is never out of date.
-What writes runs is in `write_kernels`.
+What takes rows out of pages is in `page_kernels`, what writes runs in `write_kernels`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u8, load_u16, load_u32, load_u64, prefetch, shift_right, store_u8
+from zset_join.kernels.memory import load_u8, load_u16, load_u64, prefetch, shift_right, store_u8
 
 __all__ = [
     "CONTINUES",
@@ -49,12 +48,14 @@ __all__ = [
     "SPLIT_BYTES",
     "erase_places",
     "find_pages",
+    "is_removed",
     "make_filter",
     "make_prints",
     "measure_codes",
     "page_bounds",
+    "page_bytes",
+    "page_row",
     "restore_places",
-    "take_rows",
 ]
 
 FIRST_CODE, FIRST_SUBCODE, END, FIRST_ROW = 0, 1, 2, 3
@@ -126,7 +127,8 @@ def _run_of(runs: Any, place: int, guess: int) -> int:
 
 
 @kernel
-def _is_removed(removed: int, row: int) -> bool:
+def is_removed(removed: int, row: int) -> bool:
+    """Say whether the bit of a row is set."""
     return bool((load_u8(removed + (row >> 3)) >> (row & 7)) & 1 == 1)
 
 
@@ -149,12 +151,12 @@ def erase_places(runs: Any, places: Any, erased: Any) -> int:
     for index in range(len(places)):
         row = places[index] & ROW_MASK
         run = _run_of(runs, places[index], run)
-        if run < 0 or row >= runs[run, RUN_ROWS] or _is_removed(runs[run, RUN_REMOVED], row):
+        if run < 0 or row >= runs[run, RUN_ROWS] or is_removed(runs[run, RUN_REMOVED], row):
             return index
     for index in range(len(places)):
         row = places[index] & ROW_MASK
         run = _run_of(runs, places[index], run)
-        if not _is_removed(runs[run, RUN_REMOVED], row):
+        if not is_removed(runs[run, RUN_REMOVED], row):
             _flip_removed(runs[run, RUN_REMOVED], row)
             erased[run] += 1
     return -1
@@ -178,7 +180,7 @@ def restore_places(runs: Any, places: Any, restored: Any, added: Any) -> int:
         restored[index] = False
         if run < 0:
             continue
-        if row >= runs[run, RUN_ROWS] or not _is_removed(runs[run, RUN_REMOVED], row):
+        if row >= runs[run, RUN_ROWS] or not is_removed(runs[run, RUN_REMOVED], row):
             bad = index
             break
         _flip_removed(runs[run, RUN_REMOVED], row)
@@ -252,15 +254,16 @@ def _begins_before(directory: int, page: int, code: int, subcode: int, by_row: b
 
 
 @kernel
-def _page_row(runs: Any, run: int, page: int) -> int:
-    """Return the first row of a page; that of the page behind the last one is the number of rows."""
-    if page == runs[run, RUN_PAGES]:
-        return runs[run, RUN_ROWS]
-    return _word(runs[run, RUN_DIRECTORY], page, FIRST_ROW) >> 1
+def page_row(run: Any, page: int) -> int:
+    """Return the first row of a page of a run; that of the page behind the last one is the number of rows."""
+    if page == run[RUN_PAGES]:
+        return run[RUN_ROWS]
+    return _word(run[RUN_DIRECTORY], page, FIRST_ROW) >> 1
 
 
 @kernel
-def _page_bytes(directory: int, page: int) -> int:
+def page_bytes(directory: int, page: int) -> int:
+    """Return the bytes of a page, by the directory."""
     return _word(directory, page, END) - (0 if page == 0 else _word(directory, page - 1, END))
 
 
@@ -281,7 +284,7 @@ def _may_hold(prints: int, removed: int, begin: int, end: int, sought: int, mask
                 row = compared
                 continue
         while row < compared:
-            if load_u16(prints + 2 * row) & mask == sought and not _is_removed(removed, row):
+            if load_u16(prints + 2 * row) & mask == sought and not is_removed(removed, row):
                 return True
             row += 1
     return False
@@ -347,13 +350,13 @@ def find_pages(
                     first = _word(directory, page, FIRST_CODE)
                     if first > code or (by_row and first == code and _word(directory, page, FIRST_SUBCODE) > subcode):
                         break
-                    begin, end = _page_row(runs, run, page), _page_row(runs, run, page + 1)
+                    begin, end = page_row(runs[run], page), page_row(runs[run], page + 1)
                     if page != last and _may_hold(prints, removed, begin, end, sought, mask):
-                        page_bytes = _page_bytes(directory, page)
-                        if count == len(pages) or (count > 0 and listed_bytes + page_bytes > most_bytes):
+                        size = page_bytes(directory, page)
+                        if count == len(pages) or (count > 0 and listed_bytes + size > most_bytes):
                             cursor[0], cursor[1], cursor[2], cursor[3] = run, wanted, page, last
                             return count
-                        listed_bytes += page_bytes
+                        listed_bytes += size
                         cursor[4] += end - begin
                         page_runs[count] = run
                         pages[count] = page
@@ -417,9 +420,9 @@ def measure_codes(runs: Any, wide: bool, codes: Any, sizes: Any) -> None:
             page = start
             sought = _code_print(code, wide)
             while page < pages and _word(directory, page, FIRST_CODE) <= code:
-                begin, end = _page_row(runs, run, page), _page_row(runs, run, page + 1)
+                begin, end = page_row(runs[run], page), page_row(runs[run], page + 1)
                 if _may_hold(prints, removed, begin, end, sought, mask):
-                    sizes[wanted] += _page_bytes(directory, page)
+                    sizes[wanted] += page_bytes(directory, page)
                 page += 1
 
 
@@ -429,93 +432,4 @@ def page_bounds(runs: Any, page_runs: Any, pages: Any, begins: Any, ends: Any) -
     for index in range(len(pages)):
         directory = runs[page_runs[index], RUN_DIRECTORY]
         ends[index] = _word(directory, pages[index], END)
-        begins[index] = ends[index] - _page_bytes(directory, pages[index])
-
-
-@kernel
-def _row_at_or_behind(code_place: int, rows: int, code: int) -> int:
-    """Return the first row of a page whose code is not below a code."""
-    low, high = 0, rows
-    while low < high:
-        middle = (low + high) >> 1
-        if load_u64(code_place + 8 * middle) < code:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel
-def take_rows(
-    addresses: Any,
-    page_runs: Any,
-    pages: Any,
-    first_wanted: Any,
-    runs: Any,
-    wide: bool,
-    codes: Any,
-    subcodes: Any,
-    by_row: bool,
-    everything: bool,
-    found: Any,
-) -> int:
-    """List the living rows of some pages that are wanted; return how many, or -1 - position of a page that is damaged.
-
-    Args:
-        addresses: where each page was read to.
-        page_runs: run of each page.
-        pages: number of each page.
-        first_wanted: as `find_pages` left them.
-        runs: one line of `RUN_WORDS` words per run.
-        wide: whether the store has subcodes.
-        codes: wanted, ascending.
-        subcodes: wanted, below one code ascending.
-        by_row: whether pairs are wanted.
-        everything: whether all living rows are wanted; codes and subcodes are ignored.
-        found: five lines with room for all rows of the pages: code, subcode, address, length, place.
-    """
-    count = 0
-    for index in range(len(pages)):
-        page, run = pages[index], page_runs[index]
-        row = _page_row(runs, run, page)
-        rows = _page_row(runs, run, page + 1) - row
-        first_place = runs[run, RUN_NUMBER] << ROW_BITS
-        address = addresses[index]
-        size = _page_bytes(runs[run, RUN_DIRECTORY], page)
-        code_place = address + HEAD_BYTES
-        subcode_place = code_place + 8 * rows
-        end_place = subcode_place + (8 * rows if wide else 0)
-        start = end_place + 4 * rows
-        if size < start - address or load_u32(address) != rows or load_u32(address + 4) != (page & 0xFFFFFFFF):
-            return -1 - index
-        if load_u32(end_place + 4 * (rows - 1)) != size - (start - address):
-            return -1 - index
-        wanted = first_wanted[index]
-        position, last_code = 0, load_u64(code_place + 8 * (rows - 1))
-        if not everything:
-            position = _row_at_or_behind(code_place, rows, codes[wanted])
-        while position < rows:
-            code = load_u64(code_place + 8 * position)
-            subcode = load_u64(subcode_place + 8 * position) if wide else 0
-            hit = everything
-            if not everything:
-                while wanted < len(codes) and (
-                    codes[wanted] < code or (by_row and codes[wanted] == code and subcodes[wanted] < subcode)
-                ):
-                    wanted += 1
-                if wanted == len(codes) or codes[wanted] > last_code:
-                    break
-                hit = codes[wanted] == code and (not by_row or subcodes[wanted] == subcode)
-            if hit and not _is_removed(runs[run, RUN_REMOVED], row + position):
-                row_begin = load_u32(end_place + 4 * (position - 1)) if position > 0 else 0
-                row_end = load_u32(end_place + 4 * position)
-                if row_end < row_begin or row_end > size - (start - address):
-                    return -1 - index
-                found[0, count] = code
-                found[1, count] = subcode
-                found[2, count] = start + row_begin
-                found[3, count] = row_end - row_begin
-                found[4, count] = first_place + row + position
-                count += 1
-            position += 1
-    return count
+        begins[index] = ends[index] - page_bytes(directory, pages[index])

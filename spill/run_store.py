@@ -435,7 +435,7 @@ class RunStore:
 
     def resident_bytes(self) -> int:
         """Return the bytes of the index, and what the pages keep in memory."""
-        return sum(run.index_bytes() for run in self._runs) + self._pages.resident_bytes()
+        return self._index.index_bytes() + self._pages.resident_bytes()
 
     def staying_bytes(self) -> int:
         """Return what of the index stays in memory when it was let go."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spill import run_kernels as k
 from spill.cold_store import ColdRows, Int64s
+from spill.page_kernels import list_rows, take_rows
 from spill.pages import Pages, ReadPages
 from spill.run import LyingRows, Run, Wanted
 from spill.write_kernels import gather_bytes, merge_chunks
@@ -46,11 +47,12 @@ class Runs:
         self._wide = wide
         self._place = place
         self._numbers = [run.number for run in runs]
+        self._index_bytes = sum(run.index_bytes() for run in runs)
         self._table = np.array([run.line() for run in runs], np.int64).reshape(-1, k.RUN_WORDS)
 
     def index_bytes(self) -> int:
         """Return the bytes of the index of all runs."""
-        return sum(run.index_bytes() for run in self._runs)
+        return self._index_bytes
 
     # ---------------------------------------------------------------- reading
 
@@ -82,9 +84,9 @@ class Runs:
                 first_wanted,
             )
             if count:
-                read = self._read(page_runs[:count], pages[:count], read)
-                listed = self._list(read, page_runs[:count], pages[:count], first_wanted[:count], int(cursor[4]), wanted)
-                yield gathered(*listed), count, read.read_bytes
+                asked = (page_runs[:count], pages[:count])
+                read = self._read(*asked, read, may_map=True)
+                yield self._taken(read, *asked, first_wanted[:count], int(cursor[4]), wanted), count, read.read_bytes
         if not keep_index:
             for run in self._runs:
                 run.let_go()
@@ -104,49 +106,61 @@ class Runs:
                 pages = np.arange(begin, end, dtype=np.int64)
                 next_row = int(written[end, k.FIRST_ROW]) >> 1 if end < len(written) else run.rows
                 rows = next_row - (int(written[begin, k.FIRST_ROW]) >> 1)
-                page_runs = np.full(len(pages), number)
-                read = self._read(page_runs, pages, read)
-                yield self._list(read, page_runs, pages, np.zeros(len(pages), np.int64), rows, None)
+                read = self._read(np.full(len(pages), number), pages, read)
+                yield self._listed(read, number, pages, rows)
                 begin = end
                 if not keep_index:
                     run.let_go(begin if begin < len(written) else None)
 
-    def _read(self, page_runs: Int64s, pages: Int64s, reuse: ReadPages | None) -> ReadPages:
+    def _read(self, page_runs: Int64s, pages: Int64s, reuse: ReadPages | None, *, may_map: bool = False) -> ReadPages:
         begins, ends = np.empty((2, len(pages)), np.int64)
         k.page_bounds(self._table, page_runs, pages, begins, ends)
-        return self._pages.read(self._numbers, page_runs, pages, begins, ends, reuse)
+        return self._pages.read(self._numbers, page_runs, pages, begins, ends, reuse=reuse, may_map=may_map)
 
-    def _list(
-        self, read: ReadPages, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted | None
-    ) -> tuple[LyingRows, Int64s]:
-        """Return the wanted rows of pages, or all living ones, and their places; `most` is how many rows were written there."""
-        found = np.empty((5, most), np.int64)
-        sought = Wanted(np.empty(0, np.int64), None) if wanted is None else wanted
-        count = k.take_rows(
+    def _taken(
+        self, read: ReadPages, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted
+    ) -> ColdRows:
+        """Return the wanted rows of pages; `most` is how many rows were written there."""
+        found, content = np.empty((5, most + 1), np.int64), np.empty(read.read_bytes, np.uint8)
+        count = take_rows(
             read.addresses,
+            read.windows,
             page_runs,
             pages,
             first_wanted,
             self._table,
             self._wide,
-            sought.codes,
-            sought.subcodes,
-            sought.by_row,
-            wanted is None,
+            wanted.codes,
+            wanted.subcodes,
+            wanted.by_row,
             found,
+            content,
         )
         if count < 0:
-            run, page = self._numbers[page_runs[-1 - count]], int(pages[-1 - count])
-            raise StateError(
-                f"page {page} of run {run} of a cold store is damaged: {self._place} holds other bytes than were written. It "
-                "is a cache: remove the directory, and it is built anew from the checkpoint.",
-                code="COLD_STORE_DAMAGED",
-                path=self._place,
-                run=run,
-                page=page,
-            )
+            raise self._damaged(page_runs[-1 - count], pages[-1 - count])
+        content.resize(int(found[3, count]), refcheck=False)
+        codes, subcodes, places = found[:3, :count].copy()
+        return _cold_rows(codes, subcodes, found[3, : count + 1].copy(), content, places)
+
+    def _listed(self, read: ReadPages, run: int, pages: Int64s, most: int) -> tuple[LyingRows, Int64s]:
+        """Return the living rows of pages of a run, and their places; `most` is how many rows were written there."""
+        found = np.empty((5, most), np.int64)
+        count = list_rows(read.addresses, self._table[run], pages, self._wide, found)
+        if count < 0:
+            raise self._damaged(run, pages[-1 - count])
         codes, subcodes, addresses, lengths, places = found[:, :count].copy()
         return LyingRows(codes, subcodes, addresses, lengths), places
+
+    def _damaged(self, at: int, page: int) -> StateError:
+        run = self._numbers[at]
+        return StateError(
+            f"page {page} of run {run} of a cold store is damaged: {self._place} cannot be read or holds other bytes "
+            "than were written. It is a cache: remove the directory, and it is built anew from the checkpoint.",
+            code="COLD_STORE_DAMAGED",
+            path=self._place,
+            run=run,
+            page=int(page),
+        )
 
     def measure(self, codes: Int64s, sizes: Int64s) -> None:
         """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
@@ -179,8 +193,12 @@ def gathered(rows: LyingRows, places: Int64s) -> ColdRows:
     """Return a copy of rows that lie somewhere."""
     offsets, content = np.empty(len(rows) + 1, np.int64), np.empty(int(rows.lengths.sum()), np.uint8)
     gather_bytes(rows.addresses, rows.lengths, int(content.ctypes.data), offsets)
+    return _cold_rows(rows.codes, rows.subcodes, offsets, content, places)
+
+
+def _cold_rows(codes: Int64s, subcodes: Int64s, offsets: Int64s, content: npt.NDArray[np.uint8], places: Int64s) -> ColdRows:
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(content)]
-    return ColdRows(rows.codes, rows.subcodes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(rows), buffers), places)
+    return ColdRows(codes, subcodes, pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(codes), buffers), places)
 
 
 def merged(sources: Sequence[Iterator[tuple[LyingRows, Int64s]]]) -> Iterator[LyingRows]:

@@ -75,8 +75,10 @@ def run(join: HashJoin, loaded: int, per_epoch: int, changed: int) -> Iterator[l
 
 
 def main() -> None:
-    """Load the code with a small join, then measure a large one."""
-    list(run(HashJoin(ORDERS, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=200_000), 12, 2_000, 12))
+    """Run a join to load the code, which is compiled code too, then measure another one like it."""
+    list(
+        run(HashJoin(ORDERS, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=BUDGET_MB << 20), LOADED, PER_EPOCH, CHANGED)
+    )
     gc.collect()
     UnusedMemory().give_back(0)
     before = megabytes("VmRSS")

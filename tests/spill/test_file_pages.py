@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
 from spill import file_pages
 from spill.file_pages import FileColdStore, FilePages
-from spill.read_kernels import WINDOW_BYTES, plan_reads
+from spill.page_kernels import take_rows
+from spill.read_kernels import WINDOW_BYTES, WINDOW_WORDS, plan_reads
+from spill.run_kernels import RUN_WORDS
 from zset_join.errors import StateError
 from zset_join.storage.operations import Operation, observe
 
@@ -105,42 +109,61 @@ def test_without_waiting_a_shorter_file_is_noticed_too(directory: Path, monkeypa
 # ---------------------------------------------------------------- mapped windows
 
 
-def planned(begins: list[int], *, spread: int, gap: int = 0) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """Return the ranges (begin, end, whether mapped) for pages of 100 bytes of one file, and where each page will stand."""
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[tuple[int, mmap.mmap]]:
+    """Give a file of two windows that the host has in memory: descriptor and mapping."""
+    path = tmp_path / "two_windows"
+    path.write_bytes(bytes(2 * WINDOW_BYTES))
+    descriptor = os.open(path, os.O_RDONLY)
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as mapping:
+        yield descriptor, mapping
+    os.close(descriptor)
+
+
+def planned(
+    file: tuple[int, mmap.mmap], begins: list[int], *, spread: int, gap: int = 0
+) -> tuple[list[tuple[int, int]], list[tuple[int, int, int, int]], list[int]]:
+    """Return the ranges and windows for pages of 100 bytes, addresses as positions in the file, and where each page stands."""
     count = len(begins)
-    files, range_begins, range_ends, is_dense, places = (np.zeros(count, np.int64) for _ in range(5))
-    page_begins = as_codes(begins)
-    lines = (files, range_begins, range_ends, is_dense)
-    ranges, _ = plan_reads(np.zeros(count, np.int64), page_begins, page_begins + 100, gap, spread, *lines, places)
-    found = zip(range_begins[:ranges].tolist(), range_ends[:ranges].tolist(), is_dense[:ranges].tolist(), strict=True)
-    return list(found), places.tolist()
+    files, range_begins, range_ends, places = (np.zeros(count, np.int64) for _ in range(4))
+    windows = np.zeros((count, WINDOW_WORDS), np.int64)
+    page_begins, zeros = as_codes(begins), np.zeros(count, np.int64)
+    base = int(np.frombuffer(file[1], np.uint8).ctypes.data)
+    known = (as_codes([file[0]]), as_codes([base]))
+    asked = (zeros, page_begins, page_begins + 100, gap, spread, *known)
+    ranges, size, mapped, mapped_bytes = plan_reads(*asked, files, range_begins, range_ends, places, windows)
+    windows[:, 2] -= base
+    places[places >= 0] -= base
+    found = list(zip(range_begins[:ranges].tolist(), range_ends[:ranges].tolist(), strict=True))
+    assert size == sum(end - begin for begin, end in found)
+    assert mapped_bytes == 100 * sum(window[1] - window[0] for window in windows[:mapped].tolist())
+    return found, [tuple(window) for window in windows[:mapped].tolist()], places.tolist()
 
 
-def test_many_pages_of_one_window_are_to_be_copied_from_it_without_the_gaps() -> None:
-    begins = [0, 100, *range(1000, 7000, 1000)]
+def test_many_pages_of_one_window_are_looked_at_there(file: tuple[int, mmap.mmap]) -> None:
+    begins = [5000, 5100, *range(6000, 12_000, 1000)]
 
-    ranges, places = planned(begins, spread=1000, gap=2000)
+    ranges, windows, places = planned(file, begins, spread=1000, gap=2000)
 
-    assert ranges == [(0, 200, 1), *((begin, begin + 100, 1) for begin in begins[2:])]
-    assert places == list(range(0, 800, 100))
+    assert (ranges, windows, places) == ([], [(0, 8, 0, 11_100)], begins)
 
 
-def test_a_window_with_few_or_scattered_pages_is_not_mapped() -> None:
+def test_a_window_with_few_or_scattered_pages_is_not_mapped(file: tuple[int, mmap.mmap]) -> None:
     few, scattered = list(range(0, 7000, 1000)), list(range(0, 80_000, 10_000))
 
-    assert planned(few, spread=1000, gap=2000)[0] == [(0, 6100, 0)]
-    assert [dense for _, _, dense in planned(scattered, spread=1000)[0]] == [0] * 8
-    assert [dense for _, _, dense in planned(scattered, spread=10_000)[0]] == [1] * 8
-    assert [dense for _, _, dense in planned(scattered, spread=0)[0]] == [0] * 8
+    assert planned(file, few, spread=1000, gap=2000) == ([(0, 6100)], [], [-1 - begin for begin in few])
+    assert planned(file, scattered, spread=1000)[2] == [-1 - 100 * page for page in range(8)]
+    assert planned(file, scattered, spread=10_000)[2] == scattered
+    assert planned(file, scattered, spread=0)[1] == []
 
 
-def test_a_range_ends_with_its_window() -> None:
-    begins = [*range(WINDOW_BYTES - 800, WINDOW_BYTES, 100), *range(WINDOW_BYTES, WINDOW_BYTES + 800, 100)]
+def test_a_window_ends_at_a_multiple_of_its_size(file: tuple[int, mmap.mmap]) -> None:
+    begins = [*range(WINDOW_BYTES - 850, WINDOW_BYTES, 100), *range(WINDOW_BYTES + 50, WINDOW_BYTES + 850, 100)]
 
-    assert planned(begins, spread=1000)[0] == [
-        (WINDOW_BYTES - 800, WINDOW_BYTES, 1),
-        (WINDOW_BYTES, WINDOW_BYTES + 800, 1),
-    ]
+    ranges, windows, places = planned(file, begins, spread=1000)
+
+    assert (ranges, places) == ([], begins)
+    assert windows == [(0, 9, WINDOW_BYTES - (1 << 16), (1 << 16) + 50), (9, 17, WINDOW_BYTES, 850)]
 
 
 @pytest.mark.parametrize("step", [1, 3, 40, 700])
@@ -159,14 +182,19 @@ def test_whichever_way_pages_are_read_the_rows_are_the_same(tmp_path: Path, step
     store.close()
 
 
-def test_a_window_leaves_memory_when_it_was_copied(tmp_path: Path) -> None:
+def resident_of_mappings(path: Path) -> list[str]:
+    """Return the resident KB of each mapping of a file in this process."""
+    mappings = Path("/proc/self/smaps").read_text(encoding="utf-8").split(f"{path}\n")[1:]
+    return [mapping.split("\nRss:")[1].split()[0] for mapping in mappings]
+
+
+def test_a_window_leaves_memory_when_it_was_looked_at(tmp_path: Path) -> None:
     store = FileColdStore(tmp_path / "rows", owner=OWNER)
     store.put(as_rows([(code, 0, bytes(100)) for code in range(50_000)]))
 
     assert len(store.fetch(as_codes(range(0, 50_000, 2)))) == 25_000
 
-    mappings = Path("/proc/self/smaps").read_text(encoding="utf-8").split(f"{tmp_path}/rows/1.pages\n")[1:]
-    assert [mapping.split("\nRss:")[1].split()[0] for mapping in mappings] == ["0"]
+    assert resident_of_mappings(tmp_path / "rows" / "1.pages") == ["0"]
     store.close()
 
 
@@ -181,6 +209,31 @@ def test_a_mapped_file_that_became_shorter_is_noticed_and_ends_no_process(direct
 
     assert refused.value.code == "COLD_STORE_DAMAGED"
     store.close()
+
+
+def test_other_bytes_in_a_mapped_page_are_noticed_and_no_window_stays(directory: Path) -> None:
+    store = FileColdStore(directory, owner=OWNER)
+    with (directory / "1.pages").open("r+b") as pages:
+        pages.seek(100_000)
+        pages.write(b"\xff" * 2_000)
+
+    with pytest.raises(StateError, match=r"page \d+ of run 1 .* damaged") as refused:
+        store.fetch(as_codes(range(3000)))
+
+    assert refused.value.code == "COLD_STORE_DAMAGED"
+    assert resident_of_mappings(directory / "1.pages") == ["0"]
+    store.close()
+
+
+def test_a_window_that_cannot_be_read_is_reported_and_none_is_looked_into() -> None:
+    nowhere = as_codes([[0, 1, 1 << 16, 1 << 16]])  # no process has this address
+    one, none = as_codes([0]), as_codes([])
+    found, content = np.zeros((5, 2), np.int64), np.zeros(8, np.uint8)
+    run = np.zeros((1, RUN_WORDS), np.int64)
+
+    taken = take_rows(as_codes([1 << 16]), nowhere, one, one, one, run, False, one, none, False, found, content)
+
+    assert taken == -1
 
 
 @pytest.mark.parametrize("sizes", [[1], [WINDOW_BYTES], [3, WINDOW_BYTES, 2 * WINDOW_BYTES - 3], [WINDOW_BYTES - 1, 2, 5]])

@@ -101,6 +101,17 @@ def test_a_table_shrinks_to_what_its_keys_take(keys: int, bits: int, directory: 
     assert [path.name for path in tmp_path.iterdir()] == [f"side.join.slots{bits}"][: int(directory)]
 
 
+def test_a_table_keeps_room_for_keys_that_are_about_to_come() -> None:
+    table = new_table()
+    table.make_room(3_000)
+    put(table, HASHES[:100])
+
+    table.shrink(1_000)
+
+    assert table.bits == 11
+    assert not table.make_room(1_000)
+
+
 def test_a_table_of_many_pieces_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zset_join.state.slot_table._SLOTS_AT_ONCE", 512)
     table = new_table()

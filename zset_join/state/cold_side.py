@@ -35,7 +35,7 @@ __all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
-_PACKED_BYTES = 2 << 20
+_PACKED_BYTES = 1 << 20
 SPARE_ENTRIES = 1024
 """How many outdated entries are no reason to write `keys` anew."""
 _NO_PLACES = np.empty(0, np.int64)
@@ -120,6 +120,10 @@ class ColdSide:
         """Make room for as many rows as came since this was called last: tables that grow step by step are written often."""
         self.hot.reserve(self.taken_rows)
         self.taken_rows = 0
+
+    def compact(self) -> None:
+        """Bring what lives together; tables keep room for the rows that will be expected."""
+        self.side.compact(more_rows=self.taken_rows)
 
     def take(self, found: ColdRows, stamp: int, clock: float) -> Int64s:
         """Move rows that were found into memory; return their numbers there.

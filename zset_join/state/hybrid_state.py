@@ -70,6 +70,7 @@ _BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the
 _SPARE_PART = 32  # of the budget: what allocators may keep, and what is in memory of an index that has no room; at least:
 _LEAST_SPARE_BYTES = 4 << 20
 _TOLERATED_PART = 16  # of the budget: what the state may take beyond it before rows are moved together
+_SPARED_DEAD_PART = 4  # of what is spared of small budgets (`row_limit`), for the same
 _DEAD_PART = 16  # of the budget: what moving the rows of a side together must bring at least
 _NONE = np.empty(0, np.int64)
 
@@ -372,17 +373,17 @@ class HybridState:
     def _tighten(self) -> None:
         """Compact where the dead are many, or where their memory keeps the state above the budget.
 
-        Cost: the rows of a side, at most once in an epoch. With budgets of a few MB, of which tables take more than was
-        reckoned, in most epochs.
+        Cost: the rows of a side, at most once in an epoch.
         """
         limit = self._limit.held
         if limit is None:
             return
-        is_too_large = self._held_bytes() > limit + limit // _TOLERATED_PART
+        tolerated = limit // _TOLERATED_PART + min(limit // 2, self._limit.spared // _SPARED_DEAD_PART)
+        is_too_large = self._held_bytes() > limit + tolerated
         for side in self._opened:
             arena = side.side.arena
             if arena.is_sparse(tight=True) or (is_too_large and arena.dead_bytes() > limit // _DEAD_PART):
-                side.side.compact()
+                side.compact()
 
     def _let_go(self) -> None:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""

@@ -390,8 +390,8 @@ class SideState:
         if moved:
             self._refresh_view()
 
-    def compact(self) -> None:
-        """Bring what lives together, and give the memory of dead rows and blocks back.
+    def compact(self, *, more_rows: int = 0) -> None:
+        """Bring what lives together, and give the memory of dead rows and blocks back, but for slots of `more_rows` rows.
 
         Cost: one pass over records and blocks, in place, and 16 bytes for each row that moves.
         """
@@ -406,8 +406,8 @@ class SideState:
         kernels_compact.move_records(self.view, used, self.identity_columns.address, self.has_identity, sources, targets)
         kernels_compact.slide_blocks(self.view, self._variables.address)
         self.arena.give_back()
-        self.arrangement.table.shrink()
-        self.primary_keys.table.shrink()
+        self.arrangement.table.shrink(more_rows)
+        self.primary_keys.table.shrink(more_rows)
         self._refresh_view()
 
     def live_refs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -83,9 +83,9 @@ class SlotTable:
         self._resize(bits)
         return True
 
-    def shrink(self) -> None:
-        """Make the table as small as its keys allow. Cost: one pass, where it is too large."""
-        bits = _bits_for(self.count)
+    def shrink(self, keys: int = 0) -> None:
+        """Make the table as small as its keys and so many more allow. Cost: one pass, where it is too large."""
+        bits = _bits_for(self.count + keys)
         if bits < self.bits:
             self._resize(bits)
 
