@@ -12,7 +12,7 @@ from faults.profiles import chosen
 from faults.tally import Tally
 
 # Six join types: the long profile checks more than 20,000 states.
-STATES_OF_A_JOIN = chosen(short=120, long=3_400)
+STATES_OF_A_JOIN = chosen(short=60, long=3_400)
 
 pytestmark = pytest.mark.usefixtures("warm")
 

@@ -13,12 +13,12 @@ from faults.profiles import chosen
 from faults.tally import Tally
 
 # Six join types: the long profile kills more than 10,000 times.
-KILLS_OF_A_JOIN = chosen(short=40, long=1_700)
+KILLS_OF_A_JOIN = chosen(short=24, long=1_700)
 # Logs are merged in epoch 3, snapshots are written and old files removed in 6 and 7.
 EPOCHS = chosen(short=(3, 6), long=(3, 6, 7))
-POINTS_OF_AN_EPOCH = chosen(short=16, long=None)
+POINTS_OF_AN_EPOCH = chosen(short=9, long=None)
 EPOCHS_BESIDE = chosen(short=(3, 6), long=(0, 1, 2, 3, 4, 5, 6, 7))
-POINTS_BESIDE = chosen(short=3, long=25)
+POINTS_BESIDE = chosen(short=2, long=25)
 
 TIMES_OF_AN_EPOCH = chosen(short=4, long=100)
 

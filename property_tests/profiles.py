@@ -2,7 +2,7 @@
 
 | profile | chosen by | examples per (operator, law) | random |
 |---|---|---|---|
-| `push` (default) | | 12 | no: the same examples on every run, so that a red push means a changed engine |
+| `push` (default) | | 8 | no: the same examples on every run, so that a red push means a changed engine |
 | `nightly` | `HYPOTHESIS_PROFILE=nightly` | 100 | yes, so that nights add up |
 | `scout` | `HYPOTHESIS_PROFILE=scout` | 20 | yes, and failures are not made smaller: a quick look at what is broken |
 """
@@ -38,7 +38,7 @@ def profile_name() -> str:
 
 def load_profile() -> None:
     """Register the profiles and load the one that was asked for."""
-    settings.register_profile("push", _COMMON, max_examples=12, derandomize=True)
+    settings.register_profile("push", _COMMON, max_examples=8, derandomize=True)
     settings.register_profile("scout", _COMMON, max_examples=20, phases=[Phase.generate])
     settings.register_profile("nightly", _COMMON, max_examples=100)
     settings.load_profile(profile_name())
