@@ -151,7 +151,7 @@ def take_rows(
                 prefetch(addresses[ahead] + line)
         run = runs[page_runs[index]]
         taken = _take_from(
-            addresses[index], pages[index], run, wide, codes, subcodes, by_row, first_wanted[index], found, count
+            addresses[index], pages[index], run, wide, codes, subcodes, by_row, first_wanted[index], found, count, len(content)
         )
         if taken < 0:
             count = -1 - index
@@ -184,8 +184,12 @@ def _take_from(
     wanted: int,
     found: Any,
     count: int,
+    most_bytes: int,
 ) -> int:
-    """List the wanted living rows of one page behind those found before; return how many there are then, or -1."""
+    """List the wanted living rows of one page behind those found before; return how many there are then, or -1.
+
+    A damaged page may say that rows overlap: all that were found take `most_bytes` at most.
+    """
     first = page_row(run, page)
     rows, size = page_row(run, page + 1) - first, page_bytes(run[RUN_DIRECTORY], page)
     if not _is_whole(address, size, page, rows, wide):
@@ -209,7 +213,7 @@ def _take_from(
         if hit and not is_removed(run[RUN_REMOVED], first + row):
             begin = load_u32(end_place + 4 * (row - 1)) if row > 0 else 0
             end = load_u32(end_place + 4 * row)
-            if end < begin or start + end > address + size:
+            if end < begin or start + end > address + size or found[3, count] + end - begin > most_bytes:
                 return -1
             prefetch(start + begin)
             prefetch(start + end - 1)

@@ -226,6 +226,20 @@ def test_other_bytes_in_a_mapped_page_are_noticed_and_no_window_stays(directory:
     store.close()
 
 
+def test_rows_that_overlap_in_a_damaged_page_are_noticed(tmp_path: Path) -> None:
+    store = FileColdStore(tmp_path / "rows", owner=OWNER, with_subcodes=False)
+    store.put(as_rows([(code, 0, bytes(64)) for code in range(11)]))  # one page
+    ends = np.where(np.arange(11) % 2, 0, 11 * 64).astype("<u4")
+    with (tmp_path / "rows" / "1.pages").open("r+b") as pages:
+        pages.seek(8 + 8 * 11)
+        pages.write(ends.tobytes())
+
+    with pytest.raises(StateError, match="damaged"):
+        store.fetch(as_codes(range(0, 11, 2)))
+
+    store.close()
+
+
 def test_a_window_that_cannot_be_read_is_reported_and_none_is_looked_into() -> None:
     nowhere = as_codes([[0, 1, 1 << 16, 1 << 16]])  # no process has this address
     one, none = as_codes([0]), as_codes([])
