@@ -43,6 +43,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) property_tests -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak
 	$(PY) -m property_tests.random_plans --events 20000000
+	FAULTS_PROFILE=long $(PYTEST) tests/spark/test_chains.py --timeout=0 $(ARGS)
 	$(PY) -m faults.spark_faults --long
 	$(PY) -m faults.soak --minutes 30
 

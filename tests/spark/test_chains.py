@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from faults.profiles import chosen
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
 from zset_join.errors import OptionError, PlanError
@@ -159,7 +160,7 @@ def as_text(view: View, how: str) -> View:
     return view.select(F.lit(how).alias("how"), F.concat_ws(",", *shown).alias("row"))
 
 
-@pytest.mark.parametrize("first", TYPES)
+@pytest.mark.parametrize("first", chosen(short=("left", "full", "left_anti"), long=TYPES))
 def test_a_join_of_every_type_behind_this_one_equals_sparks_batch_query(
     source: Callable[[str], Source], run: Run, first: str
 ) -> None:
