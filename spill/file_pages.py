@@ -26,6 +26,7 @@ from spill.read_kernels import (
     POPULATE_READ,
     WINDOW_BYTES,
     WINDOW_WORDS,
+    find_windows,
     plan_reads,
     read_ranges,
     read_ranges_cached,
@@ -52,7 +53,7 @@ def _maps_windows() -> bool:
     return True
 
 
-_MAPS_WINDOWS = _READS_WITHOUT_WAITING and _maps_windows()
+_MAPS_WINDOWS = _maps_windows()
 
 
 class FileColdStore(RunStore):
@@ -116,15 +117,18 @@ class FilePages:
         """Return some pages, all in one operation."""
         files, range_begins, range_ends, places, late = np.empty((5, len(pages)), np.int64)
         windows = np.empty((len(pages) // LEAST_PAGES, WINDOW_WORDS), np.int64)
-        spread = _SPREAD_BYTES if may_map and _MAPS_WINDOWS else 0
+        may_map = may_map and _READS_WITHOUT_WAITING and _MAPS_WINDOWS
         descriptors, mappings = np.zeros((2, len(runs)), np.int64)
         counts = np.bincount(page_runs, minlength=len(runs))
         for at in np.flatnonzero(counts).tolist():
             descriptors[at] = self._open(runs[at])
-            if spread and counts[at] >= LEAST_PAGES:
+            if may_map and counts[at] >= LEAST_PAGES:
                 mappings[at] = self._mapped(runs[at])
-        asked = (page_runs, begins, ends, _GAP_BYTES, spread, descriptors, mappings)
-        ranges, size, count, mapped_bytes = plan_reads(*asked, files, range_begins, range_ends, places, windows)
+        wanted = (page_runs, begins, ends)
+        dense = find_windows(*wanted, _SPREAD_BYTES, descriptors, mappings, windows) if mappings.any() else 0
+        windows = windows[:dense]
+        outputs = (files, range_begins, range_ends, places)
+        ranges, size, mapped_bytes = plan_reads(*wanted, _GAP_BYTES, mappings, windows, *outputs)
         files, range_begins, range_ends = files[:ranges], range_begins[:ranges], range_ends[:ranges]
         content: npt.NDArray[np.uint8]
         content = reuse.owner if reuse is not None and len(reuse.owner) >= size else np.empty(size, np.uint8)
@@ -142,7 +146,7 @@ class FilePages:
             begin, end, run = int(range_begins[failed]), int(range_ends[failed]), runs[int(files[failed])]
             found = len(os.pread(self._open(run), end - begin, begin))
             raise _missing(self._path(run), f"bytes {begin} to {end} could not be read (found {found})")
-        return ReadPages(places, content, size + mapped_bytes, windows[:count])
+        return ReadPages(places, content, size + mapped_bytes, windows)
 
     def _open(self, run: int) -> int:
         if run not in self._descriptors:

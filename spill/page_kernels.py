@@ -77,8 +77,8 @@ def list_rows(addresses: Any, run: Any, pages: Any, wide: bool, found: Any) -> i
         if not _is_whole(address, size, page, rows, wide):
             return -1 - index
         subcode_place = address + HEAD_BYTES + 8 * rows
-        end_place = subcode_place + (8 * rows if wide else 0)
-        start = end_place + 4 * rows
+        start = address + _start_of_rows(rows, wide)
+        end_place = start - 4 * rows
         begin = 0
         for row in range(rows):
             end = load_u32(end_place + 4 * row)
@@ -196,8 +196,8 @@ def _take_from(
         return -1
     code_place = address + HEAD_BYTES
     subcode_place = code_place + 8 * rows
-    end_place = subcode_place + (8 * rows if wide else 0)
-    start = end_place + 4 * rows
+    start = address + _start_of_rows(rows, wide)
+    end_place = start - 4 * rows
     last_code = load_u64(code_place + 8 * (rows - 1))
     row = _row_at_or_behind(code_place, rows, codes[wanted])
     while row < rows:

@@ -27,6 +27,7 @@ __all__ = [
     "WINDOW_BYTES",
     "WINDOW_WORDS",
     "close_window",
+    "find_windows",
     "open_window",
     "plan_reads",
     "read_ranges",
@@ -50,41 +51,21 @@ _ALIGNED = -65536  # a multiple of every host's page
 
 
 @kernel
-def plan_reads(
-    page_files: Any,
-    page_begins: Any,
-    page_ends: Any,
-    gap_bytes: int,
-    spread_bytes: int,
-    descriptors: Any,
-    mappings: Any,
-    files: Any,
-    begins: Any,
-    ends: Any,
-    places: Any,
-    windows: Any,
-) -> tuple[int, int, int, int]:
-    """Turn pages into ranges of bytes, neighbours in one, and windows; return how many and their bytes, of both.
+def find_windows(
+    page_files: Any, page_begins: Any, page_ends: Any, spread_bytes: int, descriptors: Any, mappings: Any, windows: Any
+) -> int:
+    """Find the windows that have many of the wanted pages, and that the host has in memory; return how many.
 
     Args:
         page_files: file of each page, ascending.
         page_begins: where each page begins, below one file ascending.
         page_ends: where each page ends.
-        gap_bytes: pages at most so far apart are read together with what is between them.
-        spread_bytes: a window is mapped that has a wanted page in so many bytes; 0 for none.
+        spread_bytes: a window is taken that has a wanted page in so many bytes.
         descriptors: of the files.
         mappings: address of each file, mapped; 0 for one that is not.
-        files: get the file of each range.
-        begins: get the first byte of each range.
-        ends: get the end of each range.
-        places: get where each page stands: in a window its address, else -1 - the position once the ranges lie behind one
-            another.
         windows: gets `WINDOW_WORDS` words per window: first page, the page behind the last one, address, bytes.
     """
-    ranges = 0
-    total = 0
-    window = 0
-    mapped = 0
+    count = 0
     first = 0
     vector = np.empty(3, np.int64)
     while first < len(page_files):
@@ -93,28 +74,66 @@ def plan_reads(
         is_dense = behind - first >= LEAST_PAGES and end - begin <= spread_bytes * (behind - first) and mappings[file] != 0
         if is_dense and _is_in_memory(descriptors[file], begin, end, vector):
             address = mappings[file] + (begin & _ALIGNED)
-            windows[window, 0], windows[window, 1] = first, behind
-            windows[window, 2], windows[window, 3] = address, mappings[file] + end - address
-            window += 1
-            for page in range(first, behind):
-                places[page] = mappings[file] + page_begins[page]
-                mapped += page_ends[page] - page_begins[page]
-            first = behind
-            continue
-        for page in range(first, behind):
-            begin, end = page_begins[page], page_ends[page]
-            last = ranges - 1
-            if ranges > 0 and file == files[last] and begin - ends[last] <= gap_bytes:
-                places[page] = -1 - (total + begin - ends[last])
-                total += end - ends[last]
-                ends[last] = end
-            else:
-                files[ranges], begins[ranges], ends[ranges] = file, begin, end
-                places[page] = -1 - total
-                total += end - begin
-                ranges += 1
+            windows[count, 0], windows[count, 1] = first, behind
+            windows[count, 2], windows[count, 3] = address, mappings[file] + end - address
+            count += 1
         first = behind
-    return ranges, total, window, mapped
+    return count
+
+
+@kernel
+def plan_reads(
+    page_files: Any,
+    page_begins: Any,
+    page_ends: Any,
+    gap_bytes: int,
+    mappings: Any,
+    windows: Any,
+    files: Any,
+    begins: Any,
+    ends: Any,
+    places: Any,
+) -> tuple[int, int, int]:
+    """Turn the pages outside windows into ranges of bytes, neighbours in one.
+
+    Args:
+        page_files: file of each page, ascending.
+        page_begins: where each page begins, below one file ascending.
+        page_ends: where each page ends.
+        gap_bytes: pages at most so far apart are read together with what is between them.
+        mappings: address of each file that has windows.
+        windows: as `find_windows` found them.
+        files: get the file of each range.
+        begins: get the first byte of each range.
+        ends: get the end of each range.
+        places: get where each page stands: in a window its address, else -1 - the position once the ranges lie behind one
+            another.
+
+    Returns:
+        How many ranges there are, their bytes, and the bytes of the pages in windows.
+    """
+    ranges = 0
+    total = 0
+    mapped = 0
+    window = 0
+    for page in range(len(page_files)):
+        file, begin, end = page_files[page], page_begins[page], page_ends[page]
+        while window < len(windows) and windows[window, 1] <= page:
+            window += 1
+        last = ranges - 1
+        if window < len(windows) and windows[window, 0] <= page:
+            places[page] = mappings[file] + begin
+            mapped += end - begin
+        elif ranges > 0 and file == files[last] and begin - ends[last] <= gap_bytes:
+            places[page] = -1 - (total + begin - ends[last])
+            total += end - ends[last]
+            ends[last] = end
+        else:
+            files[ranges], begins[ranges], ends[ranges] = file, begin, end
+            places[page] = -1 - total
+            total += end - begin
+            ranges += 1
+    return ranges, total, mapped
 
 
 @kernel

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 import threading
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.open_files import open_below
 from zset_join.state.region import Region
 from zset_join.storage import local
 from zset_join.storage.folder import open_folder
@@ -138,12 +138,10 @@ def test_a_descriptor_is_not_leaked_when_closing_fails(tmp_path: Path) -> None:
             raise OSError(5, "Input/output error")
         return act()
 
-    gc.collect()  # what other tests left open goes now, not in between
-    before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError, match="Input/output"), observe(fail):
         local.write_atomic(tmp_path / "record", b"{}")
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert open_below(tmp_path) == []
 
 
 def test_without_links_a_name_that_is_taken_is_refused_all_the_same(tmp_path: Path) -> None:
