@@ -14,6 +14,8 @@ from typing import Any
 from unittest import mock
 
 from faults import watching
+from spill.pair_store import PairStore
+from spill.run_set import RunSet
 from spill.run_store import RunStore
 from spill.runs import Runs
 from zset_join.state import cold_side
@@ -23,26 +25,29 @@ __all__ = ["WHILE", "by_work", "named_work"]
 
 WHILE = " while "
 _CALLS: tuple[tuple[type[Any], str, str], ...] = (
-    (RunStore, "__init__", "opening"),
+    (RunSet, "__init__", "opening"),
     (Runs, "_read", "fetching"),
-    (RunStore, "begin_change", "taking"),
+    (PairStore, "find", "fetching"),
+    (RunSet, "begin_change", "taking"),
     (RunStore, "put", "putting"),
     (RunStore, "put_parts", "putting"),
     (RunStore, "restore", "restoring"),
-    (RunStore, "tidy", "merging"),
-    (RunStore, "replace", "rewriting entries"),
-    (RunStore, "commit", "committing"),
-    (RunStore, "is_current", "looking"),
+    (PairStore, "put", "putting"),
+    (RunSet, "tidy", "merging"),
+    (PairStore, "replace", "rewriting entries"),
+    (RunSet, "commit", "committing"),
+    (RunSet, "is_current", "looking"),
 )
 
 
 @contextmanager
 def named_work() -> Iterator[None]:
-    """Name the work of operations, and let entries be rewritten, and memory be given back, within a few epochs."""
+    """Name the work of operations; let runs be merged, entries rewritten and memory given back within a few epochs."""
     with ExitStack() as stack:
         for owner, name, work in _CALLS:
             stack.enter_context(mock.patch.object(owner, name, _named(getattr(owner, name), work)))
         stack.enter_context(mock.patch.object(cold_side, "SPARE_ENTRIES", 0))
+        stack.enter_context(mock.patch.object(RunSet, "fanout", 4))
         stack.enter_context(mock.patch.object(RowArena, "is_sparse", _is_sparse))
         yield
 

@@ -1,7 +1,8 @@
 """Laws of cold stores: whatever is done to one, it holds the bag of rows that a dict would hold.
 
 A random history of puts, fetches, removals, merges, commits and reopenings is played to a store and to a `Counter`; after every
-step all rows of a code, or of a pair, must be the same bag. Every store plays the same histories.
+step all rows of a code, or of a pair, must be the same bag. Every store plays the same histories. Stores of pairs play theirs
+to a set.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from property_tests.cold_histories import (
     CODES,
+    OWNER,
     ROWS,
     SUBCODES,
     ColdRow,
@@ -31,7 +33,8 @@ from property_tests.cold_histories import (
     as_rows,
 )
 from property_tests.profiles import profile_name
-from spill.cold_store import ColdRows, ColdStore
+from spill.cold_store import ColdRows, ColdStore, Int64s
+from spill.pair_store import PairStore
 
 # (histories, steps of each) per profile and kind of store; DuckDB takes milliseconds per step.
 _SIZES = {
@@ -152,5 +155,84 @@ class ColdStoreHistory(RuleBasedStateMachine):
 def test_a_store_holds_what_a_bag_would_hold(kind: str) -> None:
     histories, steps = _SIZES[profile_name()][kind]
     machine: Any = type(f"History_{kind}", (ColdStoreHistory,), {"kind": kind})
+
+    run_state_machine_as_test(machine, settings=settings(max_examples=histories, stateful_step_count=steps))
+
+
+NUMBERS = st.sampled_from([0, 1, 2, 77, (1 << 31) - 1, 1 << 31, (1 << 32) - 2, (1 << 32) - 1])
+PAIRS = st.lists(st.tuples(NUMBERS, st.integers(0, (1 << 32) - 1)), max_size=300)
+
+
+class PairStoreHistory(RuleBasedStateMachine):
+    """Play one history to a store of pairs and to a set of pairs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.store = PairStore(self.directory / "pairs", owner=OWNER)
+        self.pairs: set[tuple[int, int]] = set()
+        self.epoch = -1
+
+    @initialize(pairs=PAIRS)
+    def begin(self, pairs: list[tuple[int, int]]) -> None:
+        self.put(pairs)
+
+    @rule(pairs=PAIRS)
+    def put(self, pairs: list[tuple[int, int]]) -> None:
+        self.store.put(*_columns(pairs))
+        self.pairs.update(pairs)
+
+    @rule(first=NUMBERS, count=st.integers(1, 400))
+    def put_many_of_one(self, first: int, count: int) -> None:
+        self.put([(first, second) for second in range(count)])
+
+    @rule(firsts=st.lists(st.one_of(NUMBERS, st.integers(0, (1 << 32) - 1)), max_size=300))
+    def find(self, firsts: list[int]) -> None:
+        found, seconds = self.store.find(as_codes(firsts))
+
+        assert set(zip(found.tolist(), seconds.tolist(), strict=True)) == {pair for pair in self.pairs if pair[0] in firsts}
+
+    @rule(parts=st.lists(PAIRS, max_size=3))
+    def replace(self, parts: list[list[tuple[int, int]]]) -> None:
+        self.store.replace(_columns(part) for part in parts)
+        self.pairs = {pair for part in parts for pair in part}
+
+    @rule()
+    def tidy(self) -> None:
+        self.store.tidy()
+
+    @rule()
+    def commit_and_reopen(self) -> None:
+        self.epoch += 1
+        self.store.commit(self.epoch)
+        self.store.close()
+        self.store = PairStore(self.directory / "pairs", owner=OWNER)
+
+        assert self.store.epoch == self.epoch
+
+    @rule()
+    def clear(self) -> None:
+        self.store.clear()
+        self.pairs.clear()
+
+    @invariant()
+    def holds_every_pair(self) -> None:
+        found, seconds = self.store.find(as_codes(sorted({first for first, _ in self.pairs})))
+
+        assert set(zip(found.tolist(), seconds.tolist(), strict=True)) == self.pairs
+        assert len(found) == self.store.row_count() >= len(self.pairs)
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.directory)
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[Int64s, Int64s]:
+    return as_codes(first for first, _ in pairs), as_codes(second for _, second in pairs)
+
+
+def test_a_store_of_pairs_holds_what_a_set_would_hold() -> None:
+    histories, steps = _SIZES[profile_name()]["file"]
+    machine: Any = PairStoreHistory
 
     run_state_machine_as_test(machine, settings=settings(max_examples=histories, stateful_step_count=steps))

@@ -288,15 +288,15 @@ class DuckDBPages:
             raise self._missing(run, "its pages have other sizes than were written")
         return ReadPages(addresses[order], found, int(sizes.sum()))
 
-    def check(self, run: int, directory: npt.NDArray[np.int64]) -> None:
+    def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - the table keeps pages whole
         """Raise StateError if the table has not as many pages as the directory."""
         try:
             found = self._file.select(f"SELECT count(*) AS pages FROM {self._table(run)}")
         except duckdb.CatalogException as error:
             raise self._missing(run, "it is not there") from error
-        pages = int(found.column("pages")[0].as_py())
-        if pages != len(directory):
-            raise self._missing(run, f"it has {pages} pages instead of {len(directory)}")
+        count = int(found.column("pages")[0].as_py())
+        if count != pages:
+            raise self._missing(run, f"it has {count} pages instead of {pages}")
 
     def drop(self, run: int) -> None:
         """Drop the table of a run; its space is free after the next `commit`."""

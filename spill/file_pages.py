@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spill import run_kernels as k
 from spill.cold_store import Int64s
 from spill.pages import ReadPages
 from spill.read_kernels import (
@@ -166,13 +165,12 @@ class FilePages:
             self._mappings[run] = mapping, int(np.frombuffer(mapping, np.uint8).ctypes.data)
         return self._mappings[run][1]
 
-    def check(self, run: int, directory: npt.NDArray[np.int64]) -> None:
-        """Raise StateError if the file is not as long as the directory says."""
-        expected = int(directory[-1, k.END]) if len(directory) else 0
+    def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - a file does not count its pages
+        """Raise StateError if the file is not as long as it should be."""
         found = file_size(self._path(run))
-        if found != expected:
-            raise _missing(self._path(run), f"it has {found} bytes instead of {expected}")
-        self._sizes[run] = expected
+        if found != size:
+            raise _missing(self._path(run), f"it has {found} bytes instead of {size}")
+        self._sizes[run] = size
 
     def drop(self, run: int) -> None:
         """Remove the file of a run."""

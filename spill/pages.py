@@ -89,8 +89,8 @@ class Pages(Protocol):
         """
         ...
 
-    def check(self, run: int, directory: npt.NDArray[np.int64]) -> None:
-        """Raise StateError if a run is not there, or is not as long as its directory says."""
+    def check(self, run: int, *, pages: int, size: int) -> None:
+        """Raise StateError if a run is not there, or has not as many pages, or as many bytes, as its directory says."""
         ...
 
     def drop(self, run: int) -> None:

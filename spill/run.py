@@ -26,7 +26,8 @@ import numpy.typing as npt
 
 from spill import run_kernels as k
 from spill import write_kernels as w
-from spill.cold_store import ColdRows, Int64s
+from spill.cold_store import ColdRows, Int64s, each_once
+from spill.filters import FILTERED_ROWS, filter_of, shift_of
 from spill.pages import Pages
 from zset_join.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
@@ -36,7 +37,6 @@ __all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order"]
 
 _LEAST_PART = 256
 _GROUP_BYTES = 1 << 20
-_FILTERED_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,7 @@ class Wanted:
     def __init__(self, codes: Int64s, subcodes: Int64s | None) -> None:
         self.by_row = subcodes is not None
         if subcodes is None:
-            self.codes = np.sort(codes)
-            self.subcodes = np.empty(0, np.int64)
-            if len(codes):
-                self.codes = self.codes[np.concatenate([[True], self.codes[1:] != self.codes[:-1]])]
+            self.codes, self.subcodes = each_once(codes), np.empty(0, np.int64)
             return
         order = in_order(codes, subcodes)
         self.codes, self.subcodes = codes[order], subcodes[order]
@@ -174,13 +171,13 @@ class Run:
         if filter_bits is not None:
             self._index_bytes += filter_bits.nbytes
             self._staying_bytes += filter_bits.nbytes
-            addresses += [int(filter_bits.ctypes.data), _shift_of(filter_bits)]
+            addresses += [int(filter_bits.ctypes.data), shift_of(filter_bits)]
         self._line = (number, *addresses, *([0, 0] if filter_bits is None else []))
         self._long_codes: Int64s | None = None
 
     def check(self) -> None:
         """Raise StateError unless the pages are all there."""
-        self._pages.check(self.number, self.directory)
+        self._pages.check(self.number, pages=len(self.directory), size=int(self.directory[-1, k.END]))
 
     def line(self) -> tuple[int, ...]:
         """Return what the kernels know of the run, valid until it is closed."""
@@ -307,7 +304,7 @@ class RunWriter:
         k.make_prints(codes, subcodes, self._wide, prints)
         self._index[1].write(prints)
         self._rows += len(rows)
-        if self._rows <= _FILTERED_ROWS:
+        if self._rows <= FILTERED_ROWS:
             self._codes.append(codes)
         else:
             self._codes = []
@@ -324,7 +321,7 @@ class RunWriter:
             file.close()
         self._writer.finish()
         directory, number, pages = self._target
-        filter_bits = _filter_of(self._codes) if self._codes else None
+        filter_bits = filter_of(self._codes) if self._codes else None
         return Run(directory, number, pages, rows=self._rows, live=self._rows, filter_bits=filter_bits)
 
     def discard(self) -> None:
@@ -339,19 +336,6 @@ class RunWriter:
 def _index_files(directory: Path, number: int) -> list[str]:
     place = os.path.abspath(directory)  # noqa: PTH100 - Path.absolute() is slower
     return [f"{place}/{number}.{name}" for name in ("directory", "prints", "removed")]
-
-
-def _filter_of(parts: list[Int64s]) -> npt.NDArray[np.uint8]:
-    """Return a filter for some codes, 16 to 32 bits each."""
-    rows = sum(map(len, parts))
-    bits = np.zeros((1 << (16 * rows - 1).bit_length()) // 8, np.uint8)
-    for codes in parts:
-        k.make_filter(codes, _shift_of(bits), bits)
-    return bits
-
-
-def _shift_of(filter_bits: npt.NDArray[np.uint8]) -> int:
-    return 65 - (8 * len(filter_bits)).bit_length()
 
 
 def _removed_bytes(rows: int) -> int:

@@ -14,8 +14,7 @@ number of its first row (doubled; 1 is added when its first code is the last one
 *prints* keep a fingerprint of 16 bits: of its code, or 12 of its code and 4 of its subcode below them in stores with
 subcodes. A print only says that a page is worth reading; the codes in the page decide. A bit per row says that it was removed.
 
-A small run has a *filter* beside these, 16 to 32 bits per row of which one is set for each code: one look tells of most codes
-that they are not there. (That of a large run would miss the cache as often as prints do.)
+A small run has a *filter* beside these (`spill.filters`): one look tells of most codes that they are not there.
 
 Several runs are looked into at once: a line of `RUN_WORDS` words says where directory, prints, bits and filter of each lie.
 
@@ -31,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from spill.filters import passes
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.memory import load_u8, load_u16, load_u64, prefetch, shift_right, store_u8
 
@@ -49,7 +49,6 @@ __all__ = [
     "erase_places",
     "find_pages",
     "is_removed",
-    "make_filter",
     "make_prints",
     "measure_codes",
     "page_bounds",
@@ -96,23 +95,6 @@ def make_prints(codes: Any, subcodes: Any, wide: bool, prints: Any) -> None:
     """Write the prints of rows."""
     for row in range(len(codes)):
         prints[row] = _print(codes[row], subcodes[row], wide)
-
-
-@kernel
-def make_filter(codes: Any, shift: int, bits: Any) -> None:
-    """Set the bits of some codes in a filter of 2^(64 - shift) bits, given as bytes."""
-    for row in range(len(codes)):
-        bit = shift_right(codes[row] * _ODD_1, shift)
-        bits[bit >> 3] |= 1 << (bit & 7)
-
-
-@kernel
-def _passes(bits: int, shift: int, code: int) -> bool:
-    """Say whether a run with this filter (0: none) may have a code."""
-    if bits == 0:
-        return True
-    bit = shift_right(code * _ODD_1, shift)
-    return bool((load_u8(bits + (bit >> 3)) >> (bit & 7)) & 1 == 1)
 
 
 @kernel
@@ -335,7 +317,7 @@ def find_pages(
             block = 0
             while wanted < len(codes) and block < _BLOCK:
                 chosen[block] = wanted
-                block += 1 if _passes(bits, shift, codes[wanted]) else 0
+                block += 1 if passes(bits, shift, codes[wanted]) else 0
                 wanted += 1
             next_wanted = wanted
             _locate(runs, run, codes, subcodes, by_row, chosen, block, max(last, 0), pages_per_code, starts)
@@ -413,7 +395,7 @@ def measure_codes(runs: Any, wide: bool, codes: Any, sizes: Any) -> None:
         start = 0
         for wanted in range(len(codes)):
             code = codes[wanted]
-            if not _passes(runs[run, RUN_FILTER], runs[run, RUN_SHIFT], code):
+            if not passes(runs[run, RUN_FILTER], runs[run, RUN_SHIFT], code):
                 continue
             guess = _guessed_page(directory, pages, start, code, pages_per_code)
             start = _first_page(directory, pages, guess, code, 0, False)

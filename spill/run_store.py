@@ -5,48 +5,29 @@ merged. A fetch looks into the index of all runs, which is in memory, in one pas
 run without a row of any code asked for costs no read.
 
 Remembers in memory 4.5 bytes per row (with subcodes, rows of 56 bytes) and nothing else between calls; see `spill.run`.
-
-Runs stay few: they are counted in levels of a factor of four in their living rows, and four of one level are merged with all
-that are smaller, so N rows put n at a time lie in at most `3 log4(N / n) + 3` runs and are rewritten `log4(N / n)` times. A
-run that has lost more than half of its rows is rewritten too, so the disk holds at most twice the living rows, and the
-merged ones while they are merged. Merging takes memory for one chunk per run, whatever their size.
-
-Crash safety. `store.json` names the owner, the epoch and the runs. Before the first change after a `commit` it is marked as
-unclean, and `commit` writes it anew; both by renaming. So a store that was being changed when its process died is told from
-one that is whole, and is refused. Nothing is synced: a store is also refused after the host was restarted.
-
-Files: `store.json`, and those of the runs.
+Merging takes memory for one chunk per run, whatever their size. How many runs there are, and what a crash leaves:
+`spill.run_set`.
 """
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spill.cold_store import ColdRows, Int64s
+from spill.cold_store import ColdRows, Int64s, each_once
 from spill.pages import Pages
 from spill.run import LyingRows, Run, RunWriter, Wanted, in_order
+from spill.run_set import RunSet
 from spill.runs import Runs, gathered, merged
-from zset_join.errors import OptionError, ResourceError, StateError
-from zset_join.storage.local import list_directory, make_directories, read_bytes, write_atomic
+from zset_join.errors import OptionError, StateError
 
-__all__ = ["RunStore", "runs_to_merge"]
+__all__ = ["RunStore"]
 
-_FORMAT = 3
-_MANIFEST = "store.json"
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_FANOUT_BITS = 2
-_SMALLEST_BITS = 10
 _CHUNK_BYTES = 1 << 20
 _INDEX_WINDOW = 8 << 20
 _SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
@@ -54,28 +35,7 @@ _MERGED_AT_ONCE = 2 << 20
 _LEAST_CHUNK = 1 << 17
 
 
-def runs_to_merge(live: Sequence[int], rows: Sequence[int]) -> list[int]:
-    """Return the positions of the runs to merge into one; none when all is well.
-
-    Args:
-        live: per run, its living rows.
-        rows: per run, the rows it was written with.
-
-    >>> runs_to_merge([1000] * 3 + [90_000], [1000] * 3 + [90_000])
-    []
-    >>> runs_to_merge([1000] * 4 + [90_000], [1000] * 4 + [90_000])
-    [0, 1, 2, 3]
-    >>> runs_to_merge([400, 90_000], [1000, 90_000])
-    [0]
-    """
-    levels = [max(0, (count >> _SMALLEST_BITS).bit_length() - 1) // _FANOUT_BITS for count in live]
-    full = [level for level in set(levels) if levels.count(level) >= 1 << _FANOUT_BITS]
-    if full:
-        return [position for position, level in enumerate(levels) if level <= max(full)]
-    return [position for position, count in enumerate(live) if 2 * count < rows[position]]
-
-
-class RunStore:
+class RunStore(RunSet[Run]):
     """Keep cold rows in runs.
 
     Args:
@@ -97,102 +57,23 @@ class RunStore:
     def __init__(
         self, directory: str | Path, *, pages: Pages, owner: Mapping[str, str | int], with_subcodes: bool = True
     ) -> None:
-        self._directory = Path(directory)
-        self._pages = pages
         self._wide = with_subcodes
-        self._stamp = {**_stamp(), "pages": pages.kind, "subcodes": with_subcodes, "owner": dict(owner)}
         self.keep_index = True
         self.index_window = _INDEX_WINDOW
-        self._epoch = -1
-        self._next_run = 1
-        self._set_runs([])
-        self._counts = {"fetches": 0, "pages_read": 0, "bytes_read": 0, "rows_fetched": 0, "rows_put": 0, "rows_merged": 0}
-        self._clean = False
-        self._written = b""
-        make_directories(self._directory, durable=False)
-        self._open()
+        self._counts = {"fetches": 0, "pages_read": 0, "bytes_read": 0, "rows_fetched": 0, "rows_put": 0}
+        super().__init__(directory, pages=pages, stamp={"subcodes": with_subcodes, "owner": dict(owner)})
 
     def _set_runs(self, runs: Sequence[Run]) -> None:
-        self._runs = list(runs)
+        super()._set_runs(runs)
         self._index = Runs(self._runs, self._pages, wide=self._wide, place=str(self._directory))
 
-    # ---------------------------------------------------------------- opening
+    def _opened_run(self, number: int, rows: int, live: int) -> Run:
+        return Run(self._directory, number, self._pages, rows=rows, live=live)
 
-    def _open(self) -> None:
-        data = read_bytes(self._directory / _MANIFEST)
-        if data is None:
-            if list_directory(self._directory):
-                raise self._refused("its directory holds files that no manifest names")
-            self._write_manifest(clean=True)
-            return
-        try:
-            manifest: dict[str, Any] = json.loads(data)
-        except ValueError as error:
-            raise self._refused("its manifest cannot be read") from error
-        differing = sorted(name for name, value in self._stamp.items() if manifest.get(name) != value)
-        if differing:
-            raise StateError(
-                f"the cold store in {self._directory} was made for something else: it has "
-                f"{ {name: manifest.get(name) for name in differing} }, expected "
-                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is built "
-                "anew from the checkpoint.",
-                code="COLD_STORE_FOREIGN",
-                path=str(self._directory),
-                differing=differing,
-            )
-        if not manifest["clean"]:
-            raise self._refused("it was being changed when its process died")
-        self._epoch, self._next_run = manifest["epoch"], manifest["next_run"]
-        try:
-            for number, rows, live in manifest["runs"]:
-                run = Run(self._directory, number, self._pages, rows=rows, live=live)
-                self._set_runs([*self._runs, run])
-                run.check()
-        except BaseException:
-            self._close_runs()
-            raise
-        self._written, self._clean = data, True
-
-    def _refused(self, why: str) -> StateError:
-        return StateError(
-            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is built "
-            "anew from the checkpoint.",
-            code="COLD_STORE_UNCLEAN",
-            path=str(self._directory),
-        )
-
-    def is_current(self) -> bool:
-        """Say whether the store on the disk is the one this process left there; another process may have changed it."""
-        with self._reading():
-            return read_bytes(self._directory / _MANIFEST) == self._written
-
-    def _write_manifest(self, *, clean: bool) -> None:
-        manifest = {
-            **self._stamp,
-            "written": uuid.uuid4().hex,  # no two manifests are equal
-            "clean": clean,
-            "epoch": self._epoch,
-            "next_run": self._next_run,
-            "runs": [[run.number, run.rows, run.live] for run in self._runs],
-        }
-        content = json.dumps(manifest).encode()
-        write_atomic(self._directory / _MANIFEST, content, durable=False)
-        self._written, self._clean = content, clean
-
-    def begin_change(self) -> None:
-        """Mark the store as being changed, where it is not yet; changing it cannot fail on that afterwards."""
-        try:
-            if self._clean:
-                self._write_manifest(clean=False)
-        except OSError as error:
-            raise self._unwritable(error) from error
+    def _new_writer(self, number: int) -> RunWriter:
+        return RunWriter(self._directory, number, self._pages, wide=self._wide)
 
     # ---------------------------------------------------------------- reading
-
-    @property
-    def epoch(self) -> int:
-        """Return the epoch of the last `commit`; -1 when there was none."""
-        return self._epoch
 
     def fetch(self, codes: Int64s, subcodes: Int64s | None = None) -> ColdRows:
         """Return all rows of some codes, or of some pairs of code and subcode.
@@ -229,18 +110,6 @@ class RunStore:
                 self._counts["rows_fetched"] += len(rows)
                 yield rows
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise ResourceError(
-                f"the cold store in {self._directory} could not be read ({error}). Look after that disk, and start again: "
-                "local state is a cache and is built anew from the checkpoint.",
-                code="COLD_STORE_IO",
-                path=str(self._directory),
-            ) from error
-
     def stream(self, code: int, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows of one code in chunks of about `chunk_bytes`."""
         wanted = Wanted(np.array([code], np.int64), None)
@@ -268,8 +137,10 @@ class RunStore:
         if least_bytes > _SURELY_PAGES:
             spread = [found for run in self._runs if len(found := run.long_codes())]
             codes = codes[np.isin(codes, np.concatenate(spread))] if spread else codes[:0]
-        ascending = np.unique(np.ascontiguousarray(codes, np.int64))
-        long: Int64s = ascending[self.bytes_of(ascending) >= max(1, least_bytes)]
+        ascending = each_once(codes)
+        sizes = np.zeros(len(ascending), np.int64)
+        self._index.measure(ascending, sizes)
+        long: Int64s = ascending[sizes >= max(1, least_bytes)]
         return long
 
     # ---------------------------------------------------------------- changing
@@ -293,40 +164,6 @@ class RunStore:
         """Return the positions of rows in the order in which they lie here."""
         return in_order(codes, subcodes if self._wide else None)
 
-    @contextmanager
-    def _written_run(self) -> Iterator[RunWriter]:
-        """Let a run be written; it becomes part of the store at the end, or leaves nothing behind."""
-        writer: RunWriter | None = None
-        try:
-            self.begin_change()
-            writer = RunWriter(self._directory, self._next_run, self._pages, wide=self._wide)
-            self._next_run += 1
-            yield writer
-            run = writer.finish()
-        except BaseException as error:
-            if writer is not None:
-                self._discard(writer, error)
-            if isinstance(error, OSError):
-                raise self._unwritable(error) from error
-            raise
-        self._set_runs([*self._runs, run])
-
-    def _discard(self, writer: RunWriter, failure: BaseException) -> None:
-        try:
-            writer.discard()
-        except (OSError, ResourceError) as error:
-            # The failure itself is what the caller must see; what is left behind goes when the store is wiped.
-            failure.add_note(f"removing the unfinished run: {error}")
-
-    def _unwritable(self, error: OSError) -> ResourceError:
-        return ResourceError(
-            f"the cold store in {self._directory} could not be written ({error}); it takes {self.disk_bytes()} bytes there. "
-            "Make room on that disk, let local state lie on a larger one, or raise the memory budget.",
-            code="COLD_STORE_IO",
-            path=str(self._directory),
-            disk_bytes=self.disk_bytes(),
-        )
-
     def remove(self, places: Int64s) -> None:
         """Take rows out by their places. Cost: one store to memory each."""
         if len(places) == 0:
@@ -342,17 +179,6 @@ class RunStore:
         if restored is None:
             raise self._misplaced("restored", len(places))
         return restored
-
-    def replace(self, parts: Iterable[ColdRows]) -> None:
-        """Replace all rows by others: all of them, or none and an error. Cost: as `put`; meanwhile both are on the disk."""
-        before = self._runs
-        try:
-            for part in parts:
-                self.put(part)
-        except BaseException:
-            self._drop([run for run in self._runs if run not in before])
-            raise
-        self._drop(before)
 
     def _misplaced(self, what: str, places: int) -> StateError:
         return StateError(
@@ -371,75 +197,19 @@ class RunStore:
             removed += len(found)
         return removed
 
-    def tidy(self) -> None:
-        """Merge runs where there are many, and rewrite those that have lost most of their rows."""
-        while True:
-            live, rows = [run.live for run in self._runs], [run.rows for run in self._runs]
-            positions = runs_to_merge(live, rows)
-            if not positions:
-                return
-            self._merge(positions)
-
-    def _merge(self, positions: Sequence[int]) -> None:
-        merging = [self._runs[position] for position in positions]
-        expected = sum(run.live for run in merging)
-        if expected:
-            with self._written_run() as writer:
-                chunk_bytes = max(_LEAST_CHUNK, _MERGED_AT_ONCE // len(merging))
-                for rows in merged([self._one(run).scan(chunk_bytes, keep_index=False) for run in merging]):
-                    writer.append(rows)
-                if writer.rows != expected:
-                    raise self._refused(f"merging its runs found {writer.rows} rows instead of {expected}")
-            self._counts["rows_merged"] += expected
-        self._drop(merging)
+    def _merged(self, runs: Sequence[Run]) -> None:
+        expected = sum(run.live for run in runs)
+        with self._written_run() as writer:
+            chunk_bytes = max(_LEAST_CHUNK, _MERGED_AT_ONCE // len(runs))
+            for rows in merged([self._one(run).scan(chunk_bytes, keep_index=False) for run in runs]):
+                writer.append(rows)
+            if writer.rows != expected:
+                raise self._refused(f"merging its runs found {writer.rows} rows instead of {expected}")
 
     def _one(self, run: Run) -> Runs:
         return Runs([run], self._pages, wide=self._wide, place=str(self._directory))
 
-    def _drop(self, runs: Sequence[Run]) -> None:
-        self.begin_change()
-        self._set_runs([run for run in self._runs if run not in runs])
-        try:
-            for run in runs:
-                run.drop()
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def commit(self, epoch: int) -> None:
-        """Declare the store whole, at the end of `epoch`."""
-        try:
-            self._pages.commit()
-            self._epoch = epoch
-            self._write_manifest(clean=True)
-        except OSError as error:
-            raise self._unwritable(error) from error
-
-    def clear(self) -> None:
-        """Forget all rows."""
-        self._drop(list(self._runs))
-
     # ---------------------------------------------------------------- numbers
-
-    def row_count(self) -> int:
-        """Return how many rows there are."""
-        return sum(run.live for run in self._runs)
-
-    def disk_bytes(self) -> int:
-        """Return the bytes of pages and index on disk."""
-        return self._pages.disk_bytes() + sum(run.file_bytes() for run in self._runs)
-
-    def let_go(self) -> None:
-        """Let the index leave the memory of this process; it comes back where it is looked at, from the host's page cache."""
-        for run in self._runs:
-            run.let_go()
-
-    def resident_bytes(self) -> int:
-        """Return the bytes of the index, and what the pages keep in memory."""
-        return self._index.index_bytes() + self._pages.resident_bytes()
-
-    def staying_bytes(self) -> int:
-        """Return what of the index stays in memory when it was let go."""
-        return sum(run.staying_bytes() for run in self._runs)
 
     def statistics(self) -> dict[str, int]:
         """Return counts: rows, runs and bytes now; fetches, pages, bytes and rows since the store was opened."""
@@ -449,27 +219,8 @@ class RunStore:
             "disk_bytes": self.disk_bytes(),
             "resident_bytes": self.resident_bytes(),
             **self._counts,
+            "rows_merged": self._rows_merged,
         }
-
-    def close(self) -> None:
-        """Let go of files and memory."""
-        self._close_runs()
-        self._pages.close()
-
-    def _close_runs(self) -> None:
-        closing = self._runs
-        self._set_runs([])
-        for run in closing:
-            run.close()
-
-
-def _stamp() -> dict[str, Any]:
-    boot = read_bytes(_BOOT_ID)
-    try:
-        library = version("zset-join")
-    except PackageNotFoundError:
-        library = "source"  # run from a source tree
-    return {"format": _FORMAT, "library": library, "boot": "" if boot is None else boot.decode().strip()}
 
 
 def _joined(parts: Sequence[ColdRows]) -> ColdRows:

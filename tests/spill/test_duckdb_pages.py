@@ -139,8 +139,8 @@ def test_less_memory_than_duckdb_needs_is_refused(tmp_path: Path) -> None:
 def test_more_rows_than_memory_are_kept_in_the_least_memory(tmp_path: Path) -> None:
     opened = DuckDBFile(tmp_path / "cold.duckdb", memory_bytes=16 << 20)
     store = DuckDBColdStore(tmp_path / "rows", file=opened, name="rows", owner=OWNER)
-    for part in range(4):
-        store.put(as_rows((code, 0, bytes([part]) * 2000) for code in range(part * 5000, part * 5000 + 5000)))
+    for part in range(8):
+        store.put(as_rows((code, 0, bytes([part]) * 2000) for code in range(part * 2500, part * 2500 + 2500)))
 
     store.tidy()
 

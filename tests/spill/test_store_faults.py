@@ -46,6 +46,7 @@ def work(store: ColdStore) -> None:
 def begun(directory: Path) -> FileColdStore:
     """Return a committed store with rows."""
     store = FileColdStore(directory, owner=OWNER)
+    store.fanout = 4
     store.put(as_rows(FIRST))
     store.commit(0)
     return store

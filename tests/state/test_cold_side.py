@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_the_rows_in_memory(
     assert (len(anatomy(cold.side).live), cold.row_count()) == (2, 2)
 
 
-def _full(rows: object) -> None:
+def _full(*_: object) -> None:
     raise ResourceError("no space is left", code="COLD_STORE_IO")
 
 

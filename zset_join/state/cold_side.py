@@ -4,14 +4,14 @@ The law: a row is in memory or in the cold store, never in both and never in nei
 `ZsetJoinError`. Moving changes neither a row nor what it remembers (weight, sequence, degree).
 
 Rows lie by the hash of their join key and, below it, that of their identity. Where a delta names a row by a primary key
-that says nothing about the join key, a second store (`keys`) holds the hash of the join key by that of the primary key. It
-has an entry for the hashes of every cold row. An entry stays when its row comes into memory, and is there when the row goes
-again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as many
-as there are rows have gathered, the store is written anew. Both hashes have 32 bits and are not verified here: a stranger of
-the same hash comes into memory and does no harm.
+that says nothing about the join key, a second store (`keys`, of pairs) holds the hash of the join key by that of the primary
+key. It has an entry for the hashes of every cold row. An entry stays when its row comes into memory, and is there when the row
+goes again under the same join key; entries of rows that moved or were deleted are only looked up in vain, and when half as
+many as there are rows have gathered, the store is written anew. Both hashes have 32 bits and are not verified here: a stranger
+of the same hash comes into memory and does no harm.
 
-Remembers on disk the rows; in memory 4.5 bytes per cold row, and 2.6 to 4 more with `keys`. What cold rows count for at the
-limit of an append-only join (`SideState.live_bytes`) stands in the header of the side.
+Remembers on disk the rows, and 8 to 12 bytes for each with `keys`; in memory 4.5 bytes per cold row. What cold rows count for
+at the limit of an append-only join (`SideState.live_bytes`) stands in the header of the side.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
 from spill.file_pages import FileColdStore
+from spill.pair_store import PairStore
 from spill.row_bytes import LINK_BYTES, UnpackedRows
 from zset_join.kernels import side as s
 from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
@@ -84,15 +85,13 @@ class ColdSide:
         self.hot = HotRows(side, has_entries=has_keys)
         owner: dict[str, str | int] = {"relation": side.relation.name, "layout": int(side.header[s.H_FINGERPRINT])}
         self._rows = FileColdStore(directory / f"{side.name}.rows", owner=owner, with_subcodes=side.has_identity)
-        self._keys: FileColdStore | None = None
-        if has_keys:
-            self._keys = FileColdStore(directory / f"{side.name}.keys", owner=owner, with_subcodes=False)
+        self._keys = PairStore(directory / f"{side.name}.keys", owner=owner) if has_keys else None
         self.taken_rows = 0
         self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0}
 
     @property
-    def _stores(self) -> list[FileColdStore]:
-        return [store for store in (self._rows, self._keys) if store is not None]
+    def _stores(self) -> list[FileColdStore | PairStore]:
+        return [self._rows] if self._keys is None else [self._rows, self._keys]
 
     def row_count(self) -> int:
         """Return the number of cold rows."""
@@ -105,10 +104,8 @@ class ColdSide:
         identities = prepared.identity_codes[missing]
         if self._keys is None:
             return self._rows.fetch_parts(prepared.join_codes[missing], identities)
-        pairs = [(_codes_of(entries), entries.codes) for entries in self._keys.fetch_parts(identities)]
-        if not pairs:
-            return iter(())
-        return self._rows.fetch_parts(*map(np.concatenate, zip(*pairs, strict=True)))
+        named, codes = self._keys.find(identities)
+        return self._rows.fetch_parts(codes, named)
 
     def find_keys(self, codes: Int64s) -> Iterator[ColdRows]:
         """Yield the cold rows whose join key has one of these hashes."""
@@ -186,7 +183,7 @@ class ColdSide:
             return
         unknown = ~self.hot.have_entries(numbers, codes, subcodes)
         if unknown.any():
-            self._keys.put(_entries(codes[unknown], subcodes[unknown]))
+            self._keys.put(subcodes[unknown], codes[unknown])
 
     def tidy(self) -> None:
         """Do what keeps fetching fast and the disk small."""
@@ -197,8 +194,8 @@ class ColdSide:
                 self._keys.replace(self._every_entry())
             self._keys.tidy()
 
-    def _every_entry(self) -> Iterator[ColdRows]:
-        """Yield an entry for each cold row."""
+    def _every_entry(self) -> Iterator[tuple[Int64s, Int64s]]:
+        """Yield an entry for each cold row: the hashes of its identity and of its join key."""
         held: list[ColdRows] = []
         for rows in self._rows.scan():
             held.append(rows)
@@ -215,10 +212,9 @@ class ColdSide:
             keep: whether it may.
             window: bytes that are in memory while it is looked at, if it may not.
         """
-        for store in self._stores:
-            store.keep_index, store.index_window = keep, window
-            if not keep:
-                store.let_go()
+        self._rows.keep_index, self._rows.index_window = keep, window
+        if not keep:
+            self._rows.let_go()
 
     def commit(self, epoch: int) -> None:
         """Declare the stores whole, at the end of `epoch`."""
@@ -294,19 +290,6 @@ class ColdSide:
             store.close()
 
 
-def _entries(codes: Int64s, subcodes: Int64s) -> ColdRows:
-    """Return what `keys` holds of rows with these hashes of join key and identity."""
-    offsets = 8 * np.arange(len(codes) + 1, dtype=np.int64)
-    content = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(codes))]
-    entries = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(codes), content)
-    return ColdRows(subcodes, np.zeros(len(codes), np.int64), entries, _NO_PLACES)
-
-
-def _entries_of(parts: list[ColdRows]) -> ColdRows:
-    return _entries(np.concatenate([part.codes for part in parts]), np.concatenate([part.subcodes for part in parts]))
-
-
-def _codes_of(entries: ColdRows) -> Int64s:
-    """Return the join hashes that entries of `keys` hold."""
-    offsets, content = entries.buffers()
-    return np.frombuffer(content[offsets[0] : offsets[-1]].tobytes(), np.int64)
+def _entries_of(parts: list[ColdRows]) -> tuple[Int64s, Int64s]:
+    """Return what `keys` holds of rows: the hash of the identity, and that of the join key."""
+    return np.concatenate([part.subcodes for part in parts]), np.concatenate([part.codes for part in parts])

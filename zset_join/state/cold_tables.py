@@ -98,7 +98,7 @@ class ColdTables:
         """Read all rows of some hashes; None where there are none."""
         if not len(codes) or not self._store.row_count():
             return None
-        found = self._store.fetch(np.unique(codes))
+        found = self._store.fetch(codes)
         if not len(found):
             return None
         return FoundRows(tuple(self._of_table(found, table) for table in range(len(self._schemas))), found.places)

@@ -1,0 +1,183 @@
+"""The format of a run of pairs, and the loops that find pairs in it.
+
+A pair is two numbers of 32 bits, as one int64 word: `((first - 2^31) << 32) | second`, so that words ascend as pairs do.
+A page is `PAIRS_PER_PAGE` words (the last one of a run fewer), ascending; the *directory* keeps the first word of every page
+in memory, and behind them the last word of the run. First numbers are hashes, so where one stands within its page is guessed
+from the words at both its ends; a guess that is wrong costs as many steps as it is wrong by, a page at most.
+
+Several runs are looked into at once: a line of `RUN_WORDS` words says where directory and filter (`run_kernels`) of each lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spill.filters import passes
+from spill.read_kernels import close_window, open_window
+from zset_join.kernels.compiled import kernel
+from zset_join.kernels.memory import load_u64, prefetch
+
+__all__ = ["PAIRS_PER_PAGE", "PAIR_PAGE_BYTES", "RUN_WORDS", "find_pair_pages", "take_pairs"]
+
+PAIRS_PER_PAGE = 128
+PAIR_PAGE_BYTES = 8 * PAIRS_PER_PAGE
+RUN_DIRECTORY, RUN_PAGES, RUN_PAIRS, RUN_FILTER, RUN_SHIFT = 0, 1, 2, 3, 4
+RUN_WORDS = 5
+_AHEAD = 8
+
+
+@kernel
+def _first_of(directory: int, page: int) -> int:
+    """Return the first number of the first pair of a page."""
+    return int(load_u64(directory + 8 * page) >> 32)
+
+
+@kernel
+def _page_below(directory: int, pages: int, page: int, first: int) -> int:
+    """Return the last page that begins below a number, else page 0; gallops from a page that is not behind it."""
+    step = 1
+    high = page + 1
+    while high < pages and _first_of(directory, high) < first:
+        page = high
+        high = min(high + step, pages)
+        step *= 2
+    while high - page > 1:
+        middle = (page + high) >> 1
+        if _first_of(directory, middle) < first:
+            page = middle
+        else:
+            high = middle
+    return page
+
+
+@kernel
+def find_pair_pages(
+    runs: Any, firsts: Any, cursor: Any, page_runs: Any, pages: Any, wanted_firsts: Any, wanted_pages: Any
+) -> tuple[int, int]:
+    """List the pages that may hold pairs with some first numbers, run by run, ascending and each once, and what to look for.
+
+    Stops when a list is full; called again with the same cursor it goes on.
+
+    Args:
+        runs: one line of `RUN_WORDS` words per run.
+        firsts: wanted, less 2^31, ascending.
+        cursor: three words, at first 0, 0 and -1: run, next wanted, page to look at next. The first ends as the number of runs.
+        page_runs: gets the run of each page.
+        pages: gets the numbers of the pages.
+        wanted_firsts: gets, per look-up, the position of the wanted number.
+        wanted_pages: gets, per look-up, the position of its page among those listed; each has one at least.
+
+    Returns:
+        How many pages and how many look-ups there are.
+    """
+    count = 0
+    lookups = 0
+    run, wanted, resumed = cursor[0], cursor[1], cursor[2]
+    while run < len(runs):
+        directory, page_count = runs[run, RUN_DIRECTORY], runs[run, RUN_PAGES]
+        last = -1
+        below = 0
+        while wanted < len(firsts):
+            first = firsts[wanted]
+            if passes(runs[run, RUN_FILTER], runs[run, RUN_SHIFT], first):
+                below = _page_below(directory, page_count, below, first)
+                page = below if resumed < 0 else resumed
+                resumed = -1
+                while page < page_count and _first_of(directory, page) <= first:
+                    if lookups == len(wanted_firsts) or (page != last and count == len(pages)):
+                        cursor[0], cursor[1], cursor[2] = run, wanted, page
+                        return count, lookups
+                    if page != last:
+                        page_runs[count], pages[count] = run, page
+                        count += 1
+                        last = page
+                    wanted_firsts[lookups], wanted_pages[lookups] = wanted, count - 1
+                    lookups += 1
+                    page += 1
+            wanted += 1
+        run, wanted = run + 1, 0
+    cursor[0] = run
+    return count, lookups
+
+
+@kernel
+def _pairs_of(run: Any, page: int) -> int:
+    """Return how many pairs a page has."""
+    return min(PAIRS_PER_PAGE, int(run[RUN_PAIRS]) - page * PAIRS_PER_PAGE)
+
+
+@kernel
+def _guessed(run: Any, page: int, first: int) -> int:
+    """Return where in a page a number would be, if the numbers there are spread evenly."""
+    directory = run[RUN_DIRECTORY]
+    begin, end = _first_of(directory, page), _first_of(directory, page + 1)
+    pairs = _pairs_of(run, page)
+    return max(0, min(pairs - 1, (first - begin) * pairs // max(1, end - begin)))
+
+
+@kernel
+def take_pairs(
+    addresses: Any,
+    windows: Any,
+    page_runs: Any,
+    pages: Any,
+    wanted_firsts: Any,
+    wanted_pages: Any,
+    runs: Any,
+    firsts: Any,
+    found: Any,
+) -> int:
+    """Copy the wanted pairs out of some pages; return how many, or -1 - position of a page that is damaged.
+
+    Windows are opened one after the other, and none is open in the end.
+
+    Args:
+        addresses: where each page stands.
+        windows: `WINDOW_WORDS` words for each window that pages stand in, ascending (`read_kernels`).
+        page_runs: run of each page.
+        pages: number of each page.
+        wanted_firsts: as `find_pair_pages` left them; as `wanted_pages`.
+        wanted_pages: position of the page of each look-up, ascending.
+        runs: one line of `RUN_WORDS` words per run.
+        firsts: wanted, less 2^31, ascending.
+        found: gets the words, with room for all pairs of the pages.
+    """
+    count = 0
+    window, behind = 0, 0
+    checked = -1
+    for lookup in range(len(wanted_pages)):
+        at = wanted_pages[lookup]
+        if at >= behind:
+            if behind > 0:
+                close_window(windows[window - 1, 2], windows[window - 1, 3])
+                behind = 0
+            if window < len(windows) and windows[window, 0] == at:
+                if not open_window(windows[window, 2], windows[window, 3]):
+                    return -1 - int(at)
+                behind = windows[window, 1]
+                window += 1
+        ahead = min(lookup + _AHEAD, len(wanted_pages) - 1)
+        coming = wanted_pages[ahead]
+        if coming < behind:
+            guess = _guessed(runs[page_runs[coming]], pages[coming], firsts[wanted_firsts[ahead]])
+            prefetch(addresses[coming])
+            prefetch(addresses[coming] + 8 * guess)
+        run, page, address = runs[page_runs[at]], pages[at], addresses[at]
+        if at != checked:
+            if load_u64(address) != load_u64(run[RUN_DIRECTORY] + 8 * page):
+                count = -1 - at
+                break
+            checked = at
+        first, pairs = firsts[wanted_firsts[lookup]], _pairs_of(run, page)
+        place = _guessed(run, page, first)
+        while place > 0 and load_u64(address + 8 * (place - 1)) >> 32 >= first:
+            place -= 1
+        while place < pairs and load_u64(address + 8 * place) >> 32 < first:
+            place += 1
+        while place < pairs and load_u64(address + 8 * place) >> 32 == first:
+            found[count] = load_u64(address + 8 * place)
+            count += 1
+            place += 1
+    if behind > 0:
+        close_window(windows[window - 1, 2], windows[window - 1, 3])
+    return count

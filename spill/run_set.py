@@ -1,0 +1,368 @@
+"""Runs in a directory, whatever they hold: how they are written, merged and dropped, and how a process finds them again.
+
+The law: the runs are those of the last `commit`, and what was written, merged and dropped since. Whatever fails leaves the set
+as it was, or as a whole change left it.
+
+Runs stay few: they are counted in levels of a factor of eight in their living rows, and eight of one level are merged with all
+that are smaller, so N rows put n at a time lie in at most `7 log8(N / n) + 7` runs and are rewritten `log8(N / n)` times. A
+run that has lost more than half of its rows is rewritten too, so the disk holds at most twice the living rows, and the
+merged ones while they are merged.
+
+Crash safety. `store.json` names the owner, the epoch and the runs. Before the first change after a `commit` it is marked as
+unclean, and `commit` writes it anew; both by renaming. So a set that was being changed when its process died is told from
+one that is whole, and is refused. Nothing is synced: a set is also refused after the host was restarted.
+
+Files: `store.json`, and those of the runs.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from spill.pages import Pages
+from zset_join.errors import ResourceError, StateError
+from zset_join.storage.local import list_directory, make_directories, read_bytes, write_atomic
+
+__all__ = ["RunSet", "StoredRun", "StoredRunWriter", "runs_to_merge"]
+
+_FORMAT = 4
+_MANIFEST = "store.json"
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_SMALLEST_BITS = 10
+
+
+def runs_to_merge(live: Sequence[int], rows: Sequence[int], fanout: int) -> list[int]:
+    """Return the positions of the runs to merge into one; none when all is well.
+
+    Args:
+        live: per run, its living rows.
+        rows: per run, the rows it was written with.
+        fanout: so many runs of one level are merged; a power of two.
+
+    >>> runs_to_merge([1000] * 3 + [90_000], [1000] * 3 + [90_000], 4)
+    []
+    >>> runs_to_merge([1000] * 4 + [90_000], [1000] * 4 + [90_000], 4)
+    [0, 1, 2, 3]
+    >>> runs_to_merge([400, 90_000], [1000, 90_000], 4)
+    [0]
+    """
+    bits = fanout.bit_length() - 1
+    levels = [max(0, (count >> _SMALLEST_BITS).bit_length() - 1) // bits for count in live]
+    full = [level for level in set(levels) if levels.count(level) >= fanout]
+    if full:
+        return [position for position, level in enumerate(levels) if level <= max(full)]
+    return [position for position, count in enumerate(live) if 2 * count < rows[position]]
+
+
+class StoredRun(Protocol):
+    """One run: written once, with `rows` rows of which `live` are still there."""
+
+    number: int
+    rows: int
+    live: int
+
+    def check(self) -> None:
+        """Raise StateError unless it is all there."""
+        ...
+
+    def let_go(self) -> None:
+        """Let what is mapped of its index leave the memory of this process."""
+        ...
+
+    def index_bytes(self) -> int:
+        """Return the bytes of its index in memory."""
+        ...
+
+    def staying_bytes(self) -> int:
+        """Return what of these `let_go` leaves in memory."""
+        ...
+
+    def file_bytes(self) -> int:
+        """Return the bytes of its index on disk."""
+        ...
+
+    def drop(self) -> None:
+        """Remove it with all its files."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and memory."""
+        ...
+
+
+R = TypeVar("R", bound=StoredRun)
+R_co = TypeVar("R_co", bound=StoredRun, covariant=True)
+
+
+class StoredRunWriter(Protocol[R_co]):
+    """Write one run."""
+
+    def finish(self) -> R_co:
+        """Return the run."""
+        ...
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        ...
+
+
+class RunSet(ABC, Generic[R]):
+    """Keep runs.
+
+    Args:
+        directory: of this set alone; made when it is not there.
+        pages: where the pages of the runs lie.
+        stamp: whose rows they are and what their bytes depend on; compared when the set is opened again.
+
+    Attributes:
+        fanout: of the levels; a power of two. With 8 instead of 4, an epoch of 10,000 changes with uniform keys takes a tenth
+            less, and one of 100,000 a twenty-fifth more: rows are rewritten less often, and looked for in more runs.
+
+    Raises:
+        StateError: the directory holds a set with another stamp, one of another version or boot, or one that was being changed
+            when its process died.
+    """
+
+    fanout = 8
+
+    def __init__(self, directory: str | Path, *, pages: Pages, stamp: Mapping[str, Any]) -> None:
+        self._directory = Path(directory)
+        self._pages = pages
+        self._stamp = {**_stamp(), "pages": pages.kind, **stamp}
+        self._epoch = -1
+        self._next_run = 1
+        self._clean = False
+        self._written = b""
+        self._rows_merged = 0
+        self._set_runs([])
+        make_directories(self._directory, durable=False)
+        self._open()
+
+    # ---------------------------------------------------------------- what runs are
+
+    @abstractmethod
+    def _opened_run(self, number: int, rows: int, live: int) -> R:
+        """Open a run that is there."""
+
+    @abstractmethod
+    def _new_writer(self, number: int) -> StoredRunWriter[R]:
+        """Begin a run."""
+
+    @abstractmethod
+    def _merged(self, runs: Sequence[R]) -> None:
+        """Write one run that holds what some runs hold."""
+
+    def _set_runs(self, runs: Sequence[R]) -> None:
+        """Take over other runs."""
+        self._runs = list(runs)
+        self._index_bytes = sum(run.index_bytes() for run in runs)
+
+    # ---------------------------------------------------------------- opening
+
+    def _open(self) -> None:
+        data = read_bytes(self._directory / _MANIFEST)
+        if data is None:
+            if list_directory(self._directory):
+                raise self._refused("its directory holds files that no manifest names")
+            self._write_manifest(clean=True)
+            return
+        try:
+            manifest: dict[str, Any] = json.loads(data)
+        except ValueError as error:
+            raise self._refused("its manifest cannot be read") from error
+        differing = sorted(name for name, value in self._stamp.items() if manifest.get(name) != value)
+        if differing:
+            raise StateError(
+                f"the cold store in {self._directory} was made for something else: it has "
+                f"{ {name: manifest.get(name) for name in differing} }, expected "
+                f"{ {name: self._stamp[name] for name in differing} }. It is a cache: remove the directory, and it is built "
+                "anew from the checkpoint.",
+                code="COLD_STORE_FOREIGN",
+                path=str(self._directory),
+                differing=differing,
+            )
+        if not manifest["clean"]:
+            raise self._refused("it was being changed when its process died")
+        self._epoch, self._next_run = manifest["epoch"], manifest["next_run"]
+        try:
+            for number, rows, live in manifest["runs"]:
+                run = self._opened_run(number, rows, live)
+                self._set_runs([*self._runs, run])
+                run.check()
+        except BaseException:
+            self._close_runs()
+            raise
+        self._written, self._clean = data, True
+
+    def _refused(self, why: str) -> StateError:
+        return StateError(
+            f"the cold store in {self._directory} cannot be used: {why}. It is a cache: remove the directory, and it is built "
+            "anew from the checkpoint.",
+            code="COLD_STORE_UNCLEAN",
+            path=str(self._directory),
+        )
+
+    def is_current(self) -> bool:
+        """Say whether the store on the disk is the one this process left there; another process may have changed it."""
+        with self._reading():
+            return read_bytes(self._directory / _MANIFEST) == self._written
+
+    def _write_manifest(self, *, clean: bool) -> None:
+        manifest = {
+            **self._stamp,
+            "written": uuid.uuid4().hex,  # no two manifests are equal
+            "clean": clean,
+            "epoch": self._epoch,
+            "next_run": self._next_run,
+            "runs": [[run.number, run.rows, run.live] for run in self._runs],
+        }
+        content = json.dumps(manifest).encode()
+        write_atomic(self._directory / _MANIFEST, content, durable=False)
+        self._written, self._clean = content, clean
+
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the last `commit`; -1 when there was none."""
+        return self._epoch
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ResourceError(
+                f"the cold store in {self._directory} could not be read ({error}). Look after that disk, and start again: "
+                "local state is a cache and is built anew from the checkpoint.",
+                code="COLD_STORE_IO",
+                path=str(self._directory),
+            ) from error
+
+    # ---------------------------------------------------------------- changing
+
+    def begin_change(self) -> None:
+        """Mark the store as being changed, where it is not yet; changing it cannot fail on that afterwards."""
+        try:
+            if self._clean:
+                self._write_manifest(clean=False)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    @contextmanager
+    def _written_run(self) -> Iterator[Any]:
+        """Let a run be written; it becomes part of the store at the end, or leaves nothing behind."""
+        writer: StoredRunWriter[R] | None = None
+        try:
+            self.begin_change()
+            writer = self._new_writer(self._next_run)
+            self._next_run += 1
+            yield writer
+            run = writer.finish()
+        except BaseException as error:
+            if writer is not None:
+                self._discard(writer, error)
+            if isinstance(error, OSError):
+                raise self._unwritable(error) from error
+            raise
+        self._set_runs([*self._runs, run])
+
+    def _discard(self, writer: StoredRunWriter[R], failure: BaseException) -> None:
+        try:
+            writer.discard()
+        except (OSError, ResourceError) as error:
+            # The failure itself is what the caller must see; what is left behind goes when the store is wiped.
+            failure.add_note(f"removing the unfinished run: {error}")
+
+    def _unwritable(self, error: OSError) -> ResourceError:
+        return ResourceError(
+            f"the cold store in {self._directory} could not be written ({error}); it takes {self.disk_bytes()} bytes there. "
+            "Make room on that disk, let local state lie on a larger one, or raise the memory budget.",
+            code="COLD_STORE_IO",
+            path=str(self._directory),
+            disk_bytes=self.disk_bytes(),
+        )
+
+    def tidy(self) -> None:
+        """Merge runs where there are many, and rewrite those that have lost most of their rows."""
+        while True:
+            live, rows = [run.live for run in self._runs], [run.rows for run in self._runs]
+            positions = runs_to_merge(live, rows, self.fanout)
+            if not positions:
+                return
+            merging = [self._runs[position] for position in positions]
+            expected = sum(live[position] for position in positions)
+            if expected:
+                self._merged(merging)
+                self._rows_merged += expected
+            self._drop(merging)
+
+    def _drop(self, runs: Sequence[R]) -> None:
+        self.begin_change()
+        self._set_runs([run for run in self._runs if run not in runs])
+        try:
+            for run in runs:
+                run.drop()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def commit(self, epoch: int) -> None:
+        """Declare the store whole, at the end of `epoch`."""
+        try:
+            self._pages.commit()
+            self._epoch = epoch
+            self._write_manifest(clean=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._drop(list(self._runs))
+
+    # ---------------------------------------------------------------- numbers
+
+    def row_count(self) -> int:
+        """Return how many rows there are."""
+        return sum(run.live for run in self._runs)
+
+    def disk_bytes(self) -> int:
+        """Return the bytes of pages and index on disk."""
+        return self._pages.disk_bytes() + sum(run.file_bytes() for run in self._runs)
+
+    def let_go(self) -> None:
+        """Let the index leave the memory of this process; it comes back where it is looked at, from the host's page cache."""
+        for run in self._runs:
+            run.let_go()
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of the index, and what the pages keep in memory."""
+        return self._index_bytes + self._pages.resident_bytes()
+
+    def staying_bytes(self) -> int:
+        """Return what of the index stays in memory when it was let go."""
+        return sum(run.staying_bytes() for run in self._runs)
+
+    def close(self) -> None:
+        """Let go of files and memory."""
+        self._close_runs()
+        self._pages.close()
+
+    def _close_runs(self) -> None:
+        closing = self._runs
+        self._set_runs([])
+        for run in closing:
+            run.close()
+
+
+def _stamp() -> dict[str, Any]:
+    boot = read_bytes(_BOOT_ID)
+    try:
+        library = version("zset-join")
+    except PackageNotFoundError:
+        library = "source"  # run from a source tree
+    return {"format": _FORMAT, "library": library, "boot": "" if boot is None else boot.decode().strip()}
