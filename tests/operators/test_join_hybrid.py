@@ -481,15 +481,14 @@ def test_cold_files_of_a_join_in_memory_go_when_it_is_closed_or_forgotten(tmp_pa
 
 def test_a_full_disk_lets_the_epoch_through_and_stops_the_next_one_before_anything_is_applied() -> None:
     join = hybrid()
-    put = type(join._hybrid.cold_side(0)._rows).put  # type: ignore[union-attr]
     epochs = Epochs(join)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spill.run_store.RunStore.put", _full)
+        patch.setattr("spill.run_store.RunStore.put_parts", _full)
+        patch.setattr("spill.pair_store.PairStore.put", _full)
         epochs.feed(*STORY[0])
         with pytest.raises(ResourceError, match="COLD_STORE_IO"):
             epochs.feed(*STORY[1])
         assert join.statistics()["postponed_spills"] == 1
-    assert put is type(join._hybrid.cold_side(0)._rows).put  # type: ignore[union-attr]
 
     answers = epochs.feed_all(STORY[1:])
 
@@ -498,7 +497,7 @@ def test_a_full_disk_lets_the_epoch_through_and_stops_the_next_one_before_anythi
     assert net(epochs.history) == net(expected.history)
 
 
-def _full(store: object, rows: object) -> None:
+def _full(*_: object) -> None:
     raise ResourceError("no space is left", code="COLD_STORE_IO")
 
 
