@@ -208,26 +208,28 @@ class _FileWriter:
         self._path = path
         self._note_size = note_size
         self._size = 0
-        self._waiting = bytearray()
+        self._waiting = np.empty(WINDOW_BYTES, np.uint8)
+        self._count = 0
         self._file = LocalFile(path, 0o600)
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
         """Write the pages behind the others."""
-        left = content[: int(ends[-1])].data
+        left = content[: int(ends[-1])]
         self._size += len(left)
-        if self._waiting:
-            missing = WINDOW_BYTES - len(self._waiting)
-            self._waiting += left[:missing]
-            left = left[missing:]
-            if len(self._waiting) == WINDOW_BYTES:
-                self._write_waiting()
-        whole = len(left) // WINDOW_BYTES * WINDOW_BYTES
-        if whole:
-            self._file.write(left[:whole])
-        self._waiting += left[whole:]
+        while len(left):
+            if not self._count and len(left) >= WINDOW_BYTES:
+                taken = len(left) // WINDOW_BYTES * WINDOW_BYTES
+                self._file.write(left[:taken])
+            else:
+                taken = min(len(left), WINDOW_BYTES - self._count)
+                self._waiting[self._count : self._count + taken] = left[:taken]
+                self._count += taken
+                if self._count == WINDOW_BYTES:
+                    self._write_waiting()
+            left = left[taken:]
 
     def _write_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, bytearray()
+        waiting, self._count = self._waiting[: self._count], 0
         self._file.write(waiting)
 
     def finish(self) -> None:

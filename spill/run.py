@@ -245,6 +245,7 @@ class RunWriter:
         self._page_count = 0
         self._bytes = 0
         self._last_code = 0
+        self._page_bytes = np.empty(0, np.uint8)  # where pages are filled, group by group
         self._writer = pages.write(number)
         self._index: list[LocalFile] = []
         self._codes: list[Int64s] = []  # of all rows, as long as these are few
@@ -270,7 +271,9 @@ class RunWriter:
             before = int(ends[begin - 1]) if begin else 0
             end = max(begin + 1, int(np.searchsorted(ends, before + _GROUP_BYTES, "right")))
             group, group_ends = page_rows[begin : end + 1], ends[begin:end] - before
-            page_bytes = np.empty(int(group_ends[-1]), np.uint8)
+            size = int(group_ends[-1])
+            if len(self._page_bytes) < size:
+                self._page_bytes = np.empty(max(size, _GROUP_BYTES), np.uint8)
             w.fill_pages(
                 codes,
                 subcodes,
@@ -279,7 +282,7 @@ class RunWriter:
                 group,
                 self._page_count,
                 self._wide,
-                int(page_bytes.ctypes.data),
+                int(self._page_bytes.ctypes.data),
                 group_ends,
             )
             lines = np.empty((end - begin, k.DIRECTORY_WORDS), np.int64)
@@ -294,10 +297,10 @@ class RunWriter:
                 self._last_code,
                 lines,
             )
-            self._writer.append(page_bytes, group_ends)
+            self._writer.append(self._page_bytes, group_ends)
             self._index[0].write(lines)
             self._page_count += end - begin
-            self._bytes += len(page_bytes)
+            self._bytes += size
             self._last_code = int(codes[group[-1] - 1])
             begin = end
         prints = np.empty(len(rows), np.uint16)
