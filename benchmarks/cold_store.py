@@ -344,11 +344,10 @@ def _print_lines(ordered: Any, absent: Any, present: Any) -> Iterator[Line]:
     """Look codes up in the directory and the prints of a run, without reading pages."""
     count = len(ordered)
     zeros, lengths = np.zeros(count, np.int64), np.full(count, 56)
-    page_rows = np.empty(count + 1, np.int64)
-    pages = int(write_kernels.cut_pages(ordered, lengths, 20, page_rows))
-    page_rows = page_rows[: pages + 1]
+    page_rows, ends = np.empty((2, count + 1), np.int64)
+    pages = int(write_kernels.cut_pages(ordered, lengths, 20, page_rows, ends))
+    page_rows, ends = page_rows[: pages + 1], ends[:pages]
     directory = np.empty((pages, run_kernels.DIRECTORY_WORDS), np.int64)
-    ends = np.cumsum(np.diff(page_rows) * 76 + 8)
     write_kernels.index_pages(ordered, zeros, page_rows, ends, 0, 0, False, 0, directory)
     prints = np.empty(count, np.uint16)
     run_kernels.make_prints(ordered, zeros, True, prints)

@@ -55,6 +55,8 @@ class PairStore(RunSet[PairRun]):
     ([7, 7], [1, 3])
     """
 
+    fanout = 4  # pairs are merged faster than they are looked for in many runs
+
     def __init__(self, directory: str | Path, *, owner: Mapping[str, str | int]) -> None:
         super().__init__(directory, pages=FilePages(directory), stamp={"holds": "pairs", "owner": dict(owner)})
 

@@ -259,13 +259,9 @@ class RunWriter:
             for path in self._paths:
                 self._index.append(LocalFile(path, 0o600))
         codes, subcodes = rows.codes, rows.subcodes
-        page_rows = np.empty(len(rows) + 1, np.int64)
-        head_bytes = 20 if self._wide else 12
-        count = int(w.cut_pages(codes, rows.lengths, head_bytes, page_rows))
-        page_rows = page_rows[: count + 1]
-        sizes = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(rows.lengths + head_bytes, out=sizes[1:])
-        ends = sizes[page_rows[1:]] + k.HEAD_BYTES * np.arange(1, count + 1)
+        page_rows, ends = np.empty((2, len(rows) + 1), np.int64)
+        count = int(w.cut_pages(codes, rows.lengths, 20 if self._wide else 12, page_rows, ends))
+        page_rows, ends = page_rows[: count + 1], ends[:count]
         begin = 0
         while begin < count:
             before = int(ends[begin - 1]) if begin else 0

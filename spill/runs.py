@@ -148,7 +148,7 @@ class Runs:
         count = list_rows(read.addresses, self._table[run], pages, self._wide, found)
         if count < 0:
             raise self._damaged(run, pages[-1 - count])
-        codes, subcodes, addresses, lengths, places = found[:, :count].copy()
+        codes, subcodes, addresses, lengths, places = found[:, :count]
         return LyingRows(codes, subcodes, addresses, lengths), places
 
     def _damaged(self, at: int, page: int) -> StateError:

@@ -45,9 +45,18 @@ def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
 
 
 @kernel
-def cut_pages(codes: Any, lengths: Any, row_head_bytes: int, page_rows: Any) -> int:
-    """Cut ordered rows into pages; `page_rows` gets the position of each page's first row, and the end; returns the pages."""
+def cut_pages(codes: Any, lengths: Any, row_head_bytes: int, page_rows: Any, page_ends: Any) -> int:
+    """Cut ordered rows into pages; return how many.
+
+    Args:
+        codes: of the rows.
+        lengths: of the bytes of the rows.
+        row_head_bytes: that a row takes in its page beside its bytes.
+        page_rows: gets the position of each page's first row, and the end.
+        page_ends: gets where each page ends when they stand behind one another.
+    """
     pages = 0
+    total = 0
     filled = 0
     before = 0
     for position in range(len(codes)):
@@ -57,9 +66,12 @@ def cut_pages(codes: Any, lengths: Any, row_head_bytes: int, page_rows: Any) -> 
         if filled == 0 or grown > SPLIT_BYTES or (grown > PAGE_BYTES and code != before):
             page_rows[pages] = position
             pages += 1
+            total += HEAD_BYTES
             grown = HEAD_BYTES + row_bytes
         filled = grown
         before = code
+        total += row_bytes
+        page_ends[pages - 1] = total
     page_rows[pages] = len(codes)
     return pages
 

@@ -80,7 +80,7 @@ def test_pairs_of_many_runs_are_found_before_and_after_they_are_merged(tmp_path:
     store.tidy()
 
     assert before == pairs_of(store.find(FIRSTS[:5000])) == pairs_of((FIRSTS[:5000], SECONDS[:5000]))
-    assert sorted(path.name for path in (tmp_path / "pairs").iterdir()) == ["9.directory", "9.pages", "store.json"]
+    assert sorted(path.name for path in (tmp_path / "pairs").iterdir()) == ["5.directory", "5.pages", "store.json"]
     store.close()
 
 
