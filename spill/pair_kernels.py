@@ -52,7 +52,7 @@ def _page_below(directory: int, pages: int, page: int, first: int) -> int:
 
 @kernel
 def find_pair_pages(
-    runs: Any, firsts: Any, cursor: Any, page_runs: Any, pages: Any, wanted_firsts: Any, wanted_pages: Any
+    runs: Any, firsts: Any, cursor: Any, page_runs: Any, pages: Any, wanted_firsts: Any, wanted_pages: Any, guesses: Any
 ) -> tuple[int, int]:
     """List the pages that may hold pairs with some first numbers, run by run, ascending and each once, and what to look for.
 
@@ -64,8 +64,9 @@ def find_pair_pages(
         cursor: three words, at first 0, 0 and -1: run, next wanted, page to look at next. The first ends as the number of runs.
         page_runs: gets the run of each page.
         pages: gets the numbers of the pages.
-        wanted_firsts: gets, per look-up, the position of the wanted number.
+        wanted_firsts: gets, per look-up, the wanted number.
         wanted_pages: gets, per look-up, the position of its page among those listed; each has one at least.
+        guesses: gets, per look-up, where in the page the number would be, if the numbers there are spread evenly.
 
     Returns:
         How many pages and how many look-ups there are.
@@ -91,7 +92,8 @@ def find_pair_pages(
                         page_runs[count], pages[count] = run, page
                         count += 1
                         last = page
-                    wanted_firsts[lookups], wanted_pages[lookups] = wanted, count - 1
+                    wanted_firsts[lookups], wanted_pages[lookups] = first, count - 1
+                    guesses[lookups] = _guessed(runs[run], page, first)
                     lookups += 1
                     page += 1
             wanted += 1
@@ -109,10 +111,9 @@ def _pairs_of(run: Any, page: int) -> int:
 @kernel
 def _guessed(run: Any, page: int, first: int) -> int:
     """Return where in a page a number would be, if the numbers there are spread evenly."""
-    directory = run[RUN_DIRECTORY]
-    begin, end = _first_of(directory, page), _first_of(directory, page + 1)
+    begin, end = _first_of(run[RUN_DIRECTORY], page), _first_of(run[RUN_DIRECTORY], page + 1)
     pairs = _pairs_of(run, page)
-    return max(0, min(pairs - 1, (first - begin) * pairs // max(1, end - begin)))
+    return max(0, min(pairs - 1, int(float(first - begin) * pairs / max(1.0, float(end - begin)))))
 
 
 @kernel
@@ -123,8 +124,8 @@ def take_pairs(
     pages: Any,
     wanted_firsts: Any,
     wanted_pages: Any,
+    guesses: Any,
     runs: Any,
-    firsts: Any,
     found: Any,
 ) -> int:
     """Copy the wanted pairs out of some pages; return how many, or -1 - position of a page that is damaged.
@@ -136,10 +137,10 @@ def take_pairs(
         windows: `WINDOW_WORDS` words for each window that pages stand in, ascending (`read_kernels`).
         page_runs: run of each page.
         pages: number of each page.
-        wanted_firsts: as `find_pair_pages` left them; as `wanted_pages`.
+        wanted_firsts: as `find_pair_pages` left them; as `wanted_pages` and `guesses`.
         wanted_pages: position of the page of each look-up, ascending.
+        guesses: where in the page to begin.
         runs: one line of `RUN_WORDS` words per run.
-        firsts: wanted, less 2^31, ascending.
         found: gets the words, with room for all pairs of the pages.
     """
     count = 0
@@ -159,17 +160,15 @@ def take_pairs(
         ahead = min(lookup + _AHEAD, len(wanted_pages) - 1)
         coming = wanted_pages[ahead]
         if coming < behind:
-            guess = _guessed(runs[page_runs[coming]], pages[coming], firsts[wanted_firsts[ahead]])
             prefetch(addresses[coming])
-            prefetch(addresses[coming] + 8 * guess)
+            prefetch(addresses[coming] + 8 * guesses[ahead])
         run, page, address = runs[page_runs[at]], pages[at], addresses[at]
         if at != checked:
             if load_u64(address) != load_u64(run[RUN_DIRECTORY] + 8 * page):
                 count = -1 - at
                 break
             checked = at
-        first, pairs = firsts[wanted_firsts[lookup]], _pairs_of(run, page)
-        place = _guessed(run, page, first)
+        first, place, pairs = wanted_firsts[lookup], guesses[lookup], _pairs_of(run, page)
         while place > 0 and load_u64(address + 8 * (place - 1)) >> 32 >= first:
             place -= 1
         while place < pairs and load_u64(address + 8 * place) >> 32 < first:

@@ -86,23 +86,23 @@ class PairStore(RunSet[PairRun]):
         cursor = np.array([0, 0, -1], np.int64)
         most = min(_MOST_LOOKUPS, max(_LEAST_LOOKUPS, 2 * len(wanted) * len(self._runs)))
         page_runs, pages = np.empty((2, min(most, _MOST_PAGES)), np.int64)
-        wanted_firsts, wanted_pages = np.empty((2, most), np.int64)
+        wanted_firsts, wanted_pages, guesses = np.empty((3, most), np.int64)
         found = [np.empty(0, np.int64)]
         with self._reading():
             while len(wanted) and cursor[0] < len(self._runs):
-                lists = (page_runs, pages, wanted_firsts, wanted_pages)
+                lists = (page_runs, pages, wanted_firsts, wanted_pages, guesses)
                 count, looked = k.find_pair_pages(self._table, wanted, cursor, *lists)
                 if looked:
-                    lookups = (wanted_firsts[:looked], wanted_pages[:looked])
-                    found.append(self._taken(page_runs[:count], pages[:count], lookups, wanted))
+                    lookups = (wanted_firsts[:looked], wanted_pages[:looked], guesses[:looked])
+                    found.append(self._taken(page_runs[:count], pages[:count], lookups))
         words = np.concatenate(found)
         return (words >> 32) + _BIAS, words & 0xFFFFFFFF
 
-    def _taken(self, page_runs: Int64s, pages: Int64s, lookups: tuple[Int64s, Int64s], wanted: Int64s) -> Int64s:
+    def _taken(self, page_runs: Int64s, pages: Int64s, lookups: tuple[Int64s, Int64s, Int64s]) -> Int64s:
         begins, ends = bounds_of(pages, self._rows[page_runs])
         read = self._pages.read(self._numbers, page_runs, pages, begins, ends, may_map=True)
         words = np.empty(len(pages) * k.PAIRS_PER_PAGE, np.int64)
-        count = k.take_pairs(read.addresses, read.windows, page_runs, pages, *lookups, self._table, wanted, words)
+        count = k.take_pairs(read.addresses, read.windows, page_runs, pages, *lookups, self._table, words)
         if count < 0:
             run, page = self._numbers[page_runs[-1 - count]], int(pages[-1 - count])
             raise StateError(
