@@ -65,7 +65,14 @@ class RunStore(RunSet[Run]):
 
     def _set_runs(self, runs: Sequence[Run]) -> None:
         super()._set_runs(runs)
-        self._index = Runs(self._runs, self._pages, wide=self._wide, place=str(self._directory))
+        self._looked_into: Runs | None = None
+
+    @property
+    def _index(self) -> Runs:
+        """Return all runs, to look into; made when somebody looks."""
+        if self._looked_into is None:
+            self._looked_into = Runs(self._runs, self._pages, wide=self._wide, place=str(self._directory))
+        return self._looked_into
 
     def _opened_run(self, number: int, rows: int, live: int) -> Run:
         return Run(self._directory, number, self._pages, rows=rows, live=live)
@@ -201,7 +208,7 @@ class RunStore(RunSet[Run]):
         expected = sum(run.live for run in runs)
         with self._written_run() as writer:
             chunk_bytes = max(_LEAST_CHUNK, _MERGED_AT_ONCE // len(runs))
-            for rows in merged([self._one(run).scan(chunk_bytes, keep_index=False) for run in runs]):
+            for rows in merged([self._one(run).scan(chunk_bytes, keep_index=self.keep_index) for run in runs]):
                 writer.append(rows)
             if writer.rows != expected:
                 raise self._refused(f"merging its runs found {writer.rows} rows instead of {expected}")
