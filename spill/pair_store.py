@@ -28,11 +28,11 @@ from zset_join.errors import StateError
 __all__ = ["PairStore"]
 
 _BIAS = 1 << 31
-_MOST_PAGES = 1 << 12
+_MOST_PAGES = 1 << 11
 _MOST_LOOKUPS = 1 << 14
 _LEAST_LOOKUPS = 1 << 8  # a single number may have pairs in many pages
-_MERGED_PAGES = 1 << 11  # of all runs that are merged, in memory at once
-_LEAST_CHUNK = 1 << 6
+_MERGED_PAGES = 1 << 9  # of all runs that are merged, in memory at once
+_LEAST_CHUNK = 1 << 5
 
 
 class PairStore(RunSet[PairRun]):

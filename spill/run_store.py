@@ -31,7 +31,7 @@ __all__ = ["RunStore"]
 _CHUNK_BYTES = 1 << 20
 _INDEX_WINDOW = 8 << 20
 _SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
-_MERGED_AT_ONCE = 4 << 20  # a step of merging costs 0.1 ms beside its rows
+_MERGED_AT_ONCE = 2 << 20
 _LEAST_CHUNK = 1 << 17
 
 
