@@ -126,6 +126,7 @@ class PairRunWriter:
     def __init__(self, place: Path, number: int, pages: Pages) -> None:
         self._target = (place, number, pages)
         self._writer = pages.write(number)
+        self._file: LocalFile | None = None
         self._rest = self._last = np.empty(0, np.int64)
         self._directory: list[Int64s] = []
         self._held: list[Int64s] = []  # all words, as long as these are few
@@ -155,15 +156,17 @@ class PairRunWriter:
             self._write(self._rest)
         self._writer.finish()
         place, number, pages = self._target
-        file = LocalFile(_directory_file(place, number), 0o600)
-        file.write(np.concatenate([*self._directory, self._last]))
-        file.close()
+        self._file = LocalFile(_directory_file(place, number), 0o600)
+        self._file.write(np.concatenate([*self._directory, self._last]))
+        self._file.close()
         filter_bits = filter_of([words >> 32 for words in self._held]) if self._held else None
         return PairRun(place, number, pages, rows=self.rows, filter_bits=filter_bits)
 
     def discard(self) -> None:
         """Leave nothing behind."""
         place, number, _ = self._target
+        if self._file is not None:
+            self._file.close(discard=True)
         self._writer.discard()
         remove_file(_directory_file(place, number))
 

@@ -246,6 +246,7 @@ def test_a_full_disk_leaves_the_store_as_it_was_and_no_file_behind(tmp_path: Pat
             assert pairs_of(store.find(FIRSTS[:3000])) == before
             assert sorted(path.name for path in place.iterdir()) == files
         store.close()
+        assert open_below(place) == []
         if left >= 0:
             break
 
