@@ -5,25 +5,74 @@ A page is `PAIRS_PER_PAGE` words (the last one of a run fewer), ascending; the *
 in memory, and behind them the last word of the run. First numbers are hashes, so where one stands within its page is guessed
 from the words at both its ends; a guess that is wrong costs as many steps as it is wrong by, a page at most.
 
-Several runs are looked into at once: a line of `RUN_WORDS` words says where directory and filter (`run_kernels`) of each lie.
+The *filter* of a run has 16 bits per pair and sets two for each, in one word of 64; these words ascend with the numbers, so
+that what is looked for in order is found in order. Of the numbers that are not there one in fifty passes.
+
+Several runs are looked into at once: a line of `RUN_WORDS` words says where directory and filter of each lie.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from spill.filters import passes
 from spill.read_kernels import close_window, open_window
 from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u64, prefetch
+from zset_join.kernels.memory import load_u64, prefetch, shift_right
 
-__all__ = ["PAIRS_PER_PAGE", "PAIR_PAGE_BYTES", "RUN_WORDS", "find_pair_pages", "take_pairs"]
+__all__ = [
+    "PAIRS_PER_FILTER_WORD",
+    "PAIRS_PER_PAGE",
+    "PAIR_PAGE_BYTES",
+    "RUN_WORDS",
+    "fill_filter",
+    "filter_word",
+    "find_pair_pages",
+    "take_pairs",
+]
 
 PAIRS_PER_PAGE = 128
 PAIR_PAGE_BYTES = 8 * PAIRS_PER_PAGE
-RUN_DIRECTORY, RUN_PAGES, RUN_PAIRS, RUN_FILTER, RUN_SHIFT = 0, 1, 2, 3, 4
+PAIRS_PER_FILTER_WORD = 4
+RUN_DIRECTORY, RUN_PAGES, RUN_PAIRS, RUN_FILTER, RUN_FILTER_WORDS = 0, 1, 2, 3, 4
 RUN_WORDS = 5
+_BIAS = 1 << 31
+_ODD = -0x61C8864680B583EB
 _AHEAD = 8
+
+
+@kernel
+def filter_word(first: int, words: int) -> int:
+    """Return the word of a filter of so many that has the bits of a number."""
+    return ((first + _BIAS) * words) >> 32
+
+
+@kernel
+def _filter_bits(first: int) -> int:
+    """Return the two bits of a number."""
+    mixed = first * _ODD
+    return int((1 << shift_right(mixed, 58)) | (1 << (shift_right(mixed, 52) & 63)))
+
+
+@kernel
+def fill_filter(pairs: Any, words: int, begin: int, bits: Any) -> None:
+    """Set the bits of some pairs in words of a filter.
+
+    Args:
+        pairs: as words.
+        words: how many the filter has.
+        begin: number of the first word that is in `bits`.
+        bits: words of the filter, as many as the pairs need.
+    """
+    for pair in range(len(pairs)):
+        first = pairs[pair] >> 32
+        bits[filter_word(first, words) - begin] |= _filter_bits(first)
+
+
+@kernel
+def _may_hold(run: Any, first: int) -> bool:
+    """Say whether a run may have pairs with a first number."""
+    bits = _filter_bits(first)
+    return bool(load_u64(run[RUN_FILTER] + 8 * filter_word(first, run[RUN_FILTER_WORDS])) & bits == bits)
 
 
 @kernel
@@ -80,7 +129,7 @@ def find_pair_pages(
         below = 0
         while wanted < len(firsts):
             first = firsts[wanted]
-            if passes(runs[run, RUN_FILTER], runs[run, RUN_SHIFT], first):
+            if _may_hold(runs[run], first):
                 below = _page_below(directory, page_count, below, first)
                 page = below if resumed < 0 else resumed
                 resumed = -1

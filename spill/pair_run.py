@@ -1,31 +1,31 @@
 """One run of pairs: written once, ascending; see `spill.pair_kernels` for its format.
 
-In memory stand 8 bytes per page of 128 pairs, and for a run of up to 65,536 pairs, until it is closed, a filter of 2 to 4 bytes
-per pair. On disk a pair takes 8 bytes.
+In memory stand 2 bytes per pair, mapped from a file, of which a look-up touches one word, and 8 bytes per page of 128 pairs. On
+disk a pair takes 8 bytes, and the same 2.
 
-Files: `<number>.directory`, and the pages.
+Files: `<number>.index` (the filter, the directory, and how many words the filter has), and the pages.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from spill.cold_store import Int64s
-from spill.filters import FILTERED_ROWS, filter_of, shift_of
 from spill.pages import Pages
-from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_PAGE
+from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_FILTER_WORD, PAIRS_PER_PAGE, fill_filter, filter_word
+from spill.run import mapped
 from spill.write_kernels import gather_bytes
 from zset_join.errors import StateError
-from zset_join.storage.local import LocalFile, read_bytes, remove_file
+from zset_join.storage.local import LocalFile, file_size, remove_file
 
 __all__ = ["PairRun", "PairRunWriter", "bounds_of"]
 
-_GROUP_BYTES = 1 << 20
+_GROUP = 1 << 17  # pairs that are written at once
 
 
 class PairRun:
@@ -36,31 +36,33 @@ class PairRun:
         number: of the run.
         pages: where its pages are.
         rows: how many pairs it has.
-        filter_bits: as the writer made it; None for a run that was opened again, or is large.
 
     Raises:
-        StateError: its directory is missing or has another size.
+        StateError: its index is missing or has another size.
     """
 
-    def __init__(
-        self, place: Path, number: int, pages: Pages, *, rows: int, filter_bits: npt.NDArray[np.uint8] | None = None
-    ) -> None:
+    def __init__(self, place: Path, number: int, pages: Pages, *, rows: int) -> None:
         self.number = number
         self.rows = self.live = rows
         self._place = str(place)
         self._pages = pages
         self._page_count = -(-rows // PAIRS_PER_PAGE)
-        self._file = _directory_file(place, number)
-        content = read_bytes(self._file)
-        if content is None or len(content) != 8 * (self._page_count + 1):
-            raise self._damaged("its directory is missing or incomplete")
-        self._directory = np.frombuffer(content, np.int64)
-        self._filter = filter_bits
-        line = [int(self._directory.ctypes.data), self._page_count, rows]
-        self._line = (*line, *((0, 0) if filter_bits is None else (int(filter_bits.ctypes.data), shift_of(filter_bits))))
+        self._file = _index_file(place, number)
+        size = file_size(self._file) or 0
+        if size < 8 or size % 8:
+            raise self._damaged("its index is missing or incomplete")
+        self._mapping: mmap.mmap | None = mapped(self._file, is_written=False)
+        words = np.frombuffer(self._mapping, np.int64)
+        filter_words = int(words[-1])
+        if len(words) != filter_words + self._page_count + 2:
+            raise self._damaged("its index is incomplete")
+        self._directory = words[filter_words:-1]
+        self._index_bytes = size
+        address = int(words.ctypes.data)
+        self._line = (address + 8 * filter_words, self._page_count, rows, address, filter_words)
 
     def line(self) -> tuple[int, ...]:
-        """Return what the kernels know of the run, valid as long as it is held."""
+        """Return what the kernels know of the run, valid until it is closed."""
         return self._line
 
     def check(self) -> None:
@@ -93,25 +95,32 @@ class PairRun:
         )
 
     def let_go(self) -> None:
-        """Do nothing: nothing is mapped between two calls."""
+        """Let filter and directory leave this process; the host keeps them as it likes."""
+        if self._mapping is not None:
+            self._mapping.madvise(mmap.MADV_DONTNEED)
 
     def index_bytes(self) -> int:
-        """Return the bytes of directory and filter."""
-        return self._directory.nbytes + (0 if self._filter is None else self._filter.nbytes)
+        """Return the bytes of filter and directory."""
+        return self._index_bytes
 
-    staying_bytes = index_bytes
+    def staying_bytes(self) -> int:
+        """Return 0: `let_go` leaves nothing in memory."""
+        return 0
 
     def file_bytes(self) -> int:
-        """Return the bytes of the directory."""
-        return self._directory.nbytes
+        """Return the bytes of filter and directory."""
+        return self._index_bytes
 
     def drop(self) -> None:
         """Remove the run with its files."""
+        self.close()
         self._pages.drop(self.number)
         remove_file(self._file)
 
     def close(self) -> None:
-        """Do nothing: the store closes the pages."""
+        """Unmap the index."""
+        self._mapping = None
+        self._directory = np.empty(0, np.int64)
 
 
 class PairRunWriter:
@@ -129,18 +138,23 @@ class PairRunWriter:
         self._file: LocalFile | None = None
         self._rest = self._last = np.empty(0, np.int64)
         self._directory: list[Int64s] = []
-        self._held: list[Int64s] = []  # all words, as long as these are few
-        self.rows = 0
+        self._filter_words = self._filter_begin = 0
+        self._filter_rest = np.zeros(1, np.int64)  # word `_filter_begin`, where the last pair has its bits
+        self._rows = 0
+
+    def expect(self, most_rows: int) -> None:
+        """Begin to write so many pairs, or fewer."""
+        place, number, _ = self._target
+        self._filter_words = -(-most_rows // PAIRS_PER_FILTER_WORD)
+        self._file = LocalFile(_index_file(place, number), 0o600)
 
     def append(self, words: Int64s) -> None:
         """Add pairs, as words, none of which is below one added earlier."""
-        self.rows += len(words)
-        self._held = [*self._held, words] if self.rows <= FILTERED_ROWS else []
+        self._rows += len(words)
         words = np.concatenate([self._rest, words])
         whole = len(words) // PAIRS_PER_PAGE * PAIRS_PER_PAGE
-        group = _GROUP_BYTES // 8
-        for begin in range(0, whole, group):
-            self._write(words[begin : min(begin + group, whole)])
+        for begin in range(0, whole, _GROUP):
+            self._write(words[begin : min(begin + _GROUP, whole)])
         self._rest = words[whole:].copy()
 
     def _write(self, words: Int64s) -> None:
@@ -149,18 +163,34 @@ class PairRunWriter:
         self._writer.append(words.view(np.uint8), ends)
         self._directory.append(words[::PAIRS_PER_PAGE].copy())
         self._last = words[-1:].copy()
+        self._filter(words)
+
+    def _filter(self, words: Int64s) -> None:
+        """Write the words of the filter that no later pair has bits in."""
+        last = int(filter_word(int(words[-1]) >> 32, self._filter_words))
+        bits = np.zeros(last - self._filter_begin + 1, np.int64)
+        bits[0] = self._filter_rest[0]
+        fill_filter(words, self._filter_words, self._filter_begin, bits)
+        self._index().write(bits[:-1])
+        self._filter_begin, self._filter_rest = last, bits[-1:].copy()
+
+    def _index(self) -> LocalFile:
+        if self._file is None:
+            raise ValueError("pairs were written before they were expected")
+        return self._file
 
     def finish(self) -> PairRun:
         """Return the run; there is at least one pair in it."""
         if len(self._rest):
             self._write(self._rest)
         self._writer.finish()
+        file = self._index()
+        file.write(self._filter_rest)
+        file.write(np.zeros(self._filter_words - self._filter_begin - 1, np.int64))
+        file.write(np.concatenate([*self._directory, self._last, [self._filter_words]]))
+        file.close()
         place, number, pages = self._target
-        self._file = LocalFile(_directory_file(place, number), 0o600)
-        self._file.write(np.concatenate([*self._directory, self._last]))
-        self._file.close()
-        filter_bits = filter_of([words >> 32 for words in self._held]) if self._held else None
-        return PairRun(place, number, pages, rows=self.rows, filter_bits=filter_bits)
+        return PairRun(place, number, pages, rows=self._rows)
 
     def discard(self) -> None:
         """Leave nothing behind."""
@@ -168,7 +198,7 @@ class PairRunWriter:
         if self._file is not None:
             self._file.close(discard=True)
         self._writer.discard()
-        remove_file(_directory_file(place, number))
+        remove_file(_index_file(place, number))
 
 
 def bounds_of(pages: Int64s, rows: Int64s | int) -> tuple[Int64s, Int64s]:
@@ -177,5 +207,5 @@ def bounds_of(pages: Int64s, rows: Int64s | int) -> tuple[Int64s, Int64s]:
     return begins, np.minimum(begins + PAIR_PAGE_BYTES, 8 * rows)
 
 
-def _directory_file(place: Path, number: int) -> str:
-    return f"{os.path.abspath(place)}/{number}.directory"  # noqa: PTH100 - Path.absolute() is slower
+def _index_file(place: Path, number: int) -> str:
+    return f"{os.path.abspath(place)}/{number}.index"  # noqa: PTH100 - Path.absolute() is slower

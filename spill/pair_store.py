@@ -3,9 +3,9 @@
 The law: `find` returns exactly the pairs that were put with the first numbers asked for, each once or as often as it was put.
 Nothing takes single pairs away; `replace` puts others in the place of all.
 
-Pairs lie in runs (`spill.run_set`), which are merged; where equal pairs meet, one stays. A look-up reads the page where the
-pair would be, out of a mapped window where many are wanted: its cost is a page per run that has no filter, its memory a window
-and what is found. Remembers between calls 1/16 byte per pair, and the filters of small runs.
+Pairs lie in runs (`spill.run_set`), which are merged; where equal pairs meet, one stays. A look-up asks the filter of each
+run, and reads the page where the pair would be, out of a mapped window where many are wanted. Of the numbers that a run does
+not have one in fifty costs a page. Remembers 2.1 bytes per pair, in mapped files.
 
 Numbers have 32 bits and no sign.
 """
@@ -33,6 +33,8 @@ _MOST_LOOKUPS = 1 << 14
 _LEAST_LOOKUPS = 1 << 8  # a single number may have pairs in many pages
 _MERGED_PAGES = 1 << 9  # of all runs that are merged, in memory at once
 _LEAST_CHUNK = 1 << 5
+_LEAST_PART = 256
+_INDEX_WINDOW = 8 << 20
 
 
 class PairStore(RunSet[PairRun]):
@@ -41,6 +43,11 @@ class PairStore(RunSet[PairRun]):
     Args:
         directory: of this store alone; made when it is not there.
         owner: whose pairs they are; compared when the store is opened again.
+
+    Attributes:
+        keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
+        index_window: bytes of the index that `find` then looks at before it lets them go, about; a smaller index is let go by
+            `let_go` only.
 
     Raises:
         StateError: the directory holds something else, or a store that was being changed when its process died.
@@ -58,6 +65,8 @@ class PairStore(RunSet[PairRun]):
     fanout = 4  # pairs are merged faster than they are looked for in many runs
 
     def __init__(self, directory: str | Path, *, owner: Mapping[str, str | int]) -> None:
+        self.keep_index = True
+        self.index_window = _INDEX_WINDOW
         super().__init__(directory, pages=FilePages(directory), stamp={"holds": "pairs", "owner": dict(owner)})
 
     def _set_runs(self, runs: Sequence[PairRun]) -> None:
@@ -83,20 +92,29 @@ class PairStore(RunSet[PairRun]):
             StateError: what lies there is not what was written.
         """
         wanted = each_once(firsts) - _BIAS
+        keep = self.keep_index or self._index_bytes <= self.index_window
+        parts = 1 if keep else 1 + self._index_bytes // self.index_window
+        size = max(_LEAST_PART, -(-len(wanted) // parts))
+        found = [np.empty(0, np.int64)]
+        with self._reading():
+            for begin in range(0, len(wanted), size):
+                found += self._found(wanted[begin : begin + size])
+                if not keep:
+                    self.let_go()
+        words = np.concatenate(found)
+        return (words >> 32) + _BIAS, words & 0xFFFFFFFF
+
+    def _found(self, wanted: Int64s) -> Iterator[Int64s]:
         cursor = np.array([0, 0, -1], np.int64)
         most = min(_MOST_LOOKUPS, max(_LEAST_LOOKUPS, 2 * len(wanted) * len(self._runs)))
         page_runs, pages = np.empty((2, min(most, _MOST_PAGES)), np.int64)
         wanted_firsts, wanted_pages, guesses = np.empty((3, most), np.int64)
-        found = [np.empty(0, np.int64)]
-        with self._reading():
-            while len(wanted) and cursor[0] < len(self._runs):
-                lists = (page_runs, pages, wanted_firsts, wanted_pages, guesses)
-                count, looked = k.find_pair_pages(self._table, wanted, cursor, *lists)
-                if looked:
-                    lookups = (wanted_firsts[:looked], wanted_pages[:looked], guesses[:looked])
-                    found.append(self._taken(page_runs[:count], pages[:count], lookups))
-        words = np.concatenate(found)
-        return (words >> 32) + _BIAS, words & 0xFFFFFFFF
+        lists = (page_runs, pages, wanted_firsts, wanted_pages, guesses)
+        while cursor[0] < len(self._runs):
+            count, looked = k.find_pair_pages(self._table, wanted, cursor, *lists)
+            if looked:
+                lookups = (wanted_firsts[:looked], wanted_pages[:looked], guesses[:looked])
+                yield self._taken(page_runs[:count], pages[:count], lookups)
 
     def _taken(self, page_runs: Int64s, pages: Int64s, lookups: tuple[Int64s, Int64s, Int64s]) -> Int64s:
         begins, ends = bounds_of(pages, self._rows[page_runs])
@@ -124,8 +142,10 @@ class PairStore(RunSet[PairRun]):
         """
         if len(firsts) == 0:
             return
+        words = each_once(((firsts - _BIAS) << 32) | seconds)
         with self._written_run() as writer:
-            writer.append(each_once(((firsts - _BIAS) << 32) | seconds))
+            writer.expect(len(words))
+            writer.append(words)
 
     def replace(self, parts: Iterable[tuple[Int64s, Int64s]]) -> None:
         """Replace all pairs by others: all of them, or none and an error. Cost: as `put`; meanwhile both are on the disk."""
@@ -140,6 +160,7 @@ class PairStore(RunSet[PairRun]):
 
     def _merged(self, runs: Sequence[PairRun]) -> None:
         with self._written_run() as writer:
+            writer.expect(sum(run.rows for run in runs))
             for words in _in_one_order([run.words(max(_LEAST_CHUNK, _MERGED_PAGES // len(runs))) for run in runs]):
                 writer.append(words)
 

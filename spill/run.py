@@ -33,7 +33,7 @@ from zset_join.errors import StateError
 from zset_join.storage.local import LocalFile, file_size, remove_file
 from zset_join.storage.operations import perform
 
-__all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order"]
+__all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order", "mapped"]
 
 _LEAST_PART = 256
 _GROUP_BYTES = 1 << 20
@@ -161,7 +161,7 @@ class Run:
                 path=str(directory),
                 run=number,
             )
-        self._mappings = tuple(_mapped(path, is_written=path is self._files[2]) for path in self._files)
+        self._mappings = tuple(mapped(path, is_written=path is self._files[2]) for path in self._files)
         words, prints, removed = (np.frombuffer(mapping, np.uint8) for mapping in self._mappings)
         self.directory: npt.NDArray[np.int64] = words.view(np.int64).reshape(-1, k.DIRECTORY_WORDS)
         self._file_bytes = self._index_bytes = len(words) + len(prints) + len(removed)
@@ -341,7 +341,9 @@ def _removed_bytes(rows: int) -> int:
     return (rows + 7) // 8
 
 
-def _mapped(path: str, *, is_written: bool) -> mmap.mmap:
+def mapped(path: str, *, is_written: bool) -> mmap.mmap:
+    """Map a whole file, shared, to be read or also written."""
+
     def act() -> mmap.mmap:
         descriptor = os.open(path, (os.O_RDWR if is_written else os.O_RDONLY) | os.O_CLOEXEC)
         try:

@@ -17,7 +17,7 @@ what it brings in takes their place.
 Crashes. In a directory, moving begins by marking both sides as half-written and ends by committing the stores at the epoch the
 sides stand at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
 
-Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 bytes each in mapped files; where it
+Remembers, beside the rows that the budget allows, the index of the cold rows, 4.5 to 7.7 bytes each in mapped files; where it
 has no room in the budget beside the rows, it leaves the process after every epoch (`zset_join.state.cold_side`).
 
 Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is
