@@ -75,14 +75,17 @@ class PairRun:
         Raises:
             StateError: they are not what was written.
         """
+        last = self._directory[0]
         for first in range(0, self._page_count, chunk_pages):
             pages = np.arange(first, min(first + chunk_pages, self._page_count))
             begins, ends = bounds_of(pages, self.rows)
             read = self._pages.read([self.number], np.zeros(len(pages), np.int64), pages, begins, ends)
             words, offsets = np.empty(int(ends[-1] - begins[0]) // 8, np.int64), np.empty(len(pages) + 1, np.int64)
             gather_bytes(read.addresses, ends - begins, int(words.ctypes.data), offsets)
-            if (words[::PAIRS_PER_PAGE] != self._directory[pages]).any() or (words[1:] < words[:-1]).any():
+            is_ascending = words[0] >= last and (words[1:] >= words[:-1]).all()
+            if not is_ascending or (words[::PAIRS_PER_PAGE] != self._directory[pages]).any():
                 raise self._damaged(f"its pages {first} to {first + len(pages) - 1} hold other bytes than were written")
+            last = words[-1]
             yield words
 
     def _damaged(self, what: str) -> StateError:

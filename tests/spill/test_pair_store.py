@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from property_tests.cold_histories import OWNER, as_codes
-from spill import file_pages
+from spill import file_pages, pair_store
 from spill.cold_store import Int64s
 from spill.file_pages import FileColdStore
 from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_PAGE
@@ -155,13 +155,18 @@ def test_other_bytes_in_a_page_are_noticed(tmp_path: Path) -> None:
     store.close()
 
 
-def test_other_bytes_are_noticed_before_they_are_merged(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("chunk", "place"), [(1 << 5, 100), (1, PAIR_PAGE_BYTES - 8)])
+def test_other_bytes_are_noticed_before_they_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, place: int
+) -> None:
+    monkeypatch.setattr(pair_store, "_LEAST_CHUNK", chunk)
+    monkeypatch.setattr(pair_store, "_MERGED_PAGES", chunk)
     store = PairStore(tmp_path / "pairs", owner=OWNER)
     for part in range(store.fanout):
         store.put(FIRSTS[part::100], SECONDS[part::100])
     with (tmp_path / "pairs" / "2.pages").open("r+b") as pages:
-        pages.seek(100)
-        pages.write(b"\xff" * 16)
+        pages.seek(place)
+        pages.write(b"\xff" * 7 + b"\x7f")
 
     assert refusal(store.tidy) == "COLD_STORE_DAMAGED"
     store.close()
