@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from spill.cold_store import Int64s
 from spill.read_kernels import WINDOW_WORDS
+from zset_join.errors import StateError
 
-__all__ = ["PageWriter", "Pages", "ReadPages"]
+__all__ = ["PageWriter", "Pages", "ReadPages", "damaged_page", "damaged_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +113,26 @@ class Pages(Protocol):
     def close(self) -> None:
         """Let go of everything."""
         ...
+
+
+def damaged_page(place: str, run: int, page: int) -> StateError:
+    """Return the error of a page that is not what was written; `place` is the directory of its store."""
+    return StateError(
+        f"page {page} of run {run} of a cold store is damaged: {place} cannot be read or holds other bytes than were written. "
+        "It is a cache: remove the directory, and it is built anew from the checkpoint.",
+        code="COLD_STORE_DAMAGED",
+        path=place,
+        run=run,
+        page=page,
+    )
+
+
+def damaged_run(place: str, run: int, what: str) -> StateError:
+    """Return the error of a run that is not what was written, and in what; `place` is the directory of its store."""
+    return StateError(
+        f"run {run} of the cold store in {place} is damaged: {what}. It is a cache: remove the directory, and it is built "
+        "anew from the checkpoint.",
+        code="COLD_STORE_DAMAGED",
+        path=place,
+        run=run,
+    )

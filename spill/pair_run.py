@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from spill.cold_store import Int64s
-from spill.pages import Pages
+from spill.pages import Pages, damaged_run
 from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_FILTER_WORD, PAIRS_PER_PAGE, fill_filter, filter_word
 from spill.run import mapped
 from spill.write_kernels import gather_bytes
@@ -89,13 +89,7 @@ class PairRun:
             yield words
 
     def _damaged(self, what: str) -> StateError:
-        return StateError(
-            f"run {self.number} of the cold store in {self._place} is damaged: {what}. It is a cache: remove the directory, "
-            "and it is built anew from the checkpoint.",
-            code="COLD_STORE_DAMAGED",
-            path=self._place,
-            run=self.number,
-        )
+        return damaged_run(self._place, self.number, what)
 
     def let_go(self) -> None:
         """Let filter and directory leave this process; the host keeps them as it likes."""

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from spill import pair_kernels as k
 from spill.cold_store import Int64s, each_once
 from spill.file_pages import FilePages
+from spill.pages import damaged_page
 from spill.pair_run import PairRun, PairRunWriter, bounds_of
+from spill.run import LEAST_PART
 from spill.run_set import RunSet
-from zset_join.errors import StateError
 
 __all__ = ["PairStore"]
 
@@ -33,8 +33,6 @@ _MOST_LOOKUPS = 1 << 14
 _LEAST_LOOKUPS = 1 << 8  # a single number may have pairs in many pages
 _MERGED_PAGES = 1 << 9  # of all runs that are merged, in memory at once
 _LEAST_CHUNK = 1 << 5
-_LEAST_PART = 256
-_INDEX_WINDOW = 8 << 20
 
 
 class PairStore(RunSet[PairRun]):
@@ -43,11 +41,6 @@ class PairStore(RunSet[PairRun]):
     Args:
         directory: of this store alone; made when it is not there.
         owner: whose pairs they are; compared when the store is opened again.
-
-    Attributes:
-        keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
-        index_window: bytes of the index that `find` then looks at before it lets them go, about; a smaller index is let go by
-            `let_go` only.
 
     Raises:
         StateError: the directory holds something else, or a store that was being changed when its process died.
@@ -65,8 +58,6 @@ class PairStore(RunSet[PairRun]):
     fanout = 4  # pairs are merged faster than they are looked for in many runs
 
     def __init__(self, directory: str | Path, *, owner: Mapping[str, str | int]) -> None:
-        self.keep_index = True
-        self.index_window = _INDEX_WINDOW
         super().__init__(directory, pages=FilePages(directory), stamp={"holds": "pairs", "owner": dict(owner)})
 
     def _set_runs(self, runs: Sequence[PairRun]) -> None:
@@ -92,9 +83,8 @@ class PairStore(RunSet[PairRun]):
             StateError: what lies there is not what was written.
         """
         wanted = each_once(firsts) - _BIAS
-        keep = self.keep_index or self._index_bytes <= self.index_window
-        parts = 1 if keep else 1 + self._index_bytes // self.index_window
-        size = max(_LEAST_PART, -(-len(wanted) // parts))
+        parts, keep = self._parts()
+        size = max(LEAST_PART, -(-len(wanted) // parts))
         found = [np.empty(0, np.int64)]
         with self._reading():
             for begin in range(0, len(wanted), size):
@@ -122,15 +112,7 @@ class PairStore(RunSet[PairRun]):
         words = np.empty(len(pages) * k.PAIRS_PER_PAGE, np.int64)
         count = k.take_pairs(read.addresses, read.windows, page_runs, pages, *lookups, self._table, words)
         if count < 0:
-            run, page = self._numbers[page_runs[-1 - count]], int(pages[-1 - count])
-            raise StateError(
-                f"page {page} of run {run} of a cold store is damaged: {self._directory} cannot be read or holds other bytes "
-                "than were written. It is a cache: remove the directory, and it is built anew from the checkpoint.",
-                code="COLD_STORE_DAMAGED",
-                path=str(self._directory),
-                run=run,
-                page=page,
-            )
+            raise damaged_page(str(self._directory), self._numbers[page_runs[-1 - count]], int(pages[-1 - count]))
         taken: Int64s = words[:count].copy()
         return taken
 
@@ -170,7 +152,7 @@ def _in_one_order(sources: Sequence[Iterator[Int64s]]) -> Iterator[Int64s]:
     held: list[tuple[Iterator[Int64s], Int64s]] = [(source, words) for source in sources for words in _next_of(source)]
     while held:
         bound = min(int(words[-1]) for _, words in held)
-        parts: list[Any] = []
+        parts: list[Int64s] = []
         left: list[tuple[Iterator[Int64s], Int64s]] = []
         for source, words in held:
             end = int(np.searchsorted(words, bound, "right"))

@@ -28,14 +28,13 @@ from spill import run_kernels as k
 from spill import write_kernels as w
 from spill.cold_store import ColdRows, Int64s, each_once
 from spill.filters import FILTERED_ROWS, filter_of, shift_of
-from spill.pages import Pages
-from zset_join.errors import StateError
+from spill.pages import Pages, damaged_run
 from zset_join.storage.local import LocalFile, file_size, remove_file
 from zset_join.storage.operations import perform
 
-__all__ = ["LyingRows", "Run", "RunWriter", "Wanted", "in_order", "mapped"]
+__all__ = ["LEAST_PART", "LyingRows", "Run", "RunWriter", "Wanted", "in_order", "mapped"]
 
-_LEAST_PART = 256
+LEAST_PART = 256
 _GROUP_BYTES = 1 << 20
 
 
@@ -93,7 +92,7 @@ class Wanted:
 
     def parts(self, count: int) -> Iterator[Wanted]:
         """Yield so many parts of about the same length, or fewer; one below the other."""
-        size = max(_LEAST_PART, -(-len(self) // count))
+        size = max(LEAST_PART, -(-len(self) // count))
         for begin in range(0, len(self), size):
             part = Wanted.__new__(Wanted)
             part.codes, part.subcodes = self.codes[begin : begin + size], self.subcodes[begin : begin + size]
@@ -154,13 +153,7 @@ class Run:
         line = 8 * k.DIRECTORY_WORDS
         sizes = [file_size(path) for path in self._files[1:]]
         if not directory_bytes or directory_bytes % line or sizes != [2 * rows, _removed_bytes(rows)]:
-            raise StateError(
-                f"run {number} of the cold store in {directory} is damaged: its index is missing or incomplete. It is a cache: "
-                "remove the directory, and it is built anew from the checkpoint.",
-                code="COLD_STORE_DAMAGED",
-                path=str(directory),
-                run=number,
-            )
+            raise damaged_run(str(directory), number, "its index is missing or incomplete")
         self._mappings = tuple(mapped(path, is_written=path is self._files[2]) for path in self._files)
         words, prints, removed = (np.frombuffer(mapping, np.uint8) for mapping in self._mappings)
         self.directory: npt.NDArray[np.int64] = words.view(np.int64).reshape(-1, k.DIRECTORY_WORDS)

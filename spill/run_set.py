@@ -36,6 +36,7 @@ _FORMAT = 4
 _MANIFEST = "store.json"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _SMALLEST_BITS = 10
+_INDEX_WINDOW = 8 << 20
 
 
 def runs_to_merge(live: Sequence[int], rows: Sequence[int], fanout: int) -> list[int]:
@@ -122,6 +123,9 @@ class RunSet(ABC, Generic[R]):
         stamp: whose rows they are and what their bytes depend on; compared when the set is opened again.
 
     Attributes:
+        keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
+        index_window: bytes of the index that a look-up then looks at before it lets them go, about; a smaller index is let go
+            by `let_go` only.
         fanout: of the levels; a power of two. With 8 instead of 4, an epoch of 10,000 changes with uniform keys takes a tenth
             less, and one of 100,000 a twenty-fifth more: rows are rewritten less often, and looked for in more runs.
 
@@ -136,6 +140,8 @@ class RunSet(ABC, Generic[R]):
         self._directory = Path(directory)
         self._pages = pages
         self._stamp = {**_stamp(), "pages": pages.kind, **stamp}
+        self.keep_index = True
+        self.index_window = _INDEX_WINDOW
         self._epoch = -1
         self._next_run = 1
         self._clean = False
@@ -243,6 +249,12 @@ class RunSet(ABC, Generic[R]):
                 code="COLD_STORE_IO",
                 path=str(self._directory),
             ) from error
+
+    def _parts(self) -> tuple[int, bool]:
+        """Return in how many parts to look things up, and whether the index stays in memory after each."""
+        if self.keep_index or self._index_bytes <= self.index_window:
+            return 1, True
+        return 1 + self._index_bytes // self.index_window, False
 
     # ---------------------------------------------------------------- changing
 

@@ -29,7 +29,6 @@ from zset_join.errors import OptionError, StateError
 __all__ = ["RunStore"]
 
 _CHUNK_BYTES = 1 << 20
-_INDEX_WINDOW = 8 << 20
 _SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
 _MERGED_AT_ONCE = 2 << 20
 _LEAST_CHUNK = 1 << 17
@@ -44,11 +43,6 @@ class RunStore(RunSet[Run]):
         owner: whose rows they are and what their bytes depend on: query, bucket, layout. Compared when the store is opened.
         with_subcodes: whether rows are also found by subcode; without, subcodes are not kept.
 
-    Attributes:
-        keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
-        index_window: bytes of the index that a fetch then looks at before it lets them go, about; a smaller index is let go
-            by `let_go` only.
-
     Raises:
         StateError: the directory holds another owner's store, one of another version or boot, or one that was being changed
             when its process died.
@@ -58,8 +52,6 @@ class RunStore(RunSet[Run]):
         self, directory: str | Path, *, pages: Pages, owner: Mapping[str, str | int], with_subcodes: bool = True
     ) -> None:
         self._wide = with_subcodes
-        self.keep_index = True
-        self.index_window = _INDEX_WINDOW
         self._counts = {"fetches": 0, "pages_read": 0, "bytes_read": 0, "rows_fetched": 0, "rows_put": 0}
         super().__init__(directory, pages=pages, stamp={"subcodes": with_subcodes, "owner": dict(owner)})
 
@@ -105,8 +97,7 @@ class RunStore(RunSet[Run]):
             )
         self._counts["fetches"] += 1
         wanted, index = Wanted(codes, subcodes), self._index
-        keep = self.keep_index or index.index_bytes() <= self.index_window
-        parts = 1 if keep else 1 + index.index_bytes() // self.index_window
+        parts, keep = self._parts()
         return chain.from_iterable(self._find(part, index, keep_index=keep) for part in wanted.parts(parts))
 
     def _find(self, wanted: Wanted, index: Runs, *, keep_index: bool, **options: int) -> Iterator[ColdRows]:

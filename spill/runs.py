@@ -18,7 +18,7 @@ import pyarrow as pa
 from spill import run_kernels as k
 from spill.cold_store import ColdRows, Int64s
 from spill.page_kernels import list_rows, take_rows
-from spill.pages import Pages, ReadPages
+from spill.pages import Pages, ReadPages, damaged_page
 from spill.run import LyingRows, Run, Wanted
 from spill.write_kernels import gather_bytes, merge_chunks
 from zset_join.errors import StateError
@@ -47,12 +47,7 @@ class Runs:
         self._wide = wide
         self._place = place
         self._numbers = [run.number for run in runs]
-        self._index_bytes = sum(run.index_bytes() for run in runs)
         self._table = np.array([run.line() for run in runs], np.int64).reshape(-1, k.RUN_WORDS)
-
-    def index_bytes(self) -> int:
-        """Return the bytes of the index of all runs."""
-        return self._index_bytes
 
     # ---------------------------------------------------------------- reading
 
@@ -152,15 +147,7 @@ class Runs:
         return LyingRows(codes, subcodes, addresses, lengths), places
 
     def _damaged(self, at: int, page: int) -> StateError:
-        run = self._numbers[at]
-        return StateError(
-            f"page {page} of run {run} of a cold store is damaged: {self._place} cannot be read or holds other bytes "
-            "than were written. It is a cache: remove the directory, and it is built anew from the checkpoint.",
-            code="COLD_STORE_DAMAGED",
-            path=self._place,
-            run=run,
-            page=int(page),
-        )
+        return damaged_page(self._place, self._numbers[at], int(page))
 
     def measure(self, codes: Int64s, sizes: Int64s) -> None:
         """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
