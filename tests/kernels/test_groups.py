@@ -15,6 +15,7 @@ from zset_join.kernels import epoch as e
 from zset_join.kernels.columns import NEXT
 from zset_join.kernels.groups import in_changed_set, partition_changes
 from zset_join.kernels.side import H_ROWS_END
+from zset_join.kernels.slots import home_of
 from zset_join.state.changed_groups import ChangedGroups
 from zset_join.state.side import SideState
 
@@ -163,10 +164,11 @@ def partitioned(left: list[int], right: list[int], bits: int) -> tuple[list[int]
     return target[:, 0].tolist(), bounds.tolist()
 
 
-def test_parts_are_made_of_the_top_bits_and_keep_the_order_of_changes() -> None:
-    top = 1 << 31
+def test_parts_are_made_by_home_and_keep_the_order_of_changes() -> None:
+    front = [code for code in range(100) if home_of(code, 1) == 0]
+    back = [code for code in range(100) if home_of(code, 1) == 1]
 
-    refs, bounds = partitioned([top, 1, top + 5, 2], [top, 3, 3], 1)
+    refs, bounds = partitioned([back[0], front[0], back[1], front[1]], [back[0], front[2], front[2]], 1)
 
     assert refs == [1, 3, 5, 6, 0, 2, 4]
     assert bounds == [0, 2, 4, 6, 7]
@@ -178,7 +180,7 @@ def test_every_change_is_in_one_part_the_left_ones_first(bits: int) -> None:
 
     refs, bounds = partitioned(hashes[:250], hashes[250:], bits)
 
-    expected = sorted(range(400), key=lambda ref: (hashes[ref] >> (32 - bits), ref >= 250, ref))
+    expected = sorted(range(400), key=lambda ref: (home_of(hashes[ref], bits), ref >= 250, ref))
     assert refs == expected
     assert (bounds[0], bounds[-1], bounds) == (0, 400, sorted(bounds))
 

@@ -38,7 +38,7 @@ from zset_join.storage.local import make_directory
 
 __all__ = ["GroupState"]
 
-_LAYOUT_VERSION = 1
+_LAYOUT_VERSION = 2
 
 
 class _GroupLayout(RowLayout):

@@ -44,7 +44,7 @@ from zset_join.kernels.side import (
     STRIDE,
     word,
 )
-from zset_join.kernels.slots import find_key, find_row_slot, insert_slot, likely_row, prefetch_slot, remove_slot
+from zset_join.kernels.slots import find_key, find_row_slot, home_of, insert_slot, likely_row, prefetch_slot, remove_slot
 
 __all__ = ["add_rows", "copy_groups", "group_delta", "load_groups", "resolve_rows", "store_groups"]
 
@@ -75,10 +75,10 @@ def group_delta(
     entries = 0
     for index in range(count):
         if index + _AHEAD_ROW < count:
-            prefetch(table + shift_right(codes[index + _AHEAD_ROW], 32 - bits) * 8)
+            prefetch(table + home_of(codes[index + _AHEAD_ROW], bits) * 8)
         code = codes[index]
         row = rows + index * stride
-        position = shift_right(code, 32 - bits)
+        position = home_of(code, bits)
         while True:
             slot = load_u64(table + position * 8)
             if slot == 0:

@@ -72,7 +72,7 @@ from zset_join.kernels.side import (
     STRIDE,
     word,
 )
-from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
+from zset_join.kernels.slots import find_key, home_of, likely_row, prefetch_slot
 
 __all__ = [
     "ABSENT_ROW",
@@ -163,7 +163,7 @@ def group_rows(view: int, delta: int, keep_entries: bool) -> None:
     rejected = 0
     for index in range(count):
         if index + _AHEAD_ROW < count:
-            prefetch(table + shift_right(word(codes, index + _AHEAD_ROW), 32 - bits) * 8)
+            prefetch(table + home_of(word(codes, index + _AHEAD_ROW), bits) * 8)
         if load_u8(status + index) != OK:
             if load_u8(status + index) > LAST_HARMLESS:
                 rejected += 1
@@ -171,7 +171,7 @@ def group_rows(view: int, delta: int, keep_entries: bool) -> None:
                 put(entry_of, index, -1)
             continue
         code = word(codes, index)
-        position = shift_right(code, 32 - bits)
+        position = home_of(code, bits)
         entry = -1
         while True:
             slot = load_u64(table + position * 8)

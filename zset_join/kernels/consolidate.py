@@ -7,6 +7,7 @@ from typing import Any
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import equal_columns, hash_row
 from zset_join.kernels.memory import shift_right
+from zset_join.kernels.slots import home_of
 
 __all__ = ["sum_weights"]
 
@@ -28,7 +29,7 @@ def sum_weights(
     for index in range(count):
         row = rows + index * stride
         code = hash_row(row, 0, columns, _ALL_BITS)
-        position = shift_right(code, 32 - bits)
+        position = home_of(code, bits)
         entry = -1
         while entry < 0:
             slot = table[position]

@@ -40,7 +40,7 @@ from zset_join.kernels.epoch import (
 from zset_join.kernels.keys import equal_columns
 from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, shift_right, store_u64, zero_bytes
 from zset_join.kernels.side import HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
-from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
+from zset_join.kernels.slots import find_key, home_in_part, home_of, likely_row, prefetch_slot
 
 __all__ = ["in_changed_set", "match_changes", "partition_changes"]
 
@@ -75,23 +75,21 @@ def _group(epoch: int) -> int:
     left_last, right_last = side_word(epoch, 0, S_LAST), side_word(epoch, 1, S_LAST)
     left_heap, right_heap = word(side_word(epoch, 0, S_VIEW), HEAP), word(side_word(epoch, 1, S_VIEW), HEAP)
     left_columns, right_columns = side_word(epoch, 0, S_KEY_COLUMNS), side_word(epoch, 1, S_KEY_COLUMNS)
-    # The changes of a part agree in the top bits of their hash, so a home is taken from the bits below.
-    low = (1 << (32 - word(epoch, E_PART_BITS))) - 1
-    down = max(0, 32 - word(epoch, E_PART_BITS) - bits)
+    part_bits = word(epoch, E_PART_BITS)
     zero_bytes(table, 8 << bits)
     mask = (1 << bits) - 1
     groups = 0
     for change in range(total):
         if change + _AHEAD_ROW < total:
             prefetch(of_change(refs, change + _AHEAD_ROW) + 24)
-            prefetch(table + shift_right(of_change(hashes, change + _AHEAD_ROW) & low, down) * 8)
+            prefetch(table + home_in_part(of_change(hashes, change + _AHEAD_ROW), part_bits, bits) * 8)
         store_u64(next_change + change * (CHANGE_WORDS * 8), -1)
         if of_change(matchable, change) == 0:
             continue
         right = change >= left_count
         ref = of_change(refs, change)
         code = of_change(hashes, change)
-        position = shift_right(code & low, down)
+        position = home_in_part(code, part_bits, bits)
         group = -1
         while True:
             slot = load_u64(table + position * 8)
@@ -237,21 +235,20 @@ def _read_degrees(epoch: int, side: int, groups: int) -> None:
 
 @kernel
 def partition_changes(left_count: int, total: int, part_bits: int, source: int, target: int, bounds: Any) -> None:
-    """Sort changes by the top `part_bits` bits of their hash, so that a part's groups fit the processor's cache.
+    """Sort changes by the home of their hash among 2**`part_bits`, so that a part's groups fit the processor's cache.
 
     `source` and `target` are addresses of changes. `bounds` has 2 * parts + 1 zeroed words: a part's left changes begin at
     bounds[2 * part], its right ones at bounds[2 * part + 1].
     """
     lines = 2 << part_bits
-    down = 32 - part_bits
     for change in range(total):
         side = 1 if change >= left_count else 0
-        bounds[2 * shift_right(of_change(source + 32, change), down) + side + 1] += 1
+        bounds[2 * home_of(of_change(source + 32, change), part_bits) + side + 1] += 1
     for line in range(lines):
         bounds[line + 1] += bounds[line]
     for change in range(total):
         side = 1 if change >= left_count else 0
-        line = 2 * shift_right(of_change(source + 32, change), down) + side
+        line = 2 * home_of(of_change(source + 32, change), part_bits) + side
         place = bounds[line]
         bounds[line] = place + 1
         begin = source + change * (CHANGE_WORDS * 8)

@@ -36,7 +36,7 @@ from zset_join.kernels.side import (
     STRIDE,
     word,
 )
-from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
+from zset_join.kernels.slots import find_key, home_of, likely_row, prefetch_slot
 
 __all__ = [
     "drop_rows",
@@ -139,7 +139,7 @@ def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, no
         if index < 0:
             continue
         code = codes[index]
-        position = shift_right(code, 32 - bits)
+        position = home_of(code, bits)
         while True:
             slot = load_u64(slots + position * 8)
             if slot == 0:

@@ -1,8 +1,10 @@
 """Open-addressing hash tables of row numbers.
 
-A slot is 8 bytes: the 32-bit hash above, the row number (row id + 1) below; 0 is an empty slot. The home of a hash is its top
-`bits` bits, so a table of twice the size keeps the order and is filled in one forward pass. Probing is linear; removing
-shifts the followers back, so deleted keys leave no trace. Candidates are verified by value.
+A slot is 8 bytes: the 32-bit hash above, the row number (row id + 1) below; 0 is an empty slot. The home of a hash is the top
+`bits` bits of its product with a constant, so a table of twice the size keeps the order and is filled in one forward pass.
+Without the product, rows that come in the order of their hashes, as they lie on disk, would all have their homes in one part of
+the table. Probing is linear; removing shifts the followers back, so deleted keys leave no trace. Candidates are verified by
+value.
 
 Cost: a probe is one cache miss for the slot and one for the row. Bytes: 8 per slot, 12.8 to 25.6 per key (the load is
 0.3125 to 0.625).
@@ -18,6 +20,8 @@ __all__ = [
     "find_key",
     "find_key_slot",
     "find_row_slot",
+    "home_in_part",
+    "home_of",
     "insert_slot",
     "likely_row",
     "prefetch_slot",
@@ -28,6 +32,20 @@ __all__ = [
 ]
 
 _LOW = 0xFFFFFFFF
+_ODD = 0x9E3779B1  # 2**32 divided by the golden ratio: neighbours come far apart (Knuth, TAOCP 3, 6.4)
+
+
+@kernel
+def home_of(code: int, bits: int) -> int:
+    """Return where a hash begins to be looked for in a table of 2**bits slots."""
+    return shift_right((code * _ODD) & _LOW, 32 - bits)
+
+
+@kernel
+def home_in_part(code: int, part_bits: int, bits: int) -> int:
+    """Return the same for hashes of which `home_of` with `part_bits` is one number."""
+    low = (1 << (32 - part_bits)) - 1
+    return shift_right((code * _ODD) & low, max(0, 32 - part_bits - bits))
 
 
 @kernel
@@ -48,7 +66,7 @@ def find_key_slot(
     The table always has an empty slot, so the search ends.
     """
     mask = (1 << bits) - 1
-    position = shift_right(code, 32 - bits)
+    position = home_of(code, bits)
     while True:
         slot = load_u64(slots + position * 8)
         if slot == 0:
@@ -87,14 +105,14 @@ def find_key(
 @kernel
 def prefetch_slot(slots: int, bits: int, code: int) -> None:
     """Ask for the slot of a hash."""
-    prefetch(slots + shift_right(code, 32 - bits) * 8)
+    prefetch(slots + home_of(code, bits) * 8)
 
 
 @kernel
 def likely_row(slots: int, bits: int, code: int) -> int:
     """Return the number of the first row with this hash near its home, unverified; 0 if none. Used to fetch rows ahead."""
     mask = (1 << bits) - 1
-    position = shift_right(code, 32 - bits)
+    position = home_of(code, bits)
     for _ in range(4):
         slot = load_u64(slots + position * 8)
         if slot == 0:
@@ -109,7 +127,7 @@ def likely_row(slots: int, bits: int, code: int) -> int:
 def find_row_slot(slots: int, bits: int, code: int, number: int) -> int:
     """Return the position of the slot that holds row `number`, or -1."""
     mask = (1 << bits) - 1
-    position = shift_right(code, 32 - bits)
+    position = home_of(code, bits)
     while True:
         slot = load_u64(slots + position * 8)
         if slot == 0:
@@ -123,7 +141,7 @@ def find_row_slot(slots: int, bits: int, code: int, number: int) -> int:
 def insert_slot(slots: int, bits: int, code: int, number: int) -> None:
     """Add a row number under a hash; the caller has made room."""
     mask = (1 << bits) - 1
-    position = shift_right(code, 32 - bits)
+    position = home_of(code, bits)
     while load_u64(slots + position * 8) != 0:
         position = (position + 1) & mask
     store_u64(slots + position * 8, (code << 32) | number)
@@ -147,7 +165,7 @@ def remove_slot(slots: int, bits: int, position: int) -> None:
         slot = load_u64(slots + follower * 8)
         if slot == 0:
             break
-        home = shift_right(shift_right(slot, 32), 32 - bits)
+        home = home_of(shift_right(slot, 32), bits)
         if ((follower - home) & mask) >= ((follower - hole) & mask):
             store_u64(slots + hole * 8, slot)
             hole = follower

@@ -40,7 +40,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["PreparedSide", "SideState"]
 
-_LAYOUT_VERSION = 2
+_LAYOUT_VERSION = 3
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
 _EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)

@@ -1,7 +1,8 @@
 """A hash table of row numbers that grows.
 
 The table holds no keys: a slot is a 32-bit hash and a row number, and the row itself is compared. It doubles when it is 5/8
-full, in one forward pass (the top bits of a hash are its home, so the order stays). Kernels in `zset_join.kernels.slots`.
+full, in one forward pass (among twice as many slots a home is twice as far, so the order stays). Kernels in
+`zset_join.kernels.slots`.
 
 Bytes: 12.8 to 25.6 per key, also while it doubles: what was moved is given back.
 """
