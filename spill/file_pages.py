@@ -117,14 +117,16 @@ class FilePages:
         files, range_begins, range_ends, places, late = np.empty((5, len(pages)), np.int64)
         windows = np.empty((len(pages) // LEAST_PAGES, WINDOW_WORDS), np.int64)
         may_map = may_map and _READS_WITHOUT_WAITING and _MAPS_WINDOWS
-        descriptors, mappings = np.zeros((2, len(runs)), np.int64)
+        descriptors, mappings, mapped_sizes = np.zeros((3, len(runs)), np.int64)
         counts = np.bincount(page_runs, minlength=len(runs))
         for at in np.flatnonzero(counts).tolist():
             descriptors[at] = self._open(runs[at])
             if may_map and counts[at] >= LEAST_PAGES:
-                mappings[at] = self._mapped(runs[at])
+                mappings[at], mapped_sizes[at] = self._mapped(runs[at])
         wanted = (page_runs, begins, ends)
-        dense = find_windows(*wanted, _SPREAD_BYTES, descriptors, mappings, windows) if mappings.any() else 0
+        dense = 0
+        if mappings.any():
+            dense = find_windows(*wanted, _SPREAD_BYTES, descriptors, mappings, mapped_sizes, windows)
         windows = windows[:dense]
         outputs = (files, range_begins, range_ends, places)
         ranges, size, mapped_bytes = plan_reads(*wanted, _GAP_BYTES, mappings, windows, *outputs)
@@ -153,8 +155,8 @@ class FilePages:
             self._descriptors[run] = perform("open", path, lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
         return self._descriptors[run]
 
-    def _mapped(self, run: int) -> int:
-        """Return the address of a run's file; it is there until the run is closed."""
+    def _mapped(self, run: int) -> tuple[int, int]:
+        """Return address and size of a run's mapped file; it is there until the run is closed."""
         if run not in self._mappings:
             descriptor = self._open(run)
 
@@ -163,7 +165,8 @@ class FilePages:
 
             mapping = perform("map", self._path(run), act)
             self._mappings[run] = mapping, int(np.frombuffer(mapping, np.uint8).ctypes.data)
-        return self._mappings[run][1]
+        mapping, address = self._mappings[run]
+        return address, len(mapping)
 
     def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - a file does not count its pages
         """Raise StateError if the file is not as long as it should be."""

@@ -137,7 +137,7 @@ def take_rows(
         if index >= behind:
             if behind > 0:
                 copied = _copy_found(found, copied, count, content.ctypes.data)
-                close_window(windows[window - 1, 2], windows[window - 1, 3])
+                close_window(windows[window - 1, 4], windows[window - 1, 5])
                 behind = 0
             if window < len(windows) and windows[window, 0] == index:
                 if not open_window(windows[window, 2], windows[window, 3]):
@@ -160,7 +160,7 @@ def take_rows(
     if count > 0:
         _copy_found(found, copied, count, content.ctypes.data)
     if behind > 0:
-        close_window(windows[window - 1, 2], windows[window - 1, 3])
+        close_window(windows[window - 1, 4], windows[window - 1, 5])
     return count
 
 

@@ -28,8 +28,8 @@ class ReadPages:
         addresses: where each page begins; valid as long as `owner` lives.
         owner: keeps the memory.
         read_bytes: what was read for them, gaps included.
-        windows: of the files that are mapped, one line each: first page, the page behind the last one, address, bytes. The
-            pages of a window are there from `open_window` on until `close_window`.
+        windows: of the files that are mapped, one line of `WINDOW_WORDS` each, as `find_windows` makes them. The pages of a
+            window are there from `open_window` on until `close_window`.
     """
 
     addresses: Int64s

@@ -199,7 +199,7 @@ def take_pairs(
         at = wanted_pages[lookup]
         if at >= behind:
             if behind > 0:
-                close_window(windows[window - 1, 2], windows[window - 1, 3])
+                close_window(windows[window - 1, 4], windows[window - 1, 5])
                 behind = 0
             if window < len(windows) and windows[window, 0] == at:
                 if not open_window(windows[window, 2], windows[window, 3]):
@@ -227,5 +227,5 @@ def take_pairs(
             count += 1
             place += 1
     if behind > 0:
-        close_window(windows[window - 1, 2], windows[window - 1, 3])
+        close_window(windows[window - 1, 4], windows[window - 1, 5])
     return count

@@ -44,7 +44,7 @@ _NOT_NEEDED = 4
 POPULATE_READ = 22
 _WINDOW_BITS = 21
 WINDOW_BYTES = 1 << _WINDOW_BITS
-WINDOW_WORDS = 4
+WINDOW_WORDS = 6
 LEAST_PAGES = 8
 """How many pages of a window must be wanted for it to be mapped."""
 _ALIGNED = -65536  # a multiple of every host's page
@@ -52,7 +52,14 @@ _ALIGNED = -65536  # a multiple of every host's page
 
 @kernel
 def find_windows(
-    page_files: Any, page_begins: Any, page_ends: Any, spread_bytes: int, descriptors: Any, mappings: Any, windows: Any
+    page_files: Any,
+    page_begins: Any,
+    page_ends: Any,
+    spread_bytes: int,
+    descriptors: Any,
+    mappings: Any,
+    sizes: Any,
+    windows: Any,
 ) -> int:
     """Find the windows that have many of the wanted pages, and that the host has in memory; return how many.
 
@@ -63,7 +70,9 @@ def find_windows(
         spread_bytes: a window is taken that has a wanted page in so many bytes.
         descriptors: of the files.
         mappings: address of each file, mapped; 0 for one that is not.
-        windows: gets `WINDOW_WORDS` words per window: first page, the page behind the last one, address, bytes.
+        sizes: bytes of each file that are mapped.
+        windows: gets `WINDOW_WORDS` words per window: first page, the page behind the last one, address and bytes to open,
+            address and bytes to close. A host that maps a page maps others that lie around it too.
     """
     count = 0
     first = 0
@@ -75,7 +84,11 @@ def find_windows(
         if is_dense and _is_in_memory(descriptors[file], begin, end, vector):
             address = mappings[file] + (begin & _ALIGNED)
             windows[count, 0], windows[count, 1] = first, behind
-            windows[count, 2], windows[count, 3] = address, mappings[file] + end - address
+            behind_window = mappings[file] + end
+            windows[count, 2], windows[count, 3] = address, behind_window - address
+            around = max(mappings[file], address >> _WINDOW_BITS << _WINDOW_BITS)
+            behind_around = min(mappings[file] + sizes[file], ((behind_window - 1 >> _WINDOW_BITS) + 1) << _WINDOW_BITS)
+            windows[count, 4], windows[count, 5] = around, behind_around - around
             count += 1
         first = behind
     return count
@@ -154,7 +167,7 @@ def open_window(address: int, size: int) -> bool:
 
 @kernel
 def close_window(address: int, size: int) -> None:
-    """Let a window of a mapped file leave this process; the host keeps it as it likes."""
+    """Let a window of a mapped file, and what is mapped around it, leave this process; the host keeps it as it likes."""
     _map_advise(address, size, _NOT_NEEDED)
 
 
