@@ -1,4 +1,4 @@
-"""Load the Hypothesis profile before any law is collected; let short histories merge what they put on disk."""
+"""Load the Hypothesis profile before any law is collected; let short histories do what is worth it only in large epochs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from property_tests.profiles import load_profile
 from spill.pair_store import PairStore
 from spill.run_set import RunSet
+from zset_join.state import changed_groups
+from zset_join.state.hybrid_state import HybridState
 
 load_profile()
 
@@ -18,4 +20,14 @@ load_profile()
 def runs_are_merged_soon() -> Iterator[None]:
     """Merge runs in pairs: a history has few puts."""
     with mock.patch.object(RunSet, "fanout", 2), mock.patch.object(PairStore, "fanout", 2):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def working_memory_is_given_back_always() -> Iterator[None]:
+    """Give the memory of changes and of output rows back after each epoch: a history has few of either."""
+    with (
+        mock.patch.object(changed_groups, "_MOST_KEPT_CHANGES", 1),
+        mock.patch.object(HybridState, "is_tight", return_value=True),
+    ):
         yield

@@ -30,6 +30,7 @@ class Epoch:
         mode: ChangelogMode = "changelog",
         hash_bits: int = 32,
         part_changes: int = 1_000_000,
+        is_tight: bool = False,
     ) -> None:
         self.sides: list[SideState] = [make_side(mode, hash_bits=hash_bits) for _ in range(2)]
         self.prepared: list[PreparedSide | None] = []
@@ -37,6 +38,7 @@ class Epoch:
             absorb(side, known)
             self.prepared.append(side.prepare(delta_of(side.relation, new)) if new else None)
         self.groups = ChangedGroups(self.sides, lone, part_changes=part_changes, residual=False)
+        self.groups.is_tight = is_tight
         self.groups.list_changes(self.prepared)
 
     def pairs(self, sign: int, *, capacity: int = 1_000) -> list[Pair]:
@@ -247,6 +249,39 @@ def test_output_arrays_take_memory_as_far_as_they_are_filled() -> None:
 
     assert output.words.nbytes == 24 << 20
     assert resident_bytes() - before < 1 << 20
+
+
+def test_output_arrays_give_back_what_was_filled_where_it_is_much() -> None:
+    output = OutputArrays(1 << 20)
+    for line in output.words:
+        line[:] = 1
+    filled = resident_bytes()
+
+    kept = (output.let_go(1000), output.let_go(1 << 20))
+
+    assert kept == (1000, 0)
+    assert filled - resident_bytes() > 20 << 20
+    output.words[2, -1] = 7
+    assert output.weights[-1] == 7
+
+
+@pytest.mark.parametrize("part_changes", [1, 1_000_000])
+def test_the_memory_of_changes_is_given_back_and_the_next_epoch_is_listed_as_if_it_were_the_first(
+    part_changes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zset_join.state.changed_groups._MOST_KEPT_CHANGES", 1)
+    known = (many_keys(100, 0), many_keys(100, 1000))
+    epoch = Epoch(known, (many_keys(100, 2000), many_keys(50, 3000)), part_changes=part_changes, is_tight=True)
+    pairs = sorted(epoch.pairs(0))
+
+    epoch.groups.shrink(150)
+    given_back = epoch.groups.resident_bytes()
+    epoch.groups.list_changes(epoch.prepared)
+    again = sorted(epoch.pairs(0))
+
+    assert len(pairs) == 100 + 2 * 50
+    assert again == pairs
+    assert given_back <= epoch.groups.resident_bytes() - 150 * 64
 
 
 def test_output_arrays_stand_behind_each_other() -> None:

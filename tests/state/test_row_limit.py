@@ -18,11 +18,11 @@ def limits(
 
 
 def test_working_arrays_and_what_an_epoch_takes_and_frees_have_their_room() -> None:
-    assert limits(200 * MB, 0, 50 * MB) == (140 * MB, 140 * MB)
+    assert limits(128 * MB, 0, 50 * MB) == (68 * MB, 68 * MB)
 
 
 def test_a_large_delta_is_foreseen_before_its_working_arrays_are_there() -> None:
-    assert limits(200 * MB, 100_000, 0) == limits(200 * MB, 100_000, 400 * 100_000)
+    assert limits(200 * MB, 100_000, 0) == limits(200 * MB, 100_000, 200 * 100_000)
 
 
 def test_rows_keep_half_of_the_budget_whatever_an_epoch_needs() -> None:
@@ -30,7 +30,12 @@ def test_rows_keep_half_of_the_budget_whatever_an_epoch_needs() -> None:
 
 
 def test_what_is_not_reckoned_comes_off_what_is_reckoned_and_not_off_what_is_held() -> None:
-    assert limits(200 * MB, 0, 0, 30 * MB) == (160 * MB, 190 * MB)
+    assert limits(128 * MB, 0, 0, 30 * MB) == (88 * MB, 118 * MB)
+
+
+def test_of_a_large_budget_a_32nd_is_left_to_allocators_and_to_an_index_that_is_looked_at() -> None:
+    assert limits(1280 * MB, 0, 0) == ((1280 - 10 - 36) * MB, (1280 - 10 - 36) * MB)
+    assert (RowLimit(1280 * MB).spare, RowLimit(128 * MB).spare) == (40 * MB, 4 * MB)
 
 
 @pytest.mark.parametrize("budget_bytes", [0, 1000, 9 * MB])
@@ -39,7 +44,7 @@ def test_small_budgets_are_all_for_rows_while_epochs_are_small(budget_bytes: int
 
 
 def test_less_than_no_room_is_none() -> None:
-    assert limits(200 * MB, 0, 0, 300 * MB) == (0, 190 * MB)
+    assert limits(128 * MB, 0, 0, 300 * MB) == (0, 118 * MB)
 
 
 def test_no_budget_is_no_limit() -> None:

@@ -247,11 +247,11 @@ def measure_rows(view: int, variables: int, beside: int, stamps: Any, below_stam
 
 
 @kernel
-def piece_end(positions: Any, sizes: Any, begin: int, most_bytes: int) -> int:
-    """Return where a piece of some positions ends that begins at `begin`: after `most_bytes`, and after one row at least."""
+def piece_end(sizes: Any, begin: int, most_bytes: int) -> int:
+    """Return where a piece of rows ends that begins at `begin`: after `most_bytes`, and after one row at least."""
     end = begin
     total = 0
-    while end < len(positions) and (end == begin or total + sizes[positions[end]] <= most_bytes):
-        total += sizes[positions[end]]
+    while end < len(sizes) and (end == begin or total + sizes[end] <= most_bytes):
+        total += sizes[end]
         end += 1
     return end

@@ -28,11 +28,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
-from zset_join.errors import StateError, WeightOverflowError
+from zset_join.errors import StateError
 from zset_join.expressions import Expression, check
 from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
-from zset_join.operators.join_steps import LONE, copy_step, pairs_passing
+from zset_join.operators.join_steps import LONE, copy_step, pairs_passing, weight_overflow
 from zset_join.relation import Relation
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
@@ -237,6 +237,8 @@ class HashJoin:
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
         degrees = self._degrees(prepared) if self._has_degrees else {}
+        if self._hybrid is not None:
+            self._hybrid.begin_absorb()
         for side in self._sides:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
@@ -251,6 +253,8 @@ class HashJoin:
             self._groups.shrink(
                 sum(side.shrink_working(found) for side, found in zip(self._sides, prepared.sides, strict=True))
             )
+            if self._groups.is_tight:
+                self._touched_rows = max(output.let_go(self._touched_rows) for output in (self._output, self._spare))
             self._hybrid.settle(self.working_bytes())
             self._hybrid.commit(tick.epoch)
         for side in self._sides:
@@ -377,6 +381,7 @@ class HashJoin:
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
         if self._hybrid is not None:
             prepared.long_codes = tuple(self._hybrid.long_codes)
+            self._groups.is_tight = self._hybrid.is_tight()
         if buffer is not None:
             prepared.buffered = buffer.plan(found)
         if not (prepared.rejected and self.on_bad_input == "error"):
@@ -452,7 +457,7 @@ class HashJoin:
             try:
                 return step(filled)
             except OverflowError:
-                raise self._weight_overflow(prepared.tick) from None
+                raise weight_overflow(self.inputs, prepared.tick) from None
 
         return checked
 
@@ -480,7 +485,7 @@ class HashJoin:
             try:
                 piece = next(pieces, None)
             except OverflowError:
-                raise self._weight_overflow(prepared.tick) from None
+                raise weight_overflow(self.inputs, prepared.tick) from None
             if piece is None:
                 self._groups.note_fan_out(rows, key)
                 return
@@ -589,12 +594,3 @@ class HashJoin:
             passing = np.unpackbits(prepared.masks[number], count=len(weights)).view(np.bool_)
             kept = passing & ((weights > 0) == (sign > 0))
             yield left_refs[kept], right_refs[kept], weights[kept]
-
-    def _weight_overflow(self, tick: Tick) -> WeightOverflowError:
-        left, right = (relation.name for relation in self.inputs)
-        return WeightOverflowError(
-            f'the join of "{left}" and "{right}", epoch {tick.epoch}: the product of two weights does not fit an int64; '
-            "nothing was applied. Retract duplicate rows on one side; a weight is the number of copies of a row.",
-            code="WEIGHT_OVERFLOW",
-            epoch=tick.epoch,
-        )

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from zset_join.errors import WeightOverflowError
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels import pairs as p
+from zset_join.relation import Relation
 from zset_join.state.changed_groups import OutputArrays, Step
 from zset_join.state.side import SideState
+from zset_join.tick import Tick
 
-__all__ = ["LONE", "copy_step", "pairs_passing"]
+__all__ = ["LONE", "copy_step", "pairs_passing", "weight_overflow"]
 
 LONE = {
     "inner": (0, 0),
@@ -66,3 +69,14 @@ def pairs_passing(residual: Expression | None, sides: Sequence[SideState]) -> Ca
         return evaluate(residual, columns[0], columns[1], len(left_refs))
 
     return passes
+
+
+def weight_overflow(inputs: Sequence[Relation], tick: Tick) -> WeightOverflowError:
+    """Return the error of an output row whose weight no int64 holds."""
+    left, right = (relation.name for relation in inputs)
+    return WeightOverflowError(
+        f'the join of "{left}" and "{right}", epoch {tick.epoch}: the product of two weights does not fit an int64; '
+        "nothing was applied. Retract duplicate rows on one side; a weight is the number of copies of a row.",
+        code="WEIGHT_OVERFLOW",
+        epoch=tick.epoch,
+    )

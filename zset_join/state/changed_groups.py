@@ -1,14 +1,15 @@
 """The changes of one epoch on both sides of a join, grouped by join key and looked up in both states.
 
-A large epoch is worked off in *parts*: its changes are sorted by the top bits of their join key's hash, so that the groups of
-one part, with everything said about them, stay in the processor's cache. What it holds is scratch memory shared with the
-operator: it is valid until the next epoch is prepared, and one part at a time.
+A large epoch is worked off in *parts*: its changes are sorted by the home of their join key's hash in the tables, so that the
+groups of one part, with everything said about them, stay in the processor's cache. What it holds is scratch memory shared with
+the operator: it is valid until the next epoch is prepared, and one part at a time.
 
 It makes *steps*: functions that append output rows to the output arrays, say how far those are filled and whether they are
 done, and go on where they stopped when they are called again.
 
 Bytes: 64 per change, twice where there are parts, 104 per group of the largest part, and up to a quarter of a byte per state
-row: one bit each to tell those that change from those that do not.
+row: one bit each to tell those that change from those that do not. Where memory is short, what large epochs take is given
+back to the host: the listing when the parts are there, all of it when the epoch has been absorbed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from zset_join.kernels.groups import match_changes, partition_changes
 from zset_join.kernels.side import H_ROWS_END
 from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.unused_memory import let_go
 
 __all__ = ["ChangedGroups", "ChangedKey", "OutputArrays", "Step"]
 
@@ -40,6 +42,7 @@ _GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DE
 _GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
 _LEAST_ROWS = 1024
 _MAX_PART_BITS = 12
+_MOST_KEPT_CHANGES = 1 << 15  # or output rows: more than a MB or two is worth giving back
 
 
 class OutputArrays:
@@ -60,6 +63,17 @@ class OutputArrays:
         self.left: npt.NDArray[np.int64] = self.words[0]
         self.right: npt.NDArray[np.int64] = self.words[1]
         self.weights: npt.NDArray[np.int64] = self.words[2]
+
+    def let_go(self, rows: int) -> int:
+        """Give the memory of so many rows back, if it is more than a MB or two; return how many rows take memory then.
+
+        They were filled, and nobody looks at them any more.
+        """
+        if rows < _MOST_KEPT_CHANGES:
+            return rows
+        for line in self.words:
+            let_go(line[:rows])
+        return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +111,11 @@ class ChangedGroups:
         lone: per side, what the join says about its lone rows (`LONE_MISSING`, `LONE_MATCHED` or 0 for nothing).
         part_changes: how many changes a part has, about.
         residual: whether matching means more than an equal key, so that degrees cannot be read off the other side.
+
+    Attributes:
+        is_tight: whether memory is short, so that what large epochs take is given back.
+        parts: of the epoch that was listed.
+        counts: its changes on either side.
     """
 
     def __init__(self, sides: Sequence[SideState], lone: tuple[int, int], *, part_changes: int, residual: bool) -> None:
@@ -117,6 +136,7 @@ class ChangedGroups:
         self._table = np.empty(0, np.int64)
         self._marks: list[npt.NDArray[np.uint8]] = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
         self._marked = True
+        self.is_tight = False
         self._bounds = np.zeros(3, np.int64)
         self._entered = (0, 0, 0)
         self._most = [0, 0]  # changes ever listed, and sorted into parts: what lies behind has taken no memory
@@ -130,6 +150,7 @@ class ChangedGroups:
             prepared: what the epoch's delta does to each side, None for an empty delta.
         """
         self._clear_marks()
+        self._marked = False
         self._view[e.E_FAN_OUT] = 0
         size = sum(side.most_changes for side in prepared if side is not None)
         if len(self._listed) < size:
@@ -156,16 +177,29 @@ class ChangedGroups:
                 self._most[1] = 0
             self._most[1] = max(self._most[1], end)
             partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
+            if self.is_tight and self._most[0] >= _MOST_KEPT_CHANGES:
+                let_go(self._listed[: self._most[0]])
+                self._most[0] = 0
+                self._marked = False  # which bits were set is told by the parts alone now: all will be cleared
         elif end:
             self._bounds[1:] = (counts[0], end)
 
     def shrink(self, rows: int) -> None:
-        """Give memory back that an epoch of so many rows has no use for: where it takes less than an eighth."""
+        """Give memory back when nobody asks about an epoch of so many rows any more.
+
+        That of all that it had no use for, because it takes less than an eighth; and where memory is short that of the changes,
+        if they were many, though not their room.
+        """
         if 16 * max(rows, _LEAST_ROWS) < len(self._listed):
             self._clear_marks()
             self._listed = self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
             self._grouped = np.empty((_GROUPED, 0), np.int64)
             self._table = np.empty(0, np.int64)
+            self._most = [0, 0]
+        elif self.is_tight and sum(self._most) >= _MOST_KEPT_CHANGES:
+            self._clear_marks()
+            let_go(self._listed[: self._most[0]])
+            let_go(self._parted[: self._most[1]])
             self._most = [0, 0]
 
     def _marks_of(self, side: int) -> int:
@@ -188,7 +222,7 @@ class ChangedGroups:
                     clear_marks(begin, count, int(self._side_view[side, e.S_CHANGED]))
                 begin += 8 * e.CHANGE_WORDS * count
         self.counts = (0, 0)
-        self._marked = False
+        self._marked = True
 
     def _keep_room(self, size: int) -> None:
         """Make room for grouping a part of `size` changes."""

@@ -31,6 +31,7 @@ NOWHERE = -1
 _BYTES_BESIDE = 16
 _PASSED_PER_CODE = 128  # records are passed over in the time that finding a code and its first rows takes
 _LEAST_ROOM = 1024
+_RENUMBERED_AT_ONCE = 1 << 16
 _ANY_STAMP = 0x7FFFFFFF
 _SLOT_BYTES = 18  # a table takes 13 to 26 bytes per key
 
@@ -65,7 +66,9 @@ class HotRows:
         self.follow()
         for array in (self._scores, self._stamps, self._places, self._entries):
             if len(array):
-                array[targets] = array[sources]
+                for begin in range(0, len(sources), _RENUMBERED_AT_ONCE):
+                    piece = slice(begin, begin + _RENUMBERED_AT_ONCE)
+                    array[targets[piece]] = array[sources[piece]]
                 array.resize(max(rows, _LEAST_ROOM), refcheck=False)
 
     def follow(self, more: int = 0) -> None:

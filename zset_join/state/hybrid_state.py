@@ -67,9 +67,7 @@ _LEAST_PIECE_BYTES = 4 << 20
 _MOST_PIECE_BYTES = 16 << 20
 _LEAST_LONG_BYTES = 1 << 20
 _BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the record
-_SPARE_PART = 32  # of the budget: what allocators may keep, and what is in memory of an index that has no room; at least:
-_LEAST_SPARE_BYTES = 4 << 20
-_TOLERATED_PART = 16  # of the budget: what the state may take beyond it before rows are moved together
+_TOLERATED_PART = 16  # of the budget: what the state may take beyond it before rows are moved together; of a large one less
 _SPARED_DEAD_PART = 4  # of what is spared of small budgets (`row_limit`), for the same
 _DEAD_PART = 16  # of the budget: what moving the rows of a side together must bring at least
 _NONE = np.empty(0, np.int64)
@@ -132,6 +130,7 @@ class HybridState:
         self._is_settled = True
         self._delta_rows = 0
         self._working_bytes = 0
+        self._unreckoned = 0
         self._unused = UnusedMemory()
         if self._is_mapped and any(side.epochs != {side.side.absorbed_epoch} for side in self._opened):
             found = [sorted(side.epochs) for side in self._opened]
@@ -203,8 +202,18 @@ class HybridState:
 
     def _foresee(self) -> None:
         """Set the limits for an epoch like the one that is fetched or was absorbed."""
-        unreckoned = sum(side.hot.unreckoned_bytes(max(self._delta_rows, side.taken_rows)) for side in self._opened)
-        self._limit.foresee(delta_rows=self._delta_rows, working_bytes=self._working_bytes, unreckoned_bytes=unreckoned)
+        expected = [max(self._delta_rows, side.taken_rows) for side in self._opened]
+        self._unreckoned = sum(side.hot.unreckoned_bytes(more) for side, more in zip(self._opened, expected, strict=True))
+        self._limit.foresee(delta_rows=self._delta_rows, working_bytes=self._working_bytes, unreckoned_bytes=self._unreckoned)
+
+    def is_tight(self) -> bool:
+        """Say whether memory is so short that what an epoch takes is given back on the way; small budgets are spared that."""
+        return self._budget.max_hot_bytes is not None and not self._limit.spared and self._is_worth_looking()
+
+    def begin_absorb(self) -> None:
+        """Give back what the answer took and freed, before rows are stored."""
+        if self.is_tight():
+            self._unused.give_back_columns()
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
         """Note which rows an epoch has written, when it has been absorbed.
@@ -337,9 +346,7 @@ class HybridState:
     def _victims(
         self, rows: int, size: int, *, needed_since: int | None, slack: float = _SLACK
     ) -> list[tuple[Int64s, npt.NDArray[np.int32]]]:
-        """Return per side the positions of the records that must go so that `rows` more of `size` bytes have room.
-
-        Beside them the bytes of all records of the side.
+        """Return per side positions and bytes of the records that must go so that `rows` more of `size` bytes have room.
 
         Args:
             rows: more than there are.
@@ -355,7 +362,7 @@ class HybridState:
         scores, sizes = zip(*(side.hot.measure(needed_since) for side in self._opened), strict=True)
         excess_bytes = _excess(size, max_bytes, slack, _MOST_SLACK_BYTES)
         chosen = lowest_scores(scores, sizes, excess_bytes, _excess(rows, max_rows, slack, _MOST_SLACK_ROWS))
-        return list(zip(chosen, sizes, strict=True))
+        return [(positions, size[positions]) for positions, size in zip(chosen, sizes, strict=True)]
 
     def _spill_down(self, *, compacts: bool = True) -> None:
         """Spill down to the limit, and merge runs; before that, for merging takes memory too, compact where it pays."""
@@ -378,7 +385,8 @@ class HybridState:
         limit = self._limit.held
         if limit is None:
             return
-        tolerated = limit // _TOLERATED_PART + min(limit // 2, self._limit.spared // _SPARED_DEAD_PART)
+        tolerated = min(limit // _TOLERATED_PART, self._limit.spare)
+        tolerated += min(limit // 2, self._limit.spared // _SPARED_DEAD_PART)
         is_too_large = self._held_bytes() > limit + tolerated
         for side in self._opened:
             arena = side.side.arena
@@ -389,21 +397,21 @@ class HybridState:
         """Let the index of the cold rows leave this process, where it has no room beside the hot rows."""
         limit = self._limit.held
         index_bytes = max(0, self._index_bytes() - self._limit.spared)
-        self._holds_index = limit is None or index_bytes == 0 or self._held_bytes() + index_bytes <= limit
+        held = max(self._held_bytes(), self._hot_bytes() + self._unreckoned)  # tables may be about to double
+        self._holds_index = limit is None or index_bytes == 0 or held + index_bytes <= limit
         self._hold_index(self._opened)
 
     def _hold_index(self, sides: Iterable[ColdSide]) -> None:
         for side in sides:
-            side.keep_index(self._holds_index, self._spare_bytes())
-
-    def _spare_bytes(self) -> int:
-        return max((self._budget.max_hot_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self._limit.spared
+            side.keep_index(self._holds_index, self._limit.spare)
 
     def _give_back(self) -> None:
         """Give back what allocators keep of the memory that an epoch took and freed, where memory is short."""
         if self._budget.max_hot_bytes is not None and self._is_worth_looking():
-            held = self._working_bytes + self._held_bytes() + self._resident_index_bytes()
-            self._unused.give_back(self._spare_bytes(), held)
+            self._unused.give_back(self._limit.spare, self._known_bytes())
+
+    def _known_bytes(self) -> int:
+        return self._working_bytes + self._held_bytes() + self._resident_index_bytes()
 
     def _held_bytes(self) -> int:
         """Return the bytes that the rows in memory take, those of rows that are gone among them."""
@@ -423,9 +431,9 @@ class HybridState:
         for side, (positions, sizes) in zip(self._opened, victims, strict=False):
             begin = 0
             while begin < len(positions):
-                end = int(piece_end(positions, sizes, begin, piece_bytes))
+                end = int(piece_end(sizes, begin, piece_bytes))
                 side.spill(positions[begin:end] + 1)
-                self._advance_clock(int(sizes[positions[begin:end]].sum(dtype=np.int64)), end - begin)
+                self._advance_clock(int(sizes[begin:end].sum(dtype=np.int64)), end - begin)
                 begin = end
                 self._hold_index([side])
 
@@ -510,8 +518,12 @@ class HybridState:
     # ---------------------------------------------------------------- numbers
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory that hybrid state takes beside the sides themselves, between two epochs."""
-        return self._resident_index_bytes() + sum(side.hot.resident_bytes() for side in self._opened)
+        """Return the bytes of memory that hybrid state takes beside the sides themselves, between two epochs.
+
+        What allocators keep of the memory that epochs took and freed is among them, as far as it can be told.
+        """
+        held = self._resident_index_bytes() + sum(side.hot.resident_bytes() for side in self._opened)
+        return held + self._unused.kept_bytes(self._known_bytes())
 
     def statistics(self) -> dict[str, int]:
         """Return counts: hot and cold rows and bytes per side, and what was moved since the state was opened."""
@@ -522,6 +534,7 @@ class HybridState:
 
     def close(self) -> None:
         """Let go of the files; cold rows of a state in memory are removed."""
+        self._unused.close()
         self._finalizer()
 
 

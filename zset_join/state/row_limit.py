@@ -1,12 +1,12 @@
 """How much of a budget in bytes the rows in memory may take, beside the working arrays and what an epoch takes and frees.
 
 The law: with budgets of 100 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
-tenth after every epoch, and about that within one; unless one epoch needs more than half of the budget beside the rows, or
-looks at more rows than fit.
+tenth, after every epoch and within it; unless one epoch needs more than half of the budget beside the rows, or looks at more
+rows than fit.
 
-What an epoch needs is foreseen from the rows of its delta. Small budgets are spared: each item counts only beyond
-16 MB (less as the budget grows, nothing from 96 MB on), since the rows would have no room at all. So does the index of the
-rows on disk, and what allocators keep.
+What an epoch needs is foreseen from the rows of its delta: what is there while rows are fetched, or while the answer is made,
+which never is there at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows, nothing
+from 96 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
 
 Remembers three numbers.
 """
@@ -17,9 +17,11 @@ __all__ = ["RowLimit"]
 
 _SPARED_BYTES = 16 << 20
 _SPARED_PART = 6
+_SPARE_PART = 32
+_LEAST_SPARE_BYTES = 4 << 20
 _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
-_TEMPORARY_BYTES_PER_ROW = 80
-_WORKING_BYTES_PER_ROW = 400
+_TEMPORARY_BYTES_PER_ROW = 300  # what is looked for, and what comes of it; or changes, groups and the answer
+_WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
 
 
 class RowLimit:
@@ -32,17 +34,19 @@ class RowLimit:
         rows: the limit of what rows are reckoned to take (`HotRows.row_bytes`).
         held: the limit of what is held for them: records, blocks and tables, also those that wait to be used again.
         spared: bytes of each item that do not count.
+        spare: bytes that allocators may keep, and that of an index without room may be in memory.
 
     >>> limit = RowLimit(120 << 20)
     >>> limit.foresee(delta_rows=100_000, working_bytes=0, unreckoned_bytes=0)
     >>> limit.rows >> 20
-    64
+    62
     """
 
     def __init__(self, budget_bytes: int | None) -> None:
         self._budget_bytes = budget_bytes
         self.rows = self.held = budget_bytes
         self.spared = 0 if budget_bytes is None else max(0, _SPARED_BYTES - budget_bytes // _SPARED_PART)
+        self.spare = max((budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared
 
     def foresee(self, *, delta_rows: int, working_bytes: int, unreckoned_bytes: int) -> None:
         """Set the limits for an epoch.
@@ -58,5 +62,6 @@ class RowLimit:
         working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
         temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows
         beside = max(0, working - self.spared) + max(0, temporary - self.spared)
+        beside += max(0, budget // _SPARE_PART - _LEAST_SPARE_BYTES)
         self.held = max(budget - beside, budget // 2)
         self.rows = max(0, self.held - max(0, unreckoned_bytes - self.spared))

@@ -3,21 +3,31 @@
 An epoch takes and frees many times what it leaves. glibc and Arrow keep that, up to the most there was at one time, and it
 counts for the resident size of the process. Giving it back costs some milliseconds, and as much again when it is taken anew.
 
-Limits: Linux with glibc; elsewhere only what Arrow keeps is given back.
+How much it is can be told only about: the resident size of the process, less what all who watch it hold, less what it was
+when the first of them began; and not more than the allocator says is free.
+
+Limits: Linux with glibc (2.33 for telling); elsewhere only what Arrow keeps is given back, and nothing is told.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import weakref
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["UnusedMemory", "resident_bytes"]
+__all__ = ["UnusedMemory", "let_go", "resident_bytes"]
 
 _STATM = Path("/proc/self/statm")
-_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+_libc = ctypes.CDLL(None)
+_trim = getattr(_libc, "malloc_trim", None)
+_tell = getattr(_libc, "mallinfo2", None)
+_advise = getattr(_libc, "madvise", None)
+_MALLOC_INFO = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
 
 
 def resident_bytes() -> int:
@@ -28,11 +38,45 @@ def resident_bytes() -> int:
         return 0
 
 
+def let_go(array: npt.NDArray[Any]) -> None:
+    """Give the memory of a contiguous array back to the host; the array stays, and what it holds is arbitrary afterwards."""
+    begin = -(-array.ctypes.data // mmap.PAGESIZE) * mmap.PAGESIZE
+    size = (array.ctypes.data + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE - begin
+    if _advise is not None and size > 0:
+        _advise(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+
+
+class _MallocInfo(ctypes.Structure):
+    """What glibc tells about its heaps, in bytes or pieces."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in _MALLOC_INFO]
+
+
+if _tell is not None:
+    _tell.restype = _MallocInfo
+
+
+def _free_bytes() -> int:
+    """Return the bytes that glibc keeps free, whether they are resident or not; 0 where it does not tell."""
+    return 0 if _tell is None else int(_tell().fordblks)
+
+
 class UnusedMemory:
-    """Watch how much the resident size of this process exceeds what is known to be held, between two epochs."""
+    """Watch how much the resident size of this process exceeds what all who watch it are known to hold, between two epochs.
+
+    Attributes:
+        close: ends it; so does the end of this object.
+    """
+
+    _held: ClassVar[dict[int, int]] = {}
+    _found: ClassVar[int] = 0
 
     def __init__(self) -> None:
+        if not self._held:
+            UnusedMemory._found = resident_bytes()
+        self._held[id(self)] = 0
         self._least = 0
+        self.close = weakref.finalize(self, self._held.pop, id(self), None)
 
     def give_back(self, most_bytes: int, held_bytes: int = 0) -> bool:
         """Give unused memory back if what nobody holds has grown by more than `most_bytes` since it was least; say whether.
@@ -43,12 +87,37 @@ class UnusedMemory:
             most_bytes: that allocators may keep.
             held_bytes: what the caller is known to hold now.
         """
-        found = resident_bytes() - held_bytes
+        self._note(held_bytes)
+        found = self._held_by_nobody()
         if found <= self._least + most_bytes:
             self._least = min(self._least, found)
             return False
-        pa.default_memory_pool().release_unused()
+        self.give_back_columns()
         if _trim is not None:
             _trim(0)
-        self._least = resident_bytes() - held_bytes
+        self._least = self._held_by_nobody()
         return True
+
+    @staticmethod
+    def give_back_columns() -> None:
+        """Give back what Arrow keeps of columns that are gone."""
+        pa.default_memory_pool().release_unused()
+
+    def kept_bytes(self, held_bytes: int) -> int:
+        """Return what allocators keep, about, an equal part of it for each who watches.
+
+        It is what the process has beyond what all hold and what it had when the first of them began, but not more than the
+        allocators say is free: the process may have grown for another reason.
+
+        Args:
+            held_bytes: what the caller is known to hold now.
+        """
+        self._note(held_bytes)
+        return max(0, min(self._held_by_nobody() - self._found, _free_bytes())) // max(1, len(self._held))
+
+    def _note(self, held_bytes: int) -> None:
+        if self.close.alive:
+            self._held[id(self)] = held_bytes
+
+    def _held_by_nobody(self) -> int:
+        return resident_bytes() - sum(list(self._held.values()))
