@@ -93,18 +93,19 @@ class ResidencyPolicy:
         grown: Scores = now + np.log2(np.float32(1) + np.exp2(scores - now, dtype=np.float32))
         return grown
 
-    def victims(self, scores: Scores, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def victims(self, scores: Scores, sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the positions of the entries to spill, ascending. Cost: three passes over the scores.
 
         Args:
             scores: of all entries in memory.
-            sizes: bytes of each.
+            sizes: bytes of each, of any integer type; negative where there is no entry.
         """
-        excess_bytes = self._excess(int(sizes.sum()), self.max_hot_bytes)
-        excess_entries = self._excess(len(scores), self.max_hot_keys)
+        are_entries = sizes >= 0
+        excess_bytes = self._excess(int(np.sum(sizes, where=are_entries, dtype=np.int64)), self.max_hot_bytes)
+        excess_entries = self._excess(int(np.count_nonzero(are_entries)), self.max_hot_keys)
         if not excess_bytes and not excess_entries:
             return np.empty(0, np.int64)
-        own_scores, own_sizes = np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(sizes, np.int64)
+        own_scores, own_sizes = np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(sizes)
         return lowest_scores([own_scores], [own_sizes], excess_bytes, excess_entries)[0]
 
     def _excess(self, held: int, limit: int | None) -> int:

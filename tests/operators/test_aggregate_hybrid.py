@@ -104,6 +104,21 @@ def test_the_smallest_budget_in_bytes_that_holds_everything_spills_nothing() -> 
     assert 0 < small.statistics()["hot_groups"] < 1_000
 
 
+def test_a_group_with_many_values_is_reckoned_larger_and_one_that_is_gone_is_none() -> None:
+    totals = hybrid(max_hot_bytes=1 << 30)
+    epochs = Epochs(totals)
+    epochs.feed(insert(*(("A", float(number), A_LONG_NOTE) for number in range(100)), ("B", 1.0, "x"), ("C", 1.0, "x")))
+    epochs.feed(delete(("B", 1.0, "x")))
+    groups = totals._input.hybrid
+    assert groups is not None
+
+    gone, small, large = sorted(groups._sizes().tolist())
+
+    assert gone == -1
+    assert large > 5 * small
+    assert groups._group_bytes() - 2 <= small + large <= groups._group_bytes()
+
+
 def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     totals = hybrid()
     hybrid_groups = totals._input.hybrid

@@ -14,7 +14,7 @@ from spill.residency import NEVER, ResidencyPolicy
 from zset_join.errors import OptionError
 
 SCORES = st.floats(width=32, allow_nan=False) | st.sampled_from([float("-inf"), -1.0, 0.0, 1.0, 1.0000001])
-ENTRIES = st.lists(st.tuples(SCORES, st.integers(0, 1000)), max_size=60)
+ENTRIES = st.lists(st.tuples(SCORES, st.integers(-1, 1000)), max_size=60)
 LIMITS = st.none() | st.integers(0, 5000)
 
 
@@ -31,12 +31,12 @@ def target(limit: int | None, held: int, slack: float) -> float:
 def expected_victims(entries: list[tuple[float, int]], policy: ResidencyPolicy) -> list[int]:
     """Choose victims one by one, as the law says it."""
     scores, sizes = arrays(entries)
-    held = int(sizes.sum())
+    order = [at for at in np.lexsort((np.arange(len(entries)), scores)).tolist() if sizes[at] >= 0]
+    held = int(sizes[order].sum())
     least_bytes = target(policy.max_hot_bytes, held, policy.slack)
-    least_entries = target(policy.max_hot_keys, len(entries), policy.slack)
-    order = np.lexsort((np.arange(len(entries)), scores)).tolist()
+    least_entries = target(policy.max_hot_keys, len(order), policy.slack)
     victims: list[int] = []
-    while held > least_bytes or len(entries) - len(victims) > least_entries:
+    while held > least_bytes or len(order) - len(victims) > least_entries:
         victims.append(order[len(victims)])
         held -= int(sizes[victims[-1]])
     return sorted(victims)

@@ -61,12 +61,21 @@ def test_what_was_taken_is_gone_and_the_rest_stays(cold: ColdTables) -> None:
 
 def test_the_group_that_is_touched_most_stays_and_new_records_begin_anew() -> None:
     busy, first, second = BusyGroups(HotBudget(max_hot_keys=2)), object(), object()
-    numbers, sizes = np.array([1, 2, 3]), np.array([10, 10, 10])
+    sizes = np.array([10, 10, 10])
     for _ in range(3):
-        busy.touch(first, numbers[1:2])
+        busy.touch(first, np.array([2]))
     busy.touch(first, np.array([0, 1, 3]))
 
     assert busy.exceeds(3, 0)
     assert not busy.exceeds(2, 1 << 40)
-    assert 1 not in busy.victims(first, numbers, sizes)
-    assert busy.victims(second, numbers, sizes).tolist() == [0, 1]
+    assert 1 not in busy.victims(first, sizes)
+    assert busy.victims(second, sizes).tolist() == [0, 1]
+
+
+def test_another_limit_of_bytes_holds_from_then_on() -> None:
+    busy = BusyGroups(HotBudget(max_hot_bytes=100))
+
+    assert (busy.exceeds(1, 60), busy.exceeds(1, 101)) == (False, True)
+    busy.limit_bytes(50)
+    assert busy.exceeds(1, 60)
+    assert busy.victims(object(), np.array([30, -1, 30])).tolist() == [0]

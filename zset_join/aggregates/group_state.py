@@ -67,6 +67,9 @@ class GroupState:
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
 
+    Attributes:
+        most_bytes: that compacting may take; where it would take more, the dead stay, to be used again. None is no limit.
+
     Raises:
         StateError: the directory holds state of another layout, or state that was being written when its process died.
     """
@@ -96,6 +99,7 @@ class GroupState:
         self._key_plan = self._layout.gather_plan(range(len(schema)))
         self._fingerprint = _fingerprint(fingerprint, schema, hash_bits, self._layout.stride)
         self._scratch = WorkingArrays()
+        self.most_bytes: int | None = None
         self._open(directory)
 
     def _open(self, directory: str | None) -> None:
@@ -155,11 +159,6 @@ class GroupState:
     def records(self) -> object:
         """Return what the numbers of records are of; another object when they have changed."""
         return self._arena
-
-    @property
-    def first_record(self) -> int:
-        """Return the address of the first record; moves when the state grows."""
-        return int(self._view[s.ROWS])
 
     @property
     def record_bytes(self) -> int:
@@ -244,13 +243,26 @@ class GroupState:
 
     def live_lines(self) -> tuple[Int64s, Int64s]:
         """Return the record address and the line of every group. Cost: the records ever in use."""
+        positions = np.flatnonzero(self.are_groups())
+        return self.refs_at(positions), self.lines_at(positions)
+
+    def are_groups(self) -> npt.NDArray[np.bool_]:
+        """Say for each record ever in use whether there is a group."""
         end = int(self._arena.header[s.H_ROWS_END])
-        first, stride = int(self._view[s.ROWS]), self._layout.stride
-        positions = np.flatnonzero(self._record_words("u1", c.FLAGS, end, 1)[:, 0] & c.FLAG_LIVE)
+        live: npt.NDArray[np.bool_] = (self._record_words("u1", c.FLAGS, end, 1)[:, 0] & c.FLAG_LIVE) != 0
+        return live
+
+    def refs_at(self, positions: Int64s) -> Int64s:
+        """Return the addresses of some records, by position; they move when the state grows."""
+        return int(self._view[s.ROWS]) + positions * self._layout.stride
+
+    def lines_at(self, positions: Int64s) -> Int64s:
+        """Return the lines of the groups at some positions."""
+        end = int(self._arena.header[s.H_ROWS_END])
         lines = np.empty((len(positions), self.line_words), np.int64)
         lines[:, :1] = self._record_words("<i8", c.WEIGHT, end, 1)[positions]
         lines[:, 1:] = self._record_words("<i8", self._layout.state_offset, end, self.line_words - 1)[positions]
-        return first + positions * stride, lines
+        return lines
 
     def _record_words(self, dtype: str, offset: int, count: int, width: int) -> npt.NDArray[Any]:
         """Return some fields of the first `count` records as an array over the state itself."""
@@ -278,10 +290,15 @@ class GroupState:
 
     def end(self, epoch: int) -> None:
         """Compact where it pays, then mark the state as whole again, with `epoch` folded in."""
-        if self._arena.is_sparse():
+        if self._arena.is_sparse() and self._has_room_to_compact():
             self.compact()
         self._arena.header[s.H_ABSORBED_EPOCH] = epoch
         self._arena.header[s.H_DIRTY] = 0
+
+    def _has_room_to_compact(self) -> bool:
+        """Say whether the limit leaves room for both the old and the new state; what far exceeds it alone is compacted too."""
+        held, most = self.state_bytes(), self.most_bytes
+        return most is None or held > most + most // 4 or 2 * held - self.dead_bytes() <= most
 
     def unmark(self) -> None:
         """Mark the state as whole again, at the epoch it stood at."""
@@ -362,9 +379,15 @@ class GroupState:
 
     def resident_bytes(self) -> int:
         """Return the bytes of records, heap, table and scratch."""
-        return (
-            self._arena.record_bytes() + self._arena.heap_bytes() + self._table.table_bytes() + self._scratch.resident_bytes()
-        )
+        return self.state_bytes() + self._scratch.resident_bytes()
+
+    def state_bytes(self, more: int = 0) -> int:
+        """Return the bytes of records and heap, and of the table as it will be with `more` groups."""
+        return self._arena.record_bytes() + self._arena.heap_bytes() + self._table.table_bytes(more)
+
+    def dead_bytes(self) -> int:
+        """Return the bytes of records and blocks that wait to be used again."""
+        return self._arena.dead_bytes()
 
     def is_current(self) -> bool:
         """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""

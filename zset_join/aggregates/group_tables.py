@@ -113,6 +113,11 @@ class GroupTables:
             lines.after[:, 0] = 0  # a group without rows is gone, whatever its words say; its blocks are freed by them
             self._state.store(lines)
 
+    @property
+    def has_values(self) -> bool:
+        """Whether groups keep values one by one."""
+        return bool(self._multisets)
+
     def values_per_group(self, lines: Int64s) -> Int64s:
         """Return how many distinct values groups keep, over all multisets."""
         counts: Int64s = np.zeros(len(lines), np.int64)

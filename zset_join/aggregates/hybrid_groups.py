@@ -6,8 +6,12 @@ in; when it has been absorbed, those that are least busy are spilled until the b
 The law: what is in memory is never seen in an answer or in a snapshot. A group is in memory or on disk, never in both.
 
 Cost: a group that is not in memory is read, found again in the tables and added up as a restored one is, about as dear as a
-snapshot of it. The budget is looked at in O(1); when it is exceeded, all groups in memory are ranked and a part of the budget
-is freed.
+snapshot of it. The budget is looked at in O(1); when it is exceeded, all groups in memory are ranked, which takes 6 bytes for
+each, and a part of the budget is freed.
+
+What an epoch needs beside the groups, up to half of the budget, is taken from it as from that of a join; so is what the epoch
+will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
+(`zset_join.state.row_limit`).
 
 Where groups are mapped from a directory, those on disk lie in it too and stand at the same epoch; marks say when they move.
 
@@ -21,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.aggregates.group_state import GroupState
@@ -28,12 +33,16 @@ from zset_join.aggregates.group_tables import GroupTables, parts_of
 from zset_join.aggregates.lines import Int64s
 from zset_join.config import HotBudget
 from zset_join.errors import ResourceError, StateError
-from zset_join.state.cold_tables import BusyGroups, ColdTables
+from zset_join.state.cold_tables import BusyGroups, ColdTables, FoundRows
+from zset_join.state.row_limit import RowLimit
+from zset_join.state.unused_memory import UnusedMemory
 
 __all__ = ["HybridGroups"]
 
 _GROUPS_AT_ONCE = 1 << 14
 _BYTES_BESIDE = 22  # a slot of 13 to 26 bytes, and the score
+_MOST_SIZE = (1 << 31) - 1
+_WRITING_BYTES = 12 << 20  # a piece of groups as tables, on the way to the disk or back, beyond what rows of a join take
 
 
 class HybridGroups:
@@ -50,6 +59,8 @@ class HybridGroups:
         self._state = state
         self._tables = tables
         self._busy = BusyGroups(budget)
+        self._limit = RowLimit(budget.max_hot_bytes)
+        self._unused = UnusedMemory()
         self._is_mapped = state.directory is not None
         self._cold = ColdTables(
             state.relation, tables.schemas(), cold_directory, directory=state.directory, layout=state.fingerprint
@@ -86,15 +97,22 @@ class HybridGroups:
         if not self._state.cold_groups:
             return
         lines = self._state.load(rows, count)
-        missing = lines.found[: lines.entries] == 0
-        found = self._cold.find(lines.key_codes[: lines.entries][missing])
-        if found is not None:
-            with self._moving():
-                self._cold.take(found)
-                self._state.cold_groups -= found.rows[0].num_rows
-                for number, held in enumerate(found.rows):
-                    for part in parts_of(pa.Table.from_batches([held])):
-                        self._tables.insert(number, part)
+        codes = lines.key_codes[: lines.entries][lines.found[: lines.entries] == 0]
+        codes.sort()  # neighbours lie together
+        for begin in range(0, len(codes), _GROUPS_AT_ONCE):
+            found = self._cold.find(codes[begin : begin + _GROUPS_AT_ONCE])
+            if found is not None:
+                with self._moving():
+                    self._take(found)
+        self._give_back()
+
+    def _take(self, found: FoundRows) -> None:
+        """Move groups that were found into memory."""
+        self._cold.take(found)
+        self._state.cold_groups -= found.rows[0].num_rows
+        for number, held in enumerate(found.rows):
+            for part in parts_of(pa.Table.from_batches([held])):
+                self._tables.insert(number, part)
 
     @contextmanager
     def _moving(self) -> Iterator[None]:
@@ -127,14 +145,17 @@ class HybridGroups:
 
     def settle(self, rows: pa.RecordBatch, count: int) -> None:
         """Note that the groups of some rows were touched, and spill down to the budget; of a full disk the next epoch tells."""
+        self._foresee(count)
         if not self._state.cold_groups and not self._is_too_much():
             return  # as long as all fits, nobody asks who is busy
         lines = self._state.load(rows, count)
         self._busy.touch(self._state.records, lines.found[: lines.entries].copy())
+        self._give_back()
         try:
             self._spill_down()
         except ResourceError as error:
             self._postponed = error
+        self._give_back()
 
     def restore(self, tables: Sequence[pa.Table | pa.RecordBatchReader]) -> None:
         """Replace everything by groups as they were written, all of them on disk. Memory: a part of them."""
@@ -152,8 +173,8 @@ class HybridGroups:
         return self._cold.scan(table)
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory taken beside the groups."""
-        return self._cold.resident_bytes() + self._busy.resident_bytes()
+        """Return the bytes of memory taken beside the groups, what allocators keep among them as far as it can be told."""
+        return self._bytes_beside() + self._unused.kept_bytes(self._held_bytes())
 
     def statistics(self) -> Mapping[str, int]:
         """Return counts for people."""
@@ -166,25 +187,67 @@ class HybridGroups:
 
     def close(self) -> None:
         """Remove what is on disk."""
+        self._unused.close()
         self._cold.close()
 
+    # ---------------------------------------------------------------- the budget
+
     def _is_too_much(self) -> bool:
+        return self._busy.exceeds(self._state.groups, self._group_bytes())
+
+    def _group_bytes(self) -> int:
         state = self._state
-        return self._busy.exceeds(state.groups, state.groups * (state.record_bytes + _BYTES_BESIDE) + state.heap_used)
+        return state.groups * (state.record_bytes + _BYTES_BESIDE) + state.heap_used
+
+    def _bytes_beside(self) -> int:
+        return self._cold.resident_bytes() + self._busy.resident_bytes()
+
+    def _held_bytes(self) -> int:
+        return self._state.resident_bytes() + self._bytes_beside()
+
+    def _foresee(self, delta_rows: int) -> None:
+        """Set the limits for an epoch of so many rows; let the index go where it has no room beside the groups."""
+        state, busy_bytes = self._state, self._busy.resident_bytes()
+        coming = delta_rows * (state.record_bytes + _BYTES_BESIDE)
+        unreckoned = state.state_bytes(delta_rows) - state.dead_bytes() + busy_bytes - self._group_bytes() + coming
+        working = state.working_bytes() + _WRITING_BYTES
+        self._limit.foresee(delta_rows=delta_rows, working_bytes=working, unreckoned_bytes=max(0, unreckoned))
+        self._busy.limit_bytes(self._limit.rows)
+        state.most_bytes = self._limit.held
+        held, limit = state.state_bytes(delta_rows) + busy_bytes, self._limit.held
+        index_bytes = max(0, self._cold.index_bytes() - self._limit.spared)
+        self._cold.keep_index(limit is None or index_bytes == 0 or held + index_bytes <= limit, self._limit.spare)
+
+    def _give_back(self) -> None:
+        """Give back what allocators keep of the memory that an epoch took and freed, where memory is short."""
+        if self._limit.rows is not None:
+            self._unused.give_back(self._limit.spare, self._held_bytes())
+
+    def _sizes(self) -> npt.NDArray[np.int32]:
+        """Return the bytes of the group in each record, -1 where there is none. Cost: the records ever in use."""
+        state, are_groups = self._state, self._state.are_groups()
+        sizes = np.full(len(are_groups), 1, np.int32)
+        if self._tables.has_values:
+            for begin in range(0, len(sizes), _GROUPS_AT_ONCE):
+                positions = begin + np.flatnonzero(are_groups[begin : begin + _GROUPS_AT_ONCE])
+                sizes[positions] += np.minimum(self._tables.values_per_group(state.lines_at(positions)), _MOST_SIZE - 1)
+        values = max(1, int(np.sum(sizes, where=are_groups, dtype=np.int64)))
+        per_group, heap = state.record_bytes + _BYTES_BESIDE, state.heap_used
+        for begin in range(0, len(sizes), _GROUPS_AT_ONCE):
+            part = sizes[begin : begin + _GROUPS_AT_ONCE]
+            part[:] = np.minimum(per_group + heap * part.astype(np.float64) / values, _MOST_SIZE)
+        sizes[~are_groups] = -1
+        return sizes
 
     def _spill_down(self) -> None:
         state = self._state
         if not self._is_too_much():
             return
-        refs, lines = state.live_lines()
-        numbers = (refs - state.first_record) // state.record_bytes + 1
-        share = 1 + self._tables.values_per_group(lines)
-        sizes = state.record_bytes + _BYTES_BESIDE + state.heap_used * share // int(share.sum())
-        chosen = self._busy.victims(state.records, numbers, sizes)
+        chosen = self._busy.victims(state.records, self._sizes())
         for begin in range(0, len(chosen), _GROUPS_AT_ONCE):
             piece = chosen[begin : begin + _GROUPS_AT_ONCE]
             # A state that grows moves, so addresses are made anew for each piece.
-            held = self._tables.written(state.first_record + (numbers[piece] - 1) * state.record_bytes, lines[piece])
+            held = self._tables.written(state.refs_at(piece), state.lines_at(piece))
             self._cold.store(
                 [
                     self._cold.packed(number, part, self._codes(part))

@@ -18,10 +18,12 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
@@ -160,9 +162,19 @@ class ColdTables:
         """Forget all rows."""
         self._store.clear()
 
-    def resident_bytes(self) -> int:
+    def keep_index(self, keep: bool, window: int) -> None:
+        """Say whether what finding rows takes may stay in memory, else how much of it at a time; let it go if it may not."""
+        self._store.keep_index, self._store.index_window = keep, window
+        if not keep:
+            self._store.let_go()
+
+    def index_bytes(self) -> int:
         """Return the bytes of memory that finding rows takes."""
         return self._store.resident_bytes()
+
+    def resident_bytes(self) -> int:
+        """Return what of them is in memory between two epochs."""
+        return self.index_bytes() if self._store.keep_index else self._store.staying_bytes()
 
     def statistics(self) -> Mapping[str, int]:
         """Return counts: groups that came and went since they were opened, and bytes on disk."""
@@ -211,13 +223,22 @@ class BusyGroups:
         self._follow(owner, int(numbers.max(initial=0)))
         self._scores[numbers - 1] = self._policy.touched(self._scores[numbers - 1], self._clock)
 
-    def victims(self, owner: object, numbers: Int64s, sizes: Int64s) -> Int64s:
-        """Return the positions, among some groups, of those to spill. They are taken for gone."""
-        self._follow(owner, int(numbers.max(initial=0)))
-        chosen = self._policy.victims(self._scores[numbers - 1], sizes)
-        spilled = int(sizes[chosen].sum())
+    def limit_bytes(self, max_bytes: int | None) -> None:
+        """Set how many bytes groups in memory may take."""
+        self._policy = replace(self._policy, max_hot_bytes=max_bytes)
+
+    def victims(self, owner: object, sizes: npt.NDArray[Any]) -> Int64s:
+        """Return the positions of the records to spill. They are taken for gone.
+
+        Args:
+            owner: of the records.
+            sizes: bytes of the group in each record; negative where there is none.
+        """
+        self._follow(owner, len(sizes))
+        chosen = self._policy.victims(self._scores[: len(sizes)], sizes)
+        spilled = int(sizes[chosen].sum(dtype=np.int64))
         self._clock = self._policy.advanced(self._clock, spilled_bytes=spilled, spilled_keys=len(chosen))
-        self._scores[numbers[chosen] - 1] = NEVER
+        self._scores[chosen] = NEVER
         return chosen
 
     def exceeds(self, groups: int, size: int) -> bool:
