@@ -16,6 +16,7 @@ from tests.process_memory import Measured, measured_apart, print_sizes
 from zset_join import Relation, ZSet
 from zset_join.aggregates import AggregateCall
 from zset_join.operators.aggregate import Aggregate
+from zset_join.state.unused_memory import CAN_TELL
 
 BUDGET_MB = 100
 EPOCHS = {"small": (150, 10_000, 20), "large": (20, 100_000, 6)}
@@ -57,6 +58,7 @@ def test_an_aggregate_that_spills_all_the_time_stays_within_its_budget(measured:
     assert peak.max() <= 1.1 * (BUDGET_MB + delta.max())
 
 
+@pytest.mark.skipif(not CAN_TELL, reason="the allocator of this host does not tell how much it keeps free")
 def test_what_an_aggregate_says_it_holds_is_within_a_tenth_of_what_the_process_holds(
     measured: tuple[Measured, list[float]],
 ) -> None:

@@ -20,13 +20,15 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["UnusedMemory", "let_go", "resident_bytes"]
+__all__ = ["CAN_TELL", "UnusedMemory", "let_go", "resident_bytes"]
 
 _STATM = Path("/proc/self/statm")
 _libc = ctypes.CDLL(None)
 _trim = getattr(_libc, "malloc_trim", None)
 _tell = getattr(_libc, "mallinfo2", None)
 _advise = getattr(_libc, "madvise", None)
+CAN_TELL = _tell is not None
+"""Whether the allocator of this host tells how much it keeps free."""
 _MALLOC_INFO = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
 
 
