@@ -1,0 +1,114 @@
+"""A process stays within the budget, a delta and a tenth while rows or groups come and go all the time, peaks included.
+
+Run as a program, with the operator, how many epochs are loaded, their rows and how many change rows, it prints the sizes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.process_memory import Measured, measured_apart, print_sizes
+from zset_join import HashJoin, Relation, ZSet
+from zset_join.aggregates import AggregateCall
+from zset_join.operators.aggregate import Aggregate
+from zset_join.state.unused_memory import CAN_TELL
+
+BUDGET_MB = 100
+RUNS = [
+    ("join", 90, 10_000, 20),
+    ("join", 18, 60_000, 8),
+    ("aggregate", 150, 10_000, 20),
+    ("aggregate", 20, 100_000, 6),
+]
+"""The operator, how many epochs are loaded, their rows, and how many change rows."""
+ORDERS = Relation(
+    name="orders",
+    schema=pa.schema({"id": pa.int64(), "k": pa.int64(), "price": pa.float64(), "word": pa.string()}),
+    join_key=("k",),
+    primary_key=("id",),
+    mode="upsert",
+)
+CUSTOMERS = Relation(
+    name="customers",
+    schema=pa.schema({"k": pa.int64(), "credit": pa.int64()}),
+    join_key=("k",),
+    primary_key=("k",),
+    mode="upsert",
+)
+SALES = Relation(
+    name="sales", schema=pa.schema({"shop": pa.int64(), "price": pa.int64(), "tax": pa.float64()}), mode="changelog"
+)
+
+
+def join_epochs(loaded: int, per_epoch: int, changed: int) -> Iterator[list[ZSet]]:
+    """Yield new orders and customers, then changes of some of them, drawn uniformly."""
+    random = np.random.default_rng(5)
+    for epoch in range(loaded + changed):
+        begin = epoch * per_epoch
+        is_new = epoch < loaded
+        ids = np.arange(begin, begin + per_epoch) if is_new else random.integers(0, loaded * per_epoch, per_epoch)
+        keys = random.integers(0, loaded * per_epoch // 4, per_epoch)
+        words = pa.array(["a word"] * 1000).take(pa.array(keys % 1000))
+        few = np.arange(begin // 4, (begin + per_epoch) // 4) if is_new else keys[: per_epoch // 10]
+        yield [
+            ZSet.of(pa.record_batch([pa.array(ids), pa.array(keys), pa.array(keys / 3), words], schema=ORDERS.schema)),
+            ZSet.of(pa.record_batch([pa.array(few), pa.array(few + epoch)], schema=CUSTOMERS.schema)),
+        ]
+
+
+def aggregate_epochs(loaded: int, per_epoch: int, changed: int) -> Iterator[list[ZSet]]:
+    """Yield sales in new shops, then in some of them, drawn uniformly."""
+    random = np.random.default_rng(5)
+    for epoch in range(loaded + changed):
+        begin = epoch * per_epoch
+        shops = np.arange(begin, begin + per_epoch) if epoch < loaded else random.integers(0, loaded * per_epoch, per_epoch)
+        yield [ZSet.of(pa.record_batch([pa.array(shops), pa.array(shops % 7), pa.array(shops / 3)], schema=SALES.schema))]
+
+
+def main(operator: str, loaded: int, per_epoch: int, changed: int) -> None:
+    """Print the sizes."""
+    calls = [AggregateCall("sum", "price"), AggregateCall("avg", "tax")]
+    budget = BUDGET_MB << 20
+    if operator == "join":
+        print_sizes(
+            lambda: HashJoin(ORDERS, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=budget),
+            lambda: join_epochs(loaded, per_epoch, changed),
+        )
+    else:
+        print_sizes(
+            lambda: Aggregate(SALES, ["shop"], calls, default_hash_table="hybrid", max_hot_bytes=budget),
+            lambda: aggregate_epochs(loaded, per_epoch, changed),
+        )
+
+
+@pytest.fixture(scope="module", params=RUNS, ids=lambda run: f"{run[0]}-{run[2]}")
+def measured(request: pytest.FixtureRequest) -> tuple[Measured, list[float]]:
+    """Return what the program prints."""
+    return measured_apart(__name__, *map(str, request.param))
+
+
+def test_an_operator_that_spills_all_the_time_stays_within_its_budget(measured: tuple[Measured, list[float]]) -> None:
+    resident, peak, _, delta = measured[0].T
+    allowed = 1.1 * BUDGET_MB + delta.max()
+
+    assert measured[1][0] > 500_000, "rows or groups were spilled"
+    assert resident.max() <= allowed
+    assert peak.max() <= allowed
+
+
+@pytest.mark.skipif(not CAN_TELL, reason="the allocator of this host does not tell how much it keeps free")
+def test_what_an_operator_says_it_holds_is_within_a_tenth_of_what_the_process_holds(
+    measured: tuple[Measured, list[float]],
+) -> None:
+    resident, _, said, _ = measured[0][len(measured[0]) // 2 :].T
+
+    assert np.abs(said / resident - 1).max() < 0.1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
