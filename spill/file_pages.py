@@ -26,6 +26,7 @@ from spill.read_kernels import (
     WINDOW_BYTES,
     WINDOW_WORDS,
     find_windows,
+    measured_spread,
     plan_reads,
     read_ranges,
     read_ranges_cached,
@@ -38,7 +39,7 @@ from zset_join.storage.operations import perform
 __all__ = ["FileColdStore", "FilePages"]
 
 _GAP_BYTES = 2048
-_SPREAD_BYTES = 1 << 16  # one page read in so many bytes of a window costs as much as mapping them
+_USUAL_SPREAD_BYTES = 1 << 16
 _READS_WITHOUT_WAITING = hasattr(os, "RWF_NOWAIT")
 
 
@@ -94,6 +95,7 @@ class FilePages:
         self._descriptors: dict[int, int] = {}
         self._mappings: dict[int, tuple[mmap.mmap, int]] = {}
         self._sizes: dict[int, int] = {}
+        self._spread_bytes: int | None = None
 
     def _path(self, run: int) -> str:
         return f"{self._directory}/{run}.pages"
@@ -117,16 +119,17 @@ class FilePages:
         files, range_begins, range_ends, places, late = np.empty((5, len(pages)), np.int64)
         windows = np.empty((len(pages) // LEAST_PAGES, WINDOW_WORDS), np.int64)
         may_map = may_map and _READS_WITHOUT_WAITING and _MAPS_WINDOWS
-        descriptors, mappings, mapped_sizes = np.zeros((3, len(runs)), np.int64)
+        descriptors, mappings, mapped_sizes, spreads = np.zeros((4, len(runs)), np.int64)
         counts = np.bincount(page_runs, minlength=len(runs))
         for at in np.flatnonzero(counts).tolist():
             descriptors[at] = self._open(runs[at])
             if may_map and counts[at] >= LEAST_PAGES:
                 mappings[at], mapped_sizes[at] = self._mapped(runs[at])
+                spreads[at] = self._spread(runs[at])
         wanted = (page_runs, begins, ends)
         dense = 0
         if mappings.any():
-            dense = find_windows(*wanted, _SPREAD_BYTES, descriptors, mappings, mapped_sizes, windows)
+            dense = find_windows(*wanted, spreads, descriptors, mappings, mapped_sizes, windows)
         windows = windows[:dense]
         outputs = (files, range_begins, range_ends, places)
         ranges, size, mapped_bytes = plan_reads(*wanted, _GAP_BYTES, mappings, windows, *outputs)
@@ -167,6 +170,15 @@ class FilePages:
             self._mappings[run] = mapping, int(np.frombuffer(mapping, np.uint8).ctypes.data)
         mapping, address = self._mappings[run]
         return address, len(mapping)
+
+    def _spread(self, run: int) -> int:
+        """Return how near the wanted pages of a mapped run must be for it to be looked at in windows (`measured_spread`)."""
+        if self._spread_bytes is None:
+            address, size = self._mapped(run)
+            if size < WINDOW_BYTES:
+                return _USUAL_SPREAD_BYTES
+            self._spread_bytes = measured_spread(self._open(run), address, size)
+        return self._spread_bytes
 
     def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - a file does not count its pages
         """Raise StateError if the file is not as long as it should be."""

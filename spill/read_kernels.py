@@ -3,10 +3,11 @@
 A call from Python costs more than a small read, so the loop over the ranges is compiled. Nothing here knows rows.
 
 A read of 1 KB costs 0.9 µs, of which copying is the least, and a page has 1 KB of which a look-up needs 300 bytes. So where
-many pages of one window of 2 MB are wanted, the window is mapped into the process, looked into, and let go again, before the
-next one: one call for all of them, and never more than a window and its neighbourhood in the resident size. Only windows that
-the host has in memory are looked at this way, and mapping them (MADV_POPULATE_READ) reports what a look at them would die of:
-a file that was cut off, a disk that fails.
+several pages of one window of 2 MB are wanted, the window is mapped into the process, looked into, and let go again, before the
+next one: one call for all of them, and never more than a window and its neighbourhood in the resident size. What that costs is
+measured: 4 to 6 µs where the host keeps the window in one piece, ten times that where it keeps it in pages of 4 KB. Only
+windows that the host has in memory are looked at this way, and mapping them (MADV_POPULATE_READ) reports what a look at them
+would die of: a file that was cut off, a disk that fails.
 
 Limits: Linux for `read_ranges_cached` and windows (`preadv2` with RWF_NOWAIT; windows: 5.14 and newer); any POSIX system for
 the rest.
@@ -14,6 +15,7 @@ the rest.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ __all__ = [
     "WINDOW_WORDS",
     "close_window",
     "find_windows",
+    "measured_spread",
     "open_window",
     "plan_reads",
     "read_ranges",
@@ -45,9 +48,40 @@ POPULATE_READ = 22
 _WINDOW_BITS = 21
 WINDOW_BYTES = 1 << _WINDOW_BITS
 WINDOW_WORDS = 6
-LEAST_PAGES = 8
+LEAST_PAGES = 4
 """How many pages of a window must be wanted for it to be mapped."""
+_MEASURED_READS = 16
+_MEASURED_BYTES = 1 << 10
+_LEAST_SPREAD_BYTES = 1 << 15
+_MOST_SPREAD_BYTES = WINDOW_BYTES // LEAST_PAGES
+_NEVER = 1 << 62
 _ALIGNED = -65536  # a multiple of every host's page
+
+
+def measured_spread(descriptor: int, address: int, size: int) -> int:
+    """Return in how many bytes of a window a page must be wanted for mapping the window to cost no more than reading its pages.
+
+    The first window of a mapped file is mapped and let go, and some of its pages are read, three times; what fails here fails
+    again where somebody wants to know. Cost: about 50 µs, or a read of the window where the host does not have it in memory.
+
+    Args:
+        descriptor: of a file that has a whole window.
+        address: where it is mapped.
+        size: bytes that are mapped.
+    """
+    begins = np.arange(0, WINDOW_BYTES, WINDOW_BYTES // _MEASURED_READS)
+    descriptors, files, scratch = np.array([descriptor]), np.zeros(len(begins), np.int64), np.empty(2, np.int64)
+    content, late = np.empty(len(begins) * _MEASURED_BYTES, np.uint8), np.empty(len(begins), np.int64)
+    reading = mapping = _NEVER
+    for _ in range(3):
+        begun = time.perf_counter_ns()
+        read_ranges_cached(descriptors, files, begins, begins + _MEASURED_BYTES, int(content.ctypes.data), scratch, late)
+        read = time.perf_counter_ns()
+        open_window(address, WINDOW_BYTES)
+        close_window(address, min(size, 2 * WINDOW_BYTES))
+        reading, mapping = min(reading, read - begun), min(mapping, time.perf_counter_ns() - read)
+    measured = WINDOW_BYTES // _MEASURED_READS * reading // max(1, mapping)
+    return max(_LEAST_SPREAD_BYTES, min(_MOST_SPREAD_BYTES, measured))
 
 
 @kernel
@@ -55,7 +89,7 @@ def find_windows(
     page_files: Any,
     page_begins: Any,
     page_ends: Any,
-    spread_bytes: int,
+    spreads: Any,
     descriptors: Any,
     mappings: Any,
     sizes: Any,
@@ -67,7 +101,7 @@ def find_windows(
         page_files: file of each page, ascending.
         page_begins: where each page begins, below one file ascending.
         page_ends: where each page ends.
-        spread_bytes: a window is taken that has a wanted page in so many bytes.
+        spreads: per file, a window is taken that has a wanted page in so many bytes.
         descriptors: of the files.
         mappings: address of each file, mapped; 0 for one that is not.
         sizes: bytes of each file that are mapped.
@@ -80,7 +114,7 @@ def find_windows(
     while first < len(page_files):
         file, behind = page_files[first], _window_end(page_files, page_begins, first)
         begin, end = page_begins[first], page_ends[behind - 1]
-        is_dense = behind - first >= LEAST_PAGES and end - begin <= spread_bytes * (behind - first) and mappings[file] != 0
+        is_dense = behind - first >= LEAST_PAGES and end - begin <= spreads[file] * (behind - first) and mappings[file] != 0
         if is_dense and _is_in_memory(descriptors[file], begin, end, vector):
             address = mappings[file] + (begin & _ALIGNED)
             windows[count, 0], windows[count, 1] = first, behind

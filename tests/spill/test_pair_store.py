@@ -13,7 +13,7 @@ import pytest
 from property_tests.cold_histories import OWNER, as_codes
 from spill import file_pages, pair_store
 from spill.cold_store import Int64s
-from spill.file_pages import FileColdStore
+from spill.file_pages import FileColdStore, FilePages
 from spill.pair_kernels import PAIR_PAGE_BYTES, PAIRS_PER_PAGE
 from spill.pair_store import PairStore
 from tests.open_files import open_below
@@ -43,7 +43,7 @@ def filled(directory: Path) -> PairStore:
 def test_what_was_put_is_found_whichever_way_pages_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, spread: int
 ) -> None:
-    monkeypatch.setattr(file_pages, "_SPREAD_BYTES", spread)
+    monkeypatch.setattr(FilePages, "_spread", lambda *_: spread)
     store = filled(tmp_path / "pairs")
 
     found = store.find(np.concatenate([FIRSTS[::step], FIRSTS[::step] + 1]))
