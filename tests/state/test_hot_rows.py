@@ -150,17 +150,24 @@ def test_touching_a_key_touches_its_whole_chain_once() -> None:
     assert candidates(hot)[1].tolist() == [0.0, 0.0, -np.inf, -np.inf, 0.0]
 
 
-def test_many_keys_touch_the_same_rows_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.hot_rows._PASSED_PER_CODE", 0)
-    _, by_chain = filled()
-    codes = packed_rows(by_chain, [5]).codes
-    by_chain.touch_chains(np.repeat(codes, 3), STAMP, CLOCK)
-    monkeypatch.setattr("zset_join.state.hot_rows._PASSED_PER_CODE", 1000)
-    _, passed = filled()
+@pytest.mark.parametrize(("per_code", "per_row"), [(1000, 1), (0, 1000)], ids=["many keys", "long chains"])
+def test_many_keys_and_long_chains_touch_the_same_rows_in_one_pass(
+    per_code: int, per_row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched = []
+    for limits in ((0, 1), (per_code, per_row)):
+        monkeypatch.setattr("zset_join.state.hot_rows._PASSED_PER_CODE", limits[0])
+        monkeypatch.setattr("zset_join.state.hot_rows._PASSED_PER_ROW", limits[1])
+        _, hot = filled()
+        hot.note_written(np.array([1, 4]), STAMP, CLOCK)
+        one, other = packed_rows(hot, [5]).codes, packed_rows(hot, [4]).codes
+        for epoch in range(4):  # scores were never, equal and different before
+            codes = np.concatenate([np.repeat(one, 3), other[: epoch % 2]])
+            hot.touch_chains(codes, STAMP + 2 * epoch + 2, CLOCK + epoch)
+        touched.append([told(hot, number) for number in range(1, 6)])
 
-    passed.touch_chains(np.repeat(codes, 3), STAMP, CLOCK)
-
-    assert [told(passed, number) for number in range(1, 6)] == [told(by_chain, number) for number in range(1, 6)]
+    assert touched[0] == touched[1]
+    assert len({score for _, score, _ in touched[0]}) == 4
 
 
 def test_touches_of_later_epochs_add_up_as_the_policy_says() -> None:

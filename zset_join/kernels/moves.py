@@ -52,6 +52,7 @@ __all__ = [
 
 _AHEAD_SLOT = 24
 _AHEAD_ROW = 12
+_LINES_PER_STEP = np.float32(1024)
 _LOW = 0xFFFFFFFF
 
 
@@ -64,12 +65,17 @@ def _touch(position: int, stamps: Any, scores: Any, stamp: int, now: Any) -> Non
 
 
 @kernel
-def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
-    """Touch the rows of a chain, as `_touch`; rows of one chain often have one score, so the last one is remembered."""
+def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, now: Any) -> int:
+    """Touch the rows of a chain, as `_touch`; rows of one chain often have one score, so the last one is remembered.
+
+    Returns how many rows there are.
+    """
     rows, stride = word(view, ROWS), word(view, STRIDE)
     known = now
     touched = now + np.float32(1)
+    count = 0
     while number != 0:
+        count += 1
         position = number - 1
         if stamps[position] < stamp:
             score = scores[position]
@@ -79,6 +85,7 @@ def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, n
             scores[position] = touched
         stamps[position] = stamp + 1
         number = load_u32(rows + position * stride + NEXT)
+    return count
 
 
 @kernel
@@ -122,8 +129,12 @@ def probe_identities(view: int, delta: int, numbers: Any, hashes: Any, stamps: A
 
 
 @kernel
-def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
-    """Touch all rows whose join key has one of these hashes; a hash may come more than once. Cost: those rows."""
+def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, now: Any, most: int) -> bool:
+    """Touch all rows whose join key has one of these hashes; a hash may come more than once. Cost: those rows.
+
+    Gives up, and returns False, behind the chain with which there were more than `most` of them.
+    """
+    count = 0
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     rows, stride = word(view, ROWS), word(view, STRIDE)
     mask = (1 << bits) - 1
@@ -146,16 +157,20 @@ def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, no
                 break
             number = slot & _LOW
             if shift_right(slot, 32) == code and stamps[number - 1] <= stamp:
-                _touch_chain(view, number, stamps, scores, stamp, now)
+                count += _touch_chain(view, number, stamps, scores, stamp, now)
             position = (position + 1) & mask
+        if count > most:
+            return False
+    return True
 
 
 @kernel
-def touch_codes(view: int, codes: Any, bits: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
-    """Touch all rows whose join key has one of these hashes, passing over all records in their order; for many hashes.
+def touch_codes(view: int, codes: Any, bits: Any, known: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
+    """Touch all rows whose join key has one of these hashes, passing over all records in their order; for many hashes or rows.
 
     `bits` are zeroed bytes, a power of two of them, and at least one per hash. Two hashes may share a bit, and then rows are
-    touched that were not asked for: they stay in memory for this epoch.
+    touched that were not asked for: they stay in memory for this epoch. `known` remembers what some scores become, since many
+    rows have the same: two lines of float32, a power of two long, the first filled with NaN.
     """
     rows, stride, end = word(view, ROWS), word(view, STRIDE), load_u64(word(view, HEADER) + H_ROWS_END * 8)
     mask = 8 * len(bits) - 1
@@ -165,8 +180,15 @@ def touch_codes(view: int, codes: Any, bits: Any, stamps: Any, scores: Any, stam
     for position in range(end):
         row = rows + position * stride
         place = load_u32(row + HASH) & mask
-        if (bits[place >> 3] >> (place & 7)) & 1 and load_u8(row + FLAGS) & FLAG_ARRANGED:
-            _touch(position, stamps, scores, stamp, now)
+        is_asked = (bits[place >> 3] >> (place & 7)) & 1 and load_u8(row + FLAGS) & FLAG_ARRANGED
+        if is_asked and stamps[position] < stamp:
+            score = scores[position]
+            line = 0 if score == -np.inf else int(score * _LINES_PER_STEP) & (known.shape[1] - 1)
+            if known[0, line] != score:
+                known[0, line] = score
+                known[1, line] = now + np.log2(np.float32(1) + np.exp2(score - now))
+            stamps[position] = stamp
+            scores[position] = known[1, line]
 
 
 @kernel

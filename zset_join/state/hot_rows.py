@@ -30,6 +30,8 @@ __all__ = ["NOWHERE", "HotRows"]
 NOWHERE = -1
 _BYTES_BESIDE = 16
 _PASSED_PER_CODE = 128  # records are passed over in the time that finding a code and its first rows takes
+_PASSED_PER_ROW = 16  # records are passed over in the time that following a chain to the next row takes
+_KNOWN_SCORES = 1 << 10
 _LEAST_ROOM = 1024
 _RENUMBERED_AT_ONCE = 1 << 16
 _ANY_STAMP = 0x7FFFFFFF
@@ -125,13 +127,15 @@ class HotRows:
         return numbers, hashes
 
     def touch_chains(self, codes: Int64s, stamp: int, clock: float) -> None:
-        """Touch the rows whose join key has one of these hashes; where these are many, with all rows in one pass."""
-        now = np.float32(clock)
+        """Touch the rows whose join key has one of these hashes; where hashes or rows are many, with all rows in one pass."""
+        touching = (self._stamps, self._scores, stamp, np.float32(clock))
         if _PASSED_PER_CODE * len(codes) < self.records:
-            moves.touch_chains(self._side.view, codes, self._stamps, self._scores, stamp, now)
-        else:
-            bits = np.zeros(1 << max(6, (4 * len(codes)).bit_length()), np.uint8)
-            moves.touch_codes(self._side.view, codes, bits, self._stamps, self._scores, stamp, now)
+            most = self.records // _PASSED_PER_ROW
+            if moves.touch_chains(self._side.view, codes, *touching, most):
+                return
+        bits = np.zeros(1 << max(6, (4 * len(codes)).bit_length()), np.uint8)
+        known = np.full((2, _KNOWN_SCORES), np.nan, np.float32)
+        moves.touch_codes(self._side.view, codes, bits, known, *touching)
 
     def note_written(self, numbers: Int64s, stamp: int | None, clock: float) -> None:
         """Note that an epoch has written rows: what the cold store may have of them is outdated. Number 0 is none.
