@@ -7,13 +7,14 @@ what it had before the join was made, after the epochs and at its peak within on
 Checked against DuckDB's batch join of the final tables, in memory: the sum of the weights of all answers is the number of its
 rows, and the answers about one customer in a hundred add up to exactly its rows.
 
-At last the same epochs are put to DuckDB: both tables in a file, kept up to date by SQL with as much memory as the budget. Its
-answers must weigh the same, epoch by epoch.
+At last the same epochs are put to DuckDB: both tables in a file, kept up to date by SQL with as much memory as the budget. Then
+as many more, in turns: each epoch to both, in this process. All answers of both must weigh the same, epoch by epoch.
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.baseline_duckdb import DuckdbJoin
-from benchmarks.hybrid import LOADED, MB, Memory, warm_up
+from benchmarks.hybrid import MB, Memory, warm_up
 from benchmarks.hybrid_epochs import Changes, drawn_apart
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
@@ -37,6 +38,7 @@ __all__ = ["report_large"]
 
 _EPOCH_ROWS = 100_000
 _CHANGES = (10_000, 100_000)
+_CHANGES_IN_TURNS = (100, 1_000, *_CHANGES)
 _ONE_IN = 100
 
 
@@ -46,7 +48,7 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
     Args:
         rows: of both tables together.
         max_hot_bytes: the budget.
-        epochs: of 10,000 and of 100,000 changes each.
+        epochs: of 10,000 and of 100,000 changes each; as many of 100, 1,000, 10,000 and 100,000 in turns with DuckDB.
     """
     yield json.dumps({**describe_machine(), **versions(), "rows": rows, "max_hot_bytes": max_hot_bytes, "epochs": epochs})
     warm_up(_EPOCH_ROWS, hybrid=True)
@@ -62,23 +64,21 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
             del deltas
         yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
         weights: dict[int, list[int]] = {}
-        speeds: dict[int, float] = {}
         for changes in _CHANGES:
             memory.most = 0
             memory.forget_peak()
             started, wall, weights[changes] = time.process_time(), time.perf_counter(), []
             for deltas in drawn_apart(scale, "uniform", changes=changes, epochs=epochs):
-                epoch = LOADED + changes + len(weights[changes])
+                epoch = join.absorbed_epoch + 1
                 weights[changes].append(_run(join, epoch, deltas, check, memory))
                 del deltas
-            speeds[changes] = changes * epochs / (time.process_time() - started)
             yield _told(f"epochs of {changes} changes", changes * epochs, started, wall, join, memory)
         yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
-        join.close()
         workload = OrdersCustomers(scale)
-        drawn = {changes: list(Changes(workload, "uniform", changes).epochs(epochs)) for changes in _CHANGES}
-        yield check.verdict(workload, [deltas for deltas_of in drawn.values() for deltas in deltas_of])
-    yield from _duckdb_lines(workload, drawn, weights, speeds, max_hot_bytes)
+        drawn = {changes: list(Changes(workload, "uniform", changes).epochs(2 * epochs)) for changes in _CHANGES_IN_TURNS}
+        yield check.verdict(workload, [deltas for changes in _CHANGES for deltas in drawn[changes][:epochs]])
+    yield from _duckdb_lines(workload, drawn, weights, join, max_hot_bytes)
+    join.close()
 
 
 def _run(join: HashJoin, epoch: int, deltas: Sequence[ZSet], check: _Check, memory: Memory) -> int:
@@ -97,41 +97,64 @@ def _duckdb_lines(
     workload: OrdersCustomers,
     drawn: Mapping[int, Sequence[Sequence[ZSet]]],
     weights: Mapping[int, Sequence[int]],
-    speeds: Mapping[int, float],
+    join: HashJoin,
     memory_bytes: int,
 ) -> Iterator[str]:
-    """Put the same epochs to DuckDB, and tell its speed.
+    """Put the same epochs to DuckDB, and more of them to both in turns; tell the speeds.
 
     Args:
         workload: whose tables are joined.
-        drawn: changes per epoch to the epochs, in the order in which the hybrid join had them.
-        weights: what its answers weighed.
-        speeds: its changes per CPU second.
+        drawn: changes per epoch to the epochs, in the order in which the hybrid join had the first ones.
+        weights: what its answers to these weighed.
+        join: that has absorbed them.
         memory_bytes: that DuckDB may take.
 
     Raises:
         ValueError: an answer weighs something else.
     """
     with tempfile.TemporaryDirectory() as directory:
-        join = DuckdbJoin(workload.relations, path=f"{directory}/join.duckdb", memory_bytes=memory_bytes)
+        tables = DuckdbJoin(workload.relations, path=f"{directory}/join.duckdb", memory_bytes=memory_bytes)
         for side in (RIGHT, LEFT):
             for rows in workload.initial(side):
-                join.load(side, rows)
-        for changes, deltas_of in drawn.items():
-            spent = 0.0
-            for (left, right), expected in zip(deltas_of, weights[changes], strict=True):
-                prepared = join.prepare(Epoch((left, right), changes, 0))
-                started = time.process_time()
-                answer = join.step(prepared)
-                spent += time.process_time() - started
-                weight = join.weight(answer)
-                if weight != expected:
-                    raise ValueError(f"an answer weighs {expected}, that of DuckDB {weight}")
-            speed = changes * len(deltas_of) / spent
+                tables.load(side, rows)
+        for changes, known in weights.items():
+            for deltas, expected in zip(drawn[changes], known, strict=False):
+                _compare(expected, _step(tables, deltas, changes)[0])
+        for changes, epochs in drawn.items():
+            times = []
+            for deltas in epochs[len(epochs) // 2 :]:
+                started, weight = time.process_time(), 0
+                tick = Tick(join.absorbed_epoch + 1)
+                for chunk in join.answer(tick, deltas):
+                    weight += int(chunk.weights.sum())
+                    del chunk
+                join.absorb(tick, deltas)
+                spent = time.process_time() - started
+                expected, theirs = _step(tables, deltas, changes)
+                _compare(weight, expected)
+                times.append((spent, theirs))
+            ours, theirs = map(sum, zip(*times, strict=True))
+            done = changes * len(times) / 1000
             yield (
-                f"DuckDB, tables in a file, {memory_bytes / MB:.0f} MB, epochs of {changes} changes: {speed / 1000:.0f} k per "
-                f"CPU second; the hybrid join has {speeds[changes] / speed:.1f} times that"
+                f"in turns with DuckDB, tables in a file, {memory_bytes / MB:.0f} MB, epochs of {changes} changes: "
+                f"{done / ours:.1f} k and {done / theirs:.1f} k per CPU second, {theirs / ours:.1f} times as many, in the "
+                f"median epoch {statistics.median(other / own for own, other in times):.1f}"
             )
+
+
+def _step(tables: DuckdbJoin, deltas: Sequence[ZSet], changes: int) -> tuple[int, float]:
+    """Put one epoch to DuckDB; return what its answer weighs, and the CPU seconds it took."""
+    left, right = deltas
+    prepared = tables.prepare(Epoch((left, right), changes, 0))
+    started = time.process_time()
+    answer = tables.step(prepared)
+    spent = time.process_time() - started
+    return tables.weight(answer), spent
+
+
+def _compare(weight: int, expected: int) -> None:
+    if weight != expected:
+        raise ValueError(f"an answer weighs {weight}, that of DuckDB {expected}")
 
 
 def _told(what: str, changes: int, started: float, wall: float, join: HashJoin, memory: Memory) -> str:
