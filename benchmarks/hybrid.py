@@ -15,12 +15,14 @@ Against DuckDB: the same tables in a file, kept up to date by SQL (`benchmarks.b
 the budget of the hybrid join is, for epochs of 100 to 100,000 changes. The weights of all answers must have the same sum.
 
 Processes that run one after the other do not meet the same machine, if others work on it. So the shares are measured once more,
-with two joins in one process, epoch by epoch in turns: of all epochs together, and the median epoch. Likewise what it costs to
-be hybrid when nothing is spilled (a tenth of the scale of the table, 24 epochs).
+with two joins in one process, epoch by epoch in turns: of all epochs together, and the median epoch; of small epochs as many
+more, so that the changes are as many and large merges fall into them. Likewise what it costs to be hybrid when nothing is
+spilled (a tenth of the scale of the table, 24 epochs).
 
 `--rows N --budget MB` measures one large state instead: `benchmarks.hybrid_large`.
 
-Results: `results/hybrid.txt`, `results/hybrid_large.txt`.
+Results: `results/hybrid.txt`, `results/hybrid_large.txt`; with another scale `results/hybrid_<rows>.txt`, and then DuckDB is
+left out, which `--rows` has in turns.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from zset_join.tick import Tick
 
 __all__ = ["LOADED", "MB", "Measured", "Memory", "main", "warm_up"]
 
+SCALE = 250_000
 KEYS = ("zipf", "uniform")
 CHANGES = (10_000, 100_000)
 DUCKDB_CHANGES = (100, 1_000, 10_000, 100_000)
@@ -230,13 +233,17 @@ def report(scale: int, epochs: int) -> Iterator[str]:
                 yield _line(keys, changes, epochs, name if limit is None else f"{name}: {limit / MB:.0f} MB", found, whole)
     for keys in KEYS:
         for changes in CHANGES:
-            share, median = in_turns(scale, keys, changes, epochs, budgets[changes])
+            share, median = in_turns(scale, keys, changes, epochs * CHANGES[-1] // changes, budgets[changes])
             yield f"a tenth, in turns with one in memory, {keys}, {changes}: {share:.0%} of its speed, median {median:.0%}"
     for keys in KEYS:
         share, median = in_turns(max(1, scale // 10), keys, CHANGES[0], 3 * epochs, 1 << 40)
         yield f"all fits, in turns with one in memory, {keys}: {share:.0%} of its speed, median {median:.0%}"
-    budget = budgets[CHANGES[0]]
-    yield ""
+    if scale == SCALE:
+        yield ""
+        yield from _against_duckdb(scale, epochs, budgets[CHANGES[0]])
+
+
+def _against_duckdb(scale: int, epochs: int, budget: int) -> Iterator[str]:
     yield from _header("keys", "changes per epoch", f"hybrid, {budget / MB:.0f} MB", "DuckDB, file, 1 GB", "times DuckDB")
     for keys in KEYS:
         for changes in DUCKDB_CHANGES:
@@ -302,7 +309,7 @@ def _line(keys: str, changes: int, epochs: int, name: str, found: Measured, whol
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--scale", type=int, default=250_000)
+    parser.add_argument("--scale", type=int, default=SCALE)
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--rows", type=int, help="measure one state of so many rows instead")
     parser.add_argument("--budget", type=int, default=1024, help="MB of its rows in memory")
@@ -316,7 +323,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.hybrid_large import report_large
 
         return _write(report_large(given.rows, given.budget * MB, given.epochs), LARGE_RESULTS)
-    return _write(report(given.scale, given.epochs), RESULTS)
+    results = RESULTS if given.scale == SCALE else RESULTS.with_name(f"hybrid_{4 * given.scale}.txt")
+    return _write(report(given.scale, given.epochs), results)
 
 
 def _write(lines: Iterable[str], path: Path) -> int:

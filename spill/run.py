@@ -34,7 +34,7 @@ from zset_join.storage.operations import perform
 
 __all__ = ["LEAST_PART", "LyingRows", "Run", "RunWriter", "Wanted", "in_order", "mapped"]
 
-LEAST_PART = 256
+LEAST_PART = 64
 _GROUP_BYTES = 1 << 20
 
 

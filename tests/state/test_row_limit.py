@@ -10,10 +10,12 @@ MB = 1 << 20
 
 
 def limits(
-    budget_bytes: int | None, delta_rows: int, working_bytes: int, unreckoned_bytes: int = 0
+    budget_bytes: int | None, delta_rows: int, working_bytes: int, unreckoned_bytes: int = 0, index_bytes: int = 0
 ) -> tuple[int | None, int | None]:
     limit = RowLimit(budget_bytes)
-    limit.foresee(delta_rows=delta_rows, working_bytes=working_bytes, unreckoned_bytes=unreckoned_bytes)
+    limit.foresee(
+        delta_rows=delta_rows, working_bytes=working_bytes, unreckoned_bytes=unreckoned_bytes, index_bytes=index_bytes
+    )
     return limit.rows, limit.held
 
 
@@ -31,6 +33,11 @@ def test_rows_keep_half_of_the_budget_whatever_an_epoch_needs() -> None:
 
 def test_what_is_not_reckoned_comes_off_what_is_reckoned_and_not_off_what_is_held() -> None:
     assert limits(128 * MB, 0, 0, 30 * MB) == (88 * MB, 118 * MB)
+
+
+def test_an_index_is_looked_at_in_parts_which_have_their_room_as_far_as_there_is_one() -> None:
+    assert limits(128 * MB, 0, 0, 0, 5 * MB) == (113 * MB, 113 * MB)
+    assert limits(128 * MB, 0, 0, 0, 500 * MB) == (106 * MB, 106 * MB)
 
 
 def test_of_a_large_budget_a_32nd_is_left_to_allocators_and_to_an_index_that_is_looked_at() -> None:

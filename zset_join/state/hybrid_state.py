@@ -204,7 +204,12 @@ class HybridState:
         """Set the limits for an epoch like the one that is fetched or was absorbed."""
         expected = [max(self._delta_rows, side.taken_rows) for side in self._opened]
         self._unreckoned = sum(side.hot.unreckoned_bytes(more) for side, more in zip(self._opened, expected, strict=True))
-        self._limit.foresee(delta_rows=self._delta_rows, working_bytes=self._working_bytes, unreckoned_bytes=self._unreckoned)
+        self._limit.foresee(
+            delta_rows=self._delta_rows,
+            working_bytes=self._working_bytes,
+            unreckoned_bytes=self._unreckoned,
+            index_bytes=self._index_bytes(),
+        )
 
     def is_tight(self) -> bool:
         """Say whether memory is so short that what an epoch takes is given back on the way; small budgets are spared that."""
@@ -333,6 +338,8 @@ class HybridState:
             victims = self._victims(len(found), size, needed_since=self._stamp)
             self._spill(victims)
             self._is_crowded = bool(victims) and not sum(len(positions) for positions, _ in victims)
+            if victims:
+                self._give_back()
         side.take(found, self._stamp, self._clock)
 
     # ---------------------------------------------------------------- the budget

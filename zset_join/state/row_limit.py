@@ -21,6 +21,7 @@ _SPARE_PART = 32
 _LEAST_SPARE_BYTES = 4 << 20
 _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
 _TEMPORARY_BYTES_PER_ROW = 300  # what is looked for, and what comes of it; or changes, groups and the answer
+_LOOKED_AT_BYTES = 12 << 20  # of an index; hosts map 1 to 2 MB of each file that is looked at
 _WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
 
 
@@ -48,19 +49,20 @@ class RowLimit:
         self.spared = 0 if budget_bytes is None else max(0, _SPARED_BYTES - budget_bytes // _SPARED_PART)
         self.spare = max((budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared
 
-    def foresee(self, *, delta_rows: int, working_bytes: int, unreckoned_bytes: int) -> None:
+    def foresee(self, *, delta_rows: int, working_bytes: int, unreckoned_bytes: int, index_bytes: int = 0) -> None:
         """Set the limits for an epoch.
 
         Args:
             delta_rows: of both sides.
             working_bytes: of the working arrays, as they are.
             unreckoned_bytes: what tables and arrays beside the rows take, or are about to take, beyond what is reckoned.
+            index_bytes: of the rows on disk; where it may not stay, parts of it are in memory while they are looked at.
         """
         budget = self._budget_bytes
         if budget is None:
             return
         working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
-        temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows
+        temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows + min(index_bytes, _LOOKED_AT_BYTES)
         beside = max(0, working - self.spared) + max(0, temporary - self.spared)
         beside += max(0, budget // _SPARE_PART - _LEAST_SPARE_BYTES)
         self.held = max(budget - beside, budget // 2)
