@@ -47,7 +47,7 @@ def test_of_a_large_budget_a_32nd_is_left_to_allocators_and_to_an_index_that_is_
 
 @pytest.mark.parametrize("budget_bytes", [0, 1000, 9 * MB])
 def test_small_budgets_are_all_for_rows_while_epochs_are_small(budget_bytes: int) -> None:
-    assert limits(budget_bytes, 10_000, 7 * MB, 2 * MB) == (budget_bytes, budget_bytes)
+    assert limits(budget_bytes, 10_000, 7 * MB, 2 * MB, 10 * MB) == (budget_bytes, budget_bytes)
 
 
 def test_less_than_no_room_is_none() -> None:

@@ -62,8 +62,9 @@ class RowLimit:
         if budget is None:
             return
         working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
-        temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows + min(index_bytes, _LOOKED_AT_BYTES)
-        beside = max(0, working - self.spared) + max(0, temporary - self.spared)
+        temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows
+        looked_at = min(index_bytes, _LOOKED_AT_BYTES)
+        beside = sum(max(0, item - self.spared) for item in (working, temporary, looked_at))
         beside += max(0, budget // _SPARE_PART - _LEAST_SPARE_BYTES)
         self.held = max(budget - beside, budget // 2)
         self.rows = max(0, self.held - max(0, unreckoned_bytes - self.spared))
