@@ -57,11 +57,17 @@ _LOW = 0xFFFFFFFF
 
 
 @kernel
+def _touched(score: Any, now: Any) -> Any:
+    """Return what a score becomes by a touch; the formula is that of `spill.residency.ResidencyPolicy.touched`."""
+    return now + np.log2(np.float32(1) + np.exp2(score - now))
+
+
+@kernel
 def _touch(position: int, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
-    """Count a touch, once per epoch; the formula is that of `spill.residency.ResidencyPolicy.touched`."""
+    """Count a touch, once per epoch."""
     if stamps[position] < stamp:
         stamps[position] = stamp
-        scores[position] = now + np.log2(np.float32(1) + np.exp2(scores[position] - now))
+        scores[position] = _touched(scores[position], now)
 
 
 @kernel
@@ -81,7 +87,7 @@ def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, n
             score = scores[position]
             if score != known:
                 known = score
-                touched = now + np.log2(np.float32(1) + np.exp2(score - now))
+                touched = _touched(score, now)
             scores[position] = touched
         stamps[position] = stamp + 1
         number = load_u32(rows + position * stride + NEXT)
@@ -186,7 +192,7 @@ def touch_codes(view: int, codes: Any, bits: Any, known: Any, stamps: Any, score
             line = 0 if score == -np.inf else int(score * _LINES_PER_STEP) & (known.shape[1] - 1)
             if known[0, line] != score:
                 known[0, line] = score
-                known[1, line] = now + np.log2(np.float32(1) + np.exp2(score - now))
+                known[1, line] = _touched(score, now)
             stamps[position] = stamp
             scores[position] = known[1, line]
 

@@ -8,7 +8,7 @@ What an epoch needs is foreseen from the rows of its delta: what is there while 
 which never is there at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows, nothing
 from 96 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
 
-Remembers three numbers.
+Remembers a few numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPARE_PART = 32
 _LEAST_SPARE_BYTES = 4 << 20
 _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
 _TEMPORARY_BYTES_PER_ROW = 300  # what is looked for, and what comes of it; or changes, groups and the answer
-_LOOKED_AT_BYTES = 12 << 20  # of an index; hosts map 1 to 2 MB of each file that is looked at
+_LOOKED_AT_BYTES = 12 << 20  # of an index; a host may map up to 2 MB around what is looked at
 _WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
 
 
