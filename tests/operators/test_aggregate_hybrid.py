@@ -14,7 +14,8 @@ import pytest
 from faults.histories import grouped_history
 from spill.file_pages import FileColdStore
 from tests.epochs import Change, Epochs, delete, delta_of, insert
-from zset_join.aggregates import AggregateCall
+from zset_join.aggregates import AggregateCall, hybrid_groups
+from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
@@ -141,6 +142,50 @@ def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (totals.statistics()["hot_groups"], totals.statistics()["groups"]) == (0, 3)
 
 
+@pytest.mark.parametrize("is_mapped", [False, True], ids=["in memory", "mapped"])
+@pytest.mark.parametrize("seed", range(4))
+def test_memory_that_begins_anew_is_not_seen_in_an_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int, is_mapped: bool
+) -> None:
+    monkeypatch.setattr(HybridGroups, "_is_loose", _has_groups_of_even_epochs)
+    monkeypatch.setattr(hybrid_groups, "_PIECE_BYTES", 1)  # every group is a piece of its own
+    monkeypatch.setattr(hybrid_groups, "_FETCHED_BYTES", 1)
+    history = grouped_history(seed=seed, epochs=12, max_hot_keys=4)
+    totals = history.build_join(str(tmp_path) if is_mapped else None)
+    shown: Counter[Any] = Counter()
+
+    for epoch in range(len(history.epochs)):
+        for chunk in totals.answer(history.tick(epoch), history.deltas(epoch)):
+            for row, weight in chunk.to_pylist():
+                shown[row] += weight
+        totals.absorb(history.tick(epoch), history.deltas(epoch))
+        assert {row: weight for row, weight in shown.items() if weight} == history.expected[epoch]
+        if is_mapped and epoch % 3 == 0:
+            totals.close()
+            totals = history.build_join(str(tmp_path))
+
+    assert totals.statistics()["fetched_groups"] > 0
+    assert sum(history.expected[-1].values()) == totals.statistics()["groups"] > totals.statistics()["hot_groups"]
+
+
+def test_memory_begins_anew_when_what_is_dead_keeps_it_above_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = hybrid(max_hot_bytes=96 << 20)
+    epochs, groups = Epochs(totals), totals._input.hybrid
+    assert groups is not None
+    monkeypatch.setattr(groups._limit, "foresee", lambda **_: None)
+    groups._limit.rows, groups._limit.held = 1 << 30, 200_000
+    held, emptied = [], []
+
+    for epoch in range(12):  # values outgrow their blocks
+        epochs.feed(insert(*((f"shop {number}", epoch + part / 8, "a note") for number in range(100) for part in range(8))))
+        held.append(totals._input.state.state_bytes())
+        emptied.append(totals.statistics()["hot_groups"] == 0)
+
+    assert max(held) <= 200_000 * 33 // 32
+    assert (emptied[0], any(emptied), emptied[-1]) == (False, True, False)
+    assert (totals.statistics()["groups"], totals.statistics()["spilled_groups"]) == (100, 100 * sum(emptied))
+
+
 def test_cold_groups_lie_where_they_are_told_and_go_with_the_operator(tmp_path: Path) -> None:
     totals = hybrid(cold_directory=str(tmp_path))
     totals.absorb(Tick(0), [delta_of(SALES, STORY[0])])
@@ -205,6 +250,10 @@ def test_a_group_that_was_spilled_is_on_disk_only_also_where_merging_fails(monke
         totals.absorb(history.tick(epoch), history.deltas(epoch))
         assert totals.statistics()["hot_groups"] == 0
         assert {row: weight for row, weight in shown.items() if weight} == history.expected[epoch]
+
+
+def _has_groups_of_even_epochs(groups: HybridGroups) -> bool:
+    return groups._state.groups > 0 and groups._state.absorbed_epoch % 2 == 0
 
 
 def _no_space(store: FileColdStore) -> None:

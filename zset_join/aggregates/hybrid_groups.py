@@ -7,7 +7,8 @@ The law: what is in memory is never seen in an answer or in a snapshot. A group 
 
 Cost: a group that is not in memory is read, found again in the tables and added up as a restored one is, about as dear as a
 snapshot of it. The budget is looked at in O(1); when it is exceeded, all groups in memory are ranked, which takes 6 bytes for
-each, and a part of the budget is freed.
+each, and a part of the budget is freed. Values that grow leave blocks behind that nobody uses again: where these keep the state
+above its limit, all groups are spilled and memory begins anew, since moving them together would need as much again.
 
 What an epoch needs beside the groups, up to half of the budget, is taken from it as from that of a join; so is what the epoch
 will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
@@ -33,6 +34,7 @@ from zset_join.aggregates.group_tables import GroupTables, parts_of
 from zset_join.aggregates.lines import Int64s
 from zset_join.config import HotBudget
 from zset_join.errors import ResourceError, StateError
+from zset_join.kernels.moves import piece_end
 from zset_join.state.cold_tables import BusyGroups, ColdTables, FoundRows
 from zset_join.state.row_limit import RowLimit
 from zset_join.state.unused_memory import UnusedMemory
@@ -40,9 +42,13 @@ from zset_join.state.unused_memory import UnusedMemory
 __all__ = ["HybridGroups"]
 
 _GROUPS_AT_ONCE = 1 << 14
+_PIECE_BYTES = 1 << 20  # of groups that keep values and are spilled at once; one group at least
+_FETCHED_BYTES = 1 << 20  # the same of those that are fetched, as they lie on disk
 _BYTES_BESIDE = 22  # a slot of 13 to 26 bytes, and the score
 _MOST_SIZE = (1 << 31) - 1
+_TOLERATED_PART = 32  # of the limit: what the dead may take beyond it, and how many there must be for all to be spilled
 _WRITING_BYTES = 12 << 20  # a piece of groups as tables, on the way to the disk or back, beyond what rows of a join take
+_WRITING_BYTES_OF_VALUES = 8 << 20  # and beyond that, where groups keep values one by one
 
 
 class HybridGroups:
@@ -99,12 +105,21 @@ class HybridGroups:
         lines = self._state.load(rows, count)
         codes = lines.key_codes[: lines.entries][lines.found[: lines.entries] == 0]
         codes.sort()  # neighbours lie together
-        for begin in range(0, len(codes), _GROUPS_AT_ONCE):
-            found = self._cold.find(codes[begin : begin + _GROUPS_AT_ONCE])
+        size = self._groups_at_once()
+        for begin in range(0, len(codes), size):
+            found = self._cold.find(codes[begin : begin + size])
             if found is not None:
                 with self._moving():
                     self._take(found)
+            del found
         self._give_back()
+
+    def _groups_at_once(self) -> int:
+        """Return how many groups a piece on disk has on average."""
+        if not self._tables.has_values:
+            return _GROUPS_AT_ONCE
+        size = self._cold.disk_bytes() // self._state.cold_groups
+        return min(max(1, _FETCHED_BYTES // max(1, size)), _GROUPS_AT_ONCE)
 
     def _take(self, found: FoundRows) -> None:
         """Move groups that were found into memory."""
@@ -146,13 +161,14 @@ class HybridGroups:
     def settle(self, rows: pa.RecordBatch, count: int) -> None:
         """Note that the groups of some rows were touched, and spill down to the budget; of a full disk the next epoch tells."""
         self._foresee(count)
-        if not self._state.cold_groups and not self._is_too_much():
+        if not self._state.cold_groups and not self._is_too_much() and not self._is_loose():
             return  # as long as all fits, nobody asks who is busy
         lines = self._state.load(rows, count)
         self._busy.touch(self._state.records, lines.found[: lines.entries].copy())
         self._give_back()
         try:
             self._spill_down()
+            self._tighten()
         except ResourceError as error:
             self._postponed = error
         self._give_back()
@@ -210,7 +226,7 @@ class HybridGroups:
         state, busy_bytes = self._state, self._busy.resident_bytes()
         coming = delta_rows * (state.record_bytes + _BYTES_BESIDE)
         unreckoned = state.state_bytes(delta_rows) - state.dead_bytes() + busy_bytes - self._group_bytes() + coming
-        working = state.working_bytes() + _WRITING_BYTES
+        working = state.working_bytes() + _WRITING_BYTES + self._tables.has_values * _WRITING_BYTES_OF_VALUES
         self._limit.foresee(delta_rows=delta_rows, working_bytes=working, unreckoned_bytes=max(0, unreckoned))
         self._busy.limit_bytes(self._limit.rows)
         state.most_bytes = self._limit.held
@@ -240,12 +256,43 @@ class HybridGroups:
         return sizes
 
     def _spill_down(self) -> None:
-        state = self._state
-        if not self._is_too_much():
-            return
-        chosen = self._busy.victims(state.records, self._sizes())
-        for begin in range(0, len(chosen), _GROUPS_AT_ONCE):
-            piece = chosen[begin : begin + _GROUPS_AT_ONCE]
+        if self._is_too_much():
+            sizes = self._sizes()
+            chosen = self._busy.victims(self._state.records, sizes)
+            self._spill(chosen, sizes[chosen])
+
+    def _is_loose(self) -> bool:
+        """Say whether the dead keep the state above its limit. Small budgets are spared, see `zset_join.state.row_limit`.
+
+        Blocks that are free are used again only by values of about their size: as groups grow, the dead get more.
+        """
+        state, limit = self._state, self._limit.held
+        if limit is None or self._limit.spared:
+            return False
+        tolerated = limit // _TOLERATED_PART
+        return state.state_bytes() > limit + tolerated and state.dead_bytes() > tolerated
+
+    def _tighten(self) -> None:
+        """Spill all groups where the state is loose: moving the living together would copy them, and there is no room."""
+        if self._is_loose():
+            sizes = self._sizes()
+            every = np.flatnonzero(sizes >= 0)
+            self._spill(every, sizes[every])
+            self._state.compact()
+
+    def _spill(self, chosen: Int64s, sizes: npt.NDArray[np.int32]) -> None:
+        """Move groups out of memory, piece by piece.
+
+        Args:
+            chosen: positions of their records.
+            sizes: their bytes.
+        """
+        state, end = self._state, 0
+        while end < len(chosen):
+            begin, end = end, min(end + _GROUPS_AT_ONCE, len(chosen))
+            if self._tables.has_values:
+                end = begin + int(piece_end(sizes[begin:end], 0, _PIECE_BYTES))
+            piece = chosen[begin:end]
             # A state that grows moves, so addresses are made anew for each piece.
             held = self._tables.written(state.refs_at(piece), state.lines_at(piece))
             self._cold.store(
@@ -255,9 +302,12 @@ class HybridGroups:
                     for part in parts_of(table)
                 ]
             )
-            self._state.cold_groups += len(piece)
+            state.cold_groups += len(piece)
             self._tables.remove(held)
+            del held
             self._cold.tidy()
+            if self._tables.has_values:
+                self._give_back()
 
     def _codes(self, rows: pa.RecordBatch) -> Int64s:
         """Return the hash of the key of each row."""

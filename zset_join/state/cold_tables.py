@@ -176,9 +176,13 @@ class ColdTables:
         """Return what of them is in memory between two epochs."""
         return self.index_bytes() if self._store.keep_index else self._store.staying_bytes()
 
+    def disk_bytes(self) -> int:
+        """Return the bytes on disk."""
+        return self._store.disk_bytes()
+
     def statistics(self) -> Mapping[str, int]:
         """Return counts: groups that came and went since they were opened, and bytes on disk."""
-        return {**self._counts, "cold_disk_bytes": self._store.disk_bytes()}
+        return {**self._counts, "cold_disk_bytes": self.disk_bytes()}
 
     def close(self) -> None:
         """Let go of the files; without a directory they are removed."""
