@@ -72,7 +72,7 @@ def aggregate_epochs(loaded: int, per_epoch: int, changed: int) -> Iterator[list
 
 
 def values_epochs(loaded: int, per_epoch: int, changed: int) -> Iterator[list[ZSet]]:
-    """Yield sales that are all different, five or more in each shop, then in some shops, drawn uniformly."""
+    """Yield sales that are all different, six in each shop, then in some shops, drawn uniformly."""
     random, shops_in_all = np.random.default_rng(5), loaded * per_epoch // 6
     for epoch in range(loaded + changed):
         begin = epoch * per_epoch
@@ -122,8 +122,9 @@ def test_what_an_operator_says_it_holds_is_within_a_tenth_of_what_the_process_ho
 ) -> None:
     resident, _, said, _ = measured[0][len(measured[0]) // 2 :].T
 
-    # Working arrays are counted whole, also where they were never written to: that is seen where hardly anything is held.
-    assert (np.abs(said - resident) < 0.1 * np.maximum(resident, 0.6 * BUDGET_MB)).all()
+    # Working arrays are counted whole, also where they were never written to; that is seen when all groups were just spilled.
+    allowed = np.where(resident > BUDGET_MB / 4, 0.1 * resident, 6)
+    assert (np.abs(said - resident) < allowed).all()
 
 
 if __name__ == "__main__":

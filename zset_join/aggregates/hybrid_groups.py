@@ -7,8 +7,9 @@ The law: what is in memory is never seen in an answer or in a snapshot. A group 
 
 Cost: a group that is not in memory is read, found again in the tables and added up as a restored one is, about as dear as a
 snapshot of it. The budget is looked at in O(1); when it is exceeded, all groups in memory are ranked, which takes 6 bytes for
-each, and a part of the budget is freed. Values that grow leave blocks behind that nobody uses again: where these keep the state
-above its limit, all groups are spilled and memory begins anew, since moving them together would need as much again.
+each, and a part of the budget is freed. Values that grow leave blocks behind that only values of about their size use again:
+where these keep the state above its limit, all groups are spilled and memory begins anew, since moving them together would need
+as much again.
 
 What an epoch needs beside the groups, up to half of the budget, is taken from it as from that of a join; so is what the epoch
 will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
@@ -115,7 +116,7 @@ class HybridGroups:
         self._give_back()
 
     def _groups_at_once(self) -> int:
-        """Return how many groups a piece on disk has on average."""
+        """Return how many groups are read at once: as many as a piece has on average, where they keep values."""
         if not self._tables.has_values:
             return _GROUPS_AT_ONCE
         size = self._cold.disk_bytes() // self._state.cold_groups
@@ -257,9 +258,13 @@ class HybridGroups:
 
     def _spill_down(self) -> None:
         if self._is_too_much():
-            sizes = self._sizes()
-            chosen = self._busy.victims(self._state.records, sizes)
-            self._spill(chosen, sizes[chosen])
+            self._spill(*self._victims())
+
+    def _victims(self) -> tuple[Int64s, npt.NDArray[np.int32]]:
+        """Return the positions of the groups to spill, and their bytes."""
+        sizes = self._sizes()
+        chosen = self._busy.victims(self._state.records, sizes)
+        return chosen, sizes[chosen]
 
     def _is_loose(self) -> bool:
         """Say whether the dead keep the state above its limit. Small budgets are spared, see `zset_join.state.row_limit`.
@@ -275,9 +280,8 @@ class HybridGroups:
     def _tighten(self) -> None:
         """Spill all groups where the state is loose: moving the living together would copy them, and there is no room."""
         if self._is_loose():
-            sizes = self._sizes()
-            every = np.flatnonzero(sizes >= 0)
-            self._spill(every, sizes[every])
+            every = np.flatnonzero(self._state.are_groups())
+            self._spill(every, self._sizes()[every])
             self._state.compact()
 
     def _spill(self, chosen: Int64s, sizes: npt.NDArray[np.int32]) -> None:
