@@ -32,6 +32,7 @@ _CALLS: tuple[tuple[type[Any], str, str], ...] = (
     (RunStore, "put", "putting"),
     (RunStore, "put_parts", "putting"),
     (RunStore, "restore", "restoring"),
+    (RunStore, "revise", "revising"),
     (PairStore, "put", "putting"),
     (RunSet, "tidy", "merging"),
     (PairStore, "replace", "rewriting entries"),

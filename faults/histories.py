@@ -23,6 +23,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from zset_join.aggregates import AggregateCall
+from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
@@ -54,12 +55,14 @@ class History:
         relations: the left and the right input.
         epochs: per epoch, the changes of both sides in arrival order.
         max_hot_keys: budget of the join; None for one in memory.
+        is_streamed: whether only rows match of which the left `s` is at most the right, and every key on disk counts as long.
     """
 
     how: str
     relations: tuple[Relation, ...]
     epochs: tuple[tuple[Changes, ...], ...]
     max_hot_keys: int | None = None
+    is_streamed: bool = False
 
     def deltas(self, epoch: int) -> tuple[ZSet, ...]:
         """Return the input of an epoch."""
@@ -99,7 +102,11 @@ class History:
         hybrid: dict[str, Any] = {}
         if self.max_hot_keys is not None:
             hybrid = {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys}
-        return HashJoin(behind[0], behind[1], self.how, directory=directory, **hybrid)
+        residual = left("s") <= right("s") if self.is_streamed else None
+        join = HashJoin(behind[0], behind[1], self.how, residual=residual, directory=directory, **hybrid)
+        if self.is_streamed and join._hybrid is not None:
+            join._hybrid.least_long_bytes = [1, 1]
+        return join
 
     def _joined(self, epoch: int) -> Counts:
         sides = [
@@ -112,9 +119,19 @@ class History:
         ]
         keys = [relation.join_key for relation in self.relations]
         joined = batch_join(
-            bags[0], bags[1], how=self.how, left_key=keys[0], right_key=keys[1], null_safe=[False] * len(keys[0])
+            bags[0],
+            bags[1],
+            how=self.how,
+            left_key=keys[0],
+            right_key=keys[1],
+            null_safe=[False] * len(keys[0]),
+            residual=_is_at_most if self.is_streamed else None,
         )
         return lay_out(joined, how=self.how, left=sides[0], right=sides[1])
+
+
+def _is_at_most(left_row: dict[str, Any], right_row: dict[str, Any]) -> bool:
+    return bool(left_row["s"] <= right_row["s"])
 
 
 class GroupedHistory(History):
@@ -168,7 +185,14 @@ def grouped_history(*, seed: int, epochs: int = 8, changes: int = 8, max_hot_key
 
 
 def recorded_history(
-    how: str, shape: Shape, *, seed: int, epochs: int = 8, changes: int = 6, max_hot_keys: int | None = None
+    how: str,
+    shape: Shape,
+    *,
+    seed: int,
+    epochs: int = 8,
+    changes: int = 6,
+    max_hot_keys: int | None = None,
+    is_streamed: bool = False,
 ) -> History:
     """Draw a history; the same arguments give the same one.
 
@@ -179,6 +203,7 @@ def recorded_history(
         epochs: how many; the fifth has no rows.
         changes: per side and epoch, at most.
         max_hot_keys: budget of the join; None for one in memory.
+        is_streamed: as that of `History`.
     """
     rng = Random(f"{how}/{shape}/{seed}")
     draw = _Upserts if shape == "upserts" else _Bag
@@ -188,7 +213,7 @@ def recorded_history(
         for epoch in range(epochs)
     ]
     told = tuple((left, right) for left, right in drawn)
-    return History(how, (sides[0].relation, sides[1].relation), told, max_hot_keys)
+    return History(how, (sides[0].relation, sides[1].relation), told, max_hot_keys, is_streamed)
 
 
 class _Upserts:

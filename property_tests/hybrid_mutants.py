@@ -118,6 +118,10 @@ def _forgets_what_stands(hybrid: HybridState) -> None:
     hybrid.fetch = spoiled  # type: ignore[method-assign]
 
 
+def _keeps_old_degrees(side: ColdSide) -> None:
+    side.exchange = side.forget_revised  # type: ignore[method-assign]
+
+
 def _never_spills(hybrid: HybridState) -> None:
     hybrid._spill_down = lambda: None  # type: ignore[method-assign]
 
@@ -209,6 +213,13 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         "left",
         ("append", "append"),
         law="answer_is_pure",
+    ),
+    _mutant(
+        "keeps_old_degrees",
+        "a row of a long key forgets which matches it gained or lost on disk",
+        _on_each_side(_keeps_old_degrees),
+        "left",
+        ("changelog", "changelog"),
     ),
     _mutant("never_spills", "the budget is not kept", _never_spills),
     _group_mutant("fetches_no_groups", "a group on disk is begun anew in memory", _fetches_no_groups),

@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -33,7 +35,7 @@ from property_tests.cold_histories import (
     as_rows,
 )
 from property_tests.profiles import profile_name
-from spill.cold_store import ColdRows, ColdStore, Int64s
+from spill.cold_store import ColdRows, ColdStore, Int64s, cold_rows
 from spill.pair_store import PairStore
 
 # (histories, steps of each) per profile and kind of store; DuckDB takes milliseconds per step.
@@ -120,6 +122,31 @@ class ColdStoreHistory(RuleBasedStateMachine):
 
         assert all(size >= expected for size, expected in zip(sizes, least, strict=True))
         assert all(size > 0 for size, code in zip(sizes, codes, strict=True) if self.held([code]))
+
+    @rule(
+        codes=st.lists(CODES, max_size=3, unique=True),
+        only=st.one_of(st.none(), SUBCODES),
+        chunk_bytes=st.sampled_from([1, 5_000, 1 << 20]),
+        content=st.sampled_from([b"", b"other", b"other" * 700]),
+        takes_place=st.booleans(),
+    )
+    def revise(self, codes: list[int], only: int | None, chunk_bytes: int, content: bytes, takes_place: bool) -> None:
+        """Rows become others all at once, or none of them does; until then the store is as it was."""
+
+        def revised(found: ColdRows) -> ColdRows:
+            kept = np.ones(len(found), np.bool_) if only is None else found.subcodes == only
+            rows = cold_rows(found.codes[kept], [row + content for row in found.rows.filter(pa.array(kept)).to_pylist()])
+            return ColdRows(rows.codes, found.subcodes[kept], rows.rows, found.places[kept])
+
+        for code in codes:
+            self.store.revise(code, revised, chunk_bytes)
+        self.holds_every_row()
+        if takes_place:
+            self.store.exchange()
+            was = Counter({row: count for row, count in self.held(codes).items() if only in (None, row[1])})
+            self.rows = self.rows - was + Counter({(code, sub, row + content): n for (code, sub, row), n in was.items()})
+        else:
+            self.store.forget_revised()
 
     @rule()
     def tidy(self) -> None:

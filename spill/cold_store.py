@@ -21,7 +21,7 @@ Known limits: a row has less than 2 GiB; a place holds until `tidy` or `clear` m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError, ResourceError
 
-__all__ = ["MOST_ROW_BYTES", "ColdRows", "ColdStore", "Int64s", "cold_rows", "each_once"]
+__all__ = ["MOST_ROW_BYTES", "ColdRows", "ColdStore", "Int64s", "Revised", "cold_rows", "each_once"]
 
 Int64s = npt.NDArray[np.int64]
 
@@ -72,6 +72,11 @@ class ColdRows:
             offsets = np.zeros(1, np.int64)
         content = np.empty(0, np.uint8) if content_buffer is None else np.frombuffer(content_buffer, np.uint8)
         return offsets, content
+
+
+Revised = Callable[[ColdRows], ColdRows]
+"""Given some rows of a store, return those of them that become others, in their order: codes, subcodes and places as they are,
+the rows as they will be."""
 
 
 def each_once(codes: Int64s) -> Int64s:
@@ -196,6 +201,30 @@ class ColdStore(Protocol):
         Raises:
             StateError: a row that was not removed.
         """
+        ...
+
+    def revise(self, code: int, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
+        """Write some rows of a code as they will be; until `exchange` the store holds them as they are.
+
+        So a code may have more rows than fit in memory, and an error half-way changes none of them. Until `exchange` or
+        `forget_revised` nothing else may change the store.
+
+        Args:
+            code: of the rows.
+            revised: what becomes of some of them.
+            chunk_bytes: rows to give it at once, about.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; `forget_revised` gives back what was written.
+        """
+        ...
+
+    def exchange(self) -> None:
+        """Replace all rows that were revised by what was written for them. Cost: a bit each."""
+        ...
+
+    def forget_revised(self) -> None:
+        """Forget what was written for rows that were revised."""
         ...
 
     def remove_codes(self, codes: Int64s) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from spill.cold_store import ColdRows, Int64s, cold_rows
+from spill.cold_store import ColdRows, Int64s, Revised, cold_rows
 from zset_join.errors import StateError
 
 __all__ = ["MemoryColdStore"]
@@ -33,6 +33,7 @@ class MemoryColdStore:
         self._next_place = 0
         self._rows: dict[int, _Row] = {}
         self._restorable: dict[int, tuple[int, int, bytes]] = {}
+        self._revised: list[ColdRows] = []
 
     @property
     def epoch(self) -> int:
@@ -117,6 +118,21 @@ class MemoryColdStore:
                 self._rows[place] = self._restorable.pop(place)
         return np.array(restored, np.bool_)
 
+    def revise(self, code: int, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
+        """Keep what rows of a code will be."""
+        self._revised += [rows for found in self.stream(code, chunk_bytes) if len(rows := revised(found))]
+
+    def exchange(self) -> None:
+        """Replace the rows that were revised."""
+        for rows in self._revised:
+            self.remove(rows.places)
+            self.put(rows)
+        self._revised = []
+
+    def forget_revised(self) -> None:
+        """Forget what rows were to be."""
+        self._revised = []
+
     def remove_codes(self, codes: Int64s) -> int:
         """Take all rows of some codes out; return how many there were."""
         found = self.fetch(codes)
@@ -135,6 +151,7 @@ class MemoryColdStore:
         """Forget all rows."""
         self._rows.clear()
         self._restorable.clear()
+        self._revised = []
 
     def row_count(self) -> int:
         """Return how many rows there are."""

@@ -129,6 +129,7 @@ class Run:
 
     Attributes:
         directory: a line of `DIRECTORY_WORDS` words per page.
+        removed: a bit per row, set when it was removed.
 
     Raises:
         StateError: a file is missing or has another size.
@@ -157,6 +158,7 @@ class Run:
         self._mappings = tuple(mapped(path, is_written=path is self._files[2]) for path in self._files)
         words, prints, removed = (np.frombuffer(mapping, np.uint8) for mapping in self._mappings)
         self.directory: npt.NDArray[np.int64] = words.view(np.int64).reshape(-1, k.DIRECTORY_WORDS)
+        self.removed = removed
         self._file_bytes = self._index_bytes = len(words) + len(prints) + len(removed)
         self._staying_bytes = len(removed)
         addresses = [int(words.ctypes.data), len(self.directory), int(prints.ctypes.data), rows, int(removed.ctypes.data)]
@@ -219,6 +221,7 @@ class Run:
         """Unmap the index."""
         self._mappings = ()
         self.directory = np.empty((0, k.DIRECTORY_WORDS), np.int64)
+        self.removed = np.empty(0, np.uint8)
 
 
 class RunWriter:

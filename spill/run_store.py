@@ -12,6 +12,7 @@ Merging takes memory for one chunk per run, whatever their size. How many runs t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -19,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spill.cold_store import ColdRows, Int64s, each_once
+from spill.cold_store import ColdRows, Int64s, Revised, each_once
 from spill.pages import Pages
 from spill.run import LyingRows, Run, RunWriter, Wanted, in_order
+from spill.run_kernels import ROW_MASK
 from spill.run_set import RunSet
 from spill.runs import Runs, gathered, merged
 from zset_join.errors import OptionError, StateError
@@ -32,6 +34,22 @@ _CHUNK_BYTES = 1 << 20
 _SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
 _MERGED_AT_ONCE = 2 << 20
 _LEAST_CHUNK = 1 << 17
+_ALL_REMOVED = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class _Revision:
+    """Rows of a run that another one, hidden until then, is to replace.
+
+    Args:
+        old: where they are.
+        new: what replaces them.
+        replaced: which of them: a byte of `Run.removed`, and bits to be set there and behind.
+    """
+
+    old: Run
+    new: Run
+    replaced: list[tuple[int, npt.NDArray[np.uint8]]]
 
 
 class RunStore(RunSet[Run]):
@@ -52,6 +70,7 @@ class RunStore(RunSet[Run]):
         self, directory: str | Path, *, pages: Pages, owner: Mapping[str, str | int], with_subcodes: bool = True
     ) -> None:
         self._wide = with_subcodes
+        self._revisions: list[_Revision] = []
         self._counts = {"fetches": 0, "pages_read": 0, "bytes_read": 0, "rows_fetched": 0, "rows_put": 0}
         super().__init__(directory, pages=pages, stamp={"subcodes": with_subcodes, "owner": dict(owner)})
 
@@ -187,6 +206,43 @@ class RunStore(RunSet[Run]):
             places=places,
         )
 
+    def revise(self, code: int, revised: Revised, chunk_bytes: int = _CHUNK_BYTES) -> None:
+        """Write some rows of a code as they will be; until `exchange` the store holds them as they are.
+
+        Each run gets another one beside it, whose rows are hidden: they count as removed. Memory: a chunk, and a bit per row.
+        """
+        wanted = Wanted(np.array([code], np.int64), None)
+        for old in [run for run in self._runs if run.live]:
+            found = self._find(wanted, self._one(old), keep_index=self.keep_index, group_bytes=chunk_bytes)
+            parts = (rows for part in found if len(part) and len(rows := revised(part)))
+            first = next(parts, None)
+            if first is None:
+                continue
+            replaced: list[tuple[int, npt.NDArray[np.uint8]]] = []
+            with self._written_run() as writer:
+                for rows in chain([first], parts):
+                    writer.append(LyingRows.of(rows))
+                    replaced.append(_bits(rows.places & ROW_MASK))
+            new = self._runs[-1]
+            new.removed[:] = _ALL_REMOVED
+            new.live = 0
+            self._revisions.append(_Revision(old, new, replaced))
+
+    def exchange(self) -> None:
+        """Replace all rows that were revised by what was written for them. Cost: a bit each."""
+        revisions, self._revisions = self._revisions, []
+        for revision in revisions:
+            for begin, bits in revision.replaced:
+                revision.old.removed[begin : begin + len(bits)] |= bits
+            revision.new.removed[:] = 0
+            revision.new.live = revision.new.rows
+            revision.old.live -= revision.new.rows
+
+    def forget_revised(self) -> None:
+        """Forget what was written for rows that were revised."""
+        revisions, self._revisions = self._revisions, []
+        self._drop([revision.new for revision in revisions])
+
     def remove_codes(self, codes: Int64s) -> int:
         """Take all rows of some codes out; return how many there were."""
         removed = 0
@@ -194,6 +250,11 @@ class RunStore(RunSet[Run]):
             self.remove(found.places)
             removed += len(found)
         return removed
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._revisions = []
+        super().clear()
 
     def _merged(self, runs: Sequence[Run]) -> None:
         expected = sum(run.live for run in runs)
@@ -219,6 +280,14 @@ class RunStore(RunSet[Run]):
             **self._counts,
             "rows_merged": self._rows_merged,
         }
+
+
+def _bits(rows: Int64s) -> tuple[int, npt.NDArray[np.uint8]]:
+    """Return rows of a run as bits, eight to a byte, and the place of the first byte."""
+    begin = int(rows.min()) >> 3
+    flags = np.zeros(((int(rows.max()) >> 3) - begin + 1) << 3, np.uint8)
+    flags[rows - (begin << 3)] = 1
+    return begin, np.packbits(flags, bitorder="little")
 
 
 def _joined(parts: Sequence[ColdRows]) -> ColdRows:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.epochs import Epochs, delete, insert, net
-from zset_join.errors import WeightOverflowError
+from zset_join.errors import ResourceError, WeightOverflowError
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
+from zset_join.storage.operations import Operation, observe
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -51,6 +55,28 @@ def summed(join: HashJoin, deltas: list[ZSet], epoch: int) -> tuple[dict[Any, in
         for row, weight in chunk.to_pylist():
             total[row] = total.get(row, 0) + weight
     return {row: weight for row, weight in total.items() if weight}, most_rows, most_bytes
+
+
+def rows_of(join: HashJoin) -> set[tuple[Any, ...]]:
+    """Return the rows of the left side, with all that they remember."""
+    return {tuple(row.values()) for row in join.snapshot()["left"].to_pylist()}
+
+
+@contextmanager
+def full_disk(after: int) -> Iterator[None]:
+    """Let the disk be full after so many writes."""
+    left_over = after
+
+    def observed(operation: Operation, act: Callable[[], Any]) -> Any:
+        nonlocal left_over
+        if operation.kind == "write":
+            if left_over == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            left_over -= 1
+        return act()
+
+    with observe(observed):
+        yield
 
 
 def deltas_of(join: HashJoin, own: list[Any], other: list[Any]) -> list[ZSet]:
@@ -145,6 +171,52 @@ def test_a_residual_predicate_is_evaluated_on_the_rows_that_are_streamed() -> No
         unlimited.absorb(Tick(epoch), others)
 
     assert hybrid.statistics()["left_streamed_rows"] > 0
+
+
+@pytest.mark.parametrize("how", ["left", "full", "left_semi", "left_anti"])
+def test_rows_that_count_their_matches_are_streamed_and_written_anew(how: str) -> None:
+    hybrid, unlimited = joins = two(how, residual=left("id") < right("v"))
+    load(joins)
+    story = [
+        ([], insert((LONG, 100), (LONG, 0))),
+        (insert((3, "b"), (ROWS, LONG)), [*insert((LONG, 50)), *insert(("b", 3))]),
+        (delete((9, LONG), (60, LONG)), delete((LONG, 100))),
+        ([], insert((LONG, 2 * ROWS))),
+        ([], delete((LONG, 2 * ROWS), (LONG, 50))),
+    ]
+
+    for epoch, changes in enumerate(story, start=1):
+        deltas, others = deltas_of(hybrid, *changes), deltas_of(unlimited, *changes)
+        answer, most_rows, most_bytes = summed(hybrid, deltas, epoch)
+        assert answer == summed(unlimited, others, epoch)[0]
+        assert (most_rows <= ROWS // 5, most_bytes <= BUDGET) == (True, True)
+        hybrid.absorb(Tick(epoch), deltas)
+        unlimited.absorb(Tick(epoch), others)
+
+    counts = hybrid.statistics()
+    assert counts["left_fetched_rows"] < 100
+    assert counts["left_rewritten_rows"] > ROWS
+    assert rows_of(hybrid) == rows_of(unlimited)
+
+
+def test_a_disk_that_is_full_while_rows_are_written_anew_changes_nothing() -> None:
+    hybrid, unlimited = joins = two("left", residual=left("id") < right("v"))
+    load(joins)
+    deltas = deltas_of(hybrid, [], insert((LONG, 2 * ROWS)))
+    before, disk_bytes = rows_of(hybrid), hybrid.statistics()["left_cold_disk_bytes"]
+
+    full = 0
+    while hybrid.absorbed_epoch == 0:
+        with full_disk(after=full), suppress(ResourceError):
+            hybrid.absorb(Tick(1), deltas)
+        if hybrid.absorbed_epoch == 0:
+            full += 1
+            assert rows_of(hybrid) == before
+            assert hybrid.statistics()["left_cold_disk_bytes"] == disk_bytes
+
+    unlimited.absorb(Tick(1), deltas_of(unlimited, [], insert((LONG, 2 * ROWS))))
+    assert full > 5
+    assert rows_of(hybrid) == rows_of(unlimited)
 
 
 def test_a_weight_that_streaming_cannot_multiply_is_refused_by_name() -> None:

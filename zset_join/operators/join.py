@@ -196,8 +196,7 @@ class HashJoin:
         self._hybrid: HybridState | None = None
         if budget is not None:
             by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
-            streams = [not (self._has_degrees and kind) for kind in self._lone]
-            self._hybrid = HybridState(self._sides, by_own, streams, budget, directory, cold_directory)
+            self._hybrid = HybridState(self._sides, by_own, budget, directory, cold_directory)
         self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
@@ -238,6 +237,10 @@ class HashJoin:
         self._refuse(prepared)
         degrees = self._degrees(prepared) if self._has_degrees else {}
         if self._hybrid is not None:
+            if self._has_degrees and self._groups.parts and any(map(len, prepared.long_codes)):
+                with self._hybrid.rewriting():
+                    for key in self._long_keys(prepared):
+                        self._long.revise_degrees(key)
             self._hybrid.begin_absorb()
         for side in self._sides:
             side.begin_absorb()
@@ -569,8 +572,8 @@ class HashJoin:
                 for side, found in degrees.items():
                     other_was, other_is = live_flags(own[1 - side][0], before, after)
                     found.add(*own[side], other_was, other_is)
-            for key in self._long_keys(prepared) if degrees else ():
-                for positions in self._long.passing(key):
+            for key in self._long_keys(prepared):
+                for positions in self._long.passing(key) if key.side in degrees else ():
                     there = np.ones(len(positions), np.bool_)
                     degrees[key.side].add(positions, positions, there, there)
         for found in degrees.values():

@@ -16,7 +16,7 @@ Remembers on disk the rows, and 10 to 15 bytes for each with `keys`; in memory 4
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ import pyarrow as pa
 from spill.cold_store import ColdRows, Int64s
 from spill.file_pages import FileColdStore
 from spill.pair_store import PairStore
-from spill.row_bytes import LINK_BYTES, UnpackedRows
+from spill.row_bytes import LINK_BYTES, UnpackedRows, pack_rows
 from zset_join.kernels import side as s
 from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
 from zset_join.state.hot_rows import NOWHERE, HotRows
@@ -87,7 +87,7 @@ class ColdSide:
         self._rows = FileColdStore(directory / f"{side.name}.rows", owner=owner, with_subcodes=side.has_identity)
         self._keys = PairStore(directory / f"{side.name}.keys", owner=owner) if has_keys else None
         self.taken_rows = 0
-        self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0}
+        self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0, "rewritten_rows": 0}
 
     @property
     def _stores(self) -> list[FileColdStore | PairStore]:
@@ -159,6 +159,36 @@ class ColdSide:
             self._drop(numbers[left], subcodes[left])
         self._counts["spilled_rows"] += len(numbers)
         self._counts["restored_rows"] += len(numbers) - int(left.sum())
+
+    def revise(self, code: int, revised: Callable[[UnpackedRows], npt.NDArray[np.bool_]]) -> None:
+        """Write some rows whose key can match and has one hash as they will be; until `exchange` they stay as they are.
+
+        Args:
+            code: the hash.
+            revised: given records in pieces, changes some of them, though not their keys nor their size, and says which.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; `forget_revised` gives back what was written.
+        """
+        layout = self.side.layout
+
+        def packed(found: ColdRows) -> ColdRows:
+            rows = _matchable(found)
+            records = self.hot.unpack(rows)
+            kept = revised(records)
+            content = pack_rows(records.refs(layout.stride)[kept], stride=layout.stride, variables=self.side.variables_address)
+            self._counts["rewritten_rows"] += len(content)
+            return ColdRows(rows.codes[kept], rows.subcodes[kept], content, rows.places[kept])
+
+        self._rows.revise(code, packed)
+
+    def exchange(self) -> None:
+        """Replace all rows that were revised by what was written for them."""
+        self._rows.exchange()
+
+    def forget_revised(self) -> None:
+        """Forget what was written for rows that were revised."""
+        self._rows.forget_revised()
 
     def _packed(self, numbers: Int64s, codes: Int64s, subcodes: Int64s) -> Iterator[ColdRows]:
         """Yield rows as the store takes them and in its order, some at a time."""

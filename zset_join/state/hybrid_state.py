@@ -79,7 +79,6 @@ class HybridState:
     Args:
         sides: left and right.
         asked_by_own: per side, whether its rows are looked at where its own join key changes (3 above).
-        streams: per side, whether rows of long keys may stay on disk.
         budget: the budget.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
@@ -96,7 +95,6 @@ class HybridState:
         self,
         sides: Sequence[SideState],
         asked_by_own: Sequence[bool],
-        streams: Sequence[bool],
         budget: HotBudget,
         directory: str | None,
         cold_directory: str | None = None,
@@ -104,7 +102,6 @@ class HybridState:
         self._budget = budget
         self._is_mapped = directory is not None
         self._asked_by_own = tuple(asked_by_own)
-        self._streams = tuple(streams)
         self.least_long_bytes = [_least_long_bytes(side, budget) for side in sides]
         self.long_codes = [_NONE, _NONE]
         self._long_asked = [_NONE, _NONE]  # codes of long keys that were asked for since an epoch was absorbed
@@ -220,6 +217,18 @@ class HybridState:
         if self.is_tight():
             self._unused.give_back_columns()
 
+    @contextmanager
+    def rewriting(self) -> Iterator[None]:
+        """Let rows on disk be written as they will be when the epoch is absorbed; absorbing goes on right behind."""
+        self._refuse_half_written()
+        with self._moving(ends=False):
+            try:
+                yield
+            except ResourceError:
+                for side in self._opened:
+                    side.forget_revised()
+                raise
+
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
         """Note which rows an epoch has written, when it has been absorbed.
 
@@ -227,6 +236,8 @@ class HybridState:
             prepared: what was absorbed.
             rewritten: side and numbers of further rows that were written.
         """
+        for side in self._opened:
+            side.exchange()
         stamp = self._stamp if self._is_looking else None
         if self._is_looking or any(side.hot.has_places for side in self._opened):
             self._follow()
@@ -262,7 +273,7 @@ class HybridState:
             self._is_moving = True  # whoever goes on after an error here is refused, as a new process would be
             for side in self._opened:
                 side.commit(epoch)
-            self._is_moving = False
+        self._is_moving = False
 
     def _follow(self) -> None:
         for side in self._opened:
@@ -270,6 +281,12 @@ class HybridState:
 
     def _begin(self, prepared: Sequence[PreparedSide | None]) -> None:
         """Refuse a state that is not whole; forget what the working arrays hold of the epoch before."""
+        self._refuse_half_written()
+        for own in prepared:
+            if own is not None:
+                own.numbers[: own.count] = 0
+
+    def _refuse_half_written(self) -> None:
         if self._is_moving:
             raise StateError(
                 "rows were being moved between memory and disk when this process was interrupted, or what lay on the disk was "
@@ -277,9 +294,6 @@ class HybridState:
                 "restart the query: it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
             )
-        for own in prepared:
-            if own is not None:
-                own.numbers[: own.count] = 0
 
     def _is_worth_looking(self) -> bool:
         """Say whether there are cold rows, or soon will be, so that it matters who is busy."""
@@ -315,7 +329,7 @@ class HybridState:
         same answer in the same chunks.
         """
         side = self._opened[number]
-        if not self._streams[number] or not (side.row_count() or len(self._long_asked[number])):
+        if not (side.row_count() or len(self._long_asked[number])):
             return codes
         long = side.long_keys(codes, self.least_long_bytes[number])
         if len(self._long_asked[number]):
@@ -450,10 +464,13 @@ class HybridState:
         self._clock = policy.advanced(self._clock, spilled_bytes=size, spilled_keys=rows)
 
     @contextmanager
-    def _moving(self) -> Iterator[None]:
+    def _moving(self, *, ends: bool = True) -> Iterator[None]:
         """Mark the state as half-written while rows move; after a full disk, which shows between two moves, it is whole again.
 
         After any other error, damaged files among them, the marks stay, so that the state is not used again.
+
+        Args:
+            ends: whether the marks are taken away at the end; if not, absorbing does it.
         """
         self._is_moving = True
         epoch = self._opened[0].side.absorbed_epoch
@@ -465,14 +482,14 @@ class HybridState:
         except ResourceError:
             self._end_moving(epoch)
             raise
-        self._end_moving(epoch)
+        if ends:
+            self._end_moving(epoch)
 
     def _end_moving(self, epoch: int) -> None:
         self.commit(epoch)
         if self._is_mapped:
             for side in self._opened:
                 side.side.header[s.H_DIRTY] = 0
-        self._is_moving = False
 
     # ---------------------------------------------------------------- snapshots
 

@@ -5,25 +5,28 @@ those are brought in by their identity. So with the changes of the key on the ot
 
     weight of the row * (weight of the change after - before),
 
-and where their side is preserved they are shown or hidden as one, when the other side's rows of the key come or go. Whether a
-side has rows of a key is read off those in memory: `one_of_each` brings one in, and it stands for those on disk.
+of which those pairs count that pass the residual predicate. Where their side is preserved they are shown or hidden as one,
+when the other side's rows of the key come or go. Whether a side has rows of a key is read off those in memory: `one_of_each`
+brings one in, and it stands for those on disk. With a residual predicate each row is shown or hidden by its own degree; a row
+whose degree changes is written anew, to replace the one on disk when the epoch is absorbed.
 
-Memory: a chunk of about a MB, and the pairs of a part of it. Every chunk is read once for each sign that has something to say.
-
-Known limit: a preserved side with a residual predicate keeps a degree in each row, which changes; such keys come whole.
+Memory: a chunk of about a MB, and the pairs of a part of it. Every chunk is read once for each sign that has something to say,
+and where degrees change once more to absorb them; the predicate is evaluated each time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
+from spill.row_bytes import UnpackedRows
 from zset_join.kernels.columns import WEIGHT
-from zset_join.kernels.pairs import LONE_MISSING
+from zset_join.kernels.pairs import LONE_MATCHED
 from zset_join.state.changed_groups import ChangedKey
 from zset_join.state.cold_side import ColdSide, chosen_rows
 from zset_join.state.key_equality import KeyRow, equal_keys
@@ -36,8 +39,18 @@ _FIRST_BYTES = 1 << 16
 _MOST = (1 << 63) - 1
 _NONE = np.empty(0, np.int64)
 
-Passes = Callable[[Int64s, Int64s], npt.NDArray[np.bool_]]
+Flags = npt.NDArray[np.bool_]
+Passes = Callable[[Int64s, Int64s], Flags]
 Pairs = tuple[Int64s, Int64s, Int64s]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows on disk of one key: record addresses, weights, and degrees where the rows have some."""
+
+    refs: Int64s
+    weights: Int64s
+    degrees: Int64s | None
 
 
 class LongKeys:
@@ -65,62 +78,119 @@ class LongKeys:
             OverflowError: the product of two weights leaves int64.
         """
         deltas = key.after - key.before
-        chosen = np.flatnonzero(deltas * sign > 0) if self._pairs else deltas[:0]
+        chosen = (deltas * sign > 0) & self._pairs
         other = 1 - key.side
-        shown = key.remains - key.was
-        if self._lone[other] == LONE_MISSING:
-            shown = -shown
-        is_shown = self._lone[other] != 0 and shown * sign > 0
-        if not len(chosen) and not is_shown:
+        flips, shown = np.zeros_like(deltas), 0
+        if _has_degrees(self._cold[other]):
+            flips = _flips(key)
+        elif self._lone[other]:
+            shown = key.remains - key.was if self._lone[other] == LONE_MATCHED else key.was - key.remains
+        asked = np.flatnonzero(chosen | (flips != 0))
+        if not len(asked) and shown * sign <= 0:
             return
         largest = int(np.abs(deltas[chosen]).max(initial=0))
-        for refs, weights in self._rows(key):
-            if largest * int(weights.max()) > _MOST:
+        for rows in self._rows(key):
+            if largest * int(rows.weights.max()) > _MOST:
                 raise OverflowError("product of two weights")
-            yield self._crossed(key, chosen, deltas, refs, weights, shown if is_shown else 0)
+            yield self._crossed(key, asked, deltas * chosen, flips, rows, shown, sign)
+
+    def revise_degrees(self, key: ChangedKey) -> None:
+        """Write those rows on disk of the other side anew whose degree a key's changes make another one.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written.
+        """
+        cold = self._cold[1 - key.side]
+        flips = _flips(key)
+        if not (_has_degrees(cold) and flips.any()):
+            return
+        stride = cold.side.layout.stride
+
+        def revised(rows: UnpackedRows) -> Flags:
+            refs = rows.refs(stride)
+            equal = np.flatnonzero(equal_keys(key.row, cold.side, refs))
+            gains = np.zeros(len(refs), np.int64)
+            for own, _, _, passes in self._judged(key, np.flatnonzero(flips), refs[equal]):
+                gains[equal] += flips[own] @ passes
+            degrees = _words(rows, cold.side.layout.degree_offset, stride)
+            degrees += gains
+            changed: Flags = gains != 0
+            return changed
+
+        cold.revise(key.code, revised)
 
     def passing(self, key: ChangedKey) -> Iterator[Int64s]:
         """Yield, in pieces, positions of a key's changes: one for each row on disk that a change passes the condition with."""
         every = np.arange(len(key.refs))
-        for refs, weights in self._rows(key):
-            for begin, end in _pieces(len(every), len(refs)):
-                left, right = _paired(key, every[begin:end], refs)
-                yield np.repeat(key.positions[begin:end], len(weights))[self._passes(left, right)]
+        for rows in self._rows(key):
+            for own, _, _, passes in self._judged(key, every, rows.refs):
+                yield np.repeat(key.positions[own], passes.sum(axis=1))
 
-    def _rows(self, key: ChangedKey) -> Iterator[tuple[Int64s, Int64s]]:
-        """Yield records on disk that have a key, and their weights."""
+    def _rows(self, key: ChangedKey) -> Iterator[_Rows]:
+        """Yield the rows on disk that have a key."""
         cold = self._cold[1 - key.side]
         stride = cold.side.layout.stride
-        for _, rows in cold.stream(key.code):
-            refs = rows.refs(stride)
+        for _, records in cold.stream(key.code):
+            refs = records.refs(stride)
             equal = equal_keys(key.row, cold.side, refs)
             if equal.any():
-                weights = np.ndarray((rows.count,), np.int64, rows.owners[0], WEIGHT, (stride,))
-                yield refs[equal], weights[equal]
+                degrees = _words(records, cold.side.layout.degree_offset, stride)[equal] if _has_degrees(cold) else None
+                yield _Rows(refs[equal], _words(records, WEIGHT, stride)[equal], degrees)
+
+    def _judged(self, key: ChangedKey, asked: Int64s, refs: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s, Flags]]:
+        """Yield, piece by piece, some of a key's changes and their pairs with rows: refs, and whether they pass."""
+        size = max(1, _PAIRS_AT_ONCE // len(refs)) if len(refs) else 1
+        for begin in range(0, len(asked) if len(refs) else 0, size):
+            own = asked[begin : begin + size]
+            changed, rows = np.repeat(key.refs[own], len(refs)), np.tile(refs, len(own))
+            left, right = (changed, rows) if key.side == 0 else (rows, changed)
+            yield own, left, right, self._passes(left, right).reshape(len(own), len(refs))
 
     def _crossed(
-        self, key: ChangedKey, chosen: Int64s, deltas: Int64s, refs: Int64s, weights: Int64s, shown: int
+        self, key: ChangedKey, asked: Int64s, deltas: Int64s, flips: Int64s, rows: _Rows, shown: int, sign: int
     ) -> Iterator[Pairs]:
-        for begin, end in _pieces(len(chosen), len(refs)):
-            piece = chosen[begin:end]
-            left, right = _paired(key, piece, refs)
-            products = np.repeat(deltas[piece], len(refs)) * np.tile(weights, len(piece))
-            passing = self._passes(left, right)
-            yield (left, right, products) if passing.all() else (left[passing], right[passing], products[passing])
-        if shown:
-            padded = np.zeros(len(refs), np.int64)
-            yield (refs, padded, weights * shown) if key.side == 1 else (padded, refs, weights * shown)
+        """Yield the pairs of some changes and rows, and the rows that come or go alone.
+
+        Args:
+            key: the key.
+            asked: the changes.
+            deltas: of their weights; 0 where a change makes no pair of this sign.
+            flips: 1 for a change that is a row which comes, -1 for one that goes; 0 where rows have no degrees.
+            rows: the rows.
+            shown: the same for the rows, where they have no degrees.
+            sign: of what is yielded.
+        """
+        gains = np.zeros(len(rows.refs), np.int64)
+        for own, left, right, passes in self._judged(key, asked, rows.refs):
+            if rows.degrees is not None:
+                gains += flips[own] @ passes
+            kept = (passes & (deltas[own] != 0)[:, None]).ravel()
+            weights = np.multiply.outer(deltas[own], rows.weights).ravel()
+            yield (left, right, weights) if kept.all() else (left[kept], right[kept], weights[kept])
+        alone = rows.weights * shown
+        if rows.degrees is not None:
+            was, remains = rows.degrees > 0, rows.degrees + gains > 0
+            changes = remains.astype(np.int64) - was
+            alone = rows.weights * (changes if self._lone[1 - key.side] == LONE_MATCHED else -changes)
+        kept = alone * sign > 0
+        if kept.any():
+            refs, padded = rows.refs[kept], np.zeros(int(kept.sum()), np.int64)
+            yield (refs, padded, alone[kept]) if key.side == 1 else (padded, refs, alone[kept])
 
 
-def _pieces(changes: int, rows: int) -> Iterator[tuple[int, int]]:
-    size = max(1, _PAIRS_AT_ONCE // rows)
-    for begin in range(0, changes, size):
-        yield begin, begin + size
+def _has_degrees(cold: ColdSide) -> bool:
+    return cold.side.layout.degree_offset >= 0
 
 
-def _paired(key: ChangedKey, chosen: Int64s, refs: Int64s) -> tuple[Int64s, Int64s]:
-    changed, rows = np.repeat(key.refs[chosen], len(refs)), np.tile(refs, len(chosen))
-    return (changed, rows) if key.side == 0 else (rows, changed)
+def _flips(key: ChangedKey) -> Int64s:
+    """Return 1 for each change that is a row which comes, -1 for one that goes, else 0."""
+    flips: Int64s = (key.after > 0).astype(np.int64) - (key.before > 0)
+    return flips
+
+
+def _words(records: UnpackedRows, offset: int, stride: int) -> Int64s:
+    """Return a word of each record, to be read or written."""
+    return np.ndarray((records.count,), np.int64, records.owners[0], offset, (stride,))
 
 
 def one_of_each(
