@@ -105,7 +105,7 @@ class History:
         residual = left("s") <= right("s") if self.is_streamed else None
         join = HashJoin(behind[0], behind[1], self.how, residual=residual, directory=directory, **hybrid)
         if self.is_streamed and join._hybrid is not None:
-            join._hybrid.least_long_bytes = [1, 1]
+            join._hybrid.left.least_bytes = [1, 1]
         return join
 
     def _joined(self, epoch: int) -> Counts:

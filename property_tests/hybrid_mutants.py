@@ -90,29 +90,20 @@ def _streams_nothing(hybrid: HybridState) -> None:
 
     def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
         fetch(prepared)
-        hybrid.long_codes = [np.empty(0, np.int64)] * 2
+        hybrid.left.begin()
 
     hybrid.fetch = spoiled  # type: ignore[method-assign]
 
 
 def _leaves_no_row_of_long_keys(hybrid: HybridState) -> None:
-    leave = hybrid._leave_long_keys
-
-    def spoiled(number: int, codes: Any, prepared: Sequence[PreparedSide | None]) -> Any:
-        asked, hybrid._asked_by_own = hybrid._asked_by_own, (False, False)
-        try:
-            return leave(number, codes, prepared)
-        finally:
-            hybrid._asked_by_own = asked
-
-    hybrid._leave_long_keys = spoiled  # type: ignore[method-assign]
+    hybrid.left._asked_by_own = (False, False)
 
 
 def _forgets_what_stands(hybrid: HybridState) -> None:
     fetch = hybrid.fetch
 
     def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
-        hybrid._long_asked, hybrid._standing = ([np.empty(0, np.int64)] * 2 for _ in range(2))
+        hybrid.left.forget()
         fetch(prepared)
 
     hybrid.fetch = spoiled  # type: ignore[method-assign]

@@ -178,11 +178,13 @@ class Run:
         """Return what the kernels know of the run, valid until it is closed."""
         return self._line
 
-    def long_codes(self) -> Int64s:
+    def long_codes(self, *, keep_index: bool) -> Int64s:
         """Return the codes whose rows begin in one page and go on in the next, ascending. Cost: its pages, once."""
         if self._long_codes is None:
             goes_on = (self.directory[:, k.FIRST_ROW] & k.CONTINUES) != 0
             self._long_codes = np.unique(self.directory[goes_on, k.FIRST_CODE])
+            if not keep_index:
+                self.let_go()
         return self._long_codes
 
     def let_go(self, pages: int | None = None) -> None:

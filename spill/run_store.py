@@ -31,7 +31,7 @@ from zset_join.errors import OptionError, StateError
 __all__ = ["RunStore"]
 
 _CHUNK_BYTES = 1 << 20
-_SURELY_PAGES = 1 << 19  # a code with so many bytes goes from one page to the next in some run
+_SPREAD_BYTES = 1 << 17  # a code with so many bytes goes from one page to the next in some run, if these are few
 _MERGED_AT_ONCE = 2 << 20
 _LEAST_CHUNK = 1 << 17
 _ALL_REMOVED = 0xFF
@@ -149,16 +149,19 @@ class RunStore(RunSet[Run]):
         found: Int64s = sizes[inverse]
         return found
 
-    def long_among(self, codes: Int64s, least_bytes: int) -> Int64s:
-        """Return those codes whose rows take at least so many bytes, ascending. Cost: next to nothing where few codes do."""
-        if least_bytes > _SURELY_PAGES:
-            spread = [found for run in self._runs if len(found := run.long_codes())]
+    def long_among(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
+        """Return those codes whose rows take at least so many bytes, ascending, and these bytes.
+
+        Cost: next to nothing where few codes take more than 32 KB; codes that take no more in any run may then be left out.
+        """
+        if least_bytes >= _SPREAD_BYTES:
+            spread = [found for run in self._runs if len(found := run.long_codes(keep_index=self.keep_index))]
             codes = codes[np.isin(codes, np.concatenate(spread))] if spread else codes[:0]
         ascending = each_once(codes)
         sizes = np.zeros(len(ascending), np.int64)
         self._index.measure(ascending, sizes)
-        long: Int64s = ascending[sizes >= max(1, least_bytes)]
-        return long
+        long = sizes >= max(1, least_bytes)
+        return ascending[long], sizes[long]
 
     # ---------------------------------------------------------------- changing
 

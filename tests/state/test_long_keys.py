@@ -86,7 +86,7 @@ def deltas_of(join: HashJoin, own: list[Any], other: list[Any]) -> list[ZSet]:
 def standing_id(hybrid: Any) -> int:
     """Return the `id` of the one order in memory that stands for those on disk."""
     side = hybrid._sides[0]
-    refs = side.refs_of(hybrid._hybrid._standing[0])
+    refs = side.refs_of(hybrid._hybrid.left._standing[0])
     (column,) = side.layout.gather_plan([0]).gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)
     (number,) = column.to_pylist()
     return int(number)
@@ -117,6 +117,27 @@ def test_a_key_with_five_times_the_budget_is_answered_within_the_budget(how: str
     assert counts["left_fetched_rows"] < 100
 
 
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_keys_that_have_no_room_together_are_answered_within_the_budget(how: str) -> None:
+    hybrid, unlimited = joins = two(how)
+    names = [f"one of twelve keys that have no room together: {number}" for number in range(12)]
+    rows = [pa.array(range(ROWS)), pa.array([names[number % 12] for number in range(ROWS)])]
+    for join in joins:
+        relation = join.inputs[0]
+        join.absorb(Tick(0), [ZSet.of(pa.RecordBatch.from_arrays(rows, schema=relation.schema)), ZSet.empty(BAGS.schema)])
+
+    story = [insert(*((name, 1) for name in names)), delete(*((name, 1) for name in names[:8])), insert((names[0], 2))]
+    for epoch, changes in enumerate(story, start=1):
+        deltas, others = deltas_of(hybrid, [], changes), deltas_of(unlimited, [], changes)
+        answer, _, most_bytes = summed(hybrid, deltas, epoch)
+        assert answer == summed(unlimited, others, epoch)[0]
+        assert most_bytes <= BUDGET
+        hybrid.absorb(Tick(epoch), deltas)
+        unlimited.absorb(Tick(epoch), others)
+
+    assert hybrid.statistics()["left_streamed_rows"] > ROWS
+
+
 def test_who_asks_again_gets_the_same_chunks_and_brings_nothing_more_in() -> None:
     hybrid, _ = joins = two("full")
     load(joins)
@@ -136,7 +157,7 @@ def test_who_asks_again_gets_the_same_chunks_and_brings_nothing_more_in() -> Non
 def test_a_row_that_stands_for_its_key_and_is_deleted_is_followed_by_another() -> None:
     fed = Epochs(HashJoin(ORDERS, BAGS, "full", default_hash_join="hybrid", max_hot_bytes=0))
     hybrid = fed.operator
-    hybrid._hybrid.least_long_bytes = [1, 1]  # type: ignore[attr-defined]
+    hybrid._hybrid.left.least_bytes = [1, 1]  # type: ignore[attr-defined]
     fed.feed(insert((0, LONG), (1, LONG), (2, LONG)))
     list(hybrid.answer(Tick(1), fed.deltas([], insert((LONG, 1)))))
     standing = standing_id(hybrid)
@@ -221,7 +242,7 @@ def test_a_disk_that_is_full_while_rows_are_written_anew_changes_nothing() -> No
 
 def test_a_weight_that_streaming_cannot_multiply_is_refused_by_name() -> None:
     fed = Epochs(HashJoin(BAGS, BAGS, default_hash_join="hybrid", max_hot_bytes=0))
-    fed.operator._hybrid.least_long_bytes = [1, 1]  # type: ignore[attr-defined]
+    fed.operator._hybrid.left.least_bytes = [1, 1]  # type: ignore[attr-defined]
     fed.feed(insert(("a", 1), copies=1 << 40))
 
     with pytest.raises(WeightOverflowError, match="epoch 1"):

@@ -52,6 +52,7 @@ __all__ = ["JOIN_TYPES", "HashJoin"]
 
 _LEFT = 0
 _CHUNKS_AT_ONCE = 4
+_TIGHT_CHUNK_ROWS = 1 << 14  # where memory is short: what allocators keep of chunks that are gone follows their size
 
 
 @dataclass(slots=True)
@@ -370,8 +371,7 @@ class HashJoin:
         if kept is not None and kept.tick == tick and kept.deltas[0] is left and kept.deltas[1] is right:
             return kept
         self._prepared = None
-        buffer = self._buffer
-        ages = [None, None] if buffer is None else buffer.ages(tick, (left, right))
+        ages = [None, None] if self._buffer is None else self._buffer.ages(tick, (left, right))
         found = [
             side.encode(delta, words=words) if len(delta) or words is not None else None
             for side, delta, words in zip(self._sides, (left, right), ages, strict=True)
@@ -383,10 +383,10 @@ class HashJoin:
                 side.resolve(encoded)
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
         if self._hybrid is not None:
-            prepared.long_codes = tuple(self._hybrid.long_codes)
+            prepared.long_codes = tuple(self._hybrid.left.codes)
             self._groups.is_tight = self._hybrid.is_tight()
-        if buffer is not None:
-            prepared.buffered = buffer.plan(found)
+        if self._buffer is not None:
+            prepared.buffered = self._buffer.plan(found)
         if not (prepared.rejected and self.on_bad_input == "error"):
             self._groups.list_changes(found)
         self._prepared = prepared
@@ -406,6 +406,7 @@ class HashJoin:
         out. A part whose rows do not fit the output arrays is passed over once for each sign.
         """
         groups = self._groups
+        most_held = self._chunk_rows if groups.is_tight else self._output.rows
         held: list[ZSet] = []
         held_rows = 0
         postponed: list[int] = []
@@ -415,7 +416,7 @@ class HashJoin:
             groups.enter(part)
             long_keys += self._long_keys(prepared)
             filled = -1
-            if not self._has_degrees and held_rows < self._output.rows and not self._overflowed:
+            if not self._has_degrees and held_rows < most_held and not self._overflowed:
                 filled = self._fill(self._steps(prepared, 0))
                 self._overflowed = filled < 0
             if filled < 0:
@@ -448,9 +449,8 @@ class HashJoin:
     def _steps(self, prepared: _Prepared, sign: int) -> list[Step]:
         if self._has_degrees:
             return self._residual_steps(prepared, sign)
-        output = self._output
-        steps = [self._pair_step(prepared, sign, output)] if self._pairs else []
-        return steps + [self._groups.lone_step(side, kind, sign, output) for side, kind in enumerate(self._lone) if kind]
+        steps = [self._pair_step(prepared, sign, self._output)] if self._pairs else []
+        return steps + [self._groups.lone_step(side, kind, sign, self._output) for side, kind in enumerate(self._lone) if kind]
 
     def _pair_step(self, prepared: _Prepared, sign: int, output: OutputArrays) -> Step:
         """Return a step whose overflow is the error that names join and epoch."""
@@ -511,9 +511,10 @@ class HashJoin:
 
     def _chunks(self, reader: object, begin: int, end: int) -> Iterator[ZSet]:
         self._touched_rows = max(self._touched_rows, end)
+        most = min(self._chunk_rows, _TIGHT_CHUNK_ROWS) if self._groups.is_tight else self._chunk_rows
         while begin < end:
             self._check_current(reader)
-            count = min(self._chunk_rows, end - begin)
+            count = min(most, end - begin)
             yield from self._gather(begin, count)
             begin += count
 

@@ -287,8 +287,8 @@ class ColdSide:
             self._counts["streamed_rows"] += len(kept)
             yield kept, self.hot.unpack(kept)
 
-    def long_keys(self, codes: Int64s, least_bytes: int) -> Int64s:
-        """Return those of some join hashes whose cold rows take at least so many bytes on disk, ascending."""
+    def long_keys(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
+        """Return those of some join hashes whose cold rows take at least so many bytes on disk, ascending, and these bytes."""
         return self._rows.long_among(codes, least_bytes)
 
     def index_bytes(self) -> int:

@@ -9,8 +9,8 @@ Before the kernels run, `fetch` brings in (side X, other side Y):
 3. where Y is preserved and matching means an equal key, all rows of X whose join key changes on X.
 
 So chains are whole where they are walked, and may be in memory in part elsewhere. Whoever asks again finds nothing to fetch.
-Of a key whose rows on disk would take most of the budget, 2 and 3 bring in none, or one where it matters whether there are any:
-the answer streams them (`zset_join.state.long_keys`).
+Of keys that are too large (`zset_join.state.left_on_disk`) 2 and 3 bring in no row, or one where it matters whether there is
+one: the answer streams them (`zset_join.state.long_keys`).
 `settle` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch does not need, so that
 what it brings in takes their place.
 
@@ -23,7 +23,7 @@ has no room in the budget beside the rows, it leaves the process after every epo
 Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is
 that in which they came into memory.
 
-Known limits. What one epoch looks at stays in memory until it is absorbed, long keys excepted. Tombstones stay in memory.
+Known limits. What one epoch looks at stays in memory until it is absorbed, large keys excepted. Tombstones stay in memory.
 A disk that is full when an epoch has been absorbed lets memory exceed the budget
 until the next epoch, which spills first and raises if it cannot.
 """
@@ -49,7 +49,7 @@ from zset_join.errors import ResourceError, StateError
 from zset_join.kernels import side as s
 from zset_join.kernels.moves import piece_end
 from zset_join.state.cold_side import ColdSide, matchable_codes
-from zset_join.state.long_keys import one_of_each
+from zset_join.state.left_on_disk import BYTES_BESIDE_ON_DISK, LeftOnDisk
 from zset_join.state.row_limit import RowLimit
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
@@ -65,8 +65,6 @@ _SLACK_OF_BUSY = 0.1  # the same of rows that the last epoch has looked at: the 
 _PIECE_PART = 24  # of the budget is spilled at once, within these bounds
 _LEAST_PIECE_BYTES = 4 << 20
 _MOST_PIECE_BYTES = 16 << 20
-_LEAST_LONG_BYTES = 1 << 20
-_BYTES_BESIDE_ON_DISK = 12  # code, subcode and length, without the links of the record
 _TOLERATED_PART = 16  # of the budget: what the state may take beyond it before rows are moved together; of a large one less
 _SPARED_DEAD_PART = 4  # of what is spared of small budgets (`row_limit`), for the same
 _DEAD_PART = 16  # of the budget: what moving the rows of a side together must bring at least
@@ -84,8 +82,7 @@ class HybridState:
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
 
     Attributes:
-        long_codes: per side, the join hashes whose rows the epoch that was fetched last leaves on disk, ascending.
-        least_long_bytes: per side, how many bytes on disk a key has of which that is so.
+        left: keys whose rows the epoch that was fetched last leaves on disk.
 
     Raises:
         StateError: cold rows that do not belong to these sides, or stand at another epoch.
@@ -102,10 +99,6 @@ class HybridState:
         self._budget = budget
         self._is_mapped = directory is not None
         self._asked_by_own = tuple(asked_by_own)
-        self.least_long_bytes = [_least_long_bytes(side, budget) for side in sides]
-        self.long_codes = [_NONE, _NONE]
-        self._long_asked = [_NONE, _NONE]  # codes of long keys that were asked for since an epoch was absorbed
-        self._standing = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
         private = None
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
@@ -115,6 +108,7 @@ class HybridState:
         self._finalizer = weakref.finalize(self, _let_go, self._opened, private)
         for side in sides:
             self._opened.append(ColdSide(side, place))
+        self.left = LeftOnDisk(self._opened, asked_by_own, budget)
         self._stamp = 2
         self._is_looking = False
         self._is_crowded = False  # the rows in memory are too many, and the epoch needs all of them
@@ -152,7 +146,7 @@ class HybridState:
             StateError: what lies on the disk is damaged.
         """
         self._begin(prepared)
-        self.long_codes = [_NONE, _NONE]
+        self.left.begin()
         is_first = self._make_room(sum(own.count for own in prepared if own is not None))
         self._is_looking = self._is_worth_looking()
         if not self._is_looking:
@@ -172,7 +166,7 @@ class HybridState:
             for side, codes in zip(self._opened, asked, strict=True):
                 side.hot.touch_chains(codes, self._stamp, self._clock)
             for number, codes in enumerate(asked):
-                asked[number] = self._leave_long_keys(number, codes, prepared)
+                asked[number] = self.left.leave(number, codes, prepared, self._room, self._stamp, self._clock)
             for side, codes in zip(self._opened, asked, strict=True):
                 for rows in side.find_keys(codes):
                     self._take(side, rows)
@@ -253,7 +247,7 @@ class HybridState:
         Args:
             working_bytes: of the working arrays; the rows leave them room (`zset_join.state.row_limit`).
         """
-        self._long_asked, self._standing = [_NONE, _NONE], [_NONE, _NONE]
+        self.left.forget()
         self._is_settled = True
         self._working_bytes = working_bytes
         self._foresee()
@@ -322,28 +316,17 @@ class HybridState:
                     self._take(side, rows)
         return [np.concatenate(codes) for codes in changed]
 
-    def _leave_long_keys(self, number: int, codes: Int64s, prepared: Sequence[PreparedSide | None]) -> Int64s:
-        """Return those of some hashes whose rows are to be brought in whole; of the others, one where degrees are read.
-
-        What was long stays so until an epoch is absorbed, and the one row is brought in once: whoever asks again gets the
-        same answer in the same chunks.
-        """
-        side = self._opened[number]
-        if not (side.row_count() or len(self._long_asked[number])):
-            return codes
-        long = side.long_keys(codes, self.least_long_bytes[number])
-        if len(self._long_asked[number]):
-            long = np.union1d(long, codes[np.isin(codes, self._long_asked[number])])
-        if not len(long):
-            return codes
-        self.long_codes[number] = long
-        self._long_asked[number] = np.union1d(self._long_asked[number], long)
-        if self._asked_by_own[number]:
-            standing = one_of_each(number, long, self._opened, prepared, self._standing[number], self._stamp, self._clock)
-            if standing is not None:
-                numbers = side.take(standing, self._stamp, self._clock)
-                self._standing[number] = np.union1d(self._standing[number], numbers)
-        return codes[~np.isin(codes, long)]
+    def _room(self, side: ColdSide) -> int:
+        """Return how many bytes on disk of a side have room beside the rows that the epoch needs. Cost: the rows in memory."""
+        on_disk, in_memory = side.side.layout.stride + BYTES_BESIDE_ON_DISK, side.hot.bytes_per_row()
+        unneeded = [sizes[sizes >= 0] for _, sizes in (each.hot.measure(self._stamp) for each in self._opened)]
+        rooms = []
+        if self._budget.max_hot_keys is not None:
+            rooms.append((self._budget.max_hot_keys - self._hot_rows() + sum(map(len, unneeded))) * on_disk)
+        if self._limit.rows is not None:
+            free = self._limit.rows - self._hot_bytes() + sum(int(sizes.sum(dtype=np.int64)) for sizes in unneeded)
+            rooms.append(free * on_disk // in_memory)
+        return min(rooms)
 
     def _take(self, side: ColdSide, found: ColdRows) -> None:
         """Move rows that were found into memory, where there is no room in the place of others."""
@@ -560,15 +543,6 @@ class HybridState:
         """Let go of the files; cold rows of a state in memory are removed."""
         self._unused.close()
         self._finalizer()
-
-
-def _least_long_bytes(side: SideState, budget: HotBudget) -> int:
-    """Return the bytes on disk from which on the rows of a key would take most of the budget, and a chunk at least."""
-    on_disk = side.layout.stride + _BYTES_BESIDE_ON_DISK
-    limits = [
-        limit // 2 * unit for limit, unit in ((budget.max_hot_bytes, 1), (budget.max_hot_keys, on_disk)) if limit is not None
-    ]
-    return max(_LEAST_LONG_BYTES, min(limits))
 
 
 def _alone(number: int, prepared: PreparedSide) -> tuple[PreparedSide | None, PreparedSide | None]:
