@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spill.sorting import ascending
 from zset_join.errors import OptionError, ResourceError
 
 __all__ = ["MOST_ROW_BYTES", "ColdRows", "ColdStore", "Int64s", "Revised", "cold_rows", "each_once"]
@@ -85,10 +86,10 @@ def each_once(codes: Int64s) -> Int64s:
     >>> each_once(np.array([3, 1, 3])).tolist()
     [1, 3]
     """
-    ascending: Int64s = np.sort(codes)
-    differs = np.ones(len(ascending), np.bool_)
-    np.not_equal(ascending[1:], ascending[:-1], out=differs[1:])
-    return ascending if differs.all() else ascending[differs]
+    found = ascending(codes)
+    differs = np.ones(len(found), np.bool_)
+    np.not_equal(found[1:], found[:-1], out=differs[1:])
+    return found if differs.all() else found[differs]
 
 
 def cold_rows(codes: Any, rows: Any, subcodes: Any = None) -> ColdRows:

@@ -29,6 +29,7 @@ from spill import write_kernels as w
 from spill.cold_store import ColdRows, Int64s, each_once
 from spill.filters import FILTERED_ROWS, filter_of, shift_of
 from spill.pages import Pages, damaged_run
+from spill.sorting import ascending_positions
 from zset_join.storage.local import LocalFile, file_size, remove_file
 from zset_join.storage.operations import perform
 
@@ -106,7 +107,7 @@ def in_order(codes: Int64s, subcodes: Int64s | None) -> Int64s:
     >>> in_order(np.array([5, 1, 5]), np.array([2, 0, 1])).tolist()
     [1, 2, 0]
     """
-    order = np.argsort(codes)
+    order = ascending_positions(codes)
     if subcodes is not None and len(order):
         large = np.empty(2 * (1 + len(order) // 32), np.int64)
         for group in range(w.order_subcodes(codes, subcodes, order, large)):
