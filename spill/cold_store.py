@@ -204,14 +204,14 @@ class ColdStore(Protocol):
         """
         ...
 
-    def revise(self, code: int, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
-        """Write some rows of a code as they will be; until `exchange` the store holds them as they are.
+    def revise(self, codes: Int64s, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
+        """Write some rows of some codes as they will be; until `exchange` the store holds them as they are.
 
         So a code may have more rows than fit in memory, and an error half-way changes none of them. Until `exchange` or
-        `forget_revised` nothing else may change the store.
+        `forget_revised` nothing else may change the store. Ask for all codes at once: what is written is a run for each run.
 
         Args:
-            code: of the rows.
+            codes: of the rows.
             revised: what becomes of some of them.
             chunk_bytes: rows to give it at once, about.
 

@@ -118,9 +118,10 @@ class MemoryColdStore:
                 self._rows[place] = self._restorable.pop(place)
         return np.array(restored, np.bool_)
 
-    def revise(self, code: int, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
-        """Keep what rows of a code will be."""
-        self._revised += [rows for found in self.stream(code, chunk_bytes) if len(rows := revised(found))]
+    def revise(self, codes: Int64s, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
+        """Keep what rows of some codes will be."""
+        for code in set(codes.tolist()):
+            self._revised += [rows for found in self.stream(code, chunk_bytes) if len(rows := revised(found))]
 
     def exchange(self) -> None:
         """Replace the rows that were revised."""

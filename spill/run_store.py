@@ -209,12 +209,12 @@ class RunStore(RunSet[Run]):
             places=places,
         )
 
-    def revise(self, code: int, revised: Revised, chunk_bytes: int = _CHUNK_BYTES) -> None:
-        """Write some rows of a code as they will be; until `exchange` the store holds them as they are.
+    def revise(self, codes: Int64s, revised: Revised, chunk_bytes: int = _CHUNK_BYTES) -> None:
+        """Write some rows of some codes as they will be; until `exchange` the store holds them as they are.
 
         Each run gets another one beside it, whose rows are hidden: they count as removed. Memory: a chunk, and a bit per row.
         """
-        wanted = Wanted(np.array([code], np.int64), None)
+        wanted = Wanted(codes, None)
         for old in [run for run in self._runs if run.live]:
             found = self._find(wanted, self._one(old), keep_index=self.keep_index, group_bytes=chunk_bytes)
             parts = (rows for part in found if len(part) and len(rows := revised(part)))
@@ -244,7 +244,8 @@ class RunStore(RunSet[Run]):
     def forget_revised(self) -> None:
         """Forget what was written for rows that were revised."""
         revisions, self._revisions = self._revisions, []
-        self._drop([revision.new for revision in revisions])
+        if revisions:
+            self._drop([revision.new for revision in revisions])
 
     def remove_codes(self, codes: Int64s) -> int:
         """Take all rows of some codes out; return how many there were."""

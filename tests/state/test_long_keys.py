@@ -138,6 +138,27 @@ def test_keys_that_have_no_room_together_are_answered_within_the_budget(how: str
     assert hybrid.statistics()["left_streamed_rows"] > ROWS
 
 
+def test_degrees_of_many_large_keys_are_written_into_few_runs() -> None:
+    hybrid, unlimited = joins = two("left", residual=left("id") < right("v"))
+    names = [f"one of fifty keys: {number}" for number in range(50)]
+    rows = [pa.array(range(ROWS)), pa.array([names[number % 50] for number in range(ROWS)])]
+    for join in joins:
+        relation = join.inputs[0]
+        join.absorb(Tick(0), [ZSet.of(pa.RecordBatch.from_arrays(rows, schema=relation.schema)), ZSet.empty(BAGS.schema)])
+    hybrid._hybrid.left.least_bytes = [1, 1]  # type: ignore[union-attr]
+    store = hybrid._cold[0]._rows
+    runs = store.statistics()["runs"]
+    tidy = []
+    store.tidy = lambda: tidy.append(store.statistics()["runs"])  # type: ignore[method-assign]
+
+    for join in joins:
+        join.absorb(Tick(1), deltas_of(join, [], insert(*((name, ROWS) for name in names))))
+
+    assert hybrid.statistics()["left_rewritten_rows"] > ROWS // 2
+    assert max(tidy) <= 2 * runs + 2
+    assert rows_of(hybrid) == rows_of(unlimited)
+
+
 def test_who_asks_again_gets_the_same_chunks_and_brings_nothing_more_in() -> None:
     hybrid, _ = joins = two("full")
     load(joins)

@@ -240,8 +240,7 @@ class HashJoin:
         if self._hybrid is not None:
             if self._has_degrees and self._groups.parts and any(map(len, prepared.long_codes)):
                 with self._hybrid.rewriting():
-                    for key in self._long_keys(prepared):
-                        self._long.revise_degrees(key)
+                    self._long.revise_degrees(list(self._long_keys(prepared)))
             self._hybrid.begin_absorb()
         for side in self._sides:
             side.begin_absorb()

@@ -160,12 +160,12 @@ class ColdSide:
         self._counts["spilled_rows"] += len(numbers)
         self._counts["restored_rows"] += len(numbers) - int(left.sum())
 
-    def revise(self, code: int, revised: Callable[[UnpackedRows], npt.NDArray[np.bool_]]) -> None:
-        """Write some rows whose key can match and has one hash as they will be; until `exchange` they stay as they are.
+    def revise(self, codes: Int64s, revised: Callable[[Int64s, UnpackedRows], npt.NDArray[np.bool_]]) -> None:
+        """Write some rows of some join hashes, whose key can match, as they will be; until `exchange` they stay as they are.
 
         Args:
-            code: the hash.
-            revised: given records in pieces, changes some of them, though not their keys nor their size, and says which.
+            codes: the hashes.
+            revised: given hashes and records in pieces, changes some records, though not keys nor sizes, and says which.
 
         Raises:
             ResourceError: the disk is full or cannot be written; `forget_revised` gives back what was written.
@@ -175,12 +175,12 @@ class ColdSide:
         def packed(found: ColdRows) -> ColdRows:
             rows = _matchable(found)
             records = self.hot.unpack(rows)
-            kept = revised(records)
+            kept = revised(rows.codes, records)
             content = pack_rows(records.refs(layout.stride)[kept], stride=layout.stride, variables=self.side.variables_address)
             self._counts["rewritten_rows"] += len(content)
             return ColdRows(rows.codes[kept], rows.subcodes[kept], content, rows.places[kept])
 
-        self._rows.revise(code, packed)
+        self._rows.revise(codes, packed)
 
     def exchange(self) -> None:
         """Replace all rows that were revised by what was written for them."""

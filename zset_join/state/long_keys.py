@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -94,30 +95,34 @@ class LongKeys:
                 raise OverflowError("product of two weights")
             yield self._crossed(key, asked, deltas * chosen, flips, rows, shown, sign)
 
-    def revise_degrees(self, key: ChangedKey) -> None:
-        """Write those rows on disk of the other side anew whose degree a key's changes make another one.
+    def revise_degrees(self, keys: Sequence[ChangedKey]) -> None:
+        """Write those rows on disk anew whose degree the changes of some keys make another one.
 
         Raises:
             ResourceError: the disk is full or cannot be written.
         """
-        cold = self._cold[1 - key.side]
-        flips = _flips(key)
-        if not (_has_degrees(cold) and flips.any()):
-            return
+        for number, cold in enumerate(self._cold):
+            changing: dict[int, list[ChangedKey]] = {}
+            for key in keys:
+                if key.side != number and _has_degrees(cold) and _flips(key).any():
+                    changing.setdefault(key.code, []).append(key)
+            if changing:
+                cold.revise(np.array(list(changing), np.int64), partial(self._revised, cold, changing))
+
+    def _revised(self, cold: ColdSide, changing: dict[int, list[ChangedKey]], codes: Int64s, rows: UnpackedRows) -> Flags:
+        """Change the degrees of some rows, which have these hashes; say which are others now."""
         stride = cold.side.layout.stride
-
-        def revised(rows: UnpackedRows) -> Flags:
-            refs = rows.refs(stride)
-            equal = np.flatnonzero(equal_keys(key.row, cold.side, refs))
-            gains = np.zeros(len(refs), np.int64)
-            for own, _, _, passes in self._judged(key, np.flatnonzero(flips), refs[equal]):
-                gains[equal] += flips[own] @ passes
-            degrees = _words(rows, cold.side.layout.degree_offset, stride)
-            degrees += gains
-            changed: Flags = gains != 0
-            return changed
-
-        cold.revise(key.code, revised)
+        refs, gains = rows.refs(stride), np.zeros(rows.count, np.int64)
+        for code in np.unique(codes).tolist():
+            places = np.flatnonzero(codes == code)
+            for key in changing[code]:
+                equal, flips = places[equal_keys(key.row, cold.side, refs[places])], _flips(key)
+                for own, _, _, passes in self._judged(key, np.flatnonzero(flips), refs[equal]):
+                    gains[equal] += flips[own] @ passes
+        degrees = _words(rows, cold.side.layout.degree_offset, stride)
+        degrees += gains
+        changed: Flags = gains != 0
+        return changed
 
     def passing(self, key: ChangedKey) -> Iterator[Int64s]:
         """Yield, in pieces, positions of a key's changes: one for each row on disk that a change passes the condition with."""
