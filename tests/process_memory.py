@@ -8,23 +8,35 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.join import HashJoin
 from zset_join.state.unused_memory import UnusedMemory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["Measured", "measured_apart", "print_sizes"]
+__all__ = ["Measurable", "Measured", "measured_apart", "print_sizes"]
+
+
+class Measurable(Protocol):
+    """What of an operator is needed to measure it."""
+
+    def answer(self, tick: Tick, deltas: list[ZSet]) -> Iterator[ZSet]: ...
+
+    def absorb(self, tick: Tick, deltas: list[ZSet]) -> None: ...
+
+    def resident_bytes(self) -> int: ...
+
+    def statistics(self) -> dict[str, int]: ...
+
 
 Measured = npt.NDArray[np.float64]
 """A line per epoch: MB of the process after it, at the peak within it, as the operator says, and of the delta."""
 
 
-def print_sizes(make: Callable[[], HashJoin | Aggregate], epochs: Callable[[], Iterable[list[ZSet]]]) -> None:
+def print_sizes(make: Callable[[], Measurable], epochs: Callable[[], Iterable[list[ZSet]]]) -> None:
     """Run an operator to load the code, which is compiled code too, then print the sizes of another one like it.
 
     The first two are what the process has beyond what it had before. The last line is how many of its rows or groups were
@@ -51,7 +63,7 @@ def measured_apart(module: str, *arguments: str) -> tuple[Measured, list[float]]
     return np.array(lines[:-1]), lines[-1]
 
 
-def _sizes(operator: HashJoin | Aggregate, epochs: Iterable[list[ZSet]]) -> Iterator[tuple[float, float, float, float]]:
+def _sizes(operator: Measurable, epochs: Iterable[list[ZSet]]) -> Iterator[tuple[float, float, float, float]]:
     for number, deltas in enumerate(epochs):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         for chunk in operator.answer(Tick(number), deltas):

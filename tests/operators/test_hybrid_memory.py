@@ -17,6 +17,7 @@ from zset_join import HashJoin, Relation, ZSet
 from zset_join.aggregates import AggregateCall
 from zset_join.operators.aggregate import Aggregate
 from zset_join.state.unused_memory import CAN_TELL
+from zset_join.tick import Tick
 
 BUDGET_MB = 100
 RUNS = [
@@ -25,8 +26,10 @@ RUNS = [
     ("aggregate", 150, 10_000, 20),
     ("aggregate", 20, 100_000, 6),
     ("values", 100, 20_000, 20),
+    ("buckets", 90, 10_000, 20),
 ]
 """The operator, how many epochs are loaded, their rows, and how many change rows."""
+BUCKETS = 4
 ORDERS = Relation(
     name="orders",
     schema=pa.schema({"id": pa.int64(), "k": pa.int64(), "price": pa.float64(), "word": pa.string()}),
@@ -82,10 +85,46 @@ def values_epochs(loaded: int, per_epoch: int, changed: int) -> Iterator[list[ZS
         yield [ZSet.of(pa.record_batch([pa.array(shops), pa.array(prices), pa.array(prices / 3)], schema=SALES.schema))]
 
 
+class Buckets:
+    """Joins of a part of the keys each, with an equal share of the budget, as the buckets of a query in one process."""
+
+    def __init__(self, budget: int) -> None:
+        self._joins = [
+            HashJoin(ORDERS, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=budget // BUCKETS) for _ in range(BUCKETS)
+        ]
+        self._split: list[list[ZSet]] = []
+
+    def answer(self, tick: Tick, deltas: list[ZSet]) -> Iterator[ZSet]:
+        """Yield the answers of all buckets."""
+        buckets = [delta.rows.column("k").to_numpy() % BUCKETS for delta in deltas]
+        self._split = [
+            [ZSet.of(delta.rows.filter(pa.array(of == bucket))) for delta, of in zip(deltas, buckets, strict=True)]
+            for bucket in range(BUCKETS)
+        ]
+        for join, parts in zip(self._joins, self._split, strict=True):
+            yield from join.answer(tick, parts)
+
+    def absorb(self, tick: Tick, deltas: list[ZSet]) -> None:  # noqa: ARG002 - they were split for the answer
+        """Absorb in all buckets."""
+        for join, parts in zip(self._joins, self._split, strict=True):
+            join.absorb(tick, parts)
+
+    def resident_bytes(self) -> int:
+        """Return what all buckets say."""
+        return sum(join.resident_bytes() for join in self._joins)
+
+    def statistics(self) -> dict[str, int]:
+        """Return the sums of all buckets."""
+        counts = [join.statistics() for join in self._joins]
+        return {name: sum(count[name] for count in counts) for name in counts[0]}
+
+
 def main(operator: str, loaded: int, per_epoch: int, changed: int) -> None:
     """Print the sizes."""
     budget = BUDGET_MB << 20
-    if operator == "join":
+    if operator == "buckets":
+        print_sizes(lambda: Buckets(budget), lambda: join_epochs(loaded, per_epoch, changed))
+    elif operator == "join":
         print_sizes(
             lambda: HashJoin(ORDERS, CUSTOMERS, default_hash_join="hybrid", max_hot_bytes=budget),
             lambda: join_epochs(loaded, per_epoch, changed),

@@ -50,6 +50,15 @@ def test_small_budgets_are_all_for_rows_while_epochs_are_small(budget_bytes: int
     assert limits(budget_bytes, 10_000, 7 * MB, 2 * MB, 10 * MB) == (budget_bytes, budget_bytes)
 
 
+def test_budgets_that_share_a_process_count_together_and_so_does_what_an_epoch_takes_and_frees() -> None:
+    limit = RowLimit(32 * MB)
+
+    limit.foresee(delta_rows=0, working_bytes=0, unreckoned_bytes=0, index_bytes=500 * MB, company=(8, 256 * MB))
+
+    assert limit.spared == 0
+    assert limit.rows == 32 * MB - 10 * MB // 8 - 12 * MB // 8
+
+
 def test_less_than_no_room_is_none() -> None:
     assert limits(128 * MB, 0, 0, 300 * MB) == (0, 118 * MB)
 

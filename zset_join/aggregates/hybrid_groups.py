@@ -67,7 +67,7 @@ class HybridGroups:
         self._tables = tables
         self._busy = BusyGroups(budget)
         self._limit = RowLimit(budget.max_hot_bytes)
-        self._unused = UnusedMemory()
+        self._unused = UnusedMemory(budget.max_hot_bytes or 0)
         self._is_mapped = state.directory is not None
         self._cold = ColdTables(
             state.relation, tables.schemas(), cold_directory, directory=state.directory, layout=state.fingerprint
@@ -228,7 +228,12 @@ class HybridGroups:
         coming = delta_rows * (state.record_bytes + _BYTES_BESIDE)
         unreckoned = state.state_bytes(delta_rows) - state.dead_bytes() + busy_bytes - self._group_bytes() + coming
         working = state.working_bytes() + _WRITING_BYTES + self._tables.has_values * _WRITING_BYTES_OF_VALUES
-        self._limit.foresee(delta_rows=delta_rows, working_bytes=working, unreckoned_bytes=max(0, unreckoned))
+        self._limit.foresee(
+            delta_rows=delta_rows,
+            working_bytes=working,
+            unreckoned_bytes=max(0, unreckoned),
+            company=self._unused.company(),
+        )
         self._busy.limit_bytes(self._limit.rows)
         state.most_bytes = self._limit.held
         held, limit = state.state_bytes(delta_rows) + busy_bytes, self._limit.held

@@ -122,7 +122,7 @@ class HybridState:
         self._delta_rows = 0
         self._working_bytes = 0
         self._unreckoned = 0
-        self._unused = UnusedMemory()
+        self._unused = UnusedMemory(budget.max_hot_bytes or 0)
         if self._is_mapped and any(side.epochs != {side.side.absorbed_epoch} for side in self._opened):
             found = [sorted(side.epochs) for side in self._opened]
             self.close()
@@ -200,6 +200,7 @@ class HybridState:
             working_bytes=self._working_bytes,
             unreckoned_bytes=self._unreckoned,
             index_bytes=self._index_bytes(),
+            company=self._unused.company(),
         )
 
     def is_tight(self) -> bool:

@@ -8,6 +8,10 @@ What an epoch needs is foreseen from the rows of its delta: what is there while 
 which never is there at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows, nothing
 from 96 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
 
+Where several states with the same budget share a process, as the buckets of a query do, their budgets count together: 8 of
+32 MB are not small.
+Only one of them is at work at a time, so each leaves an equal part of the room for what an epoch takes and frees.
+
 Remembers a few numbers.
 """
 
@@ -46,10 +50,22 @@ class RowLimit:
     def __init__(self, budget_bytes: int | None) -> None:
         self._budget_bytes = budget_bytes
         self.rows = self.held = budget_bytes
-        self.spared = 0 if budget_bytes is None else max(0, _SPARED_BYTES - budget_bytes // _SPARED_PART)
-        self.spare = max((budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared
+        self._spare_as_of(budget_bytes or 0)
 
-    def foresee(self, *, delta_rows: int, working_bytes: int, unreckoned_bytes: int, index_bytes: int = 0) -> None:
+    def _spare_as_of(self, all_budgets: int) -> None:
+        """Set what is spared where all budgets of the process are so many bytes."""
+        self.spared = 0 if self._budget_bytes is None else max(0, _SPARED_BYTES - all_budgets // _SPARED_PART)
+        self.spare = max((self._budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared
+
+    def foresee(
+        self,
+        *,
+        delta_rows: int,
+        working_bytes: int,
+        unreckoned_bytes: int,
+        index_bytes: int = 0,
+        company: tuple[int, int] = (1, 0),
+    ) -> None:
         """Set the limits for an epoch.
 
         Args:
@@ -57,13 +73,16 @@ class RowLimit:
             working_bytes: of the working arrays, as they are.
             unreckoned_bytes: what tables and arrays beside the rows take, or are about to take, beyond what is reckoned.
             index_bytes: of the rows on disk; where it may not stay, parts of it are in memory while they are looked at.
+            company: how many states with this budget share the process, this one among them, and their budgets together.
         """
         budget = self._budget_bytes
         if budget is None:
             return
+        states, all_budgets = company
+        self._spare_as_of(max(budget, all_budgets))
         working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
-        temporary = _TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows
-        looked_at = min(index_bytes, _LOOKED_AT_BYTES)
+        temporary = (_TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows) // states
+        looked_at = min(index_bytes, _LOOKED_AT_BYTES) // states
         beside = sum(max(0, item - self.spared) for item in (working, temporary, looked_at))
         beside += max(0, budget // _SPARE_PART - _LEAST_SPARE_BYTES)
         self.held = max(budget - beside, budget // 2)

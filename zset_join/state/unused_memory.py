@@ -58,6 +58,11 @@ if _tell is not None:
     _tell.restype = _MallocInfo
 
 
+def _forget(watcher: int, *known: dict[int, int]) -> None:
+    for values in known:
+        values.pop(watcher, None)
+
+
 def _free_bytes() -> int:
     """Return the bytes that glibc keeps free, whether they are resident or not; 0 where it does not tell."""
     return 0 if _tell is None else int(_tell().fordblks)
@@ -66,19 +71,30 @@ def _free_bytes() -> int:
 class UnusedMemory:
     """Watch how much the resident size of this process exceeds what all who watch it are known to hold, between two epochs.
 
+    Args:
+        budget_bytes: of who watches.
+
     Attributes:
         close: ends it; so does the end of this object.
     """
 
     _held: ClassVar[dict[int, int]] = {}
+    _budgets: ClassVar[dict[int, int]] = {}
     _found: ClassVar[int] = 0
 
-    def __init__(self) -> None:
+    def __init__(self, budget_bytes: int = 0) -> None:
         if not self._held:
             UnusedMemory._found = resident_bytes()
         self._held[id(self)] = 0
+        self._budgets[id(self)] = budget_bytes
         self._least = 0
-        self.close = weakref.finalize(self, self._held.pop, id(self), None)
+        self.close = weakref.finalize(self, _forget, id(self), self._held, self._budgets)
+
+    def company(self) -> tuple[int, int]:
+        """Return how many watch in this process with the same budget, and their budgets together."""
+        own = self._budgets.get(id(self), 0)
+        count = max(1, list(self._budgets.values()).count(own))
+        return count, count * own
 
     def give_back(self, most_bytes: int, held_bytes: int = 0) -> bool:
         """Give unused memory back if what nobody holds has grown by more than `most_bytes` since it was least; say whether.
