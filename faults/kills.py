@@ -10,10 +10,10 @@ An operation that the life did not reach kills nobody; such an attempt is inject
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -181,18 +181,21 @@ def search_moments(
     """
     rng = Random(seed)
     for stage in stages_of(history, kind, directory, epochs):
-        whole = min(_outlive(stage, directory / "killed", Tally(), None) for _ in range(3))
+        undisturbed = Tally()
+        whole = min(_outlive(stage, directory / "killed", undisturbed, None) for _ in range(3))
+        tally.problems.extend(undisturbed.problems)
         killed_before, tries = tally.of("kills observed"), 0
         while tally.of("kills observed") < killed_before + times and tries < _MOST_TRIES * times:
-            seconds = rng.random() * whole
-            lived = _outlive(stage, directory / "killed", tally, seconds)
+            whole = min(whole, _outlive(stage, directory / "killed", tally, rng.random() * whole))
             tries += 1
-            if lived < seconds:  # it was through before it was killed: the machine has become faster
-                whole = lived
 
 
 def _outlive(stage: Stage, directory: Path, tally: Tally, seconds: float | None) -> float:
-    """Kill one life after some time, or not at all; recover, and count. Return how long it lived, in seconds."""
+    """Kill one life after some time, or not at all; recover, and count.
+
+    Return how long it was, in seconds, or infinity if it was killed. One that was to be killed and was not was faster than
+    those before.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     shutil.copytree(stage.before, directory)
     place = Place(directory)
@@ -201,14 +204,15 @@ def _outlive(stage: Stage, directory: Path, tally: Tally, seconds: float | None)
     never = KillAt(place.root, -1, "before")
     life = partial(_run, stage.history, place, stage.kind, (stage.epoch,), never)
     tally.count("kills injected")
-    begun = time.monotonic()
     outcome = forked(life, kill_after_seconds=seconds)
-    lived_seconds = time.monotonic() - begun
     for message in outcome.messages:
         known.hear(*message)
-    tally.count("kills observed", outcome.signal == signal.SIGKILL)
+    if outcome.signal == signal.SIGALRM:
+        tally.count("kills observed")
+    elif outcome.lived_seconds is None:
+        tally.problem(f"{where}: the life ended by signal {outcome.signal} and not by the kill\n{outcome.error}")
     tally.add(heard(forked(partial(_recover, stage, place, known, where)), where))
-    return lived_seconds
+    return math.inf if outcome.lived_seconds is None else outcome.lived_seconds
 
 
 def _live(stage: Stage, place: Place, kill: KillAt, known: Known, tally: Tally, where: str) -> None:

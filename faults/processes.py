@@ -24,6 +24,7 @@ Send = Callable[[Any], None]
 """Takes something JSON-ready; the parent finds it in `Outcome.messages`."""
 
 _FAILED = 70
+_SOONEST_SECONDS = 1e-6  # 0 is never
 
 
 @dataclass
@@ -34,11 +35,13 @@ class Outcome:
         signal: the signal it died of, or 0.
         error: the traceback of an exception, or "".
         messages: what it sent before.
+        lived_seconds: how long the work took; None if it did not come to its end.
     """
 
     signal: int = 0
     error: str = ""
     messages: list[Any] = field(default_factory=list)
+    lived_seconds: float | None = None
 
 
 def forked(work: Callable[[Send], None], *, kill_after_seconds: float | None = None) -> Outcome:
@@ -46,23 +49,26 @@ def forked(work: Callable[[Send], None], *, kill_after_seconds: float | None = N
 
     Args:
         work: is given the way to send; nothing it changes in memory is seen here.
-        kill_after_seconds: send SIGKILL after so long, whatever the child is doing; None for never.
+        kill_after_seconds: end the child after so long, whatever it is doing; None for never. The kernel does it, by SIGALRM
+            with no handler: it starts to count with the work, and does not wait for the parent to be scheduled.
     """
     reading, writing = os.pipe()
     child = _fork()
     if child == 0:
         os.close(reading)
-        _work_and_exit(work, writing)
+        _work_and_exit(work, writing, kill_after_seconds)
     os.close(writing)
-    if kill_after_seconds is not None:
-        time.sleep(kill_after_seconds)
-        os.kill(child, signal.SIGKILL)  # a child that has ended waits to be asked for its status, and cannot be killed any more
     with os.fdopen(reading, "rb") as pipe:
         lines = pipe.read().splitlines(keepends=True)
     _, status = os.waitpid(child, 0)
     messages = [json.loads(line) for line in lines if line.endswith(b"\n")]
     errors = [message["error"] for message in messages if isinstance(message, dict) and "error" in message]
-    return Outcome(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "\n".join(errors), messages)
+    lived_seconds = messages.pop()["lived_seconds"] if _is_end(messages) else None
+    return Outcome(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "\n".join(errors), messages, lived_seconds)
+
+
+def _is_end(messages: list[Any]) -> bool:
+    return bool(messages) and isinstance(messages[-1], dict) and "lived_seconds" in messages[-1]
 
 
 def _fork() -> int:
@@ -72,7 +78,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _work_and_exit(work: Callable[[Send], None], writing: int) -> None:
+def _work_and_exit(work: Callable[[Send], None], writing: int, kill_after_seconds: float | None) -> None:
     """Run in the child; never return."""
     gc.disable()  # a child is short; looking for garbage would copy the parent's pages
 
@@ -80,8 +86,14 @@ def _work_and_exit(work: Callable[[Send], None], writing: int) -> None:
         os.write(writing, json.dumps(message).encode() + b"\n")
 
     code = _FAILED
+    begun = time.monotonic()
     try:
+        if kill_after_seconds is not None:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, max(kill_after_seconds, _SOONEST_SECONDS))
         work(send)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        send({"lived_seconds": time.monotonic() - begun})
         code = 0
     except BaseException:  # noqa: BLE001 - the parent must hear of everything, and nothing may run on behind the fork
         send({"error": traceback.format_exc()})

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from faults import kills
 from faults.driver import Kind
 from faults.histories import HOWS, Shape, recorded_history
-from faults.kills import search, search_moments
+from faults.kills import Stage, search, search_moments
 from faults.profiles import chosen
 from faults.tally import Tally
 
@@ -54,3 +55,20 @@ def test_a_process_killed_at_any_time_loses_and_doubles_nothing(kind: Kind, scra
     assert (tally.lost, tally.doubled) == (0, 0)
     assert tally.of("kills observed") == TIMES_OF_AN_EPOCH * len(EPOCHS)
     assert tally.of("comparisons") >= 2 * TIMES_OF_AN_EPOCH * len(EPOCHS)
+
+
+def test_moments_are_found_where_lives_become_ten_times_as_fast(
+    scratch: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lives, outlive = [], kills._outlive
+
+    def slow_at_first(stage: Stage, directory: Path, tally: Tally, seconds: float | None) -> float:
+        lives.append(outlive(stage, directory, tally, seconds))
+        return lives[-1] * (10 if len(lives) <= 3 else 1)
+
+    monkeypatch.setattr(kills, "_outlive", slow_at_first)
+
+    search_moments(recorded_history("full", "upserts", seed=3), "changelog", scratch, tally, epochs=(3,), times=6)
+
+    assert tally.problems == []
+    assert tally.of("kills observed") == 6
