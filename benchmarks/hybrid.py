@@ -17,8 +17,8 @@ the budget of the hybrid join is, for epochs of 100 to 100,000 changes. The weig
 Processes that run one after the other do not meet the same machine, if others work on it. So the shares are measured once more,
 with two joins in one process, epoch by epoch in turns: of all epochs together, and the median epoch. With uniform keys there
 are more epochs, 10 times as many small ones and 3 times as many large ones, so that large merges fall into them as often as
-they should; by Zipf's law answers grow from epoch to epoch, which would
-flatter. Likewise what it costs to be hybrid when nothing is spilled (a tenth of the scale of the table, 24 epochs).
+they should; by Zipf's law answers grow from epoch to epoch, which would flatter. Likewise what it costs to be hybrid when
+nothing is spilled (a tenth of the scale of the table, 24 epochs).
 
 `--rows N --budget MB` measures one large state instead: `benchmarks.hybrid_large`.
 

@@ -81,7 +81,7 @@ the rows as they will be."""
 
 
 def each_once(codes: Int64s) -> Int64s:
-    """Return codes ascending, without repeats; `np.unique` takes ten times as long, for it hashes first.
+    """Return codes ascending, without repeats; `np.unique` hashes first and took ten times as long as NumPy's sort.
 
     >>> each_once(np.array([3, 1, 3])).tolist()
     [1, 3]

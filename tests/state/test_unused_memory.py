@@ -178,10 +178,6 @@ def test_a_host_that_does_not_tell_is_never_asked_for_memory_back(monkeypatch: p
     assert not UnusedMemory().give_back(0)
 
 
-if __name__ == "__main__":
-    main()
-
-
 def test_budgets_of_the_same_size_are_in_company_until_they_are_closed() -> None:
     of_three = [UnusedMemory(12_345_677) for _ in range(3)]
     other = UnusedMemory(12_345_678)
@@ -190,3 +186,7 @@ def test_budgets_of_the_same_size_are_in_company_until_they_are_closed() -> None
     assert other.company() == (1, 12_345_678)
     of_three[0].close()
     assert of_three[1].company() == (2, 2 * 12_345_677)
+
+
+if __name__ == "__main__":
+    main()

@@ -225,7 +225,7 @@ class HybridState:
                 raise
 
     def note_written(self, prepared: Sequence[PreparedSide | None], rewritten: Iterable[tuple[int, Int64s]] = ()) -> None:
-        """Note which rows an epoch has written, when it has been absorbed.
+        """Note which rows an epoch has written, when it has been absorbed; those written anew on disk take their place.
 
         Args:
             prepared: what was absorbed.

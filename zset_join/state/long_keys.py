@@ -169,6 +169,8 @@ class LongKeys:
         for own, left, right, passes in self._judged(key, asked, rows.refs):
             if rows.degrees is not None:
                 gains += flips[own] @ passes
+            if not self._pairs:
+                continue
             kept = (passes & (deltas[own] != 0)[:, None]).ravel()
             weights = np.multiply.outer(deltas[own], rows.weights).ravel()
             yield (left, right, weights) if kept.all() else (left[kept], right[kept], weights[kept])

@@ -9,8 +9,8 @@ which never is there at once. Small budgets are spared: each item counts only be
 from 96 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
 
 Where several states with the same budget share a process, as the buckets of a query do, their budgets count together: 8 of
-32 MB are not small.
-Only one of them is at work at a time, so each leaves an equal part of the room for what an epoch takes and frees.
+32 MB are not small. Only one of them is at work at a time, so each leaves an equal part of the room for what an epoch takes and
+frees.
 
 Remembers a few numbers.
 """
@@ -53,7 +53,7 @@ class RowLimit:
         self._spare_as_of(budget_bytes or 0)
 
     def _spare_as_of(self, all_budgets: int) -> None:
-        """Set what is spared where all budgets of the process are so many bytes."""
+        """Set what is spared where the budgets that count together are so many bytes."""
         self.spared = 0 if self._budget_bytes is None else max(0, _SPARED_BYTES - all_budgets // _SPARED_PART)
         self.spare = max((self._budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared
 
