@@ -83,36 +83,39 @@ class PairStore(RunSet[PairRun]):
             StateError: what lies there is not what was written.
         """
         wanted = each_once(firsts) - _BIAS
-        parts, keep = self._parts()
-        size = max(LEAST_PART, -(-len(wanted) // parts))
         found = [np.empty(0, np.int64)]
         with self._reading():
-            for begin in range(0, len(wanted), size):
-                found += self._found(wanted[begin : begin + size])
-                if not keep:
-                    self.let_go()
+            for first, behind, parts in self._portions():
+                size = max(LEAST_PART, -(-len(wanted) // parts))
+                for begin in range(0, len(wanted), size):
+                    found += self._found(wanted[begin : begin + size], slice(first, behind))
+                    if not self._keeps_index:
+                        for run in self._runs[first:behind]:
+                            run.let_go()
         words = np.concatenate(found)
         return (words >> 32) + _BIAS, words & 0xFFFFFFFF
 
-    def _found(self, wanted: Int64s) -> Iterator[Int64s]:
-        cursor = np.array([0, 0, -1], np.int64)
-        most = min(_MOST_LOOKUPS, max(_LEAST_LOOKUPS, 2 * len(wanted) * len(self._runs)))
+    def _found(self, wanted: Int64s, among: slice) -> Iterator[Int64s]:
+        """Yield the pairs found among some runs."""
+        cursor, table = np.array([0, 0, -1], np.int64), self._table[among]
+        most = min(_MOST_LOOKUPS, max(_LEAST_LOOKUPS, 2 * len(wanted) * len(table)))
         page_runs, pages = np.empty((2, min(most, _MOST_PAGES)), np.int64)
         wanted_firsts, wanted_pages, guesses = np.empty((3, most), np.int64)
         lists = (page_runs, pages, wanted_firsts, wanted_pages, guesses)
-        while cursor[0] < len(self._runs):
-            count, looked = k.find_pair_pages(self._table, wanted, cursor, *lists)
+        while cursor[0] < len(table):
+            count, looked = k.find_pair_pages(table, wanted, cursor, *lists)
             if looked:
                 lookups = (wanted_firsts[:looked], wanted_pages[:looked], guesses[:looked])
-                yield self._taken(page_runs[:count], pages[:count], lookups)
+                yield self._taken(page_runs[:count], pages[:count], lookups, among)
 
-    def _taken(self, page_runs: Int64s, pages: Int64s, lookups: tuple[Int64s, Int64s, Int64s]) -> Int64s:
-        begins, ends = bounds_of(pages, self._rows[page_runs])
-        read = self._pages.read(self._numbers, page_runs, pages, begins, ends, may_map=True)
+    def _taken(self, page_runs: Int64s, pages: Int64s, lookups: tuple[Int64s, Int64s, Int64s], among: slice) -> Int64s:
+        numbers = self._numbers[among]
+        begins, ends = bounds_of(pages, self._rows[among][page_runs])
+        read = self._pages.read(numbers, page_runs, pages, begins, ends, may_map=True)
         words = np.empty(len(pages) * k.PAIRS_PER_PAGE, np.int64)
-        count = k.take_pairs(read.addresses, read.windows, page_runs, pages, *lookups, self._table, words)
+        count = k.take_pairs(read.addresses, read.windows, page_runs, pages, *lookups, self._table[among], words)
         if count < 0:
-            raise damaged_page(str(self._directory), self._numbers[page_runs[-1 - count]], int(pages[-1 - count]))
+            raise damaged_page(str(self._directory), numbers[page_runs[-1 - count]], int(pages[-1 - count]))
         taken: Int64s = words[:count].copy()
         return taken
 

@@ -124,8 +124,8 @@ class RunSet(ABC, Generic[R]):
 
     Attributes:
         keep_index: whether what was looked at of the index stays in memory; else it leaves it on the way (`let_go`).
-        index_window: bytes of the index that a look-up then looks at before it lets them go, about; a smaller index is let go
-            by `let_go` only.
+        index_window: bytes of the index that a look-up then looks at before it lets them go, about: some runs, or a part of
+            one. A smaller index is let go by `let_go` only.
         fanout: of the levels; a power of two. With 8 instead of 4, an epoch of 10,000 changes with uniform keys takes a tenth
             less, and one of 100,000 a twenty-fifth more: rows are rewritten less often, and looked for in more runs.
 
@@ -250,11 +250,24 @@ class RunSet(ABC, Generic[R]):
                 path=str(self._directory),
             ) from error
 
-    def _parts(self) -> tuple[int, bool]:
-        """Return in how many parts to look things up, and whether the index stays in memory after each."""
-        if self.keep_index or self._index_bytes <= self.index_window:
-            return 1, True
-        return 1 + self._index_bytes // self.index_window, False
+    def _portions(self) -> list[tuple[int, int, int]]:
+        """Return which runs to look into together, from one to before another, and in how many parts of what is looked for.
+
+        The index of one portion at a time is in memory, where not all of it may be (`_keeps_index`).
+        """
+        if self._keeps_index:
+            return [(0, len(self._runs), 1)]
+        window, found, begin, size = self.index_window, [], 0, 0
+        for at, run in enumerate(self._runs):
+            if begin < at and size + run.index_bytes() > window:
+                found.append((begin, at, 1 + size // window))
+                begin, size = at, 0
+            size += run.index_bytes()
+        return [*found, (begin, len(self._runs), 1 + size // window)]
+
+    @property
+    def _keeps_index(self) -> bool:
+        return self.keep_index or self._index_bytes <= self.index_window
 
     # ---------------------------------------------------------------- changing
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s, Revised, each_once
 from spill.pages import Pages
-from spill.run import LyingRows, Run, RunWriter, Wanted, in_order
+from spill.run import LEAST_PART, LyingRows, Run, RunWriter, Wanted, in_order
 from spill.run_kernels import ROW_MASK
 from spill.run_set import RunSet
 from spill.runs import Runs, gathered, merged
@@ -76,14 +76,19 @@ class RunStore(RunSet[Run]):
 
     def _set_runs(self, runs: Sequence[Run]) -> None:
         super()._set_runs(runs)
-        self._looked_into: Runs | None = None
+        self._looked_into: dict[tuple[int, int], Runs] = {}
 
     @property
     def _index(self) -> Runs:
         """Return all runs, to look into; made when somebody looks."""
-        if self._looked_into is None:
-            self._looked_into = Runs(self._runs, self._pages, wide=self._wide, place=str(self._directory))
-        return self._looked_into
+        return self._some(0, len(self._runs))
+
+    def _some(self, begin: int, end: int) -> Runs:
+        """Return some runs, to look into."""
+        if (begin, end) not in self._looked_into:
+            runs = self._runs[begin:end]
+            self._looked_into[begin, end] = Runs(runs, self._pages, wide=self._wide, place=str(self._directory))
+        return self._looked_into[begin, end]
 
     def _opened_run(self, number: int, rows: int, live: int) -> Run:
         return Run(self._directory, number, self._pages, rows=rows, live=live)
@@ -115,9 +120,14 @@ class RunStore(RunSet[Run]):
                 path=str(self._directory),
             )
         self._counts["fetches"] += 1
-        wanted, index = Wanted(codes, subcodes), self._index
-        parts, keep = self._parts()
-        return chain.from_iterable(self._find(part, index, keep_index=keep) for part in wanted.parts(parts))
+        return self._find_in_portions(Wanted(codes, subcodes))
+
+    def _find_in_portions(self, wanted: Wanted) -> Iterator[ColdRows]:
+        """Find rows in the runs that are there now, with no more of the index in memory than may be."""
+        keep, portions = self._keeps_index, [(self._some(begin, end), parts) for begin, end, parts in self._portions()]
+        return chain.from_iterable(
+            self._find(part, runs, keep_index=keep) for runs, count in portions for part in wanted.parts(count)
+        )
 
     def _find(self, wanted: Wanted, index: Runs, *, keep_index: bool, **options: int) -> Iterator[ColdRows]:
         with self._reading():
@@ -144,9 +154,7 @@ class RunStore(RunSet[Run]):
     def bytes_of(self, codes: Int64s) -> Int64s:
         """Return for each code the bytes that would be read for it, 0 when it surely has no row."""
         ascending, inverse = np.unique(np.ascontiguousarray(codes, np.int64), return_inverse=True)
-        sizes = np.zeros(len(ascending), np.int64)
-        self._index.measure(ascending, sizes)
-        found: Int64s = sizes[inverse]
+        found: Int64s = self._measured(ascending)[inverse]
         return found
 
     def long_among(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
@@ -158,10 +166,18 @@ class RunStore(RunSet[Run]):
             spread = [found for run in self._runs if len(found := run.long_codes(keep_index=self.keep_index))]
             codes = codes[np.isin(codes, np.concatenate(spread))] if spread else codes[:0]
         ascending = each_once(codes)
-        sizes = np.zeros(len(ascending), np.int64)
-        self._index.measure(ascending, sizes)
+        sizes = self._measured(ascending)
         long = sizes >= max(1, least_bytes)
         return ascending[long], sizes[long]
+
+    def _measured(self, ascending: Int64s) -> Int64s:
+        """Return the bytes that may have to be read for each of some ascending codes."""
+        sizes = np.zeros(len(ascending), np.int64)
+        for begin, end, count in self._portions():
+            runs, size = self._some(begin, end), max(LEAST_PART, -(-len(ascending) // count))
+            for first in range(0, len(ascending), size):
+                runs.measure(ascending[first : first + size], sizes[first : first + size], keep_index=self._keeps_index)
+        return sizes
 
     # ---------------------------------------------------------------- changing
 
@@ -250,7 +266,7 @@ class RunStore(RunSet[Run]):
     def remove_codes(self, codes: Int64s) -> int:
         """Take all rows of some codes out; return how many there were."""
         removed = 0
-        for found in self._find(Wanted(codes, None), self._index, keep_index=self.keep_index):
+        for found in self._find_in_portions(Wanted(codes, None)):
             self.remove(found.places)
             removed += len(found)
         return removed

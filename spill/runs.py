@@ -83,8 +83,11 @@ class Runs:
                 read = self._read(*asked, read, may_map=True)
                 yield self._taken(read, *asked, first_wanted[:count], int(cursor[4]), wanted), count, read.read_bytes
         if not keep_index:
-            for run in self._runs:
-                run.let_go()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for run in self._runs:
+            run.let_go()
 
     def scan(self, chunk_bytes: int, *, keep_index: bool) -> Iterator[tuple[LyingRows, Int64s]]:
         """Yield all living rows and their places, run by run and in the order of each, in chunks of about `chunk_bytes`.
@@ -149,9 +152,11 @@ class Runs:
     def _damaged(self, at: int, page: int) -> StateError:
         return damaged_page(self._place, self._numbers[at], int(page))
 
-    def measure(self, codes: Int64s, sizes: Int64s) -> None:
+    def measure(self, codes: Int64s, sizes: Int64s, *, keep_index: bool) -> None:
         """Add to `sizes` the bytes that may have to be read for each of some ascending codes."""
         k.measure_codes(self._table, self._wide, codes, sizes)
+        if not keep_index:
+            self._let_go()
 
     # ---------------------------------------------------------------- changing
 

@@ -11,7 +11,7 @@ heap), rounded up to 8.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,10 @@ from zset_join.kernels.nested_types import is_nested, refuse_unsupported
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import cast_key, plain
 
-__all__ = ["ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
+__all__ = ["Allocate", "ColumnTable", "EncodedRows", "GatherPlan", "RowLayout"]
+
+Allocate = Callable[[int], pa.Buffer]
+"""Returns a buffer of so many bytes or more, to be written to."""
 
 _MAX_ARROW_BYTES = (1 << 31) - 1
 _SLOT_BYTES = 16
@@ -235,8 +238,14 @@ class GatherPlan:
             narrow = pa.string() if pt.is_string(storage) or pt.is_large_string(storage) else pa.binary()
             self._columns.append((line[c.KIND], line[c.WIDTH], storage, layout.schema.field(position).type, narrow))
 
-    def gather(self, refs: int, count: int, heap: int) -> list[pa.Array]:
+    def gather(self, refs: int, count: int, heap: int, allocate: Allocate = pa.allocate_buffer) -> list[pa.Array]:
         """Return the columns of `count` records, whose addresses stand at address `refs`; address 0 gives NULLs.
+
+        Args:
+            refs: an address.
+            count: of the records.
+            heap: the address of what is not in the records themselves.
+            allocate: where the columns take their memory.
 
         Raises:
             OverflowError: the strings of one column exceed 2 GiB; ask for fewer rows at a time.
@@ -256,7 +265,7 @@ class GatherPlan:
             values_at = size + (bitmap_bytes + 63) // 64 * 64
             places.append((size, values_at, values_bytes))
             size = values_at + (values_bytes + 63) // 64 * 64
-        buffer = pa.allocate_buffer(size)
+        buffer = allocate(size)
         base = buffer.address
         self._table.lines[:, c.VALIDITY : c.OFFSETS + 1] = [
             (base + validity_at, 0, base + values_at)
@@ -273,7 +282,7 @@ class GatherPlan:
             values_buffer = buffer.slice(values_at, values_bytes)
             kind, _, storage, declared, narrow = self._columns[at]
             if kind in _VARIABLE_KINDS:
-                array = self._variable(at, refs, count, heap, validity, values_buffer, nulls, byte_counts[at], narrow)
+                array = self._variable(at, refs, count, heap, validity, values_buffer, nulls, byte_counts[at], narrow, allocate)
                 if kind == c.NESTED:
                     array = decode_nested(array, storage)
             elif kind == c.EMPTY:
@@ -294,10 +303,11 @@ class GatherPlan:
         nulls: int,
         byte_count: int,
         narrow: Any,
+        allocate: Allocate,
     ) -> pa.Array:
         if byte_count > _MAX_ARROW_BYTES:
             raise OverflowError(byte_count)
-        content = pa.allocate_buffer(byte_count + _SLOT_BYTES)
+        content = allocate(byte_count + _SLOT_BYTES)
         gather_variable(refs, count, self._table.address, at, heap, content.address)
         return pa.Array.from_buffers(narrow, count, [validity, offsets, content.slice(0, byte_count)], nulls)
 

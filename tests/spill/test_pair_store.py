@@ -135,6 +135,28 @@ def test_an_index_that_has_no_room_leaves_memory_on_the_way(tmp_path: Path) -> N
     store.close()
 
 
+def test_one_portion_of_the_index_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    store = PairStore(tmp_path / "pairs", owner=OWNER)
+    for begin in range(0, 90_000, 30_000):
+        store.put(FIRSTS[begin : begin + 30_000], SECONDS[begin : begin + 30_000])
+    store.let_go()
+    store.keep_index, store.index_window = False, store.resident_bytes() // 3 + 1
+    in_memory: list[int] = []
+
+    def note(operation: Operation, act: Callable[[], Any]) -> Any:
+        smaps = Path("/proc/self/smaps").read_text(encoding="utf-8")
+        mappings = [mapping.split("\nRss:")[1].split()[0] for mapping in smaps.split(".index\n")[1:]]
+        in_memory.append(len(mappings) - mappings.count("0"))
+        return act()
+
+    with observe(note):
+        found = pairs_of(store.find(FIRSTS[:90_000]))
+
+    assert found == pairs_of((FIRSTS[:90_000], SECONDS[:90_000]))
+    assert set(in_memory) == {1}
+    store.close()
+
+
 # ---------------------------------------------------------------- what fails
 
 

@@ -251,6 +251,27 @@ def test_a_fetch_through_windows_of_the_index_finds_the_same_rows(tmp_path: Path
     store.close()
 
 
+def test_one_portion_of_the_index_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    for number in range(6):
+        store.put(cold_rows(np.arange(number, 180_000, 6), pa.repeat(pa.scalar(b".", pa.large_binary()), 30_000)))
+    index_files = [*(tmp_path / "rows").glob("*.prints"), *(tmp_path / "rows").glob("*.directory")]
+    store.let_go()
+    store.keep_index, store.index_window = False, store.resident_bytes() * 2 // 5  # two runs, and not three
+    codes = np.arange(0, 180_000, 40)
+
+    def runs_in_memory() -> int:
+        return len({path.stem for path in index_files if resident_kilobytes(path)})
+
+    found = [(len(part), runs_in_memory()) for part in store.fetch_parts(codes)]
+    asked = [(int((store.bytes_of(codes) > 0).sum()), runs_in_memory()), (len(store.long_among(codes, 1)[0]), runs_in_memory())]
+
+    assert sum(rows for rows, _ in found) == len(codes)
+    assert {runs for _, runs in found} <= {1, 2}
+    assert asked == [(len(codes), 0), (len(codes), 0)]
+    store.close()
+
+
 def test_rows_that_are_read_may_go_and_come_before_the_next_are_read(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     rows = fill(store, puts=3, rows=30_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.epochs import insert
@@ -34,9 +35,13 @@ def gather(
         for at, side in enumerate((left, right))
     ]
     left_refs, right_refs = (np.ascontiguousarray(refs) for refs in addresses)
-    made = JoinedRows(left, right, schema, sources).gather(int(left_refs.ctypes.data), int(right_refs.ctypes.data), len(pairs))
+    joined, addresses_of_refs = JoinedRows(left, right, schema, sources), (left_refs.ctypes.data, right_refs.ctypes.data)
+    made = joined.gather(*addresses_of_refs, len(pairs))
+    in_short_memory = joined.gather(*addresses_of_refs, len(pairs), is_tight=True)
     assert made.schema == schema
+    assert in_short_memory.equals(made)
     made.validate(full=True)
+    in_short_memory.validate(full=True)
     return list(zip(*(column.to_pylist() for column in made.columns), strict=True))
 
 
@@ -45,6 +50,20 @@ LEFT, RIGHT = filled((1, "a", LONG), (2, None, "x")), filled((7, "a", "y"), (8, 
 
 def test_a_pair_shows_both_rows() -> None:
     assert gather(LEFT, RIGHT, [(1, 1), (1, 2)], "inner") == [(1, "a", LONG, 7, "a", "y"), (1, "a", LONG, 8, "b", LONG * 2)]
+
+
+def test_where_memory_is_short_arrow_is_asked_for_none() -> None:
+    schema, sources = joined_schema(LEFT.relation, RIGHT.relation, "inner", using=False, output_names=None)
+    refs = np.full(1000, LEFT.first_record), np.full(1000, RIGHT.first_record)
+    joined, before = JoinedRows(LEFT, RIGHT, schema, sources), pa.total_allocated_bytes()
+
+    short = joined.gather(refs[0].ctypes.data, refs[1].ctypes.data, 1000, is_tight=True)
+    taken_short = pa.total_allocated_bytes() - before
+    usual = joined.gather(refs[0].ctypes.data, refs[1].ctypes.data, 1000)
+    taken = pa.total_allocated_bytes() - before
+
+    assert (taken_short, taken > 50_000) == (0, True)
+    assert short.equals(usual)
 
 
 def test_a_missing_side_is_all_null() -> None:

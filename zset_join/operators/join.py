@@ -527,7 +527,7 @@ class HashJoin:
     def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
         left, right = self._output.addresses[:2]
         try:
-            rows = self._joined.gather(left + 8 * begin, right + 8 * begin, count)
+            rows = self._joined.gather(left + 8 * begin, right + 8 * begin, count, is_tight=self._groups.is_tight)
         except OverflowError:
             if count == 1:
                 raise

@@ -25,7 +25,7 @@ _SPARE_PART = 32
 _LEAST_SPARE_BYTES = 4 << 20
 _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
 _TEMPORARY_BYTES_PER_ROW = 300  # what is looked for, and what comes of it; or changes, groups and the answer
-_LOOKED_AT_BYTES = 12 << 20  # of an index; a host may map up to 2 MB around what is looked at
+_LOOKED_AT_BYTES = 8 << 20  # of an index, beside what allocators may keep; a host may map up to 2 MB around what is looked at
 _WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
 
 
