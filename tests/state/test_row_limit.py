@@ -27,8 +27,8 @@ def test_a_large_delta_is_foreseen_before_its_working_arrays_are_there() -> None
     assert limits(200 * MB, 100_000, 0) == limits(200 * MB, 100_000, 200 * 100_000)
 
 
-def test_rows_keep_half_of_the_budget_whatever_an_epoch_needs() -> None:
-    assert limits(200 * MB, 10_000_000, 0) == (100 * MB, 100 * MB)
+def test_rows_keep_a_third_of_the_budget_whatever_an_epoch_needs() -> None:
+    assert limits(300 * MB, 10_000_000, 0) == (100 * MB, 100 * MB)
 
 
 def test_what_is_not_reckoned_comes_off_what_is_reckoned_and_not_off_what_is_held() -> None:

@@ -42,7 +42,7 @@ from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, shif
 from zset_join.kernels.side import HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
 from zset_join.kernels.slots import find_key, home_in_part, home_of, likely_row, prefetch_slot
 
-__all__ = ["in_changed_set", "match_changes", "partition_changes"]
+__all__ = ["in_changed_set", "match_changes", "partition_changes", "range_changes"]
 
 _AHEAD_SLOT = 24
 _AHEAD_ROW = 12
@@ -255,6 +255,32 @@ def partition_changes(left_count: int, total: int, part_bits: int, source: int, 
         end = target + place * (CHANGE_WORDS * 8)
         for what in range(6):
             store_u64(end + what * 8, load_u64(begin + what * 8))
+    for line in range(lines, 0, -1):
+        bounds[line] = bounds[line - 1]
+    bounds[0] = 0
+
+
+@kernel
+def range_changes(home_bounds: Any, part_bits: int, source: int, target: int, bounds: Any) -> None:
+    """Sort changes that `partition_changes` has sorted anew, by 2**`part_bits` ranges of their hash, the order of rows on disk.
+
+    `home_bounds` are the bounds it wrote; else as there.
+    """
+    lines = 2 << part_bits
+    for line in range(len(home_bounds) - 1):
+        for change in range(home_bounds[line], home_bounds[line + 1]):
+            bounds[2 * shift_right(of_change(source + 32, change), 32 - part_bits) + (line & 1) + 1] += 1
+    for line in range(lines):
+        bounds[line + 1] += bounds[line]
+    for line in range(len(home_bounds) - 1):
+        for change in range(home_bounds[line], home_bounds[line + 1]):
+            into = 2 * shift_right(of_change(source + 32, change), 32 - part_bits) + (line & 1)
+            place = bounds[into]
+            bounds[into] = place + 1
+            begin = source + change * (CHANGE_WORDS * 8)
+            end = target + place * (CHANGE_WORDS * 8)
+            for what in range(6):
+                store_u64(end + what * 8, load_u64(begin + what * 8))
     for line in range(lines, 0, -1):
         bounds[line] = bounds[line - 1]
     bounds[0] = 0

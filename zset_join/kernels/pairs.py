@@ -51,7 +51,17 @@ from zset_join.kernels.groups import in_changed_set
 from zset_join.kernels.memory import copy_bytes, load_u32, load_u64, prefetch, store_u64
 from zset_join.kernels.side import ROWS, STRIDE, word
 
-__all__ = ["CURSOR_WORDS", "LONE_MATCHED", "LONE_MISSING", "OVERFLOW", "emit_lone_rows", "emit_pairs", "partition_by_sign"]
+__all__ = [
+    "CURSOR_WORDS",
+    "LONE_MATCHED",
+    "LONE_MISSING",
+    "OVERFLOW",
+    "emit_lone_rows",
+    "emit_pairs",
+    "is_wanted",
+    "overflows",
+    "partition_by_sign",
+]
 
 OVERFLOW = -7
 LONE_MISSING, LONE_MATCHED = 1, 2
@@ -68,7 +78,7 @@ def _keep(cursor: int, position: int, value: int) -> None:
 
 
 @kernel
-def _overflows(left: int, right: int) -> bool:
+def overflows(left: int, right: int) -> bool:
     """Say whether the product of two weights leaves int64."""
     if -_SMALL < left < _SMALL and -_SMALL < right < _SMALL:
         return False
@@ -79,7 +89,7 @@ def _overflows(left: int, right: int) -> bool:
 
 
 @kernel
-def _wanted(weight: int, sign: int) -> bool:
+def is_wanted(weight: int, sign: int) -> bool:
     """Say whether a weight belongs to the retractions (-1), the insertions (+1) or either (0)."""
     if sign > 0:
         return weight > 0
@@ -137,8 +147,8 @@ def _pair_chain(epoch: int, group: int, own: int, sign: int, cursor: int, at: in
             change = word(side_word(epoch, own, S_FIRST), group)
         while change >= 0:
             delta = of_change(after, change) - of_change(before, change)
-            if _wanted(delta, sign):
-                if _overflows(delta, largest):
+            if is_wanted(delta, sign):
+                if overflows(delta, largest):
                     _keep(cursor, 0, OVERFLOW)
                     return at
                 ref = of_change(refs, change)
@@ -185,11 +195,11 @@ def _pair_changes(epoch: int, group: int, sign: int, cursor: int, at: int) -> in
         if partner == -1:
             partner = word(side_word(epoch, 1, S_FIRST), group)
         while partner >= 0:
-            if _overflows(own_after, of_change(after, partner)) or _overflows(own_before, of_change(before, partner)):
+            if overflows(own_after, of_change(after, partner)) or overflows(own_before, of_change(before, partner)):
                 _keep(cursor, 0, OVERFLOW)
                 return at
             weight = own_after * of_change(after, partner) - own_before * of_change(before, partner)
-            if _wanted(weight, sign):
+            if is_wanted(weight, sign):
                 if at == word(epoch, E_CAPACITY):
                     _keep(cursor, 2, change)
                     _keep(cursor, 3, partner)
@@ -229,7 +239,7 @@ def _pair_one_row(
     """
     while change >= 0:
         delta = of_change(after, change) - of_change(before, change)
-        if _wanted(delta, sign):
+        if is_wanted(delta, sign):
             if at == capacity:
                 return at, change
             store_u64(out_own + at * 8, of_change(refs, change))
@@ -416,7 +426,7 @@ def emit_lone_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, fil
                     change = word(first, group)
                 while change >= 0:
                     weight = of_change(after, change) * shown_after - of_change(before, change) * shown_before
-                    if _wanted(weight, sign):
+                    if is_wanted(weight, sign):
                         if at == capacity:
                             full = True
                             break

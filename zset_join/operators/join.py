@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from zset_join.errors import StateError
 from zset_join.expressions import Expression, check
 from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
-from zset_join.operators.join_steps import LONE, copy_step, pairs_passing, weight_overflow
+from zset_join.operators.join_steps import LONE, check_same_epoch, copy_step, key_of, pairs_passing, weight_overflow
 from zset_join.relation import Relation
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
@@ -41,6 +42,7 @@ from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, ou
 from zset_join.state.joined_rows import JoinedRows
 from zset_join.state.largest_key import largest_key
 from zset_join.state.long_keys import LongKeys
+from zset_join.state.passing_rows import PassingRows, Piece, Place
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.side import PreparedSide, SideState
@@ -66,6 +68,7 @@ class _Prepared:
     degrees: dict[int, ResidualDegrees] | None = None
     buffered: BufferedEpoch | None = None
     long_codes: tuple[npt.NDArray[np.int64], ...] = ()
+    passing: tuple[bool, ...] = ()
 
     @property
     def rejected(self) -> int:
@@ -187,22 +190,18 @@ class HashJoin:
             )
             for side, relation in enumerate(self.inputs)
         ]
-        if self._sides[0].absorbed_epoch != self._sides[1].absorbed_epoch:
-            raise StateError(
-                f"the two sides of the local state in {directory} stand at epochs {self._sides[0].absorbed_epoch} and "
-                f"{self._sides[1].absorbed_epoch}. It is a cache: delete the directory and it is rebuilt from the checkpoint.",
-                code="STATE_HALF_WRITTEN",
-                directory=directory,
-            )
+        check_same_epoch(self._sides, directory)
         self._hybrid: HybridState | None = None
         if budget is not None:
             by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
-            self._hybrid = HybridState(self._sides, by_own, budget, directory, cold_directory)
+            may_pass = [not self._has_degrees and not own for own in by_own]
+            self._hybrid = HybridState(self._sides, by_own, may_pass, budget, directory, cold_directory)
         self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
         self._passes = pairs_passing(self._residual, self._sides)
+        self._passing = PassingRows(self._groups, self._cold, self._lone, pairs=self._pairs, output=self._output)
         self._long = LongKeys(self._cold, self._lone, pairs=self._pairs, passes=self._passes)
 
     # ---------------------------------------------------------------- the operator protocol
@@ -346,12 +345,7 @@ class HashJoin:
         answered.
         """
         rows, ref, side = self._groups.largest_fan_out()
-        if not rows or self._prepared is None:
-            return None
-        own, refs = self._sides[side], np.array([ref], np.int64)
-        plan = own.layout.gather_plan(own.relation.field_indices(own.relation.join_key))
-        key = plan.gather(int(refs.ctypes.data), 1, own.arena.heap_address)
-        return rows, tuple(column[0].as_py() for column in key)
+        return (rows, key_of(self._sides[side], ref)) if rows and self._prepared is not None else None
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
@@ -383,6 +377,7 @@ class HashJoin:
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
         if self._hybrid is not None:
             prepared.long_codes = tuple(self._hybrid.left.codes)
+            prepared.passing = tuple(self._hybrid.left.passing)
             self._groups.is_tight = self._hybrid.is_tight()
         if self._buffer is not None:
             prepared.buffered = self._buffer.plan(found)
@@ -408,24 +403,22 @@ class HashJoin:
         most_held = self._chunk_rows if groups.is_tight else self._output.rows
         held: list[ZSet] = []
         held_rows = 0
-        postponed: list[int] = []
+        postponed: set[Place] = set()
         long_keys: list[ChangedKey] = []
         self._reader = reader = object()
-        for part in range(groups.parts):
-            groups.enter(part)
-            long_keys += self._long_keys(prepared)
+        for place, steps in self._pieces(prepared, reader, None):
+            if len(place) == 1:
+                long_keys += self._long_keys(prepared)
             filled = -1
             if not self._has_degrees and held_rows < most_held and not self._overflowed:
-                filled = self._fill(self._steps(prepared, 0))
+                filled = self._fill(steps(0))
                 self._overflowed = filled < 0
             if filled < 0:
-                postponed.append(part)
-                yield from self._fill_often(self._steps(prepared, -1), reader)
+                postponed.add(place)
+                yield from self._fill_often(steps(-1), reader)
                 continue
-            left, right, weights = self._output.addresses[:3]
-            spare_left, spare_right, spare_weights = self._spare.addresses[:3]
-            retractions = p.partition_by_sign(left, right, weights, filled, spare_left, spare_right, spare_weights)
-            if groups.parts == 1 and not long_keys:
+            retractions = self._output.partition_by_sign(filled, self._spare)
+            if groups.parts == 1 and not long_keys and not any(prepared.passing):
                 yield from self._chunks(reader, 0, filled)
                 return
             yield from self._chunks(reader, 0, retractions)
@@ -435,39 +428,45 @@ class HashJoin:
             yield from self._streamed(prepared, reader, key, -1)
         yield from held
         rows = 0
-        for part in postponed:
-            self._check_current(reader)
-            groups.enter(part)
-            for chunk in self._fill_often(self._steps(prepared, 1), reader):
+        for _, steps in self._pieces(prepared, reader, postponed) if postponed else ():
+            for chunk in self._fill_often(steps(1), reader):
                 rows += len(chunk)
                 yield chunk
         for key in long_keys:
             yield from self._streamed(prepared, reader, key, 1)
         self._overflowed = not self._has_degrees and bool(postponed) and rows > self._output.rows // 2
 
+    def _pieces(self, prepared: _Prepared, reader: object, only: set[Place] | None) -> Iterator[Piece]:
+        """Yield all pieces of an epoch, or some: its parts, as far as rows are in memory, and groups of rows that pass."""
+        for part in range(self._groups.parts):
+            if only is None or (part,) in only:
+                self._check_current(reader)
+                self._groups.enter(part)
+                yield (part,), partial(self._steps, prepared)
+        for piece in self._passing.pieces(prepared.passing, prepared.long_codes, only):
+            yield piece
+            self._check_current(reader)
+
     def _steps(self, prepared: _Prepared, sign: int) -> list[Step]:
         if self._has_degrees:
             return self._residual_steps(prepared, sign)
-        steps = [self._pair_step(prepared, sign, self._output)] if self._pairs else []
+        steps = [self._groups.pair_step(sign, self._output)] if self._pairs else []
         return steps + [self._groups.lone_step(side, kind, sign, self._output) for side, kind in enumerate(self._lone) if kind]
 
-    def _pair_step(self, prepared: _Prepared, sign: int, output: OutputArrays) -> Step:
-        """Return a step whose overflow is the error that names join and epoch."""
-        step = self._groups.pair_step(sign, output)
-
-        def checked(filled: int) -> tuple[int, bool]:
-            try:
-                return step(filled)
-            except OverflowError:
-                raise weight_overflow(self.inputs, prepared.tick) from None
-
-        return checked
+    def _run(self, step: Step, filled: int) -> tuple[int, bool]:
+        """Run a step; its overflow becomes the error that names join and epoch."""
+        try:
+            return step(filled)
+        except OverflowError:
+            if self._prepared is None:
+                raise
+            raise weight_overflow(self.inputs, self._prepared.tick) from None
 
     def _fill(self, steps: Sequence[Step]) -> int:
         """Run steps that all fit the output arrays; return how far they are filled, -1 when they do not fit."""
         filled = 0
         for step in steps:
-            filled, done = step(filled)
+            filled, done = self._run(step, filled)
             if not done:
                 return -1
         return filled
@@ -502,7 +501,7 @@ class HashJoin:
             done = False
             while not done:
                 self._check_current(reader)
-                filled, done = step(filled)
+                filled, done = self._run(step, filled)
                 if filled == self._output.rows:
                     yield from self._chunks(reader, 0, filled)
                     filled = 0
@@ -539,15 +538,15 @@ class HashJoin:
 
     # ---------------------------------------------------------------- residual predicate
 
-    def _candidates(self, prepared: _Prepared) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
+    def _candidates(self) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
         """Yield chunks of pairs with equal keys that changed: refs, weights, and the positions of either change."""
         if self._candidate_output is None:
             self._candidate_output = OutputArrays(self._chunk_rows, with_changes=True)
         output = self._candidate_output
-        step = self._pair_step(prepared, 0, output)
+        step = self._groups.pair_step(0, output)
         done = False
         while not done:
-            count, done = step(0)
+            count, done = self._run(step, 0)
             if count:
                 left_refs, right_refs, weights, left_change, right_change = (line[:count] for line in output.words)
                 yield left_refs, right_refs, weights, left_change, right_change
@@ -565,7 +564,7 @@ class HashJoin:
         if groups.parts:
             groups.enter(0)
             before, after = groups.weights_of_changes()
-            for left_refs, right_refs, _, left_change, right_change in self._candidates(prepared):
+            for left_refs, right_refs, _, left_change, right_change in self._candidates():
                 passing = self._passes(left_refs, right_refs)
                 prepared.masks.append(np.packbits(passing))
                 own = ((left_change[passing], left_refs[passing]), (right_change[passing], right_refs[passing]))
@@ -593,7 +592,7 @@ class HashJoin:
         return steps
 
     def _passing_pairs(self, prepared: _Prepared, sign: int) -> Iterator[tuple[Any, Any, Any]]:
-        for number, (left_refs, right_refs, weights, _, _) in enumerate(self._candidates(prepared)):
+        for number, (left_refs, right_refs, weights, _, _) in enumerate(self._candidates()):
             passing = np.unpackbits(prepared.masks[number], count=len(weights)).view(np.bool_)
             kept = passing & ((weights > 0) == (sign > 0))
             yield left_refs[kept], right_refs[kept], weights[kept]

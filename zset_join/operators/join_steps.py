@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.errors import WeightOverflowError
+from zset_join.errors import StateError, WeightOverflowError
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels import pairs as p
 from zset_join.relation import Relation
@@ -20,7 +20,7 @@ from zset_join.state.changed_groups import OutputArrays, Step
 from zset_join.state.side import SideState
 from zset_join.tick import Tick
 
-__all__ = ["LONE", "copy_step", "pairs_passing", "weight_overflow"]
+__all__ = ["LONE", "check_same_epoch", "copy_step", "key_of", "pairs_passing", "weight_overflow"]
 
 LONE = {
     "inner": (0, 0),
@@ -31,6 +31,26 @@ LONE = {
     "left_anti": (p.LONE_MISSING, 0),
 }
 """What a join type says about the lone rows of either side, 0 for nothing."""
+
+
+def check_same_epoch(sides: Sequence[SideState], directory: str | None) -> None:
+    """Raise StateError unless the two sides stand at the same epoch."""
+    left, right = (side.absorbed_epoch for side in sides)
+    if left != right:
+        raise StateError(
+            f"the two sides of the local state in {directory} stand at epochs {left} and {right}. It is a cache: delete the "
+            "directory and it is rebuilt from the checkpoint.",
+            code="STATE_HALF_WRITTEN",
+            directory=directory,
+        )
+
+
+def key_of(side: SideState, ref: int) -> tuple[Any, ...]:
+    """Return the join key of the row whose record address is `ref`."""
+    refs = np.array([ref], np.int64)
+    plan = side.layout.gather_plan(side.relation.field_indices(side.relation.join_key))
+    key = plan.gather(int(refs.ctypes.data), 1, side.arena.heap_address)
+    return tuple(column[0].as_py() for column in key)
 
 
 def copy_step(output: OutputArrays, parts: Iterator[tuple[Any, Any, Any]]) -> Step:

@@ -22,10 +22,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spill.row_bytes import UnpackedRows
 from zset_join.kernels import epoch as e
 from zset_join.kernels import pairs as p
 from zset_join.kernels.changes import clear_marks
-from zset_join.kernels.groups import match_changes, partition_changes
+from zset_join.kernels.groups import match_changes, partition_changes, range_changes
+from zset_join.kernels.passing import emit_passing
 from zset_join.kernels.side import H_ROWS_END
 from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide, SideState
@@ -63,6 +65,12 @@ class OutputArrays:
         self.left: npt.NDArray[np.int64] = self.words[0]
         self.right: npt.NDArray[np.int64] = self.words[1]
         self.weights: npt.NDArray[np.int64] = self.words[2]
+
+    def partition_by_sign(self, rows: int, spare: OutputArrays) -> int:
+        """Bring the retractions of so many rows to the front, by way of other arrays; return how many there are."""
+        left, right, weights = self.addresses[:3]
+        spare_left, spare_right, spare_weights = spare.addresses[:3]
+        return p.partition_by_sign(left, right, weights, rows, spare_left, spare_right, spare_weights)
 
     def let_go(self, rows: int) -> int:
         """Give the memory of so many rows back, if it is more than a MB or two; return how many rows take memory then.
@@ -239,11 +247,24 @@ class ChangedGroups:
             self._table = np.empty(1 << bits, np.int64)
             self._view[e.E_GROUP_TABLE] = self._table.ctypes.data
 
-    def enter(self, part: int) -> None:
+    def sort_by_range(self) -> None:
+        """Sort the changes into as many parts once more, by ranges of their hash. Cost: the changes."""
+        self._range_bounds = self._bounds
+        if self.parts > 1:
+            self._range_bounds = np.zeros(2 * self.parts + 1, np.int64)
+            source, target = int(self._parted.ctypes.data), int(self._listed.ctypes.data)
+            range_changes(self._bounds, self.parts.bit_length() - 1, source, target, self._range_bounds)
+            self._most[0] = max(self._most[0], int(self._bounds[-1]))
+            self._marked = False
+
+    def enter(self, part: int, *, of_ranges: bool = False) -> None:
         """Group the changes of one part and look its join keys up. Cost: the changes of the part."""
-        self._entered = begin, middle, end = self._bounds[2 * part : 2 * part + 3].tolist()
+        bounds = self._range_bounds if of_ranges else self._bounds
+        self._entered = begin, middle, end = bounds[2 * part : 2 * part + 3].tolist()
         self._keep_room(end - begin)
-        arrays = self._listed if self.parts == 1 else self._parted
+        self._entered_arrays = arrays = self._listed if self.parts == 1 or of_ranges else self._parted
+        self._passed = np.zeros(end - begin if of_ranges else 0, np.int64)
+        self._view[e.E_PART_BITS] = 0 if of_ranges else self.parts.bit_length() - 1
         address = int(arrays.ctypes.data) + 8 * e.CHANGE_WORDS * begin
         for place, what in enumerate(_CHANGE_WORDS):
             self._view[what] = address + 8 * place
@@ -326,6 +347,42 @@ class ChangedGroups:
             return filled, bool(cursor[0] == self._view[e.E_GROUPS] + 2)
 
         return step
+
+    def changed_codes(self, side: int) -> npt.NDArray[np.int64]:
+        """Return the join hashes of the changes of a side in the part that was entered."""
+        begin, end = self._entered[side : side + 2]
+        return self._entered_arrays[begin:end, _HASH]
+
+    def passing_step(
+        self,
+        side: int,
+        codes: npt.NDArray[np.int64],
+        rows: UnpackedRows,
+        *,
+        kind: int,
+        pairs: bool,
+        sign: int,
+        output: OutputArrays,
+    ) -> Step:
+        """Return the step that appends what comes of some rows of a side that are in no chain."""
+        self._cursor(output)
+        cursor = np.array([0, -1], np.int64)
+        made = self._passed
+
+        def step(filled: int) -> tuple[int, bool]:
+            filled = emit_passing(self._epoch, side, rows.address, codes, kind, pairs, sign, cursor, made, filled)
+            if cursor[0] == p.OVERFLOW:
+                raise OverflowError("product of two weights")
+            return filled, bool(cursor[0] == len(codes))
+
+        return step
+
+    def note_passed(self) -> None:
+        """Note the most pairs that a key of the part has made of rows that are in no chain."""
+        group = int(np.argmax(self._passed)) if len(self._passed) else 0
+        if len(self._passed) and self._passed[group] > self._view[e.E_FAN_OUT]:
+            refs, sides = self._grouped[0, group], self._grouped[1, group]
+            self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1] = (self._passed[group], refs, sides)
 
     def largest_fan_out(self) -> tuple[int, int, int]:
         """Return the most pairs that one key has made so far, the record address of a row with that key, and its side."""

@@ -287,6 +287,14 @@ class ColdSide:
             self._counts["streamed_rows"] += len(kept)
             yield kept, self.hot.unpack(kept)
 
+    def pass_through(self, codes: Int64s) -> Iterator[tuple[Int64s, UnpackedRows]]:
+        """Yield the cold rows whose key can match and has one of some hashes: their hashes, and as records."""
+        for rows in self.find_keys(codes):
+            kept = _matchable(rows)
+            self._counts["streamed_rows"] += len(kept)
+            if len(kept):
+                yield kept.codes, self.hot.unpack(kept)
+
     def long_keys(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
         """Return those of some join hashes whose cold rows take at least so many bytes on disk, ascending, and these bytes."""
         return self._rows.long_among(codes, least_bytes)

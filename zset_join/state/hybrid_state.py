@@ -10,7 +10,8 @@ Before the kernels run, `fetch` brings in (side X, other side Y):
 
 So chains are whole where they are walked, and may be in memory in part elsewhere. Whoever asks again finds nothing to fetch.
 Of keys that are too large (`zset_join.state.left_on_disk`) 2 and 3 bring in no row, or one where it matters whether there is
-one: the answer streams them (`zset_join.state.long_keys`).
+one: the answer streams them (`zset_join.state.long_keys`). Where memory is full of what the epoch needs, the rest of 2 is left
+on disk and passes through memory while the answer is made (`zset_join.state.passing_rows`); not so with small budgets in bytes.
 `settle` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch does not need, so that
 what it brings in takes their place.
 
@@ -23,9 +24,9 @@ has no room in the budget beside the rows, it leaves the process after every epo
 Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is
 that in which they came into memory.
 
-Known limits. What one epoch looks at stays in memory until it is absorbed, large keys excepted. Tombstones stay in memory.
-A disk that is full when an epoch has been absorbed lets memory exceed the budget
-until the next epoch, which spills first and raises if it cannot.
+Known limits. The rows that a delta names stay in memory until it is absorbed; so do those of 3, and all with a residual
+predicate on a preserved side or a small budget, large keys excepted. Tombstones stay in memory. A disk that is full when an
+epoch has been absorbed lets memory exceed the budget until the next epoch, which spills first and raises if it cannot.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class HybridState:
     Args:
         sides: left and right.
         asked_by_own: per side, whether its rows are looked at where its own join key changes (3 above).
+        may_pass: per side, whether rows that have no room may pass through memory while the answer is made.
         budget: the budget.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
@@ -92,6 +94,7 @@ class HybridState:
         self,
         sides: Sequence[SideState],
         asked_by_own: Sequence[bool],
+        may_pass: Sequence[bool],
         budget: HotBudget,
         directory: str | None,
         cold_directory: str | None = None,
@@ -99,6 +102,7 @@ class HybridState:
         self._budget = budget
         self._is_mapped = directory is not None
         self._asked_by_own = tuple(asked_by_own)
+        self._may_pass = tuple(may_pass)
         private = None
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
@@ -167,9 +171,8 @@ class HybridState:
                 side.hot.touch_chains(codes, self._stamp, self._clock)
             for number, codes in enumerate(asked):
                 asked[number] = self.left.leave(number, codes, prepared, self._room, self._stamp, self._clock)
-            for side, codes in zip(self._opened, asked, strict=True):
-                for rows in side.find_keys(codes):
-                    self._take(side, rows)
+            for number, codes in enumerate(asked):
+                self._fetch_keys(number, codes)
         self._let_go()
         self._give_back()
 
@@ -317,6 +320,16 @@ class HybridState:
                     self._take(side, rows)
         return [np.concatenate(codes) for codes in changed]
 
+    def _fetch_keys(self, number: int, codes: Int64s) -> None:
+        """Bring in the rows with some join hashes; where there is no room for more, they are left to pass."""
+        side = self._opened[number]
+        for rows in side.find_keys(codes) if not self.left.passing[number] else ():
+            self._make_room_for(side, rows)
+            if self._is_crowded and self._may_pass[number] and not self._limit.spared:
+                self.left.passing[number] = True
+                break
+            side.take(rows, self._stamp, self._clock)
+
     def _room(self, side: ColdSide) -> int:
         """Return how many bytes on disk of a side have room beside the rows that the epoch needs. Cost: the rows in memory."""
         on_disk, in_memory = side.side.layout.stride + BYTES_BESIDE_ON_DISK, side.hot.bytes_per_row()
@@ -331,6 +344,11 @@ class HybridState:
 
     def _take(self, side: ColdSide, found: ColdRows) -> None:
         """Move rows that were found into memory, where there is no room in the place of others."""
+        self._make_room_for(side, found)
+        side.take(found, self._stamp, self._clock)
+
+    def _make_room_for(self, side: ColdSide, found: ColdRows) -> None:
+        """Spill rows that the epoch does not need, if there is no room for those that were found."""
         size = found.row_bytes + len(found) * side.hot.bytes_per_row()
         if not self._is_crowded:
             victims = self._victims(len(found), size, needed_since=self._stamp)
@@ -338,7 +356,6 @@ class HybridState:
             self._is_crowded = bool(victims) and not sum(len(positions) for positions, _ in victims)
             if victims:
                 self._give_back()
-        side.take(found, self._stamp, self._clock)
 
     # ---------------------------------------------------------------- the budget
 

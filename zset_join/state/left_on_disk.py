@@ -5,6 +5,9 @@ spilling frees half of it. So are the largest keys, of 256 KB and more, that hav
 that the epoch needs: they would come and go in every epoch, and memory would exceed the budget meanwhile. Both go by what lies
 on disk; a key that is in memory has nothing to stream, and memory stays filled with what fits.
 
+Of all other keys a side brings rows in as long as there is room; where there is none, and memory is full of rows that the epoch
+needs, what is still on disk passes through memory (`passing_rows`).
+
 What is left on disk stays there until an epoch is absorbed: whoever asks again gets the same answer in the same chunks.
 """
 
@@ -41,6 +44,8 @@ class LeftOnDisk:
 
     Attributes:
         codes: per side, the join hashes whose rows the epoch that was fetched last leaves on disk, ascending.
+        passing: per side, whether what is on disk of the other keys that are asked for passes through memory when the epoch is
+            answered; once it does, it does so until the epoch is absorbed.
         least_bytes: per side, how many bytes on disk a key has of which that is so whatever room there is.
     """
 
@@ -57,6 +62,7 @@ class LeftOnDisk:
     def forget(self) -> None:
         """Forget what was left, when an epoch has been absorbed."""
         self.codes = [_NONE, _NONE]
+        self.passing = [False, False]
         self._asked = [_NONE, _NONE]  # codes that were left since an epoch was absorbed
         self._standing = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
 

@@ -1,8 +1,8 @@
 """How much of a budget in bytes the rows in memory may take, beside the working arrays and what an epoch takes and frees.
 
 The law: with budgets of 100 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
-tenth, after every epoch and within it; unless one epoch needs more than half of the budget beside the rows, or looks at more
-rows than fit.
+tenth, after every epoch and within it; unless one epoch needs more than two thirds of the budget beside the rows, or looks at
+more rows than fit that cannot pass through memory (`zset_join.state.passing_rows`).
 
 What an epoch needs is foreseen from the rows of its delta: what is there while rows are fetched, or while the answer is made,
 which never is there at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows, nothing
@@ -26,6 +26,7 @@ _LEAST_SPARE_BYTES = 4 << 20
 _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
 _TEMPORARY_BYTES_PER_ROW = 300  # what is looked for, and what comes of it; or changes, groups and the answer
 _LOOKED_AT_BYTES = 8 << 20  # of an index, beside what allocators may keep; a host may map up to 2 MB around what is looked at
+_LEAST_PART = 3  # of the budget is for rows, whatever an epoch needs
 _WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
 
 
@@ -85,5 +86,5 @@ class RowLimit:
         looked_at = min(index_bytes, _LOOKED_AT_BYTES) // states
         beside = sum(max(0, item - self.spared) for item in (working, temporary, looked_at))
         beside += max(0, budget // _SPARE_PART - _LEAST_SPARE_BYTES)
-        self.held = max(budget - beside, budget // 2)
+        self.held = max(budget - beside, budget // _LEAST_PART)
         self.rows = max(0, self.held - max(0, unreckoned_bytes - self.spared))

@@ -1,0 +1,99 @@
+"""Rows that have no room pass through memory while the answer is made: it is that of a join in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from zset_join.errors import WeightOverflowError
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "text": pa.string()})
+LEFT, RIGHT = (
+    Relation(name=name, schema=SCHEMA, join_key=("k",), primary_key=("id",), mode="upsert") for name in ("left", "right")
+)
+TYPES = ["inner", "left", "right", "full", "left_semi", "left_anti"]
+FEW = {"default_hash_join": "hybrid", "max_hot_keys": 20}
+
+
+def rows(random: np.random.Generator, count: int, *, ids: int, keys: int) -> ZSet:
+    """Return rows that come, change or go, with NULL keys among them."""
+    chosen = random.choice(ids, count, replace=False)
+    k = [None if number == 0 else int(number) for number in random.integers(0, keys, count)]
+    texts = [f"a text that is longer than twelve bytes {number}" for number in random.integers(0, 5, count)]
+    weights = np.where(random.random(count) < 0.2, -1, 1)
+    return ZSet.of({"id": chosen, "k": k, "text": texts}, weights)
+
+
+def history(seed: int, *, epochs: int = 6) -> list[list[ZSet]]:
+    random = np.random.default_rng(seed)
+    return [[rows(random, 300, ids=600, keys=60), rows(random, 60, ids=80, keys=60)] for _ in range(epochs)]
+
+
+def answer(join: HashJoin, epoch: int, deltas: list[ZSet]) -> list[Any]:
+    return [chunk.to_pylist() for chunk in join.answer(Tick(epoch), deltas)]
+
+
+@pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
+@pytest.mark.parametrize("how", TYPES)
+def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
+    in_memory, passing = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW, **sizes)
+    for epoch, deltas in enumerate(history(seed=1)):
+        expected, found, again = (answer(join, epoch, deltas) for join in (in_memory, passing, passing))
+        changes = [change for chunk in found for change in chunk]
+        assert Counter(changes) == Counter(change for chunk in expected for change in chunk)
+        assert [weight > 0 for _, weight in changes] == sorted(weight > 0 for _, weight in changes)
+        assert again == found
+        for join in (in_memory, passing):
+            join.absorb(Tick(epoch), deltas)
+
+    counts = passing.statistics()
+    passed = {side for side in ("left", "right") if counts[f"{side}_streamed_rows"]}
+    # A side whose rows say whether those of the other side are alone does not pass.
+    assert passed == {"inner": {"left", "right"}, "full": set(), "right": {"right"}}.get(how, {"left"})
+
+
+def test_keys_whose_hashes_collide_are_told_apart() -> None:
+    in_memory, passing = HashJoin(LEFT, RIGHT), HashJoin(LEFT, RIGHT, **FEW, hash_bits=8, part_changes=20)
+    for epoch, deltas in enumerate(history(seed=2)):
+        found = [Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, passing)]
+        assert found[0] == found[1]
+        for join in (in_memory, passing):
+            join.absorb(Tick(epoch), deltas)
+
+    assert passing.statistics()["left_streamed_rows"] > 0
+
+
+def test_a_weight_that_leaves_int64_is_an_error_that_changes_nothing() -> None:
+    left, right = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("left", "right"))
+    join = HashJoin(left, right, **FEW)
+    many = {"id": np.arange(100), "k": np.arange(100), "text": ["."] * 100}
+    join.absorb(Tick(0), [ZSet.of(many, np.full(100, 1 << 40)), ZSet.empty(SCHEMA)])
+    deltas = [ZSet.empty(SCHEMA), ZSet.of(many, np.full(100, 1 << 40))]
+
+    with pytest.raises(WeightOverflowError):
+        answer(join, 1, deltas)
+
+    single = [ZSet.empty(SCHEMA), ZSet.of(many, np.full(100, 1))]
+    assert sum(weight for chunk in answer(join, 1, single) for _, weight in chunk) == 100 << 40
+    assert join.statistics()["left_streamed_rows"] > 0
+
+
+def test_the_largest_fan_out_counts_rows_that_pass() -> None:
+    join = HashJoin(LEFT, RIGHT, **FEW)
+    keys = [7] * 50 + list(range(100, 350))
+    join.absorb(Tick(0), [ZSet.of({"id": np.arange(300), "k": keys, "text": ["."] * 300}), ZSet.empty(SCHEMA)])
+    everybody = ZSet.of({"id": np.arange(251), "k": [7, *range(100, 350)], "text": ["."] * 251})
+
+    found = answer(join, 1, [ZSet.empty(SCHEMA), everybody])
+
+    assert sum(map(len, found)) == 300
+    assert join.statistics()["left_streamed_rows"] >= 270
+    assert join.largest_fan_out() == (50, (7,))
