@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.errors import WeightOverflowError
+from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
 from zset_join.tick import Tick
@@ -60,6 +61,19 @@ def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes:
     assert passed == {"inner": {"left", "right"}, "full": set(), "right": {"right"}}.get(how, {"left"})
 
 
+@pytest.mark.parametrize("how", TYPES)
+def test_behind_a_residual_predicate_no_row_passes(how: str) -> None:
+    condition = left("id") < right("id")
+    in_memory, hybrid = (HashJoin(LEFT, RIGHT, how, residual=condition, **options) for options in ({}, FEW))
+    for epoch, deltas in enumerate(history(seed=3)):
+        found = [Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, hybrid)]
+        assert found[0] == found[1]
+        for join in (in_memory, hybrid):
+            join.absorb(Tick(epoch), deltas)
+
+    assert {hybrid.statistics()[f"{side}_streamed_rows"] for side in ("left", "right")} == {0}
+
+
 def test_keys_whose_hashes_collide_are_told_apart() -> None:
     in_memory, passing = HashJoin(LEFT, RIGHT), HashJoin(LEFT, RIGHT, **FEW, hash_bits=8, part_changes=20)
     for epoch, deltas in enumerate(history(seed=2)):
@@ -72,8 +86,8 @@ def test_keys_whose_hashes_collide_are_told_apart() -> None:
 
 
 def test_a_weight_that_leaves_int64_is_an_error_that_changes_nothing() -> None:
-    left, right = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("left", "right"))
-    join = HashJoin(left, right, **FEW)
+    sides = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("left", "right"))
+    join = HashJoin(*sides, **FEW)
     many = {"id": np.arange(100), "k": np.arange(100), "text": ["."] * 100}
     join.absorb(Tick(0), [ZSet.of(many, np.full(100, 1 << 40)), ZSet.empty(SCHEMA)])
     deltas = [ZSet.empty(SCHEMA), ZSet.of(many, np.full(100, 1 << 40))]
@@ -97,3 +111,26 @@ def test_the_largest_fan_out_counts_rows_that_pass() -> None:
     assert sum(map(len, found)) == 300
     assert join.statistics()["left_streamed_rows"] >= 270
     assert join.largest_fan_out() == (50, (7,))
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str) -> None:
+    in_memory, passing = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW)
+    count = 30_000
+    keys = np.where(np.arange(count) < 25_000, 7, np.arange(count))  # 2 MB of one key, and 5,000 others
+    everybody = np.concatenate([[7], np.arange(25_000, count)])
+    first = [
+        ZSet.of({"id": np.arange(count), "k": keys, "text": ["a text longer than twelve bytes"] * count}),
+        ZSet.empty(SCHEMA),
+    ]
+    names = [
+        [ZSet.empty(SCHEMA), ZSet.of({"id": everybody, "k": everybody, "text": [text] * len(everybody)})] for text in ("a", "b")
+    ]
+
+    for epoch, deltas in enumerate([first, *names]):
+        found = [Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, passing)]
+        assert found[0] == found[1]
+        for join in (in_memory, passing):
+            join.absorb(Tick(epoch), deltas)
+
+    assert passing.statistics()["left_streamed_rows"] >= 2 * count - 100
