@@ -95,6 +95,20 @@ def _streams_nothing(hybrid: HybridState) -> None:
     hybrid.fetch = spoiled  # type: ignore[method-assign]
 
 
+def _passes_nothing(hybrid: HybridState) -> None:
+    fetch = hybrid.fetch
+
+    def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
+        fetch(prepared)
+        hybrid.left.passing = [False, False]
+
+    hybrid.fetch = spoiled  # type: ignore[method-assign]
+
+
+def _passes_what_is_asked_for(hybrid: HybridState) -> None:
+    hybrid._may_pass = (True, True)
+
+
 def _leaves_no_row_of_long_keys(hybrid: HybridState) -> None:
     hybrid.left._asked_by_own = (False, False)
 
@@ -190,6 +204,14 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         ("changelog", "changelog"),
     ),
     _mutant("streams_nothing", "the rows of long keys are not in the answer", _streams_nothing),
+    _mutant("passes_nothing", "rows that have no room are not in the answer", _passes_nothing),
+    _mutant(
+        "passes_what_is_asked_for",
+        "a preserved row is padded although its key has rows that pass",
+        _passes_what_is_asked_for,
+        "left",
+        ("changelog", "changelog"),
+    ),
     _mutant(
         "leaves_no_row_of_long_keys",
         "a preserved row is padded although its key has rows on disk",

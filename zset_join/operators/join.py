@@ -340,9 +340,9 @@ class HashJoin:
     def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
         """Return the most pairs one join key has made in the answer that was read last, and the key.
 
-        None where no pairs came out (also for semi and anti joins). Pairs are counted before a residual predicate; where the
-        answer was too large for one pass over it, for the sign that had more of them. Ask before the next epoch is absorbed or
-        answered.
+        None where no pairs came out (also for semi and anti joins). Pairs are counted before a residual predicate, those with
+        rows that were read from disk apart; where the answer took two passes, for the sign that had more. Ask before the next
+        epoch is absorbed or answered.
         """
         rows, ref, side = self._groups.largest_fan_out()
         return (rows, key_of(self._sides[side], ref)) if rows and self._prepared is not None else None
