@@ -179,10 +179,10 @@ def test_memory_holds_no_more_than_the_budget_and_the_working_arrays() -> None:
         (0, 1_100_000, 2_000_000),
         (12 << 20, 1_100_000, 2_000_000),
         ((16 << 20) + 800_000, 400_000, 600_000),
-        (1 << 30, 400_000, 600_000),
+        (1 << 30, 300_000, 400_000),
     ],
 )
-def test_working_arrays_take_room_from_rows_up_to_half_of_it(working_bytes: int, least: int, most: int) -> None:
+def test_working_arrays_take_room_from_rows_up_to_two_thirds_of_it(working_bytes: int, least: int, most: int) -> None:
     join = hybrid(max_hot_bytes=2_000_000)
     join.absorb(Tick(0), [many_orders(9_000), ZSet.empty(CUSTOMERS.schema)])
     state: Any = join._hybrid
