@@ -105,8 +105,13 @@ def _passes_nothing(hybrid: HybridState) -> None:
     hybrid.fetch = spoiled  # type: ignore[method-assign]
 
 
-def _passes_what_is_asked_for(hybrid: HybridState) -> None:
-    hybrid._may_pass = (True, True)
+def _lets_nothing_stand(hybrid: HybridState) -> None:
+    hybrid._standing.find = lambda *_: iter(())  # type: ignore[method-assign]
+
+
+def _lets_changed_rows_stand(hybrid: HybridState) -> None:
+    mark = hybrid._standing._mark
+    hybrid._standing._mark = lambda side, keys, replaced: mark(side, keys, replaced[:0])  # type: ignore[method-assign]
 
 
 def _leaves_no_row_of_long_keys(hybrid: HybridState) -> None:
@@ -206,9 +211,16 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
     _mutant("streams_nothing", "the rows of long keys are not in the answer", _streams_nothing),
     _mutant("passes_nothing", "rows that have no room are not in the answer", _passes_nothing),
     _mutant(
-        "passes_what_is_asked_for",
-        "a preserved row is padded although its key has rows that pass",
-        _passes_what_is_asked_for,
+        "lets_nothing_stand",
+        "a preserved row is padded although its key has rows on disk",
+        _lets_nothing_stand,
+        "left",
+        ("changelog", "changelog"),
+    ),
+    _mutant(
+        "lets_changed_rows_stand",
+        "a preserved row is padded when the one row of its key that was in memory goes, though others are on disk",
+        _lets_changed_rows_stand,
         "left",
         ("changelog", "changelog"),
     ),

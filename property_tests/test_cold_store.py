@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from property_tests.cold_histories import (
 from property_tests.profiles import profile_name
 from spill.cold_store import ColdRows, ColdStore, Int64s, cold_rows
 from spill.pair_store import PairStore
+from spill.run_store import RunStore
 
 # (histories, steps of each) per profile and kind of store; DuckDB takes milliseconds per step.
 _SIZES = {
@@ -82,6 +83,24 @@ class ColdStoreHistory(RuleBasedStateMachine):
 
         expected = Counter({row: count for row, count in self.rows.items() if row[:2] in set(pairs)})
         assert as_bag([found]) == expected
+
+    @precondition(lambda self: isinstance(self.store, RunStore))
+    @rule(codes=st.lists(CODES, max_size=6), takes=st.booleans())
+    def fetch_some_of_each(self, codes: list[int], takes: bool) -> None:
+        """Of each code that has rows come some; those that were yielded may be removed before the next are asked for."""
+        store, lacking, found = cast("RunStore", self.store), set(codes), []
+        for rows in store.fetch_some(lambda: as_codes(lacking)):
+            found.append(rows)
+            lacking.difference_update(rows.codes.tolist())
+            if takes:
+                store.remove(rows.places)
+        gone = as_bag(found)
+
+        assert gone <= self.held(codes)
+        assert lacking == {code for code in codes if not self.held([code])}
+        if takes:
+            self.rows -= gone
+            self.taken += found
 
     @rule(codes=st.lists(CODES, max_size=4), keep=st.integers(0, 3))
     def fetch_and_remove(self, codes: list[int], keep: int) -> None:

@@ -85,7 +85,7 @@ class PairStore(RunSet[PairRun]):
         wanted = each_once(firsts) - _BIAS
         found = [np.empty(0, np.int64)]
         with self._reading():
-            for first, behind, parts in self._portions():
+            for first, behind, parts in self._portions(self._runs):
                 size = max(LEAST_PART, -(-len(wanted) // parts))
                 for begin in range(0, len(wanted), size):
                     found += self._found(wanted[begin : begin + size], slice(first, behind))

@@ -250,20 +250,20 @@ class RunSet(ABC, Generic[R]):
                 path=str(self._directory),
             ) from error
 
-    def _portions(self) -> list[tuple[int, int, int]]:
+    def _portions(self, runs: Sequence[R]) -> list[tuple[int, int, int]]:
         """Return which runs to look into together, from one to before another, and in how many parts of what is looked for.
 
         The index of one portion at a time is in memory, where not all of it may be (`_keeps_index`).
         """
         if self._keeps_index:
-            return [(0, len(self._runs), 1)]
+            return [(0, len(runs), 1)]
         window, found, begin, size = self.index_window, [], 0, 0
-        for at, run in enumerate(self._runs):
+        for at, run in enumerate(runs):
             if begin < at and size + run.index_bytes() > window:
                 found.append((begin, at, 1 + size // window))
                 begin, size = at, 0
             size += run.index_bytes()
-        return [*found, (begin, len(self._runs), 1 + size // window)]
+        return [*found, (begin, len(runs), 1 + size // window)]
 
     @property
     def _keeps_index(self) -> bool:

@@ -11,7 +11,7 @@ Merging takes memory for one chunk per run, whatever their size. How many runs t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -34,6 +34,7 @@ _CHUNK_BYTES = 1 << 20
 _SPREAD_BYTES = 1 << 17  # a code with so many bytes goes from one page to the next in some run, if these are few
 _MERGED_AT_ONCE = 2 << 20
 _LEAST_CHUNK = 1 << 17
+_PART_OF_LARGE = 16  # of all rows: a run that has as many is worth a look of its own
 _ALL_REMOVED = 0xFF
 
 
@@ -122,12 +123,31 @@ class RunStore(RunSet[Run]):
         self._counts["fetches"] += 1
         return self._find_in_portions(Wanted(codes, subcodes))
 
-    def _find_in_portions(self, wanted: Wanted) -> Iterator[ColdRows]:
+    def _find_in_portions(self, wanted: Wanted, **options: int) -> Iterator[ColdRows]:
         """Find rows in the runs that are there now, with no more of the index in memory than may be."""
-        keep, portions = self._keeps_index, [(self._some(begin, end), parts) for begin, end, parts in self._portions()]
+        keep, found = self._keeps_index, self._portions(self._runs)
+        portions = [(self._some(begin, end), parts) for begin, end, parts in found]
         return chain.from_iterable(
-            self._find(part, runs, keep_index=keep) for runs, count in portions for part in wanted.parts(count)
+            self._find(part, runs, keep_index=keep, **options) for runs, count in portions for part in wanted.parts(count)
         )
+
+    def fetch_some(self, wanted: Callable[[], Int64s]) -> Iterator[ColdRows]:
+        """Yield of each code that has rows at least one, from the large runs one after the other and then from all small ones.
+
+        As `fetch_parts`. Cost: where all codes have rows in several runs, of each code little more than a page.
+
+        Args:
+            wanted: says before each run of which codes rows are still wanted; those of others need not be left out.
+        """
+        self._counts["fetches"] += 1
+        keep, least = self._keeps_index, self.row_count() // _PART_OF_LARGE
+        runs = sorted((run for run in self._runs if run.live), key=lambda run: -run.live)
+        large = sum(run.live >= least for run in runs)
+        for group in (*([run] for run in runs[:large]), runs[large:]):
+            for begin, end, count in self._portions(group):
+                codes, index = wanted(), Runs(group[begin:end], self._pages, wide=self._wide, place=str(self._directory))
+                for part in Wanted(codes, None).parts(count):
+                    yield from self._find(part, index, keep_index=keep)
 
     def _find(self, wanted: Wanted, index: Runs, *, keep_index: bool, **options: int) -> Iterator[ColdRows]:
         with self._reading():
@@ -140,9 +160,7 @@ class RunStore(RunSet[Run]):
     def stream(self, code: int, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows of one code in chunks of about `chunk_bytes`."""
         wanted = Wanted(np.array([code], np.int64), None)
-        yield from (
-            rows for rows in self._find(wanted, self._index, keep_index=self.keep_index, group_bytes=chunk_bytes) if len(rows)
-        )
+        yield from (rows for rows in self._find_in_portions(wanted, group_bytes=chunk_bytes) if len(rows))
 
     def scan(self, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[ColdRows]:
         """Yield all rows, in chunks of about `chunk_bytes`."""
@@ -173,7 +191,7 @@ class RunStore(RunSet[Run]):
     def _measured(self, ascending: Int64s) -> Int64s:
         """Return the bytes that may have to be read for each of some ascending codes."""
         sizes = np.zeros(len(ascending), np.int64)
-        for begin, end, count in self._portions():
+        for begin, end, count in self._portions(self._runs):
             runs, size = self._some(begin, end), max(LEAST_PART, -(-len(ascending) // count))
             for first in range(0, len(ascending), size):
                 runs.measure(ascending[first : first + size], sizes[first : first + size], keep_index=self._keeps_index)

@@ -293,6 +293,29 @@ def test_rows_that_are_read_may_go_and_come_before_the_next_are_read(tmp_path: P
 # ---------------------------------------------------------------- reading little
 
 
+@pytest.mark.parametrize("window", [None, 4096])
+def test_some_row_of_each_code_costs_one_run_where_it_is_in_each(tmp_path: Path, window: int | None) -> None:
+    store = FileShelf(tmp_path).open()
+    for size in (40_000, 30_000, 20_000, 300, 200):  # rows of the codes below; two small runs
+        store.put(cold_rows(np.arange(size), pa.repeat(pa.scalar(b"." * 50, pa.large_binary()), size)))
+    store.keep_index, store.index_window = window is None, window or store.index_window
+    lacking, asked, before = np.arange(-50, 40_050, 50), [], store.statistics()
+
+    def wanted() -> np.ndarray[Any, Any]:
+        asked.append(len(lacking))
+        return lacking
+
+    for rows in store.fetch_some(wanted):
+        lacking = lacking[~np.isin(lacking, rows.codes)]
+    read = {name: count - before[name] for name, count in store.statistics().items() if name in ("fetches", "rows_fetched")}
+
+    assert (asked[0], lacking.tolist()) == (802, [-50, 40_000])
+    assert set(asked[1:]) <= {2}
+    assert read == {"fetches": 1, "rows_fetched": 800}
+    assert len(asked) == 4 if window is None else len(asked) >= 4  # three large runs, and the small ones together
+    store.close()
+
+
 def test_absent_and_removed_codes_do_not_reach_the_disk(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     fill(store, puts=1, rows=2000)

@@ -194,8 +194,9 @@ class HashJoin:
         self._hybrid: HybridState | None = None
         if budget is not None:
             by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
-            may_pass = [not self._has_degrees and not own for own in by_own]
-            self._hybrid = HybridState(self._sides, by_own, may_pass, budget, directory, cold_directory)
+            shown = [self._has_degrees or self._pairs or kind != 0 for kind in self._lone]
+            may_pass = not self._has_degrees
+            self._hybrid = HybridState(self._sides, by_own, shown, may_pass, budget, directory, cold_directory)
         self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None

@@ -32,7 +32,7 @@ from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
 from zset_join.state.hot_rows import NOWHERE, HotRows
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes"]
+__all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes", "matchable_rows"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
@@ -54,7 +54,7 @@ def _can_match(rows: ColdRows) -> npt.NDArray[np.bool_]:
     return matchable
 
 
-def _matchable(rows: ColdRows) -> ColdRows:
+def matchable_rows(rows: ColdRows) -> ColdRows:
     """Return the rows whose key can match."""
     kept = _can_match(rows)
     return rows if kept.all() else chosen_rows(rows, kept)
@@ -110,6 +110,10 @@ class ColdSide:
     def find_keys(self, codes: Int64s) -> Iterator[ColdRows]:
         """Yield the cold rows whose join key has one of these hashes."""
         return self._rows.fetch_parts(codes)
+
+    def find_some(self, codes: Callable[[], Int64s]) -> Iterator[ColdRows]:
+        """Yield at least one cold row of each of these hashes that has any; `RunStore.fetch_some` says how."""
+        return self._rows.fetch_some(codes)
 
     # ---------------------------------------------------------------- moving
 
@@ -173,7 +177,7 @@ class ColdSide:
         layout = self.side.layout
 
         def packed(found: ColdRows) -> ColdRows:
-            rows = _matchable(found)
+            rows = matchable_rows(found)
             records = self.hot.unpack(rows)
             kept = revised(rows.codes, records)
             content = pack_rows(records.refs(layout.stride)[kept], stride=layout.stride, variables=self.side.variables_address)
@@ -277,20 +281,20 @@ class ColdSide:
     def scan_codes(self) -> Iterator[tuple[Int64s, UnpackedRows]]:
         """Yield all cold rows whose key can match, as records and with their join hashes, about a MB at a time."""
         for rows in self._rows.scan():
-            kept = _matchable(rows)
+            kept = matchable_rows(rows)
             yield kept.codes, self.hot.unpack(kept)
 
     def stream(self, code: int, chunk_bytes: int = 1 << 20) -> Iterator[tuple[ColdRows, UnpackedRows]]:
         """Yield the cold rows whose key can match and has one hash: as they lie there, and as records."""
         for rows in self._rows.stream(code, chunk_bytes):
-            kept = _matchable(rows)
+            kept = matchable_rows(rows)
             self._counts["streamed_rows"] += len(kept)
             yield kept, self.hot.unpack(kept)
 
     def pass_through(self, codes: Int64s) -> Iterator[tuple[Int64s, UnpackedRows]]:
         """Yield the cold rows whose key can match and has one of some hashes: their hashes, and as records."""
         for rows in self.find_keys(codes):
-            kept = _matchable(rows)
+            kept = matchable_rows(rows)
             self._counts["streamed_rows"] += len(kept)
             if len(kept):
                 yield kept.codes, self.hot.unpack(kept)

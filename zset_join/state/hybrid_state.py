@@ -6,12 +6,14 @@ Before the kernels run, `fetch` brings in (side X, other side Y):
 
 1. the rows that X's delta replaces or retracts, by identity;
 2. all rows of X whose join key changes on Y: the keys of Y's delta, and those of the old rows that 1 found on Y;
-3. where Y is preserved and matching means an equal key, all rows of X whose join key changes on X.
+3. where Y's rows are shown or hidden by whether X has rows of their key, one row of each key that changes on X, unless one is
+   in memory that does not change (`zset_join.state.standing_rows`). If that is all X is asked for, 2 is no more, either.
 
 So chains are whole where they are walked, and may be in memory in part elsewhere. Whoever asks again finds nothing to fetch.
 Of keys that are too large (`zset_join.state.left_on_disk`) 2 and 3 bring in no row, or one where it matters whether there is
 one: the answer streams them (`zset_join.state.long_keys`). Where memory is full of what the epoch needs, the rest of 2 is left
-on disk and passes through memory while the answer is made (`zset_join.state.passing_rows`); not so with small budgets in bytes.
+on disk, but for 3, and passes through memory while the answer is made (`zset_join.state.passing_rows`); not so with small
+budgets in bytes.
 `settle` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch does not need, so that
 what it brings in takes their place.
 
@@ -24,9 +26,9 @@ has no room in the budget beside the rows, it leaves the process after every epo
 Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is
 that in which they came into memory.
 
-Known limits. The rows that a delta names stay in memory until it is absorbed; so do those of 3, and all with a residual
-predicate on a preserved side or a small budget, large keys excepted. Tombstones stay in memory. A disk that is full when an
-epoch has been absorbed lets memory exceed the budget until the next epoch, which spills first and raises if it cannot.
+Known limits. The rows that a delta names stay in memory until it is absorbed; so do those of 3, and with a residual predicate
+on a preserved side or a small budget all, large keys excepted. Tombstones stay in memory. A disk that is full when an epoch has
+been absorbed lets memory exceed the budget until the next epoch, which spills first and raises if it cannot.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ from zset_join.state.left_on_disk import BYTES_BESIDE_ON_DISK, LeftOnDisk
 from zset_join.state.row_limit import RowLimit
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
+from zset_join.state.standing_rows import StandingRows
 from zset_join.state.unused_memory import UnusedMemory
 from zset_join.zset import ZSet
 
@@ -77,8 +80,9 @@ class HybridState:
 
     Args:
         sides: left and right.
-        asked_by_own: per side, whether its rows are looked at where its own join key changes (3 above).
-        may_pass: per side, whether rows that have no room may pass through memory while the answer is made.
+        asked_by_own: per side, whether it is looked at where its own join key changes (3 above).
+        shown: per side, whether its rows are paired or shown alone (2 above).
+        may_pass: whether rows that have no room may pass through memory while the answer is made.
         budget: the budget.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
@@ -94,7 +98,8 @@ class HybridState:
         self,
         sides: Sequence[SideState],
         asked_by_own: Sequence[bool],
-        may_pass: Sequence[bool],
+        shown: Sequence[bool],
+        may_pass: bool,
         budget: HotBudget,
         directory: str | None,
         cold_directory: str | None = None,
@@ -102,7 +107,8 @@ class HybridState:
         self._budget = budget
         self._is_mapped = directory is not None
         self._asked_by_own = tuple(asked_by_own)
-        self._may_pass = tuple(may_pass)
+        self._shown = tuple(shown)
+        self._may_pass = may_pass
         private = None
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
@@ -113,6 +119,7 @@ class HybridState:
         for side in sides:
             self._opened.append(ColdSide(side, place))
         self.left = LeftOnDisk(self._opened, asked_by_own, budget)
+        self._standing = StandingRows(self._opened)
         self._stamp = 2
         self._is_looking = False
         self._is_crowded = False  # the rows in memory are too many, and the epoch needs all of them
@@ -163,16 +170,17 @@ class HybridState:
                 for side in self._opened:
                     side.expect_rows()
             changed = self._fetch_named(prepared)
-            asked = [
-                np.concatenate([changed[1 - number], changed[number] if self._asked_by_own[number] else _NONE])
-                for number in (0, 1)
-            ]
+            own = [codes if is_asked else _NONE for codes, is_asked in zip(changed, self._asked_by_own, strict=True)]
+            asked = [np.concatenate([changed[1 - number], own[number]]) for number in (0, 1)]
             for side, codes in zip(self._opened, asked, strict=True):
                 side.hot.touch_chains(codes, self._stamp, self._clock)
             for number, codes in enumerate(asked):
-                asked[number] = self.left.leave(number, codes, prepared, self._room, self._stamp, self._clock)
-            for number, codes in enumerate(asked):
-                self._fetch_keys(number, codes)
+                self.left.leave(number, codes, prepared, self._room, self._stamp, self._clock)
+            for number, codes in enumerate(reversed(changed)):
+                if self._shown[number]:
+                    self._fetch_keys(number, self.left.others(number, codes))
+                if self._asked_by_own[number]:
+                    self._fetch_standing(number, prepared)
         self._let_go()
         self._give_back()
 
@@ -325,10 +333,16 @@ class HybridState:
         side = self._opened[number]
         for rows in side.find_keys(codes) if not self.left.passing[number] else ():
             self._make_room_for(side, rows)
-            if self._is_crowded and self._may_pass[number] and not self._limit.spared:
+            if self._is_crowded and self._may_pass and not self._limit.spared:
                 self.left.passing[number] = True
                 break
             side.take(rows, self._stamp, self._clock)
+
+    def _fetch_standing(self, number: int, prepared: Sequence[PreparedSide | None]) -> None:
+        """Bring in one row of each key of which only matters whether a side has rows."""
+        with_other, without = self.left.passing[number] or not self._shown[number], self.left.codes[number]
+        for rows in self._standing.find(number, prepared, with_other, without, self._stamp, self._clock):
+            self._take(self._opened[number], rows)
 
     def _room(self, side: ColdSide) -> int:
         """Return how many bytes on disk of a side have room beside the rows that the epoch needs. Cost: the rows in memory."""

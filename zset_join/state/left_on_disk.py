@@ -74,7 +74,7 @@ class LeftOnDisk:
         room: Callable[[ColdSide], int],
         stamp: int,
         clock: float,
-    ) -> Int64s:
+    ) -> None:
         """Leave rows of one side on disk, or of each key all but one, which is brought in, where degrees are read.
 
         Args:
@@ -84,13 +84,10 @@ class LeftOnDisk:
             room: says how many bytes on disk of a side have room beside what the epoch needs.
             stamp: of the epoch.
             clock: what rows are touched with.
-
-        Returns:
-            The other hashes, whose rows are to be brought in.
         """
         side, asked = self._opened[number], self._asked[number]
         if not (side.row_count() or len(asked)):
-            return codes
+            return
         least = self.least_bytes[number]
         large, sizes = side.long_keys(codes, min(least, _LEAST_LARGE_BYTES))
         is_long = sizes >= least
@@ -101,14 +98,18 @@ class LeftOnDisk:
         if len(asked):
             long = np.union1d(long, codes[np.isin(codes, asked)])
         if not len(long):
-            return codes
+            return
         self.codes[number] = long
         self._asked[number] = np.union1d(asked, long)
         if self._asked_by_own[number]:
             standing = one_of_each(number, long, self._opened, prepared, self._standing[number], stamp, clock)
             if standing is not None:
                 self._standing[number] = np.union1d(self._standing[number], side.take(standing, stamp, clock))
-        return codes[~np.isin(codes, long)]
+
+    def others(self, number: int, codes: Int64s) -> Int64s:
+        """Return those of some join hashes whose rows are not left on one side's disk, but for passing through memory."""
+        left = self.codes[number]
+        return codes[~np.isin(codes, left)] if len(left) else codes
 
 
 def _without_room(sizes: Int64s, room: int) -> npt.NDArray[np.bool_]:

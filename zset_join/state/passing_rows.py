@@ -1,7 +1,7 @@
 """What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and let go.
 
 The law: the answer is that of the same rows in memory. No row that passes is changed by the epoch, for those are brought in by
-their identity; and of a side whose rows say whether the other side's are alone (`asked_by_own`) none passes.
+their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`standing_rows`).
 
 Rows come in the order in which they lie on disk, so the changes are worked off by ranges of their hash. Memory: the pages of
 one group of rows, and a second list of the changes. Cost: the pages are read once, or twice where the insertions cannot be held
