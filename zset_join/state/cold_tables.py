@@ -14,8 +14,6 @@ whoever opens them compares it with that of the groups in memory.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +30,7 @@ from spill.residency import NEVER, ResidencyPolicy, Scores
 from spill.row_bytes import pack_rows, unpack_rows
 from zset_join.config import HotBudget
 from zset_join.row_layout import RowLayout
+from zset_join.state.private_directory import PrivateDirectory
 
 __all__ = ["BusyGroups", "ColdTables", "FoundRows"]
 
@@ -77,7 +76,8 @@ class ColdTables:
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
         else:
-            place = private = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=cold_directory))
+            private = PrivateDirectory(cold_directory)
+            place = private.path
         self._finalizer = weakref.finalize(self, _remove, private)
         owner: dict[str, str | int] = {"relation": relation, "layout": layout}
         self._store = FileColdStore(place / "groups", owner=owner, with_subcodes=True)
@@ -198,9 +198,9 @@ class ColdTables:
         return pa.RecordBatch.from_arrays(columns, schema=self._schemas[table])
 
 
-def _remove(private: Path | None) -> None:
+def _remove(private: PrivateDirectory | None) -> None:
     if private is not None:
-        shutil.rmtree(private, ignore_errors=True)
+        private.remove()
 
 
 class BusyGroups:

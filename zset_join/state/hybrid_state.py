@@ -33,8 +33,6 @@ been absorbed lets memory exceed the budget until the next epoch, which spills f
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,6 +51,7 @@ from zset_join.kernels import side as s
 from zset_join.kernels.moves import piece_end
 from zset_join.state.cold_side import ColdSide, matchable_codes
 from zset_join.state.left_on_disk import BYTES_BESIDE_ON_DISK, LeftOnDisk
+from zset_join.state.private_directory import PrivateDirectory
 from zset_join.state.row_limit import RowLimit
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, snapshot_epoch
@@ -113,7 +112,8 @@ class HybridState:
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
         else:
-            place = private = Path(tempfile.mkdtemp(prefix="zset_join-cold-", dir=cold_directory))
+            private = PrivateDirectory(cold_directory)
+            place = private.path
         self._opened: list[ColdSide] = []
         self._finalizer = weakref.finalize(self, _let_go, self._opened, private)
         for side in sides:
@@ -581,12 +581,12 @@ def _alone(number: int, prepared: PreparedSide) -> tuple[PreparedSide | None, Pr
     return (prepared, None) if number == 0 else (None, prepared)
 
 
-def _let_go(opened: list[ColdSide], private: Path | None) -> None:
+def _let_go(opened: list[ColdSide], private: PrivateDirectory | None) -> None:
     for side in opened:
         side.close()
     opened.clear()
     if private is not None:
-        shutil.rmtree(private, ignore_errors=True)
+        private.remove()
 
 
 def _excess(held: int, limit: int | None, slack: float, most: int) -> int:
