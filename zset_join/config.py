@@ -245,6 +245,15 @@ class HotBudget:
                 raise _refused(name, value, f'it with {option}="hybrid" only: state in memory has no budget')
         return None
 
+    def describe(self) -> str:
+        """Return it in words.
+
+        >>> HotBudget(max_hot_keys=500, max_hot_bytes=64 << 20).describe()
+        '500 keys and 67,108,864 bytes'
+        """
+        keys = [] if self.max_hot_keys is None else [f"{self.max_hot_keys:,} keys"]
+        return " and ".join(keys + ([] if self.max_hot_bytes is None else [f"{self.max_hot_bytes:,} bytes"]))
+
     def share(self, buckets: int) -> Self:
         """Return the budget of one of so many buckets; together they stay within this one."""
         return replace(
@@ -299,6 +308,19 @@ class QueryOptions:
                 code="MISSING_CHECKPOINT_LOCATION",
                 option="checkpointLocation",
             )
+        return cls._checked(given)
+
+    @classmethod
+    def draft(cls, options: Mapping[str, Any]) -> QueryOptions:
+        """Check options given by name, of a query whose `checkpointLocation` may not be chosen yet.
+
+        Raises:
+            OptionError: as `from_options`, but for that.
+        """
+        return cls._checked({"checkpointlocation": "(not chosen yet)", **_by_plain_name(options)})
+
+    @classmethod
+    def _checked(cls, given: Mapping[str, Any]) -> QueryOptions:
         policy = str(given.get("onbadinput", "error")).lower()
         if policy not in ("error", "quarantine"):
             raise _refused("onBadInput", given["onbadinput"], '"error" or "quarantine"')
@@ -306,13 +328,7 @@ class QueryOptions:
         if locality not in get_args(LocalityMode):
             raise _refused("locality", given["locality"], '"auto", "on" or "off"')
         buckets = given.get("buckets")
-        buffer_limit = BufferLimit.of(
-            given.get("joinmaxbufferedbytes", DEFAULT_JOIN_MAX_BUFFERED_BYTES),
-            given.get("joinbufferpolicy", "abort"),
-            given.get("onevict", "retract"),
-        )
-        hot_budget, table_budget = _budgets(given)
-        buffer_limit, hot_budget = buffer_limit.beside(hot_budget)
+        buffer_limit, hot_budget, table_budget = _limits(given)
         return cls(
             checkpoint_location=_text("checkpointLocation", given["checkpointlocation"]),
             buckets=None if buckets is None else _whole("buckets", buckets, 1, _MOST_BUCKETS),
@@ -334,15 +350,19 @@ class QueryOptions:
         )
 
 
-def _budgets(given: Mapping[str, Any]) -> tuple[HotBudget | None, HotBudget | None]:
-    """Return the budget of joins and that of groups: the same one, for whichever is hybrid."""
+def _limits(given: Mapping[str, Any]) -> tuple[BufferLimit, HotBudget | None, HotBudget | None]:
+    """Return the limit of an append-only join, the budget of joins and that of groups: one budget, for whichever is hybrid."""
+    buffer_limit = BufferLimit.of(
+        given.get("joinmaxbufferedbytes", DEFAULT_JOIN_MAX_BUFFERED_BYTES),
+        given.get("joinbufferpolicy", "abort"),
+        given.get("onevict", "retract"),
+    )
     limits = given.get("maxhotkeys"), given.get("maxhotbytes")
     join, table = given.get("defaulthashjoin", "memory"), given.get("defaulthashtable", "memory")
     joins, tables = (str(kind).lower() == "hybrid" for kind in (join, table))
-    return (
-        HotBudget.of(join, *(limits if joins or not tables else ())),
-        HotBudget.of(table, *(limits if tables else ()), option="default_hash_table"),
-    )
+    hot_budget = HotBudget.of(join, *(limits if joins or not tables else ()))
+    table_budget = HotBudget.of(table, *(limits if tables else ()), option="default_hash_table")
+    return (*buffer_limit.beside(hot_budget), table_budget)
 
 
 def parse_seconds(value: Any, *, option: str) -> int:

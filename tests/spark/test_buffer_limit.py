@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,31 @@ def test_the_epoch_that_reaches_the_limit_over_all_buckets_is_not_committed(clic
     assert (facts["left_bytes"], facts["right_bytes"], facts["limit"]) == (6 * ROW, 3 * ROW, 9 * ROW)
     assert (facts["key"], facts["key_rows"], facts["key_bytes"]) == ((3,), 3, 3 * ROW)
     assert sink.last_epoch() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, "524,288,000 bytes .*stops before an epoch that reaches it .*=abort"),
+        (
+            {"join_max_buffered_bytes": 77, "join_buffer_policy": "evict_oldest"},
+            "77 bytes .*oldest rows are dropped .*=evict_oldest",
+        ),
+        (NOTHING_HOT, None),
+        ({"join_max_buffered_bytes": 0}, None),
+        ({"join_max_buffered_bytes": 77, "join_buffer_policy": "spill"}, None),
+    ],
+)
+def test_explain_tells_the_limit_before_anything_runs(
+    clicks: Source, loads: Source, capsys: pytest.CaptureFixture[str], options: dict[str, Any], kept: str | None
+) -> None:
+    fill(clicks, loads, 1)
+
+    joined(clicks, loads).writeStream.options(**options).explain()
+
+    found = re.findall(r'^Limit: "clicks" and "loads" .*$', capsys.readouterr().out, re.MULTILINE)
+    assert len(found) == (kept is not None)
+    assert kept is None or re.search(kept, found[0])
 
 
 def test_with_a_higher_limit_the_query_goes_on_where_it_was_refused(

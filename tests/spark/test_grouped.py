@@ -324,6 +324,27 @@ def test_progress_tells_what_the_groups_take(joined: JoinedStream, run: Run) -> 
     assert "aggregate-1.answer" in query.recentProgress[0]["join"]["seconds"]
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"default_hash_table": "hybrid", "max_hot_keys": 500, "buckets": 2},
+            "State: of groups at most 500 keys in memory, the rest on local disk|  of joins all in memory|  each bucket: 250 keys|key: name",
+        ),
+        (
+            {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 500, "buckets": 2},
+            "State: of joins and groups at most 500 keys in memory, the rest on local disk|  each bucket of 2 stages: 125 keys|key: name",
+        ),
+    ],
+)
+def test_explain_tells_which_stages_share_the_budget(
+    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], told: str
+) -> None:
+    joined.groupBy("name").agg(ZF.count()).writeStream.options(**options).explain()
+
+    assert capsys.readouterr().out.splitlines()[: told.count("|") + 1] == told.split("|")
+
+
 def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> None:
     view = joined.groupBy("name").agg(ZF.count().alias("n"), ZF.max("item")).where("n > 1").agg(ZF.sum("n").alias("all"))
 

@@ -93,4 +93,50 @@ def test_workers_with_another_python_are_named(joined: JoinedStream, tmp_path: P
 def test_explain_tells_where_the_answer_goes(joined: JoinedStream, capsys: pytest.CaptureFixture[str]) -> None:
     joined.writeStream.toParquet("/data/changes", form="row_kind").explain()
 
-    assert capsys.readouterr().out.startswith("Output to Parquet changelog /data/changes (row_kind)")
+    told = capsys.readouterr().out
+    assert told.startswith("Output to Parquet changelog /data/changes (row_kind)\nState: all in memory\nJoin ")
+
+
+def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
+    with pytest.raises(OptionError, match="did you mean buckets"):
+        joined.writeStream.option("bucket", 3).explain()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"default_hash_join": "hybrid", "max_hot_bytes": 8_000_000_000, "buckets": 2},
+            [
+                "State: of joins at most 8,000,000,000 bytes in memory, the rest on local disk",
+                "  each bucket: 4,000,000,000 bytes",
+            ],
+        ),
+        (
+            {"default_hash_join": "hybrid", "max_hot_keys": 500},
+            ["State: of joins at most 500 keys in memory, the rest on local disk"],
+        ),
+        (
+            {"default_hash_join": "hybrid", "max_hot_bytes": 192 << 20, "buckets": 1},
+            ["State: of joins at most 201,326,592 bytes in memory, the rest on local disk"],
+        ),
+        (
+            {"default_hash_join": "hybrid", "max_hot_keys": 9, "max_hot_bytes": 7_000, "buckets": 1},
+            [
+                "State: of joins at most 9 keys and 7,000 bytes in memory, the rest on local disk",
+                (
+                    "  what an epoch needs beside its rows, some 50 MB in each of up to 1 Python workers, comes on top: with "
+                    "max_hot_bytes=100,663,296 or more it is taken from the budget"
+                ),
+            ],
+        ),
+    ],
+)
+def test_explain_tells_how_much_of_the_state_is_in_memory(
+    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], told: list[str]
+) -> None:
+    joined.writeStream.options(**options).explain()
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[: len(told)] == told
+    assert lines[len(told)].startswith("Join ")

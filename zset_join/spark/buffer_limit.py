@@ -35,7 +35,7 @@ from zset_join.spark.stage_names import JOIN_STAGE
 from zset_join.state.append_buffer import BufferedEpoch, buffer_full
 from zset_join.zset import ZSet
 
-__all__ = ["EVICTION", "QueryBuffer", "limited_join", "note_of_buffer"]
+__all__ = ["EVICTION", "QueryBuffer", "explained_limit", "limited_join", "note_of_buffer"]
 
 EVICTION = "evict_oldest"
 """What the description of a query that drops rows has, and others have not."""
@@ -85,6 +85,25 @@ def limited_join(joins: Sequence[JoinInputs], limit: BufferLimit) -> JoinInputs:
             option="join_max_buffered_bytes",
         )
     return found[0]
+
+
+def explained_limit(joins: Sequence[JoinInputs], limit: BufferLimit) -> list[str]:
+    """Return what `explain` says of the limit of an append-only join; nothing where there is none.
+
+    Args:
+        joins: of the query.
+        limit: the limit of the query.
+
+    Raises:
+        OptionError: as `limited_join`.
+    """
+    node = limited_join(joins, limit).node
+    if not node.is_append_only or not limit.max_bytes or limit.spills:
+        return []
+    names = " and ".join(f'"{side.relation.name}"' for side in node.sides)
+    kept = "the oldest rows are dropped before" if limit.evicts else "the query stops before an epoch that reaches it"
+    told = f"{limit.max_bytes:,} bytes together (join_max_buffered_bytes); {kept} (join_buffer_policy={limit.policy})"
+    return [f"Limit: {names} hold less than {told}"]
 
 
 class QueryBuffer:

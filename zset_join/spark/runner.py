@@ -152,7 +152,7 @@ class EpochRunner:
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
-        return self._joined.explanation(buckets=self._buckets, output=self._output.describe())
+        return self._joined.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
 
     @property
     def relation(self) -> Relation:

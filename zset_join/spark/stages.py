@@ -28,8 +28,9 @@ from zset_join.spark.operators import AggregateNode
 from zset_join.spark.progress import StreamPlace
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.stage_names import aggregate_stage, join_stage, rows_stage
+from zset_join.state.row_limit import WHOLE_BUDGET_BYTES
 
-__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "hybrid_stages", "name_after", "with_steps"]
+__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "explained_state", "hybrid_stages", "name_after", "with_steps"]
 
 _KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
 
@@ -208,8 +209,7 @@ def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
     Raises:
         OptionError: groups are to be hybrid, and there are none.
     """
-    joins = sum(isinstance(segment.source, JoinNode) for segment in segments)
-    groups = sum(isinstance(segment.source, AggregateNode) and bool(segment.source.group_by) for segment in segments)
+    joins, groups = _kinds(segments)
     if options.table_budget is not None and not groups:
         raise OptionError(
             'default_hash_table="hybrid" is about the groups of groupBy(...) and distinct(), and this view has none (the one '
@@ -219,3 +219,42 @@ def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
             value="hybrid",
         )
     return joins * (options.hot_budget is not None) + groups * (options.table_budget is not None)
+
+
+def explained_state(segments: Sequence[Segment], options: QueryOptions, *, workers: int) -> list[str]:
+    """Return what `explain` says of where the state is.
+
+    Args:
+        segments: of the view.
+        options: of the query; its number of buckets may be unknown.
+        workers: most Python workers that run at once.
+
+    Raises:
+        OptionError: as `hybrid_stages`.
+    """
+    stages = hybrid_stages(segments, options)
+    budget = options.hot_budget or options.table_budget
+    if budget is None:
+        return ["State: all in memory"]
+    places = zip(("joins", "groups"), _kinds(segments), (options.hot_budget, options.table_budget), strict=True)
+    kinds = {name: found is not None for name, number, found in places if number}
+    hybrid = " and ".join(name for name, is_hybrid in kinds.items() if is_hybrid)
+    lines = [f"State: of {hybrid} at most {budget.describe()} in memory, the rest on local disk"]
+    lines += [f"  of {name} all in memory" for name, is_hybrid in kinds.items() if not is_hybrid]
+    if options.buckets is not None and stages * options.buckets > 1:
+        one = "each bucket" if stages == 1 else f"each bucket of {stages} stages"
+        lines.append(f"  {one}: {budget.share(stages * options.buckets).describe()}")
+    workers = min(workers, options.buckets or workers)
+    if budget.max_hot_bytes is not None and budget.max_hot_bytes < WHOLE_BUDGET_BYTES * workers:
+        lines.append(
+            f"  what an epoch needs beside its rows, some 50 MB in each of up to {workers} Python workers, comes on top: with "
+            f"max_hot_bytes={WHOLE_BUDGET_BYTES * workers:,} or more it is taken from the budget"
+        )
+    return lines
+
+
+def _kinds(segments: Sequence[Segment]) -> tuple[int, int]:
+    """Return how many joins there are, and how many aggregates with groups."""
+    joins = sum(isinstance(segment.source, JoinNode) for segment in segments)
+    groups = sum(isinstance(segment.source, AggregateNode) and bool(segment.source.group_by) for segment in segments)
+    return joins, groups

@@ -17,16 +17,18 @@ import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructType
 
+from zset_join.config import QueryOptions
 from zset_join.errors import PlanError
 from zset_join.plan import JoinNode
 from zset_join.relation import Relation
+from zset_join.spark.buffer_limit import explained_limit
 from zset_join.spark.fusing import Fusing, fusings_of
 from zset_join.spark.names import column_named, names_clash
 from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.operators import AggregateNode
 from zset_join.spark.row_steps import Transform, row_step
 from zset_join.spark.schemas import spark_schema
-from zset_join.spark.stages import AggregateStep, Segment, Step, with_steps
+from zset_join.spark.stages import AggregateStep, Segment, Step, explained_state, with_steps
 from zset_join.spark.streams import ChangeStream
 
 if TYPE_CHECKING:
@@ -295,9 +297,24 @@ class View(ABC):
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
-    def explanation(self, *, buckets: int | None = None, output: str | None = None) -> str:
-        """Return what `explain` prints."""
+    def query_explanation(self, output: str | None, options: QueryOptions) -> str:
+        """Return what `explain` of a query prints.
+
+        Args:
+            output: where the answer goes; None when not yet known.
+            options: of the query.
+
+        Raises:
+            OptionError: groups are to be hybrid, and there are none; or the limit of append-only joins does not fit.
+        """
         lines = [] if output is None else [f"Output to {output}"]
+        lines += explained_state(self.segments, options, workers=self.session.sparkContext.defaultParallelism)
+        lines += explained_limit(self.joins, options.buffer_limit)
+        return "\n".join([*lines, self.explanation(buckets=options.buckets)])
+
+    def explanation(self, *, buckets: int | None = None) -> str:
+        """Return what `explain` prints."""
+        lines: list[str] = []
         if self.steps:
             key = ", ".join(self.output.primary_key)
             lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")

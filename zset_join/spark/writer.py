@@ -239,9 +239,15 @@ class JoinStreamWriter:
         raise _not_here("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
 
     def explain(self) -> None:
-        """Print what would be started."""
+        """Print what would be started: output, where the state is to be, and the plan.
+
+        Raises:
+            OptionError: an option is unknown, or its value is not allowed.
+        """
+        options = QueryOptions.draft(self._options)
         output = None if self._output is None else self._output.describe()
-        print(self._joined.explanation(output=output))  # noqa: T201 - printing is what explain() does in PySpark
+        told = self._joined.query_explanation(output, options)
+        print(told)  # noqa: T201 - printing is what explain() does in PySpark
 
     def start(self) -> JoinQuery:
         """Check everything and start the query.

@@ -17,10 +17,13 @@ Remembers a few numbers.
 
 from __future__ import annotations
 
-__all__ = ["RowLimit"]
+__all__ = ["WHOLE_BUDGET_BYTES", "RowLimit"]
 
 _SPARED_BYTES = 16 << 20
 _SPARED_PART = 6
+WHOLE_BUDGET_BYTES = _SPARED_BYTES * _SPARED_PART
+"""From here on a budget is that of all a process holds; below, some of what an epoch needs comes on top."""
+
 _SPARE_PART = 32
 _LEAST_SPARE_BYTES = 4 << 20
 _TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
