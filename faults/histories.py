@@ -36,6 +36,7 @@ from zset_join.zset import ZSet
 __all__ = ["HOWS", "SHAPES", "Changes", "GroupedHistory", "History", "Shape", "grouped_history", "recorded_history"]
 
 Shape = Literal["upserts", "changelog"]
+Judged = Literal["passing", "streamed"]
 Changes = tuple[tuple[dict[str, Any], int], ...]
 
 HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
@@ -55,14 +56,15 @@ class History:
         relations: the left and the right input.
         epochs: per epoch, the changes of both sides in arrival order.
         max_hot_keys: budget of the join; None for one in memory.
-        is_streamed: whether only rows match of which the left `s` is at most the right, and every key on disk counts as long.
+        judged: given, only rows match of which the left `s` is at most the right. Rows on disk are `passing`, or `streamed`:
+            every key there counts as long.
     """
 
     how: str
     relations: tuple[Relation, ...]
     epochs: tuple[tuple[Changes, ...], ...]
     max_hot_keys: int | None = None
-    is_streamed: bool = False
+    judged: Judged | None = None
 
     def deltas(self, epoch: int) -> tuple[ZSet, ...]:
         """Return the input of an epoch."""
@@ -102,9 +104,9 @@ class History:
         hybrid: dict[str, Any] = {}
         if self.max_hot_keys is not None:
             hybrid = {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys}
-        residual = left("s") <= right("s") if self.is_streamed else None
+        residual = left("s") <= right("s") if self.judged else None
         join = HashJoin(behind[0], behind[1], self.how, residual=residual, directory=directory, **hybrid)
-        if self.is_streamed and join._hybrid is not None:
+        if self.judged == "streamed" and join._hybrid is not None:
             join._hybrid.left.least_bytes = [1, 1]
         return join
 
@@ -125,7 +127,7 @@ class History:
             left_key=keys[0],
             right_key=keys[1],
             null_safe=[False] * len(keys[0]),
-            residual=_is_at_most if self.is_streamed else None,
+            residual=_is_at_most if self.judged else None,
         )
         return lay_out(joined, how=self.how, left=sides[0], right=sides[1])
 
@@ -192,7 +194,7 @@ def recorded_history(
     epochs: int = 8,
     changes: int = 6,
     max_hot_keys: int | None = None,
-    is_streamed: bool = False,
+    judged: Judged | None = None,
 ) -> History:
     """Draw a history; the same arguments give the same one.
 
@@ -203,7 +205,7 @@ def recorded_history(
         epochs: how many; the fifth has no rows.
         changes: per side and epoch, at most.
         max_hot_keys: budget of the join; None for one in memory.
-        is_streamed: as that of `History`.
+        judged: as that of `History`.
     """
     rng = Random(f"{how}/{shape}/{seed}")
     draw = _Upserts if shape == "upserts" else _Bag
@@ -213,7 +215,7 @@ def recorded_history(
         for epoch in range(epochs)
     ]
     told = tuple((left, right) for left, right in drawn)
-    return History(how, (sides[0].relation, sides[1].relation), told, max_hot_keys, is_streamed)
+    return History(how, (sides[0].relation, sides[1].relation), told, max_hot_keys, judged)
 
 
 class _Upserts:

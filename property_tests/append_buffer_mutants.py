@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from property_tests.append_buffer_laws import Mutate
+from zset_join.kernels.epoch import S_READS_DEGREES
 from zset_join.kernels.side import H_COLD_BYTES
 from zset_join.operators.join import HashJoin
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
@@ -166,10 +167,9 @@ def _ages_lost(join: HashJoin) -> HashJoin:
 def _no_degrees(join: HashJoin) -> HashJoin:
     """Whether a row has a match is read off the rows that are still there."""
     spoiled: Any = join
-    spoiled._has_degrees = spoiled._residual is not None
-    spoiled._groups._residual = spoiled._has_degrees
+    spoiled._residual = None
     for side in (0, 1):
-        spoiled._groups._side_view[side, 11] = not spoiled._has_degrees and spoiled._lone[1 - side] != 0
+        spoiled._groups._side_view[side, S_READS_DEGREES] = spoiled._lone[1 - side] != 0
     return join
 
 

@@ -5,7 +5,7 @@ Each is a `HashJoin` or an `Aggregate` with one piece of its hybrid state spoile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,14 @@ import numpy as np
 
 from property_tests.aggregate_shapes import aggregate_specs, build_aggregate
 from property_tests.mutants import Mutant
-from property_tests.registry import Registered, build_hash_join, hash_join_live_rows, registered_join
+from property_tests.registry import Build, Registered, build_hash_join, hash_join_live_rows, registered_join
 from property_tests.shapes import Mode
 from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.protocol import Operator
 from zset_join.state.cold_side import ColdSide
 from zset_join.state.hybrid_state import HybridState
+from zset_join.state.passing_rows import PassingGroup
+from zset_join.state.residual_pairs import ResidualPairs
 from zset_join.state.side import PreparedSide
 
 __all__ = ["HYBRID_MUTANTS"]
@@ -38,6 +40,19 @@ class _BuildSpoiled:
         hybrid = join._hybrid
         if hybrid is not None:
             self.spoil(hybrid)
+        return join
+
+
+@dataclass(frozen=True)
+class _BuildSpoiledPairs:
+    """Build a `HashJoin` and, where it has a budget and a residual predicate, spoil how its pairs are judged."""
+
+    spoil: Callable[[ResidualPairs], None]
+
+    def __call__(self, spec: Any, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
+        join = build_hash_join(spec, on_bad_input=on_bad_input, directory=directory)
+        if join._hybrid is not None and join._residual is not None:
+            self.spoil(join._residual)
         return join
 
 
@@ -132,6 +147,27 @@ def _keeps_old_degrees(side: ColdSide) -> None:
     side.exchange = side.forget_revised  # type: ignore[method-assign]
 
 
+def _forgets_passing_degrees(residual: ResidualPairs) -> None:
+    with_passing = residual._with_passing
+
+    def spoiled(part: Any, found: PassingGroup, sign: int) -> Iterator[Any]:
+        yield from with_passing(part, found, sign)
+        part.gains.clear()
+
+    residual._with_passing = spoiled  # type: ignore[method-assign]
+
+
+def _counts_nothing_that_passes(residual: ResidualPairs) -> None:
+    with_passing = residual._with_passing
+
+    def spoiled(part: Any, found: PassingGroup, sign: int) -> Iterator[Any]:
+        degrees, part.degrees = part.degrees, {}
+        yield from with_passing(part, found, sign)
+        part.degrees = degrees
+
+    residual._with_passing = spoiled  # type: ignore[method-assign]
+
+
 def _never_spills(hybrid: HybridState) -> None:
     hybrid._spill_down = lambda: None  # type: ignore[method-assign]
 
@@ -184,7 +220,14 @@ def _mutant(
     modes: tuple[Mode, Mode] = ("upsert", "upsert"),
     law: str = _LAW,
 ) -> Mutant:
-    build = _BuildSpoiled(spoil)
+    return _join_mutant(name, story, _BuildSpoiled(spoil), how, modes, law)
+
+
+def _pair_mutant(name: str, story: str, spoil: Callable[[ResidualPairs], None]) -> Mutant:
+    return _join_mutant(name, story, _BuildSpoiledPairs(spoil), "left", ("changelog", "changelog"), _LAW)
+
+
+def _join_mutant(name: str, story: str, build: Build, how: str, modes: tuple[Mode, Mode], law: str) -> Mutant:
     entry = registered_join("spoiled", how, modes, build=build, live_rows=hash_join_live_rows, key_shapes=_BUSY)
     return Mutant(name, story, law, entry)
 
@@ -245,6 +288,16 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         _on_each_side(_keeps_old_degrees),
         "left",
         ("changelog", "changelog"),
+    ),
+    _pair_mutant(
+        "forgets_passing_degrees",
+        "a row that passed forgets which matches it gained or lost on disk",
+        _forgets_passing_degrees,
+    ),
+    _pair_mutant(
+        "counts_nothing_that_passes",
+        "a row that changes is padded although a row that passes matches",
+        _counts_nothing_that_passes,
     ),
     _mutant("never_spills", "the budget is not kept", _never_spills),
     _group_mutant("fetches_no_groups", "a group on disk is begun anew in memory", _fetches_no_groups),

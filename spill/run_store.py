@@ -131,6 +131,12 @@ class RunStore(RunSet[Run]):
             self._find(part, runs, keep_index=keep, **options) for runs, count in portions for part in wanted.parts(count)
         )
 
+    def _find_in(self, run: Run, wanted: Wanted, **options: int) -> Iterator[ColdRows]:
+        """Find rows in one run, in their order."""
+        keep, index = self._keeps_index, self._one(run)
+        parts = wanted.parts(self._portions([run])[0][2])
+        return chain.from_iterable(self._find(part, index, keep_index=keep, **options) for part in parts)
+
     def fetch_some(self, wanted: Callable[[], Int64s]) -> Iterator[ColdRows]:
         """Yield of each code that has rows at least one, from the large runs one after the other and then from all small ones.
 
@@ -250,7 +256,7 @@ class RunStore(RunSet[Run]):
         """
         wanted = Wanted(codes, None)
         for old in [run for run in self._runs if run.live]:
-            found = self._find(wanted, self._one(old), keep_index=self.keep_index, group_bytes=chunk_bytes)
+            found = self._find_in(old, wanted, group_bytes=chunk_bytes)
             parts = (rows for part in found if len(part) and len(rows := revised(part)))
             first = next(parts, None)
             if first is None:

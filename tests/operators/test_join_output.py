@@ -230,15 +230,16 @@ def test_all_retractions_come_before_all_insertions_over_all_chunks(how: str, ch
     assert set(signs) == {False, True}
 
 
+@pytest.mark.parametrize("residual", RESIDUALS)
 @pytest.mark.parametrize("how", [*EVERY_JOIN, "left_semi", "left_anti"])
 @pytest.mark.parametrize("chunk_rows", [1, 2, 5, 65_536])
 @pytest.mark.parametrize("part_changes", [1, 2, 4])
 def test_an_epoch_that_is_worked_off_in_parts_says_the_same_and_retracts_first(
-    how: str, chunk_rows: int, part_changes: int
+    how: str, chunk_rows: int, part_changes: int, residual: str
 ) -> None:
-    whole = list(chain(*answer_of(how, chunk_rows=65_536)))
+    whole = list(chain(*answer_of(how, chunk_rows=65_536, residual=residual)))
 
-    parts = list(chain(*answer_of(how, chunk_rows=chunk_rows, part_changes=part_changes)))
+    parts = list(chain(*answer_of(how, chunk_rows=chunk_rows, residual=residual, part_changes=part_changes)))
 
     signs = [weight > 0 for _, weight in parts]
     assert sorted(parts, key=repr) == sorted(whole, key=repr)

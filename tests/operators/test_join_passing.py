@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.errors import WeightOverflowError
-from zset_join.expressions import left, right
+from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
 from zset_join.tick import Tick
@@ -21,6 +23,7 @@ LEFT, RIGHT = (
     Relation(name=name, schema=SCHEMA, join_key=("k",), primary_key=("id",), mode="upsert") for name in ("left", "right")
 )
 TYPES = ["inner", "left", "right", "full", "left_semi", "left_anti"]
+CONDITION = left("id") < right("id")
 FEW = {"default_hash_join": "hybrid", "max_hot_keys": 20}
 
 
@@ -42,11 +45,9 @@ def answer(join: HashJoin, epoch: int, deltas: list[ZSet]) -> list[Any]:
     return [chunk.to_pylist() for chunk in join.answer(Tick(epoch), deltas)]
 
 
-@pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
-@pytest.mark.parametrize("how", TYPES)
-def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
-    in_memory, passing = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW, **sizes)
-    for epoch, deltas in enumerate(history(seed=1)):
+def assert_alike(in_memory: HashJoin, passing: HashJoin, *, seed: int) -> None:
+    """Let both live through a history: the same changes, retractions first, and the same chunks when asked again."""
+    for epoch, deltas in enumerate(history(seed=seed)):
         expected, found, again = (answer(join, epoch, deltas) for join in (in_memory, passing, passing))
         changes = [change for chunk in found for change in chunk]
         assert Counter(changes) == Counter(change for chunk in expected for change in chunk)
@@ -55,27 +56,71 @@ def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes:
         for join in (in_memory, passing):
             join.absorb(Tick(epoch), deltas)
 
+
+@pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
+@pytest.mark.parametrize("how", TYPES)
+def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
+    in_memory, passing = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW, **sizes)
+    assert_alike(in_memory, passing, seed=1)
+
     counts = passing.statistics()
     passed = {side for side in ("left", "right") if counts[f"{side}_streamed_rows"]}
     # Of a side that only says whether the other one's rows are alone no row passes: one of each key is in memory.
     assert passed == ({"left"} if how in ("left_semi", "left_anti") else {"left", "right"})
 
 
+@pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
 @pytest.mark.parametrize("how", TYPES)
-def test_behind_a_residual_predicate_no_row_passes(how: str) -> None:
-    condition = left("id") < right("id")
-    in_memory, hybrid = (HashJoin(LEFT, RIGHT, how, residual=condition, **options) for options in ({}, FEW))
-    for epoch, deltas in enumerate(history(seed=3)):
-        found = [Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, hybrid)]
-        assert found[0] == found[1]
-        for join in (in_memory, hybrid):
+def test_behind_a_residual_predicate_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
+    in_memory, passing = (
+        HashJoin(LEFT, RIGHT, how, residual=CONDITION),
+        HashJoin(LEFT, RIGHT, how, residual=CONDITION, **FEW, **sizes),
+    )
+    assert_alike(in_memory, passing, seed=3)
+
+    counts = passing.statistics()
+    assert min(counts[f"{side}_streamed_rows"] for side in ("left", "right")) > 0
+    keep_degrees = {"left": how in ("left", "full", "left_semi", "left_anti"), "right": how in ("right", "full")}
+    assert {side: counts[f"{side}_rewritten_rows"] > 0 for side in keep_degrees} == keep_degrees
+
+
+@pytest.mark.parametrize("how", TYPES)
+def test_an_epoch_behind_a_residual_predicate_may_be_absorbed_unread_or_read_in_part(how: str) -> None:
+    in_memory, passing = (
+        HashJoin(LEFT, RIGHT, how, residual=CONDITION, chunk_rows=10, **options)
+        for options in ({}, {**FEW, "part_changes": 50})
+    )
+    *unread, last = history(seed=4)
+    for epoch, deltas in enumerate(unread):
+        for join in (in_memory, passing):
+            for _ in islice(join.answer(Tick(epoch), deltas), 3 * (epoch % 2)):
+                pass
             join.absorb(Tick(epoch), deltas)
 
-    assert {hybrid.statistics()[f"{side}_streamed_rows"] for side in ("left", "right")} == {0}
+    expected, found = (
+        Counter(change for chunk in answer(join, len(unread), last) for change in chunk) for join in (in_memory, passing)
+    )
+    assert found == expected
+    assert passing.statistics()["left_streamed_rows"] > 0
 
 
-def test_keys_whose_hashes_collide_are_told_apart() -> None:
-    in_memory, passing = HashJoin(LEFT, RIGHT), HashJoin(LEFT, RIGHT, **FEW, hash_bits=8, part_changes=20)
+def test_a_join_that_nobody_holds_goes_at_once() -> None:
+    join = HashJoin(LEFT, RIGHT, "full", residual=CONDITION, **FEW)
+    for epoch, deltas in enumerate(history(seed=5, epochs=2)):
+        answer(join, epoch, deltas)
+        join.absorb(Tick(epoch), deltas)
+    gone = weakref.ref(join)
+
+    del join
+
+    assert gone() is None
+
+
+@pytest.mark.parametrize("condition", [None, CONDITION])
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_keys_whose_hashes_collide_are_told_apart(how: str, condition: Expression | None) -> None:
+    in_memory = HashJoin(LEFT, RIGHT, how, residual=condition)
+    passing = HashJoin(LEFT, RIGHT, how, residual=condition, **FEW, hash_bits=8, part_changes=20)
     for epoch, deltas in enumerate(history(seed=2)):
         found = [Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, passing)]
         assert found[0] == found[1]
@@ -85,9 +130,10 @@ def test_keys_whose_hashes_collide_are_told_apart() -> None:
     assert passing.statistics()["left_streamed_rows"] > 0
 
 
-def test_a_weight_that_leaves_int64_is_an_error_that_changes_nothing() -> None:
+@pytest.mark.parametrize("condition", [None, left("id") == right("id")])
+def test_a_weight_that_leaves_int64_is_an_error_that_changes_nothing(condition: Expression | None) -> None:
     sides = (Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in ("left", "right"))
-    join = HashJoin(*sides, **FEW)
+    join = HashJoin(*sides, residual=condition, **FEW)
     many = {"id": np.arange(100), "k": np.arange(100), "text": ["."] * 100}
     join.absorb(Tick(0), [ZSet.of(many, np.full(100, 1 << 40)), ZSet.empty(SCHEMA)])
     deltas = [ZSet.empty(SCHEMA), ZSet.of(many, np.full(100, 1 << 40))]
@@ -113,9 +159,10 @@ def test_the_largest_fan_out_counts_rows_that_pass() -> None:
     assert join.largest_fan_out() == (50, (7,))
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
-def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str) -> None:
-    in_memory, passing = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW)
+@pytest.mark.parametrize("condition", [None, CONDITION])
+@pytest.mark.parametrize("how", ["inner", "left", "full"])
+def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str, condition: Expression | None) -> None:
+    in_memory, passing = (HashJoin(LEFT, RIGHT, how, residual=condition, **options) for options in ({}, FEW))
     count = 30_000
     keys = np.where(np.arange(count) < 25_000, 7, np.arange(count))  # 2 MB of one key, and 5,000 others
     everybody = np.concatenate([[7], np.arange(25_000, count)])

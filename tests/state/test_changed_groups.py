@@ -207,8 +207,9 @@ def test_a_product_of_weights_past_int64_stops_the_step() -> None:
         epoch.pairs(0)
 
 
-def test_the_changes_of_a_side_can_be_read_back() -> None:
+def test_the_changes_of_a_side_in_a_part_can_be_read_back() -> None:
     epoch = Epoch((keyed("a", 1), []), (taken_out("a", 1) + insert((2, "b", None), copies=3), keyed("a", 9)))
+    epoch.groups.enter(0)
 
     begin, (_, numbers, before, after) = epoch.groups.changes_of(0)
     right_begin, (_, right_numbers, _, right_after) = epoch.groups.changes_of(1)

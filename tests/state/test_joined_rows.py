@@ -37,7 +37,7 @@ def gather(
     left_refs, right_refs = (np.ascontiguousarray(refs) for refs in addresses)
     joined, addresses_of_refs = JoinedRows(left, right, schema, sources), (left_refs.ctypes.data, right_refs.ctypes.data)
     made = joined.gather(*addresses_of_refs, len(pairs))
-    in_short_memory = joined.gather(*addresses_of_refs, len(pairs), is_tight=True)
+    in_short_memory = joined.gather(*addresses_of_refs, len(pairs), keeps_none=True)
     assert made.schema == schema
     assert in_short_memory.equals(made)
     made.validate(full=True)
@@ -57,7 +57,7 @@ def test_where_memory_is_short_arrow_is_asked_for_none() -> None:
     refs = np.full(1000, LEFT.first_record), np.full(1000, RIGHT.first_record)
     joined, before = JoinedRows(LEFT, RIGHT, schema, sources), pa.total_allocated_bytes()
 
-    short = joined.gather(refs[0].ctypes.data, refs[1].ctypes.data, 1000, is_tight=True)
+    short = joined.gather(refs[0].ctypes.data, refs[1].ctypes.data, 1000, keeps_none=True)
     taken_short = pa.total_allocated_bytes() - before
     usual = joined.gather(refs[0].ctypes.data, refs[1].ctypes.data, 1000)
     taken = pa.total_allocated_bytes() - before

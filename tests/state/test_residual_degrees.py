@@ -40,12 +40,12 @@ def refs(side: SideState, *numbers: int) -> npt.NDArray[np.int64]:
 def changed(side: SideState, kind: int, numbers: list[int], before: list[int], after: list[int]) -> ResidualDegrees:
     """Return the degrees of an epoch that changes these rows; number 0 is a new row."""
     addresses = refs(side, *[max(number, 1) for number in numbers])
-    return ResidualDegrees(side, kind, 10, addresses, words(*numbers), words(*before), words(*after))
+    return ResidualDegrees(side, kind, 10, np.stack([addresses, words(*numbers), words(*before), words(*after)]))
 
 
 def shown(side: SideState, degrees: ResidualDegrees) -> list[tuple[int, int]]:
     """Return what the join says about single rows, as (id, weight)."""
-    addresses, weights = degrees.lone_rows()
+    addresses, weights = degrees.lone_rows
     numbers = ((addresses - side.first_record) // side.layout.stride + 1).tolist()
     return sorted(zip((row[0] for row in pieces(side, numbers)), weights.tolist(), strict=True))
 
@@ -128,7 +128,7 @@ def test_pairs_may_come_in_several_portions() -> None:
     degrees.finish()
 
     assert degrees.touched.tolist() == [1, 2]
-    assert (degrees.touched_before.tolist(), degrees.touched_after.tolist()) == ([0, 1], [2, 0])
+    assert degrees.touched_after.tolist() == [2, 0]
     assert shown(side, degrees) == [(1, -1), (2, +1)]
 
 
@@ -138,7 +138,7 @@ def test_storing_writes_the_degrees_of_touched_and_of_new_rows() -> None:
     changes = np.zeros((4, 8), np.int64)
     side.list_changes(prepared, 0, int(changes.ctypes.data))
     new = changes[:1]
-    degrees = ResidualDegrees(side, LONE_MISSING, 0, new[:, 0], new[:, 1], new[:, 2], new[:, 3])
+    degrees = ResidualDegrees(side, LONE_MISSING, 0, new[:, :4].T)
     degrees.add(words(0, -1), np.append(new[:, 0], refs(side, 2)), flags(0, 1), flags(1, 0))
     degrees.finish()
 

@@ -56,7 +56,7 @@ def test_budgets_that_share_a_process_count_together_and_so_does_what_an_epoch_t
     limit.foresee(delta_rows=0, working_bytes=0, unreckoned_bytes=0, index_bytes=500 * MB, company=(8, 256 * MB))
 
     assert limit.spared == 0
-    assert limit.rows == 32 * MB - 10 * MB // 8 - 8 * MB // 8
+    assert limit.rows == 32 * MB - 10 * MB // 8 - 8 * MB // 8 - 4 * MB // 8
 
 
 def test_less_than_no_room_is_none() -> None:

@@ -95,6 +95,20 @@ def test_what_is_held_no_more_is_given_back_though_the_process_has_not_grown() -
     assert last.sum() == 1 << 13
 
 
+def test_what_an_epoch_held_meanwhile_is_not_taken_for_what_is_always_there(process: Process) -> None:
+    memory = UnusedMemory()
+    process.resident = 300
+    memory.give_back(0)
+    memory.remember()
+    process.resident = 450
+    assert memory.give_back(100)  # what is left is what the epoch holds
+    process.resident = 420
+
+    assert not memory.give_back(100)
+    memory.recall()
+    assert memory.give_back(100)
+
+
 @needs_telling
 def test_what_allocators_keep_is_told_and_what_is_held_or_mapped_is_not() -> None:
     done = subprocess.run([sys.executable, "-m", __name__], check=True, capture_output=True, text=True)

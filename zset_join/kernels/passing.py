@@ -27,6 +27,7 @@ from zset_join.kernels.epoch import (
     S_FIRST,
     S_KEY_COLUMNS,
     S_OUT,
+    S_OUT_CHANGE,
     S_VIEW,
     of_change,
     side_word,
@@ -72,6 +73,8 @@ def emit_passing(
 ) -> int:
     """Append what comes of some rows of a side at `filled`; return how far the output is filled.
 
+    Where the output notes changes, -1 is noted for the row and the position of its change for the partner.
+
     Args:
         epoch: the view.
         side: of the rows.
@@ -92,6 +95,7 @@ def emit_passing(
     degrees_before, degrees_after = side_word(epoch, other, S_DEGREES_BEFORE), side_word(epoch, other, S_DEGREES_AFTER)
     capacity, out_weights = word(epoch, E_CAPACITY), word(epoch, E_OUT_WEIGHTS)
     out_own, out_other = side_word(epoch, side, S_OUT), side_word(epoch, other, S_OUT)
+    own_change, other_change = side_word(epoch, side, S_OUT_CHANGE), side_word(epoch, other, S_OUT_CHANGE)
     at = filled
     for index in range(cursor[0], len(codes)):
         row = records + index * stride
@@ -115,6 +119,9 @@ def emit_passing(
                 store_u64(out_own + at * 8, row)
                 store_u64(out_other + at * 8, of_change(refs, change))
                 store_u64(out_weights + at * 8, delta * weight)
+                if own_change != 0:
+                    store_u64(own_change + at * 8, -1)
+                    store_u64(other_change + at * 8, change)
                 made[group] += 1
                 at += 1
             change = of_change(next_change, change)

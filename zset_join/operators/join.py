@@ -10,8 +10,8 @@ rows have an identity, 13 to 26 more per row.
 Edge cases. NULL under `=` never matches: dropped, or padded on a preserved side. Retractions come before insertions, over the
 whole epoch. An update that keeps the join key keeps its place in all tables. Equal rows that arrive again say nothing.
 
-Known limits. A residual predicate is evaluated on every candidate pair of a touched key, and its outer joins keep 16 bytes per
-touched row during an epoch. 2^32 - 2 rows a side; one epoch at a time.
+Known limits. A residual predicate is evaluated on every candidate pair of a touched key, and its outer joins keep up to 24
+bytes per touched row during an epoch. 2^32 - 2 rows a side; one epoch at a time.
 
 Source: Timeplus' bidirectional join (hash table plus assistant table), the join of DBSP (Budiu et al., VLDB 2023), Flink's
 outer-join degrees.
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from zset_join.errors import StateError
 from zset_join.expressions import Expression, check
 from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
-from zset_join.operators.join_steps import LONE, check_same_epoch, copy_step, key_of, pairs_passing, weight_overflow
+from zset_join.operators.join_steps import LONE, check_same_epoch, key_of, pairs_passing, weight_overflow
 from zset_join.relation import Relation
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
@@ -44,7 +44,7 @@ from zset_join.state.largest_key import largest_key
 from zset_join.state.long_keys import LongKeys
 from zset_join.state.passing_rows import PassingRows, Piece, Place
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
-from zset_join.state.residual_degrees import ResidualDegrees, live_flags
+from zset_join.state.residual_pairs import JudgedEpoch, ResidualPairs
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.tick import Tick
@@ -64,11 +64,10 @@ class _Prepared:
     tick: Tick
     deltas: tuple[ZSet, ZSet]
     sides: tuple[PreparedSide | None, PreparedSide | None]
-    masks: list[npt.NDArray[np.uint8]] = field(default_factory=list)
-    degrees: dict[int, ResidualDegrees] | None = None
     buffered: BufferedEpoch | None = None
     long_codes: tuple[npt.NDArray[np.int64], ...] = ()
     passing: tuple[bool, ...] = ()
+    judged: JudgedEpoch = field(default_factory=JudgedEpoch)
 
     @property
     def rejected(self) -> int:
@@ -148,7 +147,6 @@ class HashJoin:
         self.inputs: tuple[Relation, ...] = (left, right)
         self.how = how
         self.on_bad_input = on_bad_input
-        self._residual = residual
         self._lone = LONE[how]
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
@@ -157,7 +155,7 @@ class HashJoin:
         limit, budget = limit.beside(HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_given))
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
-        self._has_degrees = residual is not None or (limit.forgets and any(self._lone))
+        has_degrees = residual is not None or (limit.forgets and any(self._lone))
         self._pairs = how in ("inner", "left", "right", "full")
         schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
         self.output = Relation(
@@ -169,7 +167,6 @@ class HashJoin:
         self._chunk_rows = chunk_rows
         self._output = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
         self._spare = OutputArrays(_CHUNKS_AT_ONCE * chunk_rows)
-        self._candidate_output: OutputArrays | None = None
         self._touched_rows = 0  # of the output arrays; the rest of them takes no memory
         self._overflowed = False
         self._reader = object()
@@ -180,7 +177,7 @@ class HashJoin:
                 key_types=key_types,
                 null_safe=null_safe,
                 keeps_unmatchable=self._lone[side] == p.LONE_MISSING,
-                has_degree=self._has_degrees and self._lone[side] != 0,
+                has_degree=has_degrees and self._lone[side] != 0,
                 tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
                 hash_bits=hash_bits,
                 directory=directory,
@@ -193,17 +190,30 @@ class HashJoin:
         check_same_epoch(self._sides, directory)
         self._hybrid: HybridState | None = None
         if budget is not None:
-            by_own = [not self._has_degrees and kind != 0 for kind in reversed(self._lone)]
-            shown = [self._has_degrees or self._pairs or kind != 0 for kind in self._lone]
-            may_pass = not self._has_degrees
-            self._hybrid = HybridState(self._sides, by_own, shown, may_pass, budget, directory, cold_directory)
-        self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=self._has_degrees)
+            by_own = [not has_degrees and kind != 0 for kind in reversed(self._lone)]
+            shown = [has_degrees or self._pairs or kind != 0 for kind in self._lone]
+            self._hybrid = HybridState(self._sides, by_own, shown, budget, directory, cold_directory)
+        self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
-        self._passes = pairs_passing(self._residual, self._sides)
+        passes = pairs_passing(residual, self._sides)
         self._passing = PassingRows(self._groups, self._cold, self._lone, pairs=self._pairs, output=self._output)
-        self._long = LongKeys(self._cold, self._lone, pairs=self._pairs, passes=self._passes)
+        self._long = LongKeys(self._cold, self._lone, pairs=self._pairs, passes=passes)
+        self._residual: ResidualPairs | None = None
+        if has_degrees:
+            self._residual = ResidualPairs(
+                self._sides,
+                self._groups,
+                self._cold,
+                self._passing,
+                self._long,
+                self._lone,
+                pairs=self._pairs,
+                passes=passes,
+                output=self._output,
+                chunk_rows=chunk_rows,
+            )
 
     # ---------------------------------------------------------------- the operator protocol
 
@@ -236,23 +246,23 @@ class HashJoin:
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
-        degrees = self._degrees(prepared) if self._has_degrees else {}
+        if self._residual is not None:
+            self._judge(prepared, self._residual)
         if self._hybrid is not None:
-            if self._has_degrees and self._groups.parts and any(map(len, prepared.long_codes)):
+            if self._residual is not None and self._residual.revises(prepared.judged):
                 with self._hybrid.rewriting():
-                    self._long.revise_degrees(list(self._long_keys(prepared)))
+                    self._residual.revise(prepared.judged)
             self._hybrid.begin_absorb()
         for side in self._sides:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
             side.absorb(prepared.sides[number], tick.watermark)
-        for number, found_degrees in degrees.items():
-            found_degrees.store(prepared.sides[number])
+        written = [] if self._residual is None else self._residual.store(prepared.judged, prepared.sides)
         if self._buffer is not None and prepared.buffered is not None:
             self._buffer.take_out(prepared.buffered, prepared.sides)
         self._prepared = None
         if self._hybrid is not None:
-            self._hybrid.note_written(prepared.sides, [(number, found.touched) for number, found in degrees.items()])
+            self._hybrid.note_written(prepared.sides, written)
             self._groups.shrink(
                 sum(side.shrink_working(found) for side, found in zip(self._sides, prepared.sides, strict=True))
             )
@@ -284,10 +294,10 @@ class HashJoin:
         return all(side.is_current() for side in self._sides) and (self._hybrid is None or self._hybrid.is_current())
 
     def _working_bytes(self) -> int:
-        outputs = [output for output in (self._output, self._spare, self._candidate_output) if output is not None]
         queued = 0 if self._buffer is None else self._buffer.resident_bytes()
-        touched = sum(8 * len(output.words) * min(output.rows, self._touched_rows) for output in outputs)
-        return self._groups.resident_bytes() + queued + touched
+        judged = 0 if self._residual is None else self._residual.resident_bytes()
+        touched = sum(8 * len(output.words) * self._touched_rows for output in (self._output, self._spare))
+        return self._groups.resident_bytes() + queued + judged + touched
 
     def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
         """Return what an append-only join would hold after an epoch, in bytes, and what leaves in it; None for other joins.
@@ -379,6 +389,7 @@ class HashJoin:
         if self._hybrid is not None:
             prepared.long_codes = tuple(self._hybrid.left.codes)
             prepared.passing = tuple(self._hybrid.left.passing)
+            prepared.judged = JudgedEpoch(prepared.passing, prepared.long_codes)
             self._groups.is_tight = self._hybrid.is_tight()
         if self._buffer is not None:
             prepared.buffered = self._buffer.plan(found)
@@ -409,9 +420,9 @@ class HashJoin:
         self._reader = reader = object()
         for place, steps in self._pieces(prepared, reader, None):
             if len(place) == 1:
-                long_keys += self._long_keys(prepared)
+                long_keys += groups.changed_keys(prepared.long_codes)
             filled = -1
-            if not self._has_degrees and held_rows < most_held and not self._overflowed:
+            if held_rows < most_held and not self._overflowed:
                 filled = self._fill(steps(0))
                 self._overflowed = filled < 0
             if filled < 0:
@@ -435,24 +446,34 @@ class HashJoin:
                 yield chunk
         for key in long_keys:
             yield from self._streamed(prepared, reader, key, 1)
-        self._overflowed = not self._has_degrees and bool(postponed) and rows > self._output.rows // 2
+        self._overflowed = bool(postponed) and rows > self._output.rows // 2
 
     def _pieces(self, prepared: _Prepared, reader: object, only: set[Place] | None) -> Iterator[Piece]:
         """Yield all pieces of an epoch, or some: its parts, as far as rows are in memory, and groups of rows that pass."""
-        for part in range(self._groups.parts):
-            if only is None or (part,) in only:
-                self._check_current(reader)
-                self._groups.enter(part)
-                yield (part,), partial(self._steps, prepared)
-        for piece in self._passing.pieces(prepared.passing, prepared.long_codes, only):
+        if self._residual is not None:
+            pieces = self._residual.pieces(prepared.judged, only)
+        else:
+            pieces = chain(self._pieces_in_memory(only), self._passing.pieces(prepared.passing, prepared.long_codes, only))
+        for piece in pieces:
             yield piece
             self._check_current(reader)
 
-    def _steps(self, prepared: _Prepared, sign: int) -> list[Step]:
-        if self._has_degrees:
-            return self._residual_steps(prepared, sign)
+    def _pieces_in_memory(self, only: set[Place] | None) -> Iterator[Piece]:
+        for part in range(self._groups.parts):
+            if only is None or (part,) in only:
+                self._groups.enter(part)
+                yield (part,), self._steps
+
+    def _steps(self, sign: int) -> list[Step]:
         steps = [self._groups.pair_step(sign, self._output)] if self._pairs else []
         return steps + [self._groups.lone_step(side, kind, sign, self._output) for side, kind in enumerate(self._lone) if kind]
+
+    def _judge(self, prepared: _Prepared, residual: ResidualPairs) -> None:
+        """Judge what was not judged yet; its overflow becomes the error that names join and epoch."""
+        try:
+            residual.judge(prepared.judged)
+        except OverflowError:
+            raise weight_overflow(self.inputs, prepared.tick) from None
 
     def _run(self, step: Step, filled: int) -> tuple[int, bool]:
         """Run a step; its overflow becomes the error that names join and epoch."""
@@ -472,12 +493,6 @@ class HashJoin:
                 return -1
         return filled
 
-    def _long_keys(self, prepared: _Prepared) -> Iterator[ChangedKey]:
-        """Yield the changed keys of the part that was entered whose rows on the other side are on disk."""
-        for side, codes in enumerate(reversed(prepared.long_codes)):
-            if len(codes):
-                yield from self._groups.changed_keys(side, codes)
-
     def _streamed(self, prepared: _Prepared, reader: object, key: ChangedKey, sign: int) -> Iterator[ZSet]:
         """Yield what comes of the rows on disk of one key; a chunk of them is in memory at a time."""
         pieces = self._long.answer(key, sign)
@@ -491,7 +506,7 @@ class HashJoin:
             if piece is None:
                 self._groups.note_fan_out(rows, key)
                 return
-            for chunk in self._fill_often([copy_step(self._output, piece)], reader):
+            for chunk in self._fill_often([self._output.copying(piece)], reader):
                 rows += len(chunk)
                 yield chunk
 
@@ -527,7 +542,7 @@ class HashJoin:
     def _gather(self, begin: int, count: int) -> Iterator[ZSet]:
         left, right = self._output.addresses[:2]
         try:
-            rows = self._joined.gather(left + 8 * begin, right + 8 * begin, count, is_tight=self._groups.is_tight)
+            rows = self._joined.gather(left + 8 * begin, right + 8 * begin, count, keeps_none=self._hybrid is not None)
         except OverflowError:
             if count == 1:
                 raise
@@ -536,64 +551,3 @@ class HashJoin:
             yield from self._gather(begin + half, count - half)
             return
         yield ZSet(rows, self._output.weights[begin : begin + count].copy())
-
-    # ---------------------------------------------------------------- residual predicate
-
-    def _candidates(self) -> Iterator[tuple[Any, Any, Any, Any, Any]]:
-        """Yield chunks of pairs with equal keys that changed: refs, weights, and the positions of either change."""
-        if self._candidate_output is None:
-            self._candidate_output = OutputArrays(self._chunk_rows, with_changes=True)
-        output = self._candidate_output
-        step = self._groups.pair_step(0, output)
-        done = False
-        while not done:
-            count, done = self._run(step, 0)
-            if count:
-                left_refs, right_refs, weights, left_change, right_change = (line[:count] for line in output.words)
-                yield left_refs, right_refs, weights, left_change, right_change
-
-    def _degrees(self, prepared: _Prepared) -> dict[int, ResidualDegrees]:
-        """Evaluate every candidate pair once; keep the outcome as bits and the degrees of the preserved sides."""
-        if prepared.degrees is not None:
-            return prepared.degrees
-        groups = self._groups
-        degrees = {}
-        for side, kind in enumerate(self._lone):
-            if kind:
-                begin, arrays = groups.changes_of(side)
-                degrees[side] = ResidualDegrees(self._sides[side], kind, begin, *arrays)
-        if groups.parts:
-            groups.enter(0)
-            before, after = groups.weights_of_changes()
-            for left_refs, right_refs, _, left_change, right_change in self._candidates():
-                passing = self._passes(left_refs, right_refs)
-                prepared.masks.append(np.packbits(passing))
-                own = ((left_change[passing], left_refs[passing]), (right_change[passing], right_refs[passing]))
-                for side, found in degrees.items():
-                    other_was, other_is = live_flags(own[1 - side][0], before, after)
-                    found.add(*own[side], other_was, other_is)
-            for key in self._long_keys(prepared):
-                for positions in self._long.passing(key) if key.side in degrees else ():
-                    there = np.ones(len(positions), np.bool_)
-                    degrees[key.side].add(positions, positions, there, there)
-        for found in degrees.values():
-            found.finish()
-        prepared.degrees = degrees
-        return degrees
-
-    def _residual_steps(self, prepared: _Prepared, sign: int) -> list[Step]:
-        degrees = self._degrees(prepared)
-        steps = [copy_step(self._output, self._passing_pairs(prepared, sign))] if self._pairs else []
-        for side, found in degrees.items():
-            refs, weights = found.lone_rows()
-            kept = weights * sign > 0
-            empty = np.zeros(int(kept.sum()), np.int64)
-            parts = (refs[kept], empty) if side == _LEFT else (empty, refs[kept])
-            steps.append(copy_step(self._output, iter([(*parts, weights[kept])])))
-        return steps
-
-    def _passing_pairs(self, prepared: _Prepared, sign: int) -> Iterator[tuple[Any, Any, Any]]:
-        for number, (left_refs, right_refs, weights, _, _) in enumerate(self._candidates()):
-            passing = np.unpackbits(prepared.masks[number], count=len(weights)).view(np.bool_)
-            kept = passing & ((weights > 0) == (sign > 0))
-            yield left_refs[kept], right_refs[kept], weights[kept]

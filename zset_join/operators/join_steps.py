@@ -1,12 +1,8 @@
-"""Steps and conditions of a join that its kernels do not know: pairs that stand in arrays, and the rest of ON.
-
-A step appends output rows to the output arrays and says how far they are filled and whether it is done
-(`zset_join.state.changed_groups`).
-"""
+"""Parts of a join that its kernels do not know: what its type says about rows alone, the rest of ON, and its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +12,11 @@ from zset_join.errors import StateError, WeightOverflowError
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels import pairs as p
 from zset_join.relation import Relation
-from zset_join.state.changed_groups import OutputArrays, Step
+from zset_join.state.joined_rows import from_c_library
 from zset_join.state.side import SideState
 from zset_join.tick import Tick
 
-__all__ = ["LONE", "check_same_epoch", "copy_step", "key_of", "pairs_passing", "weight_overflow"]
+__all__ = ["LONE", "check_same_epoch", "key_of", "pairs_passing", "weight_overflow"]
 
 LONE = {
     "inner": (0, 0),
@@ -53,27 +49,6 @@ def key_of(side: SideState, ref: int) -> tuple[Any, ...]:
     return tuple(column[0].as_py() for column in key)
 
 
-def copy_step(output: OutputArrays, parts: Iterator[tuple[Any, Any, Any]]) -> Step:
-    """Return a step that copies arrays of pairs (left and right refs, weights) into the output, as far as there is room."""
-    pending: list[Any] = []
-
-    def step(filled: int) -> tuple[int, bool]:
-        if not pending:
-            following = next(parts, None)
-            if following is None:
-                return filled, True
-            pending.append(following)
-        arrays = pending.pop()
-        count = min(len(arrays[2]), output.rows - filled)
-        for line, array in zip(output.words, arrays, strict=True):
-            line[filled : filled + count] = array[:count]
-        if count < len(arrays[2]):
-            pending.append(tuple(array[count:] for array in arrays))
-        return filled + count, False
-
-    return step
-
-
 def pairs_passing(residual: Expression | None, sides: Sequence[SideState]) -> Callable[[Any, Any], npt.NDArray[np.bool_]]:
     """Return what says which pairs of left and right refs pass a predicate; NULL does not pass, and all do without one."""
 
@@ -84,7 +59,7 @@ def pairs_passing(residual: Expression | None, sides: Sequence[SideState]) -> Ca
         for side, names, refs in zip(sides, references(residual), (left_refs, right_refs), strict=True):
             ordered = sorted(names)
             plan = side.layout.gather_plan(side.relation.field_indices(ordered))
-            gathered = plan.gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)
+            gathered = plan.gather(int(refs.ctypes.data), len(refs), side.arena.heap_address, from_c_library)
             columns.append(dict(zip(ordered, gathered, strict=True)))
         return evaluate(residual, columns[0], columns[1], len(left_refs))
 

@@ -33,9 +33,11 @@ from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.unused_memory import let_go
 
-__all__ = ["ChangedGroups", "ChangedKey", "OutputArrays", "Step"]
+__all__ = ["ChangedGroups", "ChangedKey", "OutputArrays", "Pairs", "Step"]
 
 Step = Callable[[int], tuple[int, bool]]
+Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Left and right record addresses (0: padded) and weights of output rows."""
 
 _CHANGE_WORDS = (e.E_REFS, e.E_NUMBERS, e.E_BEFORE, e.E_AFTER, e.E_HASHES, e.E_MATCHABLE, e.E_NEXT_CHANGE)
 _REF, _BEFORE, _AFTER, _HASH, _MATCHABLE = 0, 2, 3, 4, 5
@@ -72,6 +74,26 @@ class OutputArrays:
         spare_left, spare_right, spare_weights = spare.addresses[:3]
         return p.partition_by_sign(left, right, weights, rows, spare_left, spare_right, spare_weights)
 
+    def copying(self, parts: Iterator[Pairs]) -> Step:
+        """Return a step that copies arrays of pairs (left and right refs, weights) into these, as far as there is room."""
+        pending: list[Pairs] = []
+
+        def step(filled: int) -> tuple[int, bool]:
+            if not pending:
+                following = next(parts, None)
+                if following is None:
+                    return filled, True
+                pending.append(following)
+            left, right, weights = pending.pop()
+            count = min(len(weights), self.rows - filled)
+            for line, array in zip(self.words[:3], (left, right, weights), strict=True):
+                line[filled : filled + count] = array[:count]
+            if count < len(weights):
+                pending.append((left[count:], right[count:], weights[count:]))
+            return filled + count, False
+
+        return step
+
     def let_go(self, rows: int) -> int:
         """Give the memory of so many rows back, if it is more than a MB or two; return how many rows take memory then.
 
@@ -92,7 +114,7 @@ class ChangedKey:
         side: the side.
         row: a row with the key.
         code: hash of the key.
-        positions: of the changes.
+        positions: of the changes, among those of the side in its part.
         refs: record address of each.
         before: weight of each before the epoch.
         after: and after it.
@@ -128,7 +150,6 @@ class ChangedGroups:
 
     def __init__(self, sides: Sequence[SideState], lone: tuple[int, int], *, part_changes: int, residual: bool) -> None:
         self._sides = sides
-        self._residual = residual
         self._part_changes = part_changes
         self._view = np.zeros(e.EPOCH_WORDS, np.int64)
         self._side_view = self._view[-2 * e.SIDE_WORDS :].reshape(2, e.SIDE_WORDS)
@@ -175,7 +196,7 @@ class ChangedGroups:
         self.counts = (counts[0], counts[1])
         self._marked = True
         self._most[0] = max(self._most[0], end)
-        part_bits = 0 if self._residual else max(0, min(_MAX_PART_BITS, (end // self._part_changes).bit_length()))
+        part_bits = max(0, min(_MAX_PART_BITS, (end // self._part_changes).bit_length()))
         self.parts = 1 << part_bits if end else 0
         self._bounds = np.zeros(2 * self.parts + 1, np.int64)
         self._view[e.E_PART_BITS] = part_bits
@@ -276,13 +297,21 @@ class ChangedGroups:
             view[e.S_COUNT] = count
         match_changes(self._epoch)
 
-    def changed_keys(self, side: int, codes: npt.NDArray[np.int64]) -> Iterator[ChangedKey]:
-        """Yield the keys that change on a side in the part entered last, as far as they have one of some hashes.
+    def changed_keys(self, on_disk: Sequence[npt.NDArray[np.int64]]) -> Iterator[ChangedKey]:
+        """Yield the keys that change in the part entered last whose rows on the other side stay on disk.
+
+        Args:
+            on_disk: per side, the hashes of keys whose rows stay there; none where there is no disk.
 
         Cost: the changes of the part, once per key.
         """
+        for side, codes in enumerate(reversed(on_disk)):
+            if len(codes):
+                yield from self._changed_keys(side, codes)
+
+    def _changed_keys(self, side: int, codes: npt.NDArray[np.int64]) -> Iterator[ChangedKey]:
         begin, end = self._entered[side : side + 2]
-        lines = (self._listed if self.parts == 1 else self._parted)[begin:end]
+        lines = self._entered_arrays[begin:end]
         groups = int(self._view[e.E_GROUPS])
         refs, sides, hashes = (line[:groups] for line in self._grouped[: len(_GROUPED_WORDS)])
         own = len(_GROUPED_WORDS) + side * len(_GROUPED_SIDE_WORDS)
@@ -296,7 +325,7 @@ class ChangedGroups:
                 side=side,
                 row=row,
                 code=code,
-                positions=begin + positions,
+                positions=positions,
                 refs=chosen[:, _REF].copy(),
                 before=chosen[:, _BEFORE].copy(),
                 after=chosen[:, _AFTER].copy(),
@@ -312,14 +341,15 @@ class ChangedGroups:
         if rows > most:
             self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1] = (rows, key.refs[0], key.side)
 
-    def changes_of(self, side: int) -> tuple[int, list[npt.NDArray[np.int64]]]:
-        """Return the position of a side's first change, and its REFS, NUMBERS, BEFORE and AFTER."""
-        begin = 0 if side == 0 else self.counts[0]
-        return begin, list(self._listed[begin : begin + self.counts[side], :4].T.copy())
+    def changes_of(self, side: int) -> tuple[int, npt.NDArray[np.int64]]:
+        """Return the position of a side's first change in the part that was entered, and lines REFS, NUMBERS, BEFORE, AFTER."""
+        begin, end = self._entered[side : side + 2]
+        return begin - self._entered[0], self._entered_arrays[begin:end, : _AFTER + 1].T
 
     def weights_of_changes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the weights before and after of all changes."""
-        return self._listed[:, _BEFORE], self._listed[:, _AFTER]
+        """Return the weights before and after of all changes of the part that was entered."""
+        lines = self._entered_arrays[self._entered[0] : self._entered[2]]
+        return lines[:, _BEFORE], lines[:, _AFTER]
 
     def pair_step(self, sign: int, output: OutputArrays) -> Step:
         """Return the step that appends the part's changed pairs: retractions (-1), insertions (+1) or both (0).

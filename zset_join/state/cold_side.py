@@ -32,7 +32,7 @@ from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
 from zset_join.state.hot_rows import NOWHERE, HotRows
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes", "matchable_rows"]
+__all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes", "matchable_rows", "words_of"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
@@ -63,6 +63,11 @@ def matchable_rows(rows: ColdRows) -> ColdRows:
 def chosen_rows(rows: ColdRows, kept: npt.NDArray[np.bool_]) -> ColdRows:
     """Return some rows, by a flag for each."""
     return ColdRows(rows.codes[kept], rows.subcodes[kept], rows.rows.filter(pa.array(kept)), rows.places[kept])
+
+
+def words_of(records: UnpackedRows, offset: int, stride: int) -> Int64s:
+    """Return a word of each record, to be read or written."""
+    return np.ndarray((records.count,), np.int64, records.owners[0], offset, (stride,))
 
 
 class ColdSide:
@@ -164,12 +169,13 @@ class ColdSide:
         self._counts["spilled_rows"] += len(numbers)
         self._counts["restored_rows"] += len(numbers) - int(left.sum())
 
-    def revise(self, codes: Int64s, revised: Callable[[Int64s, UnpackedRows], npt.NDArray[np.bool_]]) -> None:
+    def revise(self, codes: Int64s, revised: Callable[[ColdRows, UnpackedRows], npt.NDArray[np.bool_]]) -> None:
         """Write some rows of some join hashes, whose key can match, as they will be; until `exchange` they stay as they are.
 
         Args:
             codes: the hashes.
-            revised: given hashes and records in pieces, changes some records, though not keys nor sizes, and says which.
+            revised: given rows in pieces, as they lie there and as records, changes some records, though not keys nor sizes,
+                and says which.
 
         Raises:
             ResourceError: the disk is full or cannot be written; `forget_revised` gives back what was written.
@@ -179,7 +185,7 @@ class ColdSide:
         def packed(found: ColdRows) -> ColdRows:
             rows = matchable_rows(found)
             records = self.hot.unpack(rows)
-            kept = revised(rows.codes, records)
+            kept = revised(rows, records)
             content = pack_rows(records.refs(layout.stride)[kept], stride=layout.stride, variables=self.side.variables_address)
             self._counts["rewritten_rows"] += len(content)
             return ColdRows(rows.codes[kept], rows.subcodes[kept], content, rows.places[kept])
@@ -291,13 +297,13 @@ class ColdSide:
             self._counts["streamed_rows"] += len(kept)
             yield kept, self.hot.unpack(kept)
 
-    def pass_through(self, codes: Int64s) -> Iterator[tuple[Int64s, UnpackedRows]]:
-        """Yield the cold rows whose key can match and has one of some hashes: their hashes, and as records."""
+    def pass_through(self, codes: Int64s) -> Iterator[tuple[ColdRows, UnpackedRows]]:
+        """Yield the cold rows whose key can match and has one of some hashes: as they lie there, and as records."""
         for rows in self.find_keys(codes):
             kept = matchable_rows(rows)
             self._counts["streamed_rows"] += len(kept)
             if len(kept):
-                yield kept.codes, self.hot.unpack(kept)
+                yield kept, self.hot.unpack(kept)
 
     def long_keys(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
         """Return those of some join hashes whose cold rows take at least so many bytes on disk, ascending, and these bytes."""

@@ -26,8 +26,8 @@ has no room in the budget beside the rows, it leaves the process after every epo
 Who answers an epoch again on state that was rebuilt emits the same rows, but those of one key perhaps in another order: it is
 that in which they came into memory.
 
-Known limits. The rows that a delta names stay in memory until it is absorbed; so do those of 3, and with a residual predicate
-on a preserved side or a small budget all, large keys excepted. Tombstones stay in memory. A disk that is full when an epoch has
+Known limits. The rows that a delta names stay in memory until it is absorbed; so do those of 3, and with a small budget all,
+large keys excepted. Tombstones stay in memory. A disk that is full when an epoch has
 been absorbed lets memory exceed the budget until the next epoch, which spills first and raises if it cannot.
 """
 
@@ -81,7 +81,6 @@ class HybridState:
         sides: left and right.
         asked_by_own: per side, whether it is looked at where its own join key changes (3 above).
         shown: per side, whether its rows are paired or shown alone (2 above).
-        may_pass: whether rows that have no room may pass through memory while the answer is made.
         budget: the budget.
         directory: where the state is mapped; None where it is in memory only, and then the cold rows go with the process.
         cold_directory: where the cold rows lie; default: in `directory`, else among the host's temporary files.
@@ -98,7 +97,6 @@ class HybridState:
         sides: Sequence[SideState],
         asked_by_own: Sequence[bool],
         shown: Sequence[bool],
-        may_pass: bool,
         budget: HotBudget,
         directory: str | None,
         cold_directory: str | None = None,
@@ -107,7 +105,6 @@ class HybridState:
         self._is_mapped = directory is not None
         self._asked_by_own = tuple(asked_by_own)
         self._shown = tuple(shown)
-        self._may_pass = may_pass
         private = None
         if directory is not None:
             place = Path(directory) / "cold" if cold_directory is None else Path(cold_directory)
@@ -193,6 +190,7 @@ class HybridState:
         self._delta_rows = delta_rows
         is_first, self._is_settled = self._is_settled, False
         if is_first:  # whoever asks again finds the rows where they were
+            self._unused.remember()
             self._foresee()
             self._let_go()
         limit = self._limit.rows
@@ -227,6 +225,7 @@ class HybridState:
     def rewriting(self) -> Iterator[None]:
         """Let rows on disk be written as they will be when the epoch is absorbed; absorbing goes on right behind."""
         self._refuse_half_written()
+        self._give_back()
         with self._moving(ends=False):
             try:
                 yield
@@ -263,6 +262,7 @@ class HybridState:
         self._is_settled = True
         self._working_bytes = working_bytes
         self._foresee()
+        self._unused.recall()
         self._give_back()
         try:
             self._spill_down()
@@ -333,7 +333,7 @@ class HybridState:
         side = self._opened[number]
         for rows in side.find_keys(codes) if not self.left.passing[number] else ():
             self._make_room_for(side, rows)
-            if self._is_crowded and self._may_pass and not self._limit.spared:
+            if self._is_crowded and not self._limit.spared:
                 self.left.passing[number] = True
                 break
             side.take(rows, self._stamp, self._clock)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from zset_join.state.side import SideState
 
-__all__ = ["JoinedRows"]
+__all__ = ["JoinedRows", "from_c_library"]
 
 
 class JoinedRows:
@@ -45,16 +45,16 @@ class JoinedRows:
         self._left_plan = left.layout.gather_plan(self._left_positions)
         self._right_plan = right.layout.gather_plan(self._right_positions)
 
-    def gather(self, left_refs: int, right_refs: int, count: int, *, is_tight: bool = False) -> pa.RecordBatch:
+    def gather(self, left_refs: int, right_refs: int, count: int, *, keeps_none: bool = False) -> pa.RecordBatch:
         """Return the output rows of `count` pairs whose record addresses stand at two addresses; 0 is a padded side.
 
         Args:
             left_refs: an address.
             right_refs: an address.
             count: of the pairs.
-            is_tight: whether memory is short, so that none should be kept of batches that are gone.
+            keeps_none: whether memory is counted, so that Arrow should keep none of batches that are gone.
         """
-        allocate = _from_c_library if is_tight else pa.allocate_buffer
+        allocate = from_c_library if keeps_none else pa.allocate_buffer
         left = self._left_plan.gather(left_refs, count, self._left.arena.heap_address, allocate)
         right = self._right_plan.gather(right_refs, count, self._right.arena.heap_address, allocate)
         columns = []
@@ -70,6 +70,6 @@ class JoinedRows:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _from_c_library(size: int) -> pa.Buffer:
+def from_c_library(size: int) -> pa.Buffer:
     """Return memory that the next batch gets when this one is gone; Arrow's allocator keeps 10 to 20 MB of such."""
     return pa.py_buffer(np.empty(size, np.uint8))

@@ -28,8 +28,8 @@ from spill.cold_store import ColdRows, Int64s
 from spill.row_bytes import UnpackedRows
 from zset_join.kernels.columns import WEIGHT
 from zset_join.kernels.pairs import LONE_MATCHED
-from zset_join.state.changed_groups import ChangedKey
-from zset_join.state.cold_side import ColdSide, chosen_rows
+from zset_join.state.changed_groups import ChangedKey, Pairs
+from zset_join.state.cold_side import ColdSide, chosen_rows, words_of
 from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide
 
@@ -42,7 +42,6 @@ _NONE = np.empty(0, np.int64)
 
 Flags = npt.NDArray[np.bool_]
 Passes = Callable[[Int64s, Int64s], Flags]
-Pairs = tuple[Int64s, Int64s, Int64s]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +108,9 @@ class LongKeys:
             if changing:
                 cold.revise(np.array(list(changing), np.int64), partial(self._revised, cold, changing))
 
-    def _revised(self, cold: ColdSide, changing: dict[int, list[ChangedKey]], codes: Int64s, rows: UnpackedRows) -> Flags:
-        """Change the degrees of some rows, which have these hashes; say which are others now."""
+    def _revised(self, cold: ColdSide, changing: dict[int, list[ChangedKey]], lying: ColdRows, rows: UnpackedRows) -> Flags:
+        """Change the degrees of some rows; say which are others now."""
+        codes = lying.codes
         stride = cold.side.layout.stride
         refs, gains = rows.refs(stride), np.zeros(rows.count, np.int64)
         for code in np.unique(codes).tolist():
@@ -119,7 +119,7 @@ class LongKeys:
                 equal, flips = places[equal_keys(key.row, cold.side, refs[places])], _flips(key)
                 for own, _, _, passes in self._judged(key, np.flatnonzero(flips), refs[equal]):
                     gains[equal] += flips[own] @ passes
-        degrees = _words(rows, cold.side.layout.degree_offset, stride)
+        degrees = words_of(rows, cold.side.layout.degree_offset, stride)
         degrees += gains
         changed: Flags = gains != 0
         return changed
@@ -139,8 +139,8 @@ class LongKeys:
             refs = records.refs(stride)
             equal = equal_keys(key.row, cold.side, refs)
             if equal.any():
-                degrees = _words(records, cold.side.layout.degree_offset, stride)[equal] if _has_degrees(cold) else None
-                yield _Rows(refs[equal], _words(records, WEIGHT, stride)[equal], degrees)
+                degrees = words_of(records, cold.side.layout.degree_offset, stride)[equal] if _has_degrees(cold) else None
+                yield _Rows(refs[equal], words_of(records, WEIGHT, stride)[equal], degrees)
 
     def _judged(self, key: ChangedKey, asked: Int64s, refs: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s, Flags]]:
         """Yield, piece by piece, some of a key's changes and their pairs with rows: refs, and whether they pass."""
@@ -193,11 +193,6 @@ def _flips(key: ChangedKey) -> Int64s:
     """Return 1 for each change that is a row which comes, -1 for one that goes, else 0."""
     flips: Int64s = (key.after > 0).astype(np.int64) - (key.before > 0)
     return flips
-
-
-def _words(records: UnpackedRows, offset: int, stride: int) -> Int64s:
-    """Return a word of each record, to be read or written."""
-    return np.ndarray((records.count,), np.int64, records.owners[0], offset, (stride,))
 
 
 def one_of_each(

@@ -9,7 +9,8 @@ whole ON condition. One epoch changes it by what the passing candidate pairs say
 
 It counts rows that are there, never messages: an update that replaces a matching partner leaves the degree as it is.
 
-Bytes during an epoch: 16 per (unchanged row, passing pair) of the touched keys; in state 8 per row.
+Bytes during an epoch: 16 per (unchanged row, passing pair) of the touched keys of a part; until it is absorbed 16 to 24 per
+row that changes or whose degree does, and 16 per row that the join says something else about. In state 8 per row.
 """
 
 from __future__ import annotations
@@ -20,36 +21,33 @@ import numpy.typing as npt
 from zset_join.kernels.pairs import LONE_MISSING
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["ResidualDegrees", "live_flags"]
+__all__ = ["ResidualDegrees", "live_flags", "shown_by_degree"]
 
 _Words = npt.NDArray[np.int64]
 
 
 class ResidualDegrees:
-    """Collect the degrees of one side in one epoch.
+    """Collect the degrees of one side in one part of an epoch.
 
     Args:
         side: state of the side.
         kind: `LONE_MISSING` or `LONE_MATCHED`, what the join says about its lone rows.
-        begin: position of the side's first change.
-        refs: record address of each change.
-        numbers: row number of each change in the state, 0 for a new row.
-        before: weights before.
-        after: weights after.
+        begin: position of the side's first change in the part.
+        changes: lines of these: record address, row number in the state (0: a new row), weight before and weight after.
+
+    Attributes:
+        touched: when finished, numbers of the unchanged rows in memory whose degree is another one.
+        touched_after: their degrees after the epoch.
+        degrees_after: when finished, those of the rows that change and are there then.
+        lone_rows: when finished, record addresses and weights of what the join now says about single rows.
     """
 
-    def __init__(
-        self, side: SideState, kind: int, begin: int, refs: _Words, numbers: _Words, before: _Words, after: _Words
-    ) -> None:
+    def __init__(self, side: SideState, kind: int, begin: int, changes: _Words) -> None:
         self._side = side
         self._kind = kind
         self._begin = begin
-        self._refs, self._numbers = refs.copy(), numbers.copy()
-        self._before, self._after = before.copy(), after.copy()
-        self.degrees_before = np.zeros(len(refs), np.int64)
-        known = numbers != 0
-        self.degrees_before[known] = side.degrees(numbers[known])
-        self._gained = np.zeros(len(refs), np.int64)
+        self._refs, self._numbers, self._before, self._after = (words.copy() for words in changes)
+        self._gained = np.zeros(len(self._refs), np.int64)
         self._touched: list[_Words] = []
         self._touched_gain: list[_Words] = []
 
@@ -59,7 +57,7 @@ class ResidualDegrees:
         """Count passing candidate pairs.
 
         Args:
-            own_change: position of this side's change, -1 for an unchanged row.
+            own_change: position of this side's change in the part, -1 for an unchanged row in memory.
             own_refs: record address of this side's row.
             other_was: whether the partner was there before the epoch.
             other_is: whether it is there after.
@@ -81,43 +79,56 @@ class ResidualDegrees:
             self._touched_gain.append(gains)
 
     def finish(self) -> None:
-        """Sum up what was added."""
-        if self._touched:
-            self.touched, inverse = np.unique(np.concatenate(self._touched), return_inverse=True)
-            gains = np.zeros(len(self.touched), np.int64)
-            np.add.at(gains, inverse, np.concatenate(self._touched_gain))
-        else:
-            self.touched, gains = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self.touched_before = self._side.degrees(self.touched)
-        self.touched_after = self.touched_before + gains
-        self.degrees_after = self.degrees_before + self._gained
+        """Sum up what was added, and keep what `store` writes."""
+        touched = np.concatenate([np.zeros(0, np.int64), *self._touched])
+        touched, inverse = np.unique(touched, return_inverse=True)
+        gains = np.zeros(len(touched), np.int64)
+        np.add.at(gains, inverse, np.concatenate([np.zeros(0, np.int64), *self._touched_gain]))
+        self.touched, gains = touched[gains != 0], gains[gains != 0]
+        touched_before = self._side.degrees(self.touched)
+        self.touched_after = touched_before + gains
+        degrees_before = np.zeros(len(self._refs), np.int64)
+        known = self._numbers != 0
+        degrees_before[known] = self._side.degrees(self._numbers[known])
+        after = degrees_before + self._gained
+        self.lone_rows = self._lone(degrees_before, after, touched_before)
+        there = self._after > 0
+        self._stored, self.degrees_after = self._numbers[there], after[there]
+        self._new_refs = self._refs[there & ~known]
+        del self._refs, self._numbers, self._before, self._after, self._gained, self._touched, self._touched_gain
 
-    def lone_rows(self) -> tuple[_Words, _Words]:
+    def _lone(self, degrees_before: _Words, degrees_after: _Words, touched_before: _Words) -> tuple[_Words, _Words]:
         """Return record addresses and weights of what the join now says about single rows."""
-        touched_refs = self._side.first_record + (self.touched - 1) * self._side.layout.stride
-        touched_weights = self._side.weights(self.touched)
-        if self._kind == LONE_MISSING:
-            shown_before, shown_after = self.degrees_before == 0, self.degrees_after == 0
-            touched_shown = (self.touched_after == 0).astype(np.int64) - (self.touched_before == 0)
-        else:
-            shown_before, shown_after = self.degrees_before > 0, self.degrees_after > 0
-            touched_shown = (self.touched_after > 0).astype(np.int64) - (self.touched_before > 0)
+        shown_before, shown_after = (shown_by_degree(self._kind, degrees) for degrees in (degrees_before, degrees_after))
         weights = self._after * shown_after - self._before * shown_before
+        touched_refs = self._side.first_record + (self.touched - 1) * self._side.layout.stride
+        shown = shown_by_degree(self._kind, self.touched_after) - shown_by_degree(self._kind, touched_before)
         refs = np.concatenate([self._refs, touched_refs])
-        all_weights = np.concatenate([weights, touched_weights * touched_shown])
+        all_weights = np.concatenate([weights, self._side.weights(self.touched) * shown])
         kept = all_weights != 0
         return refs[kept], all_weights[kept]
 
     def store(self, prepared: PreparedSide | None) -> None:
         """Write the degrees after the epoch; called when the rows themselves have been absorbed."""
         self._side.store_degrees(self.touched, self.touched_after)
-        there = self._after > 0
-        numbers = self._numbers.copy()
-        new = there & (numbers == 0)
-        if prepared is not None and new.any():
-            rows = (self._refs[new] - prepared.encoded.address) // self._side.layout.stride
-            numbers[new] = prepared.numbers[rows]
-        self._side.store_degrees(numbers[there], self.degrees_after[there])
+        numbers = self._stored
+        if prepared is not None and len(self._new_refs):
+            rows = (self._new_refs - prepared.encoded.address) // self._side.layout.stride
+            numbers[numbers == 0] = prepared.numbers[rows]
+        self._side.store_degrees(numbers, self.degrees_after)
+
+
+def shown_by_degree(kind: int, degrees: _Words) -> _Words:
+    """Return 1 for each row that the join shows alone because of its degree, else 0.
+
+    Args:
+        kind: `LONE_MISSING` or `LONE_MATCHED`.
+        degrees: of the rows.
+
+    >>> shown_by_degree(LONE_MISSING, np.array([0, 1, 2])).tolist()
+    [1, 0, 0]
+    """
+    return ((degrees == 0) if kind == LONE_MISSING else (degrees > 0)).astype(np.int64)
 
 
 def live_flags(changes: _Words, before: _Words, after: _Words) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

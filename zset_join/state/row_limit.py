@@ -10,7 +10,7 @@ from 96 MB on), since the rows would have no room at all. So does the index of t
 
 Where several states with the same budget share a process, as the buckets of a query do, their budgets count together: 8 of
 32 MB are not small. Only one of them is at work at a time, so each leaves an equal part of the room for what an epoch takes and
-frees.
+frees; and of 4 MB for what allocators keep, since what one of them frees the next one can use in part only.
 
 Remembers a few numbers.
 """
@@ -89,5 +89,7 @@ class RowLimit:
         looked_at = min(index_bytes, _LOOKED_AT_BYTES) // states
         beside = sum(max(0, item - self.spared) for item in (working, temporary, looked_at))
         beside += max(0, budget // _SPARE_PART - _LEAST_SPARE_BYTES)
+        if states > 1 and not self.spared:
+            beside += _LEAST_SPARE_BYTES // states
         self.held = max(budget - beside, budget // _LEAST_PART)
         self.rows = max(0, self.held - max(0, unreckoned_bytes - self.spared))

@@ -87,7 +87,7 @@ class UnusedMemory:
             UnusedMemory._found = resident_bytes()
         self._held[id(self)] = 0
         self._budgets[id(self)] = budget_bytes
-        self._least = 0
+        self._least = self._remembered = 0
         self.close = weakref.finalize(self, _forget, id(self), self._held, self._budgets)
 
     def company(self) -> tuple[int, int]:
@@ -115,6 +115,14 @@ class UnusedMemory:
             _trim(0)
         self._least = self._held_by_nobody()
         return True
+
+    def remember(self) -> None:
+        """Remember how little nobody held, when an epoch begins; what it holds meanwhile is not known."""
+        self._remembered = self._least
+
+    def recall(self) -> None:
+        """Go on from what was remembered, when the epoch is over; else what it held would be taken for what is always there."""
+        self._least = min(self._least, self._remembered)
 
     @staticmethod
     def give_back_columns() -> None:
