@@ -35,9 +35,11 @@ lint: $(READY) ## ruff, format, mypy --strict, layers, file length
 	$(VENV)/bin/lint-imports --no-cache
 	$(PY) -m tools.check_source_files
 
-bench: java $(READY) ## run the benchmarks; results go to benchmarks/results/latest.json and hybrid.txt
+bench: java $(READY) ## run the benchmarks, an hour; results go to benchmarks/results: latest.json and hybrid*.txt
 	$(PY) -m benchmarks.run $(ARGS)
 	$(if $(ARGS),,$(PY) -m benchmarks.hybrid)
+	$(if $(ARGS),,$(PY) -m benchmarks.hybrid_types)
+	$(if $(ARGS),,$(PY) -m benchmarks.hybrid --rows 50000000 --budget 1200 --epochs 16)
 
 soak: java $(READY) ## the laws and the faults with their long profiles, and 30 minutes of one process: hours, not minutes
 	FAULTS_PROFILE=long $(PYTEST) faults -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)

@@ -45,11 +45,12 @@ from benchmarks.baseline_duckdb import DuckdbJoin
 from benchmarks.hybrid_epochs import Changes, drawn_apart, first_epochs
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
+from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
 from zset_join.state.unused_memory import UnusedMemory
 from zset_join.tick import Tick
 
-__all__ = ["LOADED", "MB", "Measured", "Memory", "main", "warm_up"]
+__all__ = ["LOADED", "MB", "Measured", "Memory", "main", "measured_apart", "warm_up"]
 
 SCALE = 250_000
 KEYS = ("zipf", "uniform")
@@ -91,13 +92,16 @@ class Measured:
     counts: dict[str, int]
 
 
-def measure(scale: int, keys: str, changes: int, epochs: int, max_hot_bytes: int | None) -> Measured:
+def measure(
+    scale: int, keys: str, changes: int, epochs: int, max_hot_bytes: int | None, how: str = "inner", residual: bool = False
+) -> Measured:
     """Run one join in this process."""
     options: dict[str, Any] = {} if max_hot_bytes is None else {"default_hash_join": "hybrid", "max_hot_bytes": max_hot_bytes}
-    warm_up(changes, hybrid=max_hot_bytes is not None)
+    kind: dict[str, Any] = {"how": how, "residual": left("amount") < right("credit") if residual else None}
+    warm_up(changes, hybrid=max_hot_bytes is not None, **kind)
     relations = OrdersCustomers(1).relations
     memory = Memory()
-    join = HashJoin(*relations, **options)
+    join = HashJoin(*relations, **kind, **options)
     for deltas in drawn_apart(scale, keys, first=changes):
         join.absorb(Tick(join.absorbed_epoch + 1), deltas)
         del deltas
@@ -194,11 +198,11 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
 
 
-def warm_up(changes: int, *, hybrid: bool) -> None:
+def warm_up(changes: int, *, hybrid: bool, **kind: Any) -> None:
     """Run a small join of the kind that is measured, so that its code is loaded."""
     workload = OrdersCustomers(10_000)
     options: dict[str, Any] = {"default_hash_join": "hybrid", "max_hot_bytes": 100_000} if hybrid else {}
-    join = HashJoin(*workload.relations, **options)
+    join = HashJoin(*workload.relations, **kind, **options)
     load(join, workload, 10_000)
     for number, deltas in enumerate(Changes(workload, "uniform", min(changes, 10_000)).epochs(4)):
         list(join.answer(Tick(LOADED + number), deltas))
@@ -209,10 +213,10 @@ def warm_up(changes: int, *, hybrid: bool) -> None:
 _FLOWS = ("_fetched_rows", "_spilled_rows", "_restored_rows", "_merged_rows", "_pages_read", "_bytes_read")
 
 
-def _apart(**arguments: Any) -> Measured:
+def measured_apart(**arguments: Any) -> Measured:
     """Measure in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.hybrid", "--one", json.dumps(arguments)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return Measured(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -223,12 +227,12 @@ def report(scale: int, epochs: int) -> Iterator[str]:
     budgets: dict[int, int] = {}
     for keys in KEYS:
         for changes in CHANGES:
-            whole = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=None)
+            whole = measured_apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=None)
             budgets.setdefault(changes, whole.state_bytes // 10)
             for name, limit in {"in memory": None, "a tenth": whole.state_bytes // 10}.items():
                 found = whole
                 if limit is not None:
-                    found = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=limit)
+                    found = measured_apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=limit)
                 if (found.answer_rows, found.answer_weight) != (whole.answer_rows, whole.answer_weight):
                     raise ValueError(f"{name}: {found.answer_rows} rows were answered instead of {whole.answer_rows}")
                 yield _line(keys, changes, epochs, name if limit is None else f"{name}: {limit / MB:.0f} MB", found, whole)
@@ -249,8 +253,8 @@ def _against_duckdb(scale: int, epochs: int, budget: int) -> Iterator[str]:
     yield from _header("keys", "changes per epoch", f"hybrid, {budget / MB:.0f} MB", "DuckDB, file, 1 GB", "times DuckDB")
     for keys in KEYS:
         for changes in DUCKDB_CHANGES:
-            ours = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=budget)
-            theirs = _apart(scale=scale, keys=keys, changes=changes, epochs=epochs)
+            ours = measured_apart(scale=scale, keys=keys, changes=changes, epochs=epochs, max_hot_bytes=budget)
+            theirs = measured_apart(scale=scale, keys=keys, changes=changes, epochs=epochs)
             if ours.answer_weight != theirs.answer_weight:
                 raise ValueError(f"the answers weigh {ours.answer_weight}, those of DuckDB {theirs.answer_weight}")
             speeds = ours.changes_per_cpu_second, theirs.changes_per_cpu_second
