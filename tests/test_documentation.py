@@ -43,6 +43,7 @@ class Page:
     namespace: dict[str, Any] = field(default_factory=lambda: {"__name__": "__main__"})
     blocks_run: int = 0
     directory: Path | None = None
+    spark_directory: Path | None = None
 
     @property
     def name(self) -> str:
@@ -171,7 +172,7 @@ def test_code_block_with_spark_runs(
     page: Page, index: int, spark: Any, spark_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Relative paths mean the same to Python and to the JVM, and each page begins with an empty directory.
-    page.directory = page.directory or empty(spark_directory)
+    page.spark_directory = page.spark_directory or empty(spark_directory)
     monkeypatch.chdir(spark_directory)
     page.namespace.setdefault("spark", spark)
     page.run_through(index)
