@@ -372,6 +372,10 @@ class RunSet(ABC, Generic[R]):
         """Return what of the index stays in memory when it was let go."""
         return sum(run.staying_bytes() for run in self._runs)
 
+    def lingering_bytes(self) -> int:
+        """Return what else of an index that may not be kept can be in memory: a small one stays from a look-up to `let_go`."""
+        return self._index_bytes - self.staying_bytes() if self._keeps_index and not self.keep_index else 0
+
     def close(self) -> None:
         """Let go of files and memory."""
         self._close_runs()

@@ -238,6 +238,21 @@ def test_an_index_larger_than_its_window_leaves_memory_when_it_was_looked_at(tmp
     store.close()
 
 
+def test_a_small_index_that_may_not_stay_lingers_until_it_is_let_go(tmp_path: Path) -> None:
+    store = FileShelf(tmp_path).open()
+    fill(store, puts=3, rows=3_000)
+    most = store.resident_bytes() - store.staying_bytes()
+
+    kept = store.lingering_bytes()
+    store.keep_index = False
+    small = store.lingering_bytes()
+    store.index_window = most - 1
+    large = store.lingering_bytes()
+
+    assert (kept, small, large) == (0, most, 0)
+    store.close()
+
+
 def test_a_fetch_through_windows_of_the_index_finds_the_same_rows(tmp_path: Path) -> None:
     store = FileShelf(tmp_path).open()
     rows = fill(store, puts=3, rows=3_000)

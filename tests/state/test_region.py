@@ -78,6 +78,26 @@ def test_an_anonymous_region_has_address_space_to_grow_into_that_takes_no_memory
     region.close()
 
 
+def test_what_is_written_takes_whole_pages_which_are_large_behind_the_first_2_mb(tmp_path: Path) -> None:
+    reserved, in_file = Region(4096), Region(4 * HUGE, str(tmp_path / "rows"))
+
+    assert [reserved.tail_bytes(used) for used in (0, 1, 4096, HUGE - 1)] == [0, 4095, 0, 1]
+    assert [reserved.tail_bytes(used) for used in (HUGE, HUGE + 1, 3 * HUGE - 5)] == [0, HUGE - 1, 5]
+    assert in_file.tail_bytes(HUGE + 1) == 4095
+    reserved.close()
+
+
+@pytest.mark.parametrize("written", [100, HUGE // 2, HUGE + 100, 3 * HUGE + HUGE // 2])
+def test_a_region_takes_what_is_written_and_its_tail_at_most(written: int) -> None:
+    region = Region(4096)
+    before = resident_bytes()
+
+    ctypes.memset(region.address, 1, written)
+
+    assert resident_bytes() - before < written + region.tail_bytes(written) + HUGE // 4  # of the test's own
+    region.close()
+
+
 def test_where_the_host_refuses_the_reserve_a_region_starts_small_and_may_move(monkeypatch: pytest.MonkeyPatch) -> None:
     made = mmap.mmap
 

@@ -41,6 +41,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Process:
 def nobody_else_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what joins of other tests hold."""
     monkeypatch.setattr(UnusedMemory, "_held", {})
+    monkeypatch.setattr(UnusedMemory, "_unsure", {})
     monkeypatch.setattr(UnusedMemory, "_found", 0)
 
 
@@ -50,14 +51,14 @@ def main() -> None:
     memory.give_back(0)
     arrays = [np.ones(1 << 13) for _ in range(800)]
     last = arrays.pop()
-    told = {"held": memory.kept_bytes(50 * MB)}
+    told = {"held": memory.correction(50 * MB)}
     arrays.clear()
-    told["freed"] = memory.kept_bytes(0)
+    told["freed"] = memory.correction(0)
     mapped = np.ones(8 << 20)
-    told["mapped"] = memory.kept_bytes(0)
+    told["mapped"] = memory.correction(0)
     del mapped
     memory.give_back(0)
-    told["given back"] = memory.kept_bytes(0)
+    told["given back"] = memory.correction(0)
     sys.stdout.write(json.dumps(told))
     del last
 
@@ -124,10 +125,10 @@ def test_what_the_process_had_before_is_not_kept(process: Process) -> None:
     process.resident, process.free = 300, 40
     memory = UnusedMemory()
 
-    assert memory.kept_bytes(0) == 0
+    assert memory.correction(0) == 0
     process.resident += 30
-    assert memory.kept_bytes(0) == 30
-    assert memory.kept_bytes(20) == 10
+    assert memory.correction(0) == 30
+    assert memory.correction(20) == 10
 
 
 def test_no_more_is_kept_than_is_free(process: Process) -> None:
@@ -135,7 +136,26 @@ def test_no_more_is_kept_than_is_free(process: Process) -> None:
     memory = UnusedMemory()
     process.resident += 100
 
-    assert memory.kept_bytes(0) == 40
+    assert memory.correction(0) == 40
+
+
+def test_pages_that_are_not_full_and_files_that_were_looked_at_are_told_as_far_as_they_are_there(process: Process) -> None:
+    process.free = 40
+    memory = UnusedMemory()
+    process.resident += 100
+
+    assert memory.correction(0, more_bytes=20) == 60
+    assert memory.correction(0, more_bytes=80) == 100
+
+
+def test_files_that_were_not_looked_at_are_told_as_less(process: Process) -> None:
+    process.free = 40
+    memory = UnusedMemory()
+    process.resident += 100
+
+    assert memory.correction(130, less_bytes=50) == -30
+    assert memory.correction(190, less_bytes=50) == -50
+    assert memory.correction(90, less_bytes=50) == 10
 
 
 def test_what_allocators_keep_is_shared_by_those_who_watch(process: Process) -> None:
@@ -143,7 +163,7 @@ def test_what_allocators_keep_is_shared_by_those_who_watch(process: Process) -> 
     watching = [UnusedMemory() for _ in range(3)]
     process.resident += 120
 
-    assert [memory.kept_bytes(10) for memory in watching] == [110 // 3, 100 // 3, 90 // 3]
+    assert [memory.correction(10) for memory in watching] == [110 // 3, 100 // 3, 90 // 3]
 
 
 def test_what_somebody_held_who_has_closed_is_held_by_nobody(process: Process) -> None:
@@ -151,18 +171,24 @@ def test_what_somebody_held_who_has_closed_is_held_by_nobody(process: Process) -
     memory, other = UnusedMemory(), UnusedMemory()
     process.resident += 120
     other.give_back(1 << 40, held_bytes=50)
-    assert memory.kept_bytes(0) == 70 // 2
+    assert memory.correction(0) == 70 // 2
 
     other.close()
     other.give_back(1 << 40, held_bytes=50)
 
-    assert memory.kept_bytes(0) == 120
+    assert memory.correction(0) == 120
+
+
+def test_where_the_host_does_not_tell_the_resident_size_nothing_is_corrected(process: Process) -> None:
+    process.resident, process.free = 0, 40
+
+    assert UnusedMemory().correction(50, less_bytes=30, more_bytes=30) == 0
 
 
 def test_where_the_allocator_tells_nothing_nothing_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("zset_join.state.unused_memory._tell", None)
 
-    assert UnusedMemory().kept_bytes(0) == 0
+    assert UnusedMemory().correction(0) == 0
 
 
 def test_an_array_that_was_let_go_takes_no_memory_and_can_be_filled_again() -> None:

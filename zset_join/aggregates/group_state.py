@@ -385,6 +385,10 @@ class GroupState:
         """Return the bytes of records and heap, and of the table as it will be with `more` groups."""
         return self._arena.record_bytes() + self._arena.heap_bytes() + self._table.table_bytes(more)
 
+    def tail_bytes(self) -> int:
+        """Return what records and heap may take beyond their ends, for memory comes in pages."""
+        return self._arena.tail_bytes()
+
     def dead_bytes(self) -> int:
         """Return the bytes of records and blocks that wait to be used again."""
         return self._arena.dead_bytes()

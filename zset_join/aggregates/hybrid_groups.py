@@ -173,6 +173,8 @@ class HybridGroups:
         except ResourceError as error:
             self._postponed = error
         self._give_back()
+        if self._limit.rows is not None:
+            self._unused.give_back_columns()
 
     def restore(self, tables: Sequence[pa.Table | pa.RecordBatchReader]) -> None:
         """Replace everything by groups as they were written, all of them on disk. Memory: a part of them."""
@@ -191,7 +193,9 @@ class HybridGroups:
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory taken beside the groups, what allocators keep among them as far as it can be told."""
-        return self._bytes_beside() + self._unused.kept_bytes(self._held_bytes())
+        less = self._cold.resident_bytes() - self._cold.staying_bytes()
+        more = self._cold.lingering_bytes() + self._state.tail_bytes()
+        return self._bytes_beside() + self._unused.correction(self._held_bytes(), less_bytes=less, more_bytes=more)
 
     def statistics(self) -> Mapping[str, int]:
         """Return counts for people."""

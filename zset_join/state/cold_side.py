@@ -317,6 +317,10 @@ class ColdSide:
         """Return what of it stays in memory when the index was let go."""
         return sum(store.staying_bytes() for store in self._stores)
 
+    def lingering_bytes(self) -> int:
+        """Return what else of it may be in memory, because it was looked at since."""
+        return sum(store.lingering_bytes() for store in self._stores)
+
     def statistics(self) -> dict[str, int]:
         """Return counts by name, prefixed with the name of the side."""
         rows = self._rows.statistics()

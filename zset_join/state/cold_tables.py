@@ -174,7 +174,15 @@ class ColdTables:
 
     def resident_bytes(self) -> int:
         """Return what of them is in memory between two epochs."""
-        return self.index_bytes() if self._store.keep_index else self._store.staying_bytes()
+        return self.index_bytes() if self._store.keep_index else self.staying_bytes()
+
+    def staying_bytes(self) -> int:
+        """Return what of them stays in memory whatever happens."""
+        return self._store.staying_bytes()
+
+    def lingering_bytes(self) -> int:
+        """Return what else of them may be in memory, because it was looked at."""
+        return self._store.lingering_bytes()
 
     def disk_bytes(self) -> int:
         """Return the bytes on disk."""

@@ -559,10 +559,13 @@ class HybridState:
     def resident_bytes(self) -> int:
         """Return the bytes of memory that hybrid state takes beside the sides themselves, between two epochs.
 
-        What allocators keep of the memory that epochs took and freed is among them, as far as it can be told.
+        What allocators keep of the memory that epochs took and freed is among them, as far as it can be told; so are pages that
+        rows fill in part, and an index that may not stay but was looked at.
         """
         held = self._resident_index_bytes() + sum(side.hot.resident_bytes() for side in self._opened)
-        return held + self._unused.kept_bytes(self._known_bytes())
+        less = sum(side.index_bytes() - side.staying_bytes() for side in self._opened) if self._holds_index else 0
+        more = sum(side.side.arena.tail_bytes() + side.lingering_bytes() for side in self._opened)
+        return held + self._unused.correction(self._known_bytes(), less_bytes=less, more_bytes=more)
 
     def statistics(self) -> dict[str, int]:
         """Return counts: hot and cold rows and bytes per side, and what was moved since the state was opened."""

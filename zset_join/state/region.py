@@ -59,9 +59,11 @@ class Region:
         self._shift = shift
         self.address = start + shift
         self.capacity = size - shift
+        self._huge_from = size
         if shift or (self.path is None and size >= 2 * _HUGE_PAGE):
             first = shift if size < _RESERVE_BYTES else shift + _HUGE_PAGE
             self._map.madvise(mmap.MADV_HUGEPAGE, first)
+            self._huge_from = first - shift
 
     def ensure(self, size: int) -> bool:
         """Make room for `size` bytes, at least doubling; say whether the address may have changed."""
@@ -74,6 +76,11 @@ class Region:
             perform("truncate", self.path, lambda: self._map.resize(grown))
         self._moved()
         return True
+
+    def tail_bytes(self, used: int) -> int:
+        """Return what the first `used` bytes may take beyond themselves: the rest of the last page, which may be a huge one."""
+        is_huge = self._huge_from <= used
+        return -used % (_HUGE_PAGE if is_huge else mmap.PAGESIZE)
 
     def release(self, begin: int, end: int | None = None) -> None:
         """Give the memory of some bytes back (default: all from `begin` on); what they hold is arbitrary afterwards.

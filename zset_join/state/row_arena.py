@@ -90,6 +90,10 @@ class RowArena:
         """Return the bytes of the heap up to its end."""
         return int(self.header[s.H_HEAP_END])
 
+    def tail_bytes(self) -> int:
+        """Return what records and heap may take beyond their ends, for memory comes in pages."""
+        return self._rows.tail_bytes(self.record_bytes()) + self._heap.tail_bytes(self.heap_bytes())
+
     def dead_bytes(self) -> int:
         """Return the bytes of records and blocks that wait to be used again."""
         header = self.header

@@ -1,12 +1,12 @@
 """How much of a budget in bytes the rows in memory may take, beside the working arrays and what an epoch takes and frees.
 
-The law: with budgets of 100 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
+The law: with budgets of 64 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
 tenth, after every epoch and within it; unless one epoch needs more than two thirds of the budget beside the rows, or looks at
 more rows than fit that cannot pass through memory (`zset_join.state.passing_rows`).
 
 What an epoch needs is foreseen from the rows of its delta: what is there while rows are fetched, or while the answer is made,
 which never is there at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows, nothing
-from 96 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
+from 64 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
 
 Where several states with the same budget share a process, as the buckets of a query do, their budgets count together: 8 of
 32 MB are not small. Only one of them is at work at a time, so each leaves an equal part of the room for what an epoch takes and
@@ -20,8 +20,8 @@ from __future__ import annotations
 __all__ = ["WHOLE_BUDGET_BYTES", "RowLimit"]
 
 _SPARED_BYTES = 16 << 20
-_SPARED_PART = 6
-WHOLE_BUDGET_BYTES = _SPARED_BYTES * _SPARED_PART
+_SPARED_PART = 3
+WHOLE_BUDGET_BYTES = 64 << 20
 """From here on a budget is that of all a process holds; below, some of what an epoch needs comes on top."""
 
 _SPARE_PART = 32
@@ -58,7 +58,8 @@ class RowLimit:
 
     def _spare_as_of(self, all_budgets: int) -> None:
         """Set what is spared where the budgets that count together are so many bytes."""
-        self.spared = 0 if self._budget_bytes is None else max(0, _SPARED_BYTES - all_budgets // _SPARED_PART)
+        short = 0 if self._budget_bytes is None else max(0, WHOLE_BUDGET_BYTES - all_budgets)
+        self.spared = min(_SPARED_BYTES, short // _SPARED_PART)
         self.spare = max((self._budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared
 
     def foresee(

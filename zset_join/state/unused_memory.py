@@ -4,7 +4,8 @@ An epoch takes and frees many times what it leaves. glibc and Arrow keep that, u
 counts for the resident size of the process. Giving it back costs some milliseconds, and as much again when it is taken anew.
 
 How much it is can be told only about: the resident size of the process, less what all who watch it hold, less what it was
-when the first of them began; and not more than the allocator says is free.
+when the first of them began; and not more than the allocator says is free. The same sum tells of pages that are not full (of
+2 MB, where the host has such), and of files that are mapped: only what was looked at of them is in memory.
 
 Limits: Linux with glibc (2.33 for telling); elsewhere only what Arrow keeps is given back, and nothing is told.
 """
@@ -29,6 +30,7 @@ _tell = getattr(_libc, "mallinfo2", None)
 _advise = getattr(_libc, "madvise", None)
 CAN_TELL = _tell is not None
 """Whether the allocator of this host tells how much it keeps free."""
+_ARROW_KEEPS_BYTES = 4 << 20  # when it was asked to give back what is free
 _MALLOC_INFO = ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
 
 
@@ -58,14 +60,18 @@ if _tell is not None:
     _tell.restype = _MallocInfo
 
 
-def _forget(watcher: int, *known: dict[int, int]) -> None:
+def _forget(watcher: int, *known: dict[int, Any]) -> None:
     for values in known:
         values.pop(watcher, None)
 
 
 def _free_bytes() -> int:
-    """Return the bytes that glibc keeps free, whether they are resident or not; 0 where it does not tell."""
-    return 0 if _tell is None else int(_tell().fordblks)
+    """Return the bytes that glibc keeps free, resident or not, and what Arrow keeps at most; 0 where it is not told."""
+    if _tell is None:
+        return 0
+    pool = pa.default_memory_pool()
+    from_arrow: int = min(_ARROW_KEEPS_BYTES, (pool.max_memory() or 0) - pool.bytes_allocated())
+    return int(_tell().fordblks) + from_arrow
 
 
 class UnusedMemory:
@@ -79,6 +85,7 @@ class UnusedMemory:
     """
 
     _held: ClassVar[dict[int, int]] = {}
+    _unsure: ClassVar[dict[int, tuple[int, int]]] = {}
     _budgets: ClassVar[dict[int, int]] = {}
     _found: ClassVar[int] = 0
 
@@ -86,9 +93,10 @@ class UnusedMemory:
         if not self._held:
             UnusedMemory._found = resident_bytes()
         self._held[id(self)] = 0
+        self._unsure[id(self)] = 0, 0
         self._budgets[id(self)] = budget_bytes
         self._least = self._remembered = 0
-        self.close = weakref.finalize(self, _forget, id(self), self._held, self._budgets)
+        self.close = weakref.finalize(self, _forget, id(self), self._held, self._unsure, self._budgets)
 
     def company(self) -> tuple[int, int]:
         """Return how many watch in this process with the same budget, and their budgets together."""
@@ -129,17 +137,28 @@ class UnusedMemory:
         """Give back what Arrow keeps of columns that are gone."""
         pa.default_memory_pool().release_unused()
 
-    def kept_bytes(self, held_bytes: int) -> int:
-        """Return what allocators keep, about, an equal part of it for each who watches.
+    def correction(self, held_bytes: int, *, less_bytes: int = 0, more_bytes: int = 0) -> int:
+        """Return how much more, or less, is in memory than is known to be held, about; an equal part for each who watches.
 
-        It is what the process has beyond what all hold and what it had when the first of them began, but not more than the
-        allocators say is free: the process may have grown for another reason.
+        It is what the process has beyond what all hold and what it had when the first of them began. The process may have grown
+        or shrunk for another reason: so it is not more than what allocators say is free and what may come on top, and not less
+        than what may be missing.
 
         Args:
             held_bytes: what the caller is known to hold now.
+            less_bytes: how much of that may not be in memory: mapped files that were not looked at.
+            more_bytes: what it may hold beyond that: pages that are not full, mapped files that were looked at.
+
+        Returns:
+            Bytes; 0 where the host does not tell the resident size.
         """
         self._note(held_bytes)
-        return max(0, min(self._held_by_nobody() - self._found, _free_bytes())) // max(1, len(self._held))
+        if self.close.alive:
+            self._unsure[id(self)] = less_bytes, more_bytes
+        if not self._found:
+            return 0
+        less, more = map(sum, zip((0, _free_bytes()), *list(self._unsure.values()), strict=True))
+        return max(-less, min(self._held_by_nobody() - self._found, more)) // max(1, len(self._held))
 
     def _note(self, held_bytes: int) -> None:
         if self.close.alive:
