@@ -117,8 +117,8 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
             ["State: of joins at most 500 keys in memory, the rest on local disk"],
         ),
         (
-            {"default_hash_join": "hybrid", "max_hot_bytes": 192 << 20, "buckets": 1},
-            ["State: of joins at most 201,326,592 bytes in memory, the rest on local disk"],
+            {"default_hash_join": "hybrid", "max_hot_bytes": 64 << 20, "buckets": 1},
+            ["State: of joins at most 67,108,864 bytes in memory, the rest on local disk"],
         ),
         (
             {"default_hash_join": "hybrid", "max_hot_keys": 9, "max_hot_bytes": 7_000, "buckets": 1},
@@ -126,7 +126,7 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
                 "State: of joins at most 9 keys and 7,000 bytes in memory, the rest on local disk",
                 (
                     "  what an epoch needs beside its rows, some 50 MB in each of up to 1 Python workers, comes on top: with "
-                    "max_hot_bytes=100,663,296 or more it is taken from the budget"
+                    "max_hot_bytes=67,108,864 or more it is taken from the budget"
                 ),
             ],
         ),

@@ -79,7 +79,7 @@ class Region:
 
     def tail_bytes(self, used: int) -> int:
         """Return what the first `used` bytes may take beyond themselves: the rest of the last page, which may be a huge one."""
-        is_huge = self._huge_from <= used
+        is_huge = self._huge_from < used
         return -used % (_HUGE_PAGE if is_huge else mmap.PAGESIZE)
 
     def release(self, begin: int, end: int | None = None) -> None:
