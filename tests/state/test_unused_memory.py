@@ -166,6 +166,16 @@ def test_what_allocators_keep_is_shared_by_those_who_watch(process: Process) -> 
     assert [memory.correction(10) for memory in watching] == [110 // 3, 100 // 3, 90 // 3]
 
 
+def test_what_is_not_in_memory_is_taken_off_those_who_may_miss_it(process: Process) -> None:
+    large, small = UnusedMemory(), UnusedMemory()
+    process.resident += 20
+    large.correction(100, less_bytes=90)
+
+    assert small.correction(10, less_bytes=10) == -9  # of 110 that are held 90 are not there
+    assert large.correction(100, less_bytes=90) == -81
+    assert small.correction(10) == 0
+
+
 def test_what_somebody_held_who_has_closed_is_held_by_nobody(process: Process) -> None:
     process.free = 300
     memory, other = UnusedMemory(), UnusedMemory()

@@ -138,11 +138,11 @@ class UnusedMemory:
         pa.default_memory_pool().release_unused()
 
     def correction(self, held_bytes: int, *, less_bytes: int = 0, more_bytes: int = 0) -> int:
-        """Return how much more, or less, is in memory than is known to be held, about; an equal part for each who watches.
+        """Return how much more, or less, is in memory than the caller is known to hold, about.
 
         It is what the process has beyond what all hold and what it had when the first of them began. The process may have grown
         or shrunk for another reason: so it is not more than what allocators say is free and what may come on top, and not less
-        than what may be missing.
+        than what may be missing. What is more counts for all who watch in equal parts, what is less by what each may miss.
 
         Args:
             held_bytes: what the caller is known to hold now.
@@ -158,7 +158,10 @@ class UnusedMemory:
         if not self._found:
             return 0
         less, more = map(sum, zip((0, _free_bytes()), *list(self._unsure.values()), strict=True))
-        return max(-less, min(self._held_by_nobody() - self._found, more)) // max(1, len(self._held))
+        beyond = self._held_by_nobody() - self._found
+        if beyond < 0:
+            return -(min(-beyond, less) * less_bytes // max(less, 1))
+        return min(beyond, more) // max(1, len(self._held))
 
     def _note(self, held_bytes: int) -> None:
         if self.close.alive:
