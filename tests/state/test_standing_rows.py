@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spill.runs import Runs
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
 from zset_join.tick import Tick
@@ -93,3 +94,27 @@ def test_one_row_comes_for_many_and_none_where_one_is_in_memory() -> None:
 
     assert came == len(set(range(10, 20)) - here) > 0
     assert join.statistics()["right_streamed_rows"] == 0
+
+
+@pytest.mark.parametrize("how", ["left", "right", "full"])
+def test_where_many_rows_pass_those_that_stand_for_others_have_room_soon(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(Runs.find.__kwdefaults__, "group_bytes", 1 << 12)  # rows come a hundred at a time
+    limit, rows, keys, changes = 3_000, 20_000, 1_000, 300
+    join = HashJoin(LEFT, RIGHT, how, default_hash_join="hybrid", max_hot_keys=limit)
+    first = ZSet.of({"id": range(rows), "k": [number % keys for number in range(rows)], "text": ["x"] * rows})
+    join.absorb(Tick(0), [first, first])
+    random = np.random.default_rng(1)
+    most, streamed = [], 0
+    for epoch in range(1, 8):
+        deltas = [
+            ZSet.of({"id": range(at, at + changes), "k": random.choice(keys, changes, replace=False), "text": ["x"] * changes})
+            for at in (rows * (2 * epoch + side) for side in (1, 2))
+        ]
+        fetch(join, epoch, deltas)
+        counts = join.statistics()
+        most.append(counts["left_hot_rows"] + counts["right_hot_rows"])
+        assert counts["left_streamed_rows"] + counts["right_streamed_rows"] > streamed + 2 * changes
+        streamed = counts["left_streamed_rows"] + counts["right_streamed_rows"]
+        join.absorb(Tick(epoch), deltas)
+
+    assert max(most[3:]) <= limit + 100, most  # as many were expected as came in the epochs before

@@ -111,6 +111,10 @@ class HotRows:
         """Return the bytes of a row without its blocks."""
         return self._side.layout.stride + self._bytes_beside
 
+    def bytes_of(self, found: ColdRows) -> int:
+        """Return the bytes that rows on disk will take."""
+        return found.row_bytes + len(found) * self.bytes_per_row()
+
     def unreckoned_bytes(self, more: int) -> int:
         """Return what tables and the arrays beside the records take with `more` rows, beyond what `row_bytes` says of them."""
         header = self._side.header

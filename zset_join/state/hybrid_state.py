@@ -259,6 +259,7 @@ class HybridState:
             working_bytes: of the working arrays; the rows leave them room (`zset_join.state.row_limit`).
         """
         self.left.forget()
+        self._standing.end_epoch()
         self._is_settled = True
         self._working_bytes = working_bytes
         self._foresee()
@@ -332,7 +333,7 @@ class HybridState:
         """Bring in the rows with some join hashes; where there is no room for more, they are left to pass."""
         side = self._opened[number]
         for rows in side.find_keys(codes) if not self.left.passing[number] else ():
-            self._make_room_for(side, rows)
+            self._make_room_for(side, rows, *self._standing.expected())
             if self._is_crowded and not self._limit.spared:
                 self.left.passing[number] = True
                 break
@@ -361,11 +362,11 @@ class HybridState:
         self._make_room_for(side, found)
         side.take(found, self._stamp, self._clock)
 
-    def _make_room_for(self, side: ColdSide, found: ColdRows) -> None:
-        """Spill rows that the epoch does not need, if there is no room for those that were found."""
-        size = found.row_bytes + len(found) * side.hot.bytes_per_row()
+    def _make_room_for(self, side: ColdSide, found: ColdRows, more_rows: int = 0, more_bytes: int = 0) -> None:
+        """Spill rows that the epoch does not need, if there is no room for those that were found, and for more to come."""
         if not self._is_crowded:
-            victims = self._victims(len(found), size, needed_since=self._stamp)
+            size = side.hot.bytes_of(found) + more_bytes
+            victims = self._victims(len(found) + more_rows, size, needed_since=self._stamp)
             self._spill(victims)
             self._is_crowded = bool(victims) and not sum(len(positions) for positions, _ in victims)
             if victims:

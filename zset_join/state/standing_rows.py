@@ -22,6 +22,7 @@ from zset_join.state.side import PreparedSide
 
 __all__ = ["StandingRows"]
 
+_TIMES_MORE_PASSING = 2
 _NONE = np.empty(0, np.int64)
 
 
@@ -55,6 +56,23 @@ class StandingRows:
 
     def __init__(self, opened: Sequence[ColdSide]) -> None:
         self._opened = opened
+        self._came = self._expected = np.zeros((2, 2), np.int64)  # per side, rows and bytes of memory
+        self._streamed = 0
+
+    def end_epoch(self) -> None:
+        """Expect as many rows in the next epoch as came in this one; if few others passed by, none.
+
+        Where many pass through memory, keys are brought in until it is full, and then these rows come on top: so they must have
+        room beforehand. Where few do, most of them would have come with their keys.
+        """
+        streamed, before = sum(side.streamed_rows for side in self._opened), self._streamed
+        self._expected = self._came * (streamed - before > _TIMES_MORE_PASSING * self._came[:, 0].sum())
+        self._came, self._streamed = np.zeros_like(self._came), streamed
+
+    def expected(self) -> tuple[int, int]:
+        """Return how many rows, and bytes of memory, are to be expected beside those that came."""
+        rows, size = np.maximum(0, self._expected - self._came).sum(axis=0).tolist()
+        return rows, size
 
     def find(
         self,
@@ -93,6 +111,7 @@ class StandingRows:
         for rows in side.find_some(wanted):
             chosen = self._one_of_each(side, rows, replaced, asked)
             if len(chosen):
+                self._came[number] += len(chosen), side.hot.bytes_of(chosen)
                 yield chosen
 
     def _changed(self, number: int, prepared: Sequence[PreparedSide | None], stamp: int, clock: float) -> tuple[_Keys, Int64s]:
