@@ -1,6 +1,6 @@
 """Planted bugs of hybrid state: rows that are lost, found twice or outdated between memory and disk.
 
-Each is a `HashJoin` or an `Aggregate` with one piece of its hybrid state spoiled; without a budget it is a sound one.
+Each is a `HashJoin`, a `Route` or an `Aggregate` with one piece of its hybrid state spoiled; without a budget it is sound.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import numpy as np
 
 from property_tests.aggregate_shapes import aggregate_specs, build_aggregate
 from property_tests.mutants import Mutant
-from property_tests.registry import Build, Registered, build_hash_join, hash_join_live_rows, registered_join
+from property_tests.registry import Build, Registered, build_hash_join, build_route, hash_join_live_rows, registered_join
 from property_tests.shapes import Mode
+from property_tests.strategies import route_specs
 from zset_join.aggregates.hybrid_groups import HybridGroups
 from zset_join.protocol import Operator
 from zset_join.state.cold_side import ColdSide
@@ -67,6 +68,16 @@ def _on_each_side(spoil: Callable[[ColdSide], None]) -> Callable[[HybridState], 
 def _fetches_no_partners(side: ColdSide) -> None:
     find_keys = side.find_keys
     side.find_keys = lambda codes: find_keys(codes[:0])  # type: ignore[method-assign]
+
+
+def _fetches_no_tombstones(side: ColdSide) -> None:
+    find = side.find_tombstones
+    side.find_tombstones = lambda prepared, missing: find(prepared, missing[:0])  # type: ignore[method-assign]
+
+
+def _leaves_tombstones_on_disk(side: ColdSide) -> None:
+    if side._tombstones is not None:
+        side._tombstones.store.remove = _nothing  # type: ignore[method-assign]
 
 
 def _fetches_no_named_rows(side: ColdSide) -> None:
@@ -227,6 +238,16 @@ def _pair_mutant(name: str, story: str, spoil: Callable[[ResidualPairs], None]) 
     return _join_mutant(name, story, _BuildSpoiledPairs(spoil), "left", ("changelog", "changelog"), _LAW)
 
 
+def _route_mutant(name: str, story: str, spoil: Callable[[ColdSide], None]) -> Mutant:
+    def build(spec: Any, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
+        route = build_route(spec, on_bad_input=on_bad_input, directory=directory)
+        if route._hybrid is not None:
+            spoil(route._hybrid.cold_side(0))
+        return route
+
+    return Mutant(name, story, _LAW, Registered("spoiled route", route_specs("upsert"), build, hash_join_live_rows))
+
+
 def _join_mutant(name: str, story: str, build: Build, how: str, modes: tuple[Mode, Mode], law: str) -> Mutant:
     entry = registered_join("spoiled", how, modes, build=build, live_rows=hash_join_live_rows, key_shapes=_BUSY)
     return Mutant(name, story, law, entry)
@@ -236,6 +257,23 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
     _mutant("fetches_no_partners", "a cold partner is not found by join key", _on_each_side(_fetches_no_partners)),
     _mutant(
         "fetches_no_named_rows", "the cold row that an upsert replaces stays standing", _on_each_side(_fetches_no_named_rows)
+    ),
+    _mutant(
+        "fetches_no_tombstones",
+        "an upsert that is older than the delete of its key is taken, for the tombstone is on disk",
+        _on_each_side(_fetches_no_tombstones),
+        modes=("sequenced", "sequenced"),
+    ),
+    _mutant(
+        "leaves_tombstones_on_disk",
+        "a tombstone that came into memory stays on disk, and there are two of it",
+        _on_each_side(_leaves_tombstones_on_disk),
+        modes=("sequenced", "sequenced"),
+    ),
+    _route_mutant(
+        "routes_from_nowhere",
+        "a cold key is not found, so its row never leaves the bucket of its old join key",
+        _fetches_no_named_rows,
     ),
     _mutant(
         "restores_outdated_rows",

@@ -309,9 +309,9 @@ def budget_is_invisible(subject: Subject, history: History) -> None:
 
 
 def _hot_rows(operator: Operator) -> int:
-    """Return how many live rows, or groups, an operator with a budget has in memory."""
+    """Return how many live rows and tombstones, or groups, an operator with a budget has in memory."""
     counts: Mapping[str, int] = getattr(operator, "statistics", dict)()
-    return sum(count for name, count in counts.items() if name.endswith(("_hot_rows", "hot_groups")))
+    return sum(count for name, count in counts.items() if name.endswith(("_hot_rows", "_hot_tombstones", "hot_groups")))
 
 
 def duplicate_delivery_is_invisible(subject: Subject, history: History) -> None:

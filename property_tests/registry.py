@@ -77,7 +77,7 @@ _NO_ROWS = "what was reduced before the shuffle does not know its rows any more,
 _NO_FILES = "the reference keeps its rows in memory only; the laws about directories are the product's to obey"
 _NO_MEMORY = "it remembers no row, so it cannot know that a retraction takes back what was never there"
 _NOT_NOTICED = "sums do not name rows: a retraction of a row that was never there shows only once its group is empty"
-_NO_BUDGET = "it keeps all its state in memory: only joins and groups by key take a budget, and move rows to disk and back"
+_NO_BUDGET = "it keeps all its state in memory: only joins, routes and groups by key take a budget, and move rows to disk"
 _KNOWS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
 
 
@@ -276,6 +276,7 @@ def build_route(spec: RouteSpec, *, on_bad_input: str = "error", directory: str 
         chunk_rows=spec.knobs.chunk_rows,
         hash_bits=spec.knobs.hash_bits,
         directory=directory,
+        **spec.knobs.hybrid_options(),
     )
 
 
@@ -397,7 +398,7 @@ _ENTRIES: tuple[Registered, ...] = (
         for how in HOWS
     ),
 )
-_SPILLING = ("join-", "routed-", "aggregate-groups-", "preaggregated-sums-groups", "preaggregated-values-groups")
+_SPILLING = ("join-", "route-", "routed-", "aggregate-groups-", "preaggregated-sums-groups", "preaggregated-values-groups")
 REGISTRY: tuple[Registered, ...] = tuple(
     entry
     if entry.name.startswith(_SPILLING)

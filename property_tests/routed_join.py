@@ -57,6 +57,7 @@ class RoutedJoin:
                 chunk_rows=knobs.chunk_rows,
                 hash_bits=knobs.hash_bits,
                 directory=_made(directory, f"route{side}"),
+                **knobs.hybrid_options(),
             )
             if needs_route(relation)
             else None

@@ -260,7 +260,7 @@ def make_route_spec(pick: Pick, mode: Mode) -> RouteSpec:
     payload, id_type = pick(sorted(PAYLOADS)), pick(("float64", "int64", "string"))
     primary_keys: tuple[PrimaryKeyShape, ...] = ("id", "two_ids")
     relation = relation_of(0, mode, shape.name, primary_key=pick(primary_keys), payload=payload, id_type=id_type)
-    knobs = make_knobs(pick)
+    knobs = dataclasses.replace(make_knobs(pick), budget=pick((None, None, None, *_BUDGETS)))
     return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=knobs)
 
 

@@ -74,6 +74,12 @@ class ColdRows:
         content = np.empty(0, np.uint8) if content_buffer is None else np.frombuffer(content_buffer, np.uint8)
         return offsets, content
 
+    def chosen(self, kept: npt.NDArray[np.bool_]) -> ColdRows:
+        """Return some rows, by a flag for each."""
+        if kept.all():
+            return self
+        return ColdRows(self.codes[kept], self.subcodes[kept], self.rows.filter(pa.array(kept)), self.places[kept])
+
 
 Revised = Callable[[ColdRows], ColdRows]
 """Given some rows of a store, return those of them that become others, in their order: codes, subcodes and places as they are,

@@ -18,7 +18,7 @@ from tests.epochs import Change, Epochs, delete, insert, net, upsert
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
-from zset_join.state import hybrid_state
+from zset_join.state import hybrid_rows
 from zset_join.state.unused_memory import UnusedMemory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -210,7 +210,7 @@ def test_memory_follows_when_working_arrays_take_room_from_rows() -> None:
 
 
 def test_of_a_large_budget_less_than_half_is_freed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hybrid_state, "_MOST_SLACK_BYTES", 100_000)
+    monkeypatch.setattr(hybrid_rows, "_MOST_SLACK_BYTES", 100_000)
     join = hybrid(max_hot_bytes=2_000_000)
 
     join.absorb(Tick(0), [many_orders(20_000), ZSet.empty(CUSTOMERS.schema)])

@@ -40,6 +40,7 @@ __all__ = [
     "H_TOMBSTONE_FIRST",
     "H_TOMBSTONE_LAST",
     "H_UNKNOWN_DELETES",
+    "H_WATERMARK",
     "IDENTITY_BITS",
     "IDENTITY_SLOTS",
     "JOIN_BITS",
@@ -67,6 +68,7 @@ H_TOMBSTONES, H_TOMBSTONE_FIRST, H_TOMBSTONE_LAST = 20, 21, 22
 H_STALE_ROWS, H_UNKNOWN_DELETES, H_REJECTED_ROWS = 24, 25, 26
 H_EVICTED_ROWS, H_EVICTED_BYTES = 27, 28
 H_COLD_BYTES = 29  # what the rows on disk count for
+H_WATERMARK = 30  # the newest of all epochs that were absorbed
 H_FREE_BLOCKS = 64  # one list per size class, to the end of the header
 HEADER_WORDS = 512
 

@@ -317,8 +317,9 @@ class HashJoin:
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the tables of `snapshot`, batch by batch, until the state changes; rows on disk a MB at a time."""
-        cold = [side.scan() for side in self._cold] or [iter(()), iter(())]
-        return {side.name: side_reader(side, rows) for side, rows in zip(self._sides, cold, strict=True)}
+        if not self._cold:
+            return {side.name: side_reader(side) for side in self._sides}
+        return {cold.side.name: side_reader(cold.side, cold.scan(), cold.scan_tombstones()) for cold in self._cold}
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot, or by what reads one. Cost: its rows.

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
 from spill.file_pages import FileColdStore
@@ -29,10 +28,11 @@ from spill.pair_store import PairStore
 from spill.row_bytes import LINK_BYTES, UnpackedRows, pack_rows
 from zset_join.kernels import side as s
 from zset_join.kernels.columns import FLAG_ARRANGED, FLAGS
+from zset_join.state.cold_tombstones import ColdTombstones
 from zset_join.state.hot_rows import NOWHERE, HotRows
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["SPARE_ENTRIES", "ColdSide", "chosen_rows", "matchable_codes", "matchable_rows", "words_of"]
+__all__ = ["SPARE_ENTRIES", "ColdSide", "matchable_codes", "matchable_rows", "words_of"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
@@ -56,13 +56,7 @@ def _can_match(rows: ColdRows) -> npt.NDArray[np.bool_]:
 
 def matchable_rows(rows: ColdRows) -> ColdRows:
     """Return the rows whose key can match."""
-    kept = _can_match(rows)
-    return rows if kept.all() else chosen_rows(rows, kept)
-
-
-def chosen_rows(rows: ColdRows, kept: npt.NDArray[np.bool_]) -> ColdRows:
-    """Return some rows, by a flag for each."""
-    return ColdRows(rows.codes[kept], rows.subcodes[kept], rows.rows.filter(pa.array(kept)), rows.places[kept])
+    return rows.chosen(_can_match(rows))
 
 
 def words_of(records: UnpackedRows, offset: int, stride: int) -> Int64s:
@@ -91,16 +85,23 @@ class ColdSide:
         owner: dict[str, str | int] = {"relation": side.relation.name, "layout": int(side.header[s.H_FINGERPRINT])}
         self._rows = FileColdStore(directory / f"{side.name}.rows", owner=owner, with_subcodes=side.has_identity)
         self._keys = PairStore(directory / f"{side.name}.keys", owner=owner) if has_keys else None
+        self._tombstones = ColdTombstones(side, self.hot, directory, owner) if side.keeps_tombstones else None
         self.taken_rows = 0
         self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0, "rewritten_rows": 0}
 
     @property
     def _stores(self) -> list[FileColdStore | PairStore]:
-        return [self._rows] if self._keys is None else [self._rows, self._keys]
+        keys = [] if self._keys is None else [self._keys]
+        tombstones = [] if self._tombstones is None else [self._tombstones.store]
+        return [self._rows, *keys, *tombstones]
 
     def row_count(self) -> int:
         """Return the number of cold rows."""
         return self._rows.row_count()
+
+    def tombstone_count(self) -> int:
+        """Return the number of cold tombstones, with those that expired and are still on disk."""
+        return 0 if self._tombstones is None else len(self._tombstones)
 
     # ---------------------------------------------------------------- finding
 
@@ -111,6 +112,10 @@ class ColdSide:
             return self._rows.fetch_parts(prepared.join_codes[missing], identities)
         named, codes = self._keys.find(identities)
         return self._rows.fetch_parts(codes, named)
+
+    def find_tombstones(self, prepared: PreparedSide, missing: Int64s) -> Iterator[ColdRows]:
+        """Yield the cold tombstones that some rows of a delta name, by position in the delta."""
+        return iter(()) if self._tombstones is None else self._tombstones.find(prepared.identity_codes[missing])
 
     def find_keys(self, codes: Int64s) -> Iterator[ColdRows]:
         """Yield the cold rows whose join key has one of these hashes."""
@@ -148,6 +153,15 @@ class ColdSide:
         self.taken_rows += len(found)
         self._counts["fetched_rows"] += len(found)
         return numbers
+
+    def take_tombstones(self, found: ColdRows, stamp: int) -> None:
+        """Move tombstones that were found into memory."""
+        if self._tombstones is not None and len(found):
+            self._tombstones.take(found, stamp)
+
+    def spill_tombstones(self, count: int, piece_bytes: int, below_stamp: int | None) -> int:
+        """Move the oldest tombstones out of memory; return how many. As `ColdTombstones.spill`."""
+        return self._tombstones.spill(count, piece_bytes, below_stamp) if self._tombstones is not None and count else 0
 
     def spill(self, numbers: Int64s) -> None:
         """Move rows out of memory, those first that still lie where they were.
@@ -233,6 +247,8 @@ class ColdSide:
                 self.hot.forget_entries()
                 self._keys.replace(self._every_entry())
             self._keys.tidy()
+        if self._tombstones is not None:
+            self._tombstones.tidy()
 
     def _every_entry(self) -> Iterator[tuple[Int64s, Int64s]]:
         """Yield an entry for each cold row: the hashes of its identity and of its join key."""
@@ -269,8 +285,9 @@ class ColdSide:
     def clear(self) -> None:
         """Forget all cold rows."""
         self.hot.forget_entries()
-        for store in self._stores:
-            store.clear()
+        for cold in [self._rows, self._keys, self._tombstones]:
+            if cold is not None:
+                cold.clear()
 
     # ---------------------------------------------------------------- numbers
 
@@ -283,6 +300,10 @@ class ColdSide:
         """Yield all cold rows as records, about a MB at a time."""
         for rows in self._rows.scan():
             yield self.hot.unpack(rows)
+
+    def scan_tombstones(self) -> Iterator[UnpackedRows]:
+        """Yield all cold tombstones as records, about a MB at a time."""
+        return iter(()) if self._tombstones is None else self._tombstones.scan()
 
     def scan_codes(self) -> Iterator[tuple[Int64s, UnpackedRows]]:
         """Yield all cold rows whose key can match, as records and with their join hashes, about a MB at a time."""
@@ -333,6 +354,9 @@ class ColdSide:
             "rows": self.hot.live_rows + self.row_count(),
             "hot_rows": self.hot.live_rows,
             "cold_rows": self.row_count(),
+            "tombstones": self.hot.tombstones + self.tombstone_count(),
+            "hot_tombstones": self.hot.tombstones,
+            "cold_tombstones": self.tombstone_count(),
             "cold_disk_bytes": sum(store.disk_bytes() for store in self._stores),
             "cold_index_bytes": self.index_bytes(),
             "pages_read": rows["pages_read"],

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from spill.cold_store import ColdRows, Int64s
 from spill.residency import NEVER
 from spill.row_bytes import UnpackedRows, pack_rows, unpack_rows
-from zset_join.kernels import moves
+from zset_join.kernels import moves, tombstones
 from zset_join.kernels import side as s
 from zset_join.kernels.absorb import heap_bytes_needed
-from zset_join.kernels.columns import HASH
+from zset_join.kernels.columns import HASH, WEIGHT
 from zset_join.state.side import PreparedSide, SideState
 
 __all__ = ["NOWHERE", "HotRows"]
@@ -101,11 +101,15 @@ class HotRows:
         """Return the number of live rows in memory."""
         return self._side.arena.live_rows
 
+    @property
+    def tombstones(self) -> int:
+        """Return the number of tombstones in memory."""
+        return int(self._side.header[s.H_TOMBSTONES])
+
     def row_bytes(self) -> int:
         """Return the bytes of all live rows and tombstones: records, blocks, slots, what stands beside them. Cost: O(1)."""
-        header = self._side.header
-        rows = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
-        return rows * self.bytes_per_row() + int(header[s.H_HEAP_USED])
+        rows = self.live_rows + self.tombstones
+        return rows * self.bytes_per_row() + int(self._side.header[s.H_HEAP_USED])
 
     def bytes_per_row(self) -> int:
         """Return the bytes of a row without its blocks."""
@@ -117,8 +121,7 @@ class HotRows:
 
     def unreckoned_bytes(self, more: int) -> int:
         """Return what tables and the arrays beside the records take with `more` rows, beyond what `row_bytes` says of them."""
-        header = self._side.header
-        rows = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
+        rows = self.live_rows + self.tombstones
         return self._side.table_bytes(more) + self.resident_bytes() - rows * self._bytes_beside
 
     # ---------------------------------------------------------------- what an epoch needs
@@ -253,6 +256,29 @@ class HotRows:
         moves.drop_rows(side.view, numbers, subcodes, side.variables_address, side.has_identity)
         self._scores[numbers - 1] = NEVER
         self._places[numbers - 1] = NOWHERE
+
+    def oldest_tombstones(self, count: int, below_stamp: int | None) -> Int64s:
+        """Return the numbers of so many tombstones at most, oldest first; only those with an older stamp, if one is given."""
+        self.follow()
+        numbers = np.empty(min(count, self.tombstones), np.int64)
+        below = _ANY_STAMP if below_stamp is None else below_stamp
+        found: Int64s = numbers[: tombstones.list_tombstones(self._side.view, self._stamps, below, numbers)]
+        return found
+
+    def insert_tombstones(self, rows: UnpackedRows, identity_codes: Int64s, stamp: int) -> None:
+        """Store tombstones there is room for; each waits among the others for its time."""
+        side, numbers = self._side, np.empty(rows.count, np.int64)
+        left_at = np.ndarray((rows.count,), np.int64, rows.owners[0], WEIGHT, (side.layout.stride,))
+        oldest_first = np.argsort(left_at, kind="stable")
+        view, variables = side.view, side.variables_address
+        tombstones.insert_tombstones(view, rows.address, variables, identity_codes, oldest_first, numbers)
+        self._scores[numbers - 1] = NEVER
+        self._stamps[numbers - 1] = stamp
+        self._places[numbers - 1] = NOWHERE
+
+    def drop_tombstones(self, numbers: Int64s, identity_codes: Int64s) -> None:
+        """Take tombstones out of memory, which are elsewhere now."""
+        tombstones.drop_tombstones(self._side.view, numbers, identity_codes, self._side.variables_address)
 
     def resident_bytes(self) -> int:
         """Return the bytes of what stands beside the records."""

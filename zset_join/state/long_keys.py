@@ -29,7 +29,7 @@ from spill.row_bytes import UnpackedRows
 from zset_join.kernels.columns import WEIGHT
 from zset_join.kernels.pairs import LONE_MATCHED
 from zset_join.state.changed_groups import ChangedKey, Pairs
-from zset_join.state.cold_side import ColdSide, chosen_rows, words_of
+from zset_join.state.cold_side import ColdSide, words_of
 from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide
 
@@ -235,7 +235,7 @@ def one_of_each(
             for key in list(missing):
                 equal = equal_keys(key, cold.side, refs)
                 if equal.any():
-                    found.append(chosen_rows(lying, np.arange(len(refs)) == int(np.argmax(equal))))
+                    found.append(lying.chosen(np.arange(len(refs)) == int(np.argmax(equal))))
                     missing.remove(key)
             if not missing:
                 break

@@ -27,6 +27,7 @@ from zset_join.kernels import columns as c
 from zset_join.kernels import compact as kernels_compact
 from zset_join.kernels import delta as d
 from zset_join.kernels import side as s
+from zset_join.kernels import tombstones as kernels_tombstones
 from zset_join.kernels.eviction import bytes_of_rows, evict_rows, list_evictions
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
@@ -40,7 +41,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["PreparedSide", "SideState"]
 
-_LAYOUT_VERSION = 3
+_LAYOUT_VERSION = 4
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
 _EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)
@@ -133,10 +134,12 @@ class SideState:
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
         compared: columns in which an upsert must differ from the live row to be a change; default all.
+        arranges: whether rows are looked up by join key too; if not, by identity only.
         with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
         is_hybrid: whether some of the rows may lie elsewhere (`zset_join.state.hybrid_state`); such files are useless alone.
 
     Attributes:
+        keeps_tombstones: deleted keys are remembered for a while.
         numbering: another number whenever rows have got other numbers.
         on_compacting: called before compacting moves records, with their positions before and after, and how many are left.
 
@@ -157,6 +160,7 @@ class SideState:
         directory: str | None,
         name: str,
         compared: Sequence[str] | None = None,
+        arranges: bool = True,
         with_age: bool = False,
         is_hybrid: bool = False,
     ) -> None:
@@ -168,6 +172,7 @@ class SideState:
         self.has_identity = relation.mode != "append"
         self.numbering = 0
         self.on_compacting: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], int], None] | None = None
+        self._arranges = arranges
         self._is_hybrid = is_hybrid
         self._sequence_indices = relation.field_indices(relation.sequence_by)
         words = count_sequence_words(
@@ -175,7 +180,7 @@ class SideState:
             relation=relation.name,
             columns=relation.sequence_by,
         )
-        self._keeps_tombstones = words > 0
+        self.keeps_tombstones = relation.mode == "upsert" and words > 0
         self._drops_unmatchable = not keeps_unmatchable and not (relation.mode == "upsert" and words > 0)
         own_types = [relation.schema.field(name).type for name in relation.join_key]
         casts = [
@@ -212,6 +217,7 @@ class SideState:
         if header[s.H_FINGERPRINT] == 0:
             header[s.H_FINGERPRINT] = self._fingerprint
             header[s.H_ABSORBED_EPOCH] = -1
+            header[s.H_WATERMARK] = _NO_WATERMARK
         elif header[s.H_FINGERPRINT] != self._fingerprint:
             raise StateError(
                 f'the local state of "{self.relation.name}" in {directory} was written for another relation, library version '
@@ -250,6 +256,16 @@ class SideState:
         """Return the last epoch that was folded in, -1 when there was none."""
         return int(self.header[s.H_ABSORBED_EPOCH])
 
+    @property
+    def watermark(self) -> int:
+        """Return the newest watermark of all epochs that were folded in; a very old one when there was none."""
+        return int(self.header[s.H_WATERMARK])
+
+    @property
+    def horizon(self) -> int | None:
+        """Return the watermark up to which tombstones have expired; None when no epoch had one."""
+        return None if self.watermark == _NO_WATERMARK else self.watermark - self._retention_us
+
     # ---------------------------------------------------------------- reading
 
     def prepare(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
@@ -279,6 +295,8 @@ class SideState:
         arrays.words[d.D_TABLE_BITS] = table_bits(count)
         lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
         prepared = PreparedSide(delta, encoded, arrays)
+        if not self._arranges:
+            prepared.unmatchable[:count] = 1
         if encoded.unfit is not None:
             self._set_status(prepared, encoded.unfit, ch.KEY_RANGE)
         if lost and self._drops_unmatchable and mode != "upsert":
@@ -354,15 +372,16 @@ class SideState:
 
     def absorb(self, prepared: PreparedSide | None, watermark: int | None) -> None:
         """Store what `prepare` found (None: nothing) and drop tombstones past their retention. Cost: the changes, amortised."""
+        if watermark is not None:
+            self.header[s.H_WATERMARK] = max(self.watermark, watermark)
         if prepared is not None and prepared.count:
-            self._store(prepared, _NO_WATERMARK if watermark is None else watermark)
+            self._store(prepared)
             self.header[_COUNTS] += (prepared.stale, prepared.unknown_deletes, prepared.rejected)
-        if watermark is not None and self.header[s.H_TOMBSTONES]:
-            kernels_absorb.expire_tombstones(
-                self.view, self.identity_columns.address, self._variables.address, watermark - self._retention_us
-            )
+        horizon = self.horizon
+        if horizon is not None and self.header[s.H_TOMBSTONES]:
+            kernels_absorb.expire_tombstones(self.view, self.identity_columns.address, self._variables.address, horizon)
 
-    def _store(self, prepared: PreparedSide, watermark: int) -> None:
+    def _store(self, prepared: PreparedSide) -> None:
         count, delta = prepared.count, prepared.arrays.address
         heap_bytes = 0
         if len(self._variables):
@@ -373,7 +392,7 @@ class SideState:
         if self.relation.mode == "append":
             kernels_absorb.absorb_appends(self.view, delta)
         elif self.relation.mode == "upsert":
-            kernels_absorb.absorb_upserts(self.view, delta, self._keeps_tombstones, watermark)
+            kernels_absorb.absorb_upserts(self.view, delta, self.keeps_tombstones, self.watermark)
         else:
             kernels_absorb.absorb_weights(self.view, delta)
 
@@ -416,13 +435,25 @@ class SideState:
         flags = self.record_words("u1", c.FLAGS, end)
         addresses = self._view[s.ROWS] + np.arange(end, dtype=np.int64) * self.layout.stride
         live = addresses[(flags & c.FLAG_LIVE) != 0]
-        dead = []
-        number = int(self.header[s.H_TOMBSTONE_FIRST])
-        following = self.record_words("<u4", c.NEXT, end)
-        while number:
-            dead.append(number - 1)
-            number = int(following[number - 1])
-        return live, addresses[dead]
+        return live, addresses[self._tombstones() - 1]
+
+    def _tombstones(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of all tombstones, oldest first."""
+        numbers = np.empty(int(self.header[s.H_TOMBSTONES]), np.int64)
+        kernels_tombstones.list_tombstones(self.view, np.empty(0, np.int32), 0, numbers)
+        return numbers
+
+    def order_tombstones(self) -> None:
+        """Let the tombstones wait in the order of the watermarks they were left at, whatever order they came in."""
+        numbers = self._tombstones()
+        left_at = self.weights(numbers)
+        if (left_at[1:] < left_at[:-1]).any():
+            kernels_tombstones.requeue(self.view, numbers[np.argsort(left_at, kind="stable")])
+
+    def date_tombstones(self, watermarks: npt.NDArray[np.int64]) -> None:
+        """Say when the tombstones that came last were left, in the order in which they came; the watermark was there, then."""
+        self.header[s.H_WATERMARK] = max(self.watermark, int(watermarks.max()))
+        kernels_tombstones.date_newest(self.view, np.ascontiguousarray(watermarks))
 
     def record_words(self, dtype: str, offset: int, count: int) -> npt.NDArray[Any]:
         """Return one field of the first `count` records as an array over the state itself."""

@@ -1,6 +1,6 @@
 """The state of one side as a plain table, and back.
 
-A snapshot holds the live rows and the tombstones (oldest first) with their own columns, and what they remember in columns that
+A snapshot holds the live rows and the tombstones with their own columns, and what they remember in columns that
 start with `_zset_`. Indexes are not part of it; they are rebuilt.
 
 It is made and taken batch by batch, so that neither takes more memory than the state may; as one table it is the same.
@@ -57,7 +57,9 @@ _IGNORED = b"zset_join.ignored_rows"
 _EVICTED = b"zset_join.evicted"
 
 
-def side_reader(side: SideState, cold: Iterable[UnpackedRows] = ()) -> pa.RecordBatchReader:
+def side_reader(
+    side: SideState, cold: Iterable[UnpackedRows] = (), cold_tombstones: Iterable[UnpackedRows] = ()
+) -> pa.RecordBatchReader:
     """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`.
 
     Batches are made while they are read; the side must not change meanwhile.
@@ -65,9 +67,10 @@ def side_reader(side: SideState, cold: Iterable[UnpackedRows] = ()) -> pa.Record
     Args:
         side: the rows in memory.
         cold: records of the rows that are not in memory, in pieces.
+        cold_tombstones: the same of tombstones.
     """
     facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
-    return pa.RecordBatchReader.from_batches(_snapshot_schema(side).with_metadata(facts), _batches(side, cold))
+    return pa.RecordBatchReader.from_batches(_snapshot_schema(side).with_metadata(facts), _batches(side, cold, cold_tombstones))
 
 
 def snapshot_side(side: SideState) -> pa.Table:
@@ -83,7 +86,9 @@ def snapshot_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
             yield table.slice(begin, _SNAPSHOT_ROWS)
 
 
-def _batches(side: SideState, cold: Iterable[UnpackedRows]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    side: SideState, cold: Iterable[UnpackedRows], cold_tombstones: Iterable[UnpackedRows]
+) -> Iterator[pa.RecordBatch]:
     live, dead = side.live_refs()
     live = _in_linking_order(side, len(live))
     heap = side.arena.heap_address
@@ -92,6 +97,9 @@ def _batches(side: SideState, cold: Iterable[UnpackedRows]) -> Iterator[pa.Recor
     for rows in cold:
         for refs in _pieces(rows.refs(side.layout.stride)):
             yield _as_batch(side, refs, 0, False)
+    for rows in cold_tombstones:
+        for refs in _pieces(rows.refs(side.layout.stride)):
+            yield _as_batch(side, refs, 0, True)
     for refs in _pieces(dead):
         yield _as_batch(side, refs, heap, True)
 
@@ -224,6 +232,7 @@ def restore_side(
         prepared = _restore_part(side, part, prepare)
         if settle is not None:
             settle(prepared)
+    side.order_tombstones()
     stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)
     side.ignored, side.evicted = (stale, unknown_deletes, rejected), (evicted_rows, evicted_bytes)
 
@@ -249,14 +258,10 @@ def _restore_part(
             code="SNAPSHOT_CONTRADICTION",
             relation=side.relation.name,
         )
-    first_new = int(side.header[s.H_TOMBSTONES])
     side.absorb(prepared, None)
     end = int(side.header[s.H_ROWS_END])
     if tombstone.any():
-        _, dead = side.live_refs()
-        positions = (dead[first_new:] - side.first_record) // side.layout.stride
-        watermarks = table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone]
-        side.record_words("<i8", c.WEIGHT, end)[positions] = watermarks
+        side.date_tombstones(table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone])
     if side.layout.degree_offset >= 0 and prepared.numbers is not None:
         live = prepared.numbers[: prepared.count][~tombstone] - 1
         degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from spill.cold_store import ColdRows, Int64s
 from spill.sorting import ascending_positions
 from zset_join.kernels.standing import choose_standing, mark_lacking, note_standing
-from zset_join.state.cold_side import ColdSide, chosen_rows, matchable_rows
+from zset_join.state.cold_side import ColdSide, matchable_rows
 from zset_join.state.side import PreparedSide
 
 __all__ = ["StandingRows"]
@@ -146,4 +146,4 @@ class StandingRows:
             of = self._opened[keys.of].side
             found = codes, refs, order, firsts
             note_standing(own.view, columns, *found, of.view, of.join_columns.address, keys.codes, keys.names, keys.lacking)
-        return chosen_rows(matchable, chosen)
+        return matchable.chosen(chosen)
