@@ -18,7 +18,7 @@ from spill.pair_store import PairStore
 from spill.run_set import RunSet
 from spill.run_store import RunStore
 from spill.runs import Runs
-from zset_join.state import cold_side
+from zset_join.state import cold_side, cold_tombstones
 from zset_join.state.row_arena import RowArena
 
 __all__ = ["WHILE", "by_work", "named_work"]
@@ -43,11 +43,12 @@ _CALLS: tuple[tuple[type[Any], str, str], ...] = (
 
 @contextmanager
 def named_work() -> Iterator[None]:
-    """Name the work of operations; let runs be merged, entries rewritten and memory given back within a few epochs."""
+    """Name the work of operations; let runs be merged, entries and tombstones tidied and memory given back in a few epochs."""
     with ExitStack() as stack:
         for owner, name, work in _CALLS:
             stack.enter_context(mock.patch.object(owner, name, _named(getattr(owner, name), work)))
         stack.enter_context(mock.patch.object(cold_side, "SPARE_ENTRIES", 0))
+        stack.enter_context(mock.patch.object(cold_tombstones, "SPARE_TOMBSTONES", 0))
         stack.enter_context(mock.patch.object(RunSet, "fanout", 4))
         stack.enter_context(mock.patch.object(RowArena, "is_sparse", _is_sparse))
         yield

@@ -55,7 +55,7 @@ class History:
         how: the join type.
         relations: the left and the right input.
         epochs: per epoch, the changes of both sides in arrival order.
-        max_hot_keys: budget of the join; None for one in memory.
+        max_hot_keys: budget of the join, and of the route; None for state in memory.
         judged: given, only rows match of which the left `s` is at most the right. Rows on disk are `passing`, or `streamed`:
             every key there counts as long.
     """
@@ -94,18 +94,19 @@ class History:
 
     def build_route(self, side: int, directory: str | None) -> Route:
         """Make the route of a side."""
-        return Route(self.relations[side], directory=directory)
+        return Route(self.relations[side], directory=directory, **self._hybrid)
+
+    @property
+    def _hybrid(self) -> dict[str, Any]:
+        return {} if self.max_hot_keys is None else {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys}
 
     def build_join(self, directory: str | None) -> HashJoin | Aggregate:
         """Make the join of one bucket; a routed side arrives without its sequence, which the route has settled."""
         behind = [
             Route(relation).output if needed else relation for relation, needed in zip(self.relations, self.routed, strict=True)
         ]
-        hybrid: dict[str, Any] = {}
-        if self.max_hot_keys is not None:
-            hybrid = {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys}
         residual = left("s") <= right("s") if self.judged else None
-        join = HashJoin(behind[0], behind[1], self.how, residual=residual, directory=directory, **hybrid)
+        join = HashJoin(behind[0], behind[1], self.how, residual=residual, directory=directory, **self._hybrid)
         if self.judged == "streamed" and join._hybrid is not None:
             join._hybrid.left.least_bytes = [1, 1]
         return join
@@ -204,7 +205,7 @@ def recorded_history(
         seed: seed of everything random.
         epochs: how many; the fifth has no rows.
         changes: per side and epoch, at most.
-        max_hot_keys: budget of the join; None for one in memory.
+        max_hot_keys: budget of the join, and of the route; None for state in memory.
         judged: as that of `History`.
     """
     rng = Random(f"{how}/{shape}/{seed}")

@@ -20,6 +20,7 @@ from zset_join import HashJoin, Relation, ZSet
 from zset_join.aggregates import AggregateCall
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
+from zset_join.operators.route import Route
 from zset_join.state.unused_memory import CAN_TELL
 from zset_join.tick import Tick
 
@@ -31,6 +32,8 @@ RUNS = [
     ("values", 100, 20_000, 20, 100),
     ("buckets", 90, 10_000, 20, 100),
     ("residual", 18, 60_000, 8, 100),
+    ("route", 150, 10_000, 20, 64),
+    ("deletes", 120, 10_000, 90, 64),
 ]
 """The operator, how many epochs are loaded, their rows, how many change rows, and the budget in MB."""
 SMALL_RUNS = [
@@ -58,6 +61,14 @@ CUSTOMERS = Relation(
     primary_key=("k",),
     mode="upsert",
 )
+VERSIONED = Relation(
+    name="versioned orders",
+    schema=pa.schema({"id": pa.int64(), "k": pa.int64(), "at": pa.int64()}),
+    join_key=("k",),
+    primary_key=("id",),
+    mode="upsert",
+    sequence_by=("at",),
+)
 SALES = Relation(
     name="sales", schema=pa.schema({"shop": pa.int64(), "price": pa.int64(), "tax": pa.float64()}), mode="changelog"
 )
@@ -77,6 +88,18 @@ def join_epochs(loaded: int, per_epoch: int, changed: int) -> Iterator[list[ZSet
             ZSet.of(pa.record_batch([pa.array(ids), pa.array(keys), pa.array(keys / 3), words], schema=ORDERS.schema)),
             ZSet.of(pa.record_batch([pa.array(few), pa.array(few + epoch)], schema=CUSTOMERS.schema)),
         ]
+
+
+def versioned_epochs(loaded: int, per_epoch: int, changed: int, *, deletes: bool) -> Iterator[list[ZSet]]:
+    """Yield new orders, then changes of some of them drawn uniformly, or deletes of all of them one after the other."""
+    random = np.random.default_rng(5)
+    for epoch in range(loaded + changed):
+        begin, is_new = epoch % loaded * per_epoch, epoch < loaded
+        in_turn = is_new or deletes
+        ids = np.arange(begin, begin + per_epoch) if in_turn else random.integers(0, loaded * per_epoch, per_epoch)
+        columns = [pa.array(ids), pa.array(random.integers(0, loaded * per_epoch // 4, per_epoch)), pa.array(ids * 0 + epoch)]
+        weight = -1 if deletes and not is_new else 1
+        yield [ZSet.of(pa.record_batch(columns, schema=VERSIONED.schema), np.full(per_epoch, weight))]
 
 
 def aggregate_epochs(loaded: int, per_epoch: int, changed: int) -> Iterator[list[ZSet]]:
@@ -138,6 +161,11 @@ def main(operator: str, loaded: int, per_epoch: int, changed: int, budget_mb: in
     budget = budget_mb << 20
     if operator == "buckets":
         print_sizes(lambda: Buckets(budget), lambda: join_epochs(loaded, per_epoch, changed))
+    elif operator in ("route", "deletes"):
+        print_sizes(
+            lambda: Route(VERSIONED, default_hash_join="hybrid", max_hot_bytes=budget),
+            lambda: versioned_epochs(loaded, per_epoch, changed, deletes=operator == "deletes"),
+        )
     elif operator in ("join", "residual"):
         options = {"how": "full", "residual": left("price") < right("credit")} if operator == "residual" else {}
         print_sizes(

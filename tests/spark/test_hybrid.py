@@ -73,6 +73,10 @@ def test_the_view_is_the_batch_join_with_nothing_in_memory_and_over_a_restart(
     assert last["left_hot_rows"] + last["left_cold_rows"] == last["left_rows"]  # hot: what the last epoch has asked for
     assert last["left_cold_rows"] > 0
     assert last["left_cold_disk_bytes"] > 0
+    route = query.lastProgress["join"]["routes"]["route-left"]  # of the orders, whose join key is not in their primary key
+    assert route["route_hot_rows"] + route["route_cold_rows"] == route["route_rows"] > 0
+    assert route["route_cold_rows"] > 0
+    assert route["route_cold_tombstones"] > 0
 
 
 @pytest.mark.parametrize("options", [TINY, {}], ids=["still hybrid", "in memory from now on"])
@@ -89,7 +93,7 @@ def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_col
 
     outcome = query.verify()
     assert outcome.equal, outcome
-    assert rebuilt(query) == (0 if options else 2)
+    assert rebuilt(query) == (0 if options else 4)  # the join and the route of the orders, in two buckets each
 
 
 def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(orders: Source, customers: Source, tmp_path: Path) -> None:

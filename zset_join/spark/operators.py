@@ -134,8 +134,7 @@ def aggregate_builder(node: AggregateNode, options: OperatorOptions) -> Callable
 
 def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
     """Return what makes the join over a directory, or in memory when given None."""
-    budget = options.hot_budget
-    hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
+    hybrid = _hybrid_rows(options)
 
     def build(directory: str | None) -> DurableOperator:
         made: Any = HashJoin(
@@ -161,6 +160,7 @@ def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | No
 
 def route_builder(node: RouteNode, options: OperatorOptions) -> Callable[[str | None], DurableOperator]:
     """Return what makes the route of one side over a directory, or in memory when given None."""
+    hybrid = _hybrid_rows(options)
 
     def build(directory: str | None) -> DurableOperator:
         return Route(
@@ -169,9 +169,15 @@ def route_builder(node: RouteNode, options: OperatorOptions) -> Callable[[str | 
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
             directory=directory,
+            **hybrid,
         )
 
     return build
+
+
+def _hybrid_rows(options: OperatorOptions) -> dict[str, Any]:
+    budget = options.hot_budget
+    return {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
 
 
 def output_relation(node: JoinNode) -> Relation:

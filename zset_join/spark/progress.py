@@ -8,6 +8,7 @@
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
 | `state` | what the (first) join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
 | `joins` | the same per further join of a chain, by its stage; absent without one |
+| `routes` | the same per route, which remembers the join key of every primary key, by its stage; absent without one |
 | `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
 | `aggregates` | per aggregate behind the join, by its stage: `groups` before the epoch, bytes, `buckets`; absent without one |
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
@@ -129,8 +130,9 @@ def epoch_counts(
         statistics: the newest counts of every bucket, by "stage/bucket".
     """
     stages = sorted({key.partition("/")[0] for key in statistics}, key=stage_order)
-    aggregates, joins = (
-        {stage: _summed(statistics, stage) for stage in stages if stage.startswith(kind)} for kind in ("aggregate-", "join-")
+    aggregates, joins, routes = (
+        {stage: _summed(statistics, stage) for stage in stages if stage.startswith(kind)}
+        for kind in ("aggregate-", "join-", "route-")
     )
     first = {place: place.first_notes(notes) for place in places}
     fan_outs = [note.fan_out for note in notes if note.fan_out is not None]
@@ -146,6 +148,7 @@ def epoch_counts(
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
         "state": _summed(statistics, JOIN_STAGE),
         **({"joins": joins} if joins else {}),
+        **({"routes": routes} if routes else {}),
         **({"aggregates": aggregates} if aggregates else {}),
         "log_bytes": sum(history.log_bytes for history in histories),
         "snapshot_bytes": sum(history.snapshot.bytes for history in histories if history.snapshot is not None),

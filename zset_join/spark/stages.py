@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zset_join.config import QueryOptions
+from zset_join.config import HotBudget, QueryOptions
 from zset_join.errors import OptionError, StateError
-from zset_join.plan import JoinNode
+from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import AggregateNode
@@ -209,8 +209,8 @@ def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
     Raises:
         OptionError: groups are to be hybrid, and there are none.
     """
-    joins, groups = _kinds(segments)
-    if options.table_budget is not None and not groups:
+    kinds = _kinds(segments)
+    if options.table_budget is not None and not kinds["groups"]:
         raise OptionError(
             'default_hash_table="hybrid" is about the groups of groupBy(...) and distinct(), and this view has none (the one '
             'row of an agg() over everything cannot be on disk). Leave it out; rows of joins have default_hash_join="hybrid".',
@@ -218,7 +218,7 @@ def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
             option="default_hash_table",
             value="hybrid",
         )
-    return joins * (options.hot_budget is not None) + groups * (options.table_budget is not None)
+    return sum(number for kind, number in kinds.items() if _budget_of(kind, options) is not None)
 
 
 def explained_state(segments: Sequence[Segment], options: QueryOptions, *, workers: int) -> list[str]:
@@ -236,9 +236,9 @@ def explained_state(segments: Sequence[Segment], options: QueryOptions, *, worke
     budget = options.hot_budget or options.table_budget
     if budget is None:
         return ["State: all in memory"]
-    places = zip(("joins", "groups"), _kinds(segments), (options.hot_budget, options.table_budget), strict=True)
-    kinds = {name: found is not None for name, number, found in places if number}
-    hybrid = " and ".join(name for name, is_hybrid in kinds.items() if is_hybrid)
+    kinds = {kind: _budget_of(kind, options) is not None for kind, number in _kinds(segments).items() if number}
+    *others, last = [kind for kind, is_hybrid in kinds.items() if is_hybrid]
+    hybrid = f"{', '.join(others)} and {last}" if others else last
     lines = [f"State: of {hybrid} at most {budget.describe()} in memory, the rest on local disk"]
     lines += [f"  of {name} all in memory" for name, is_hybrid in kinds.items() if not is_hybrid]
     if options.buckets is not None and stages * options.buckets > 1:
@@ -253,8 +253,15 @@ def explained_state(segments: Sequence[Segment], options: QueryOptions, *, worke
     return lines
 
 
-def _kinds(segments: Sequence[Segment]) -> tuple[int, int]:
-    """Return how many joins there are, and how many aggregates with groups."""
-    joins = sum(isinstance(segment.source, JoinNode) for segment in segments)
-    groups = sum(isinstance(segment.source, AggregateNode) and bool(segment.source.group_by) for segment in segments)
-    return joins, groups
+def _kinds(segments: Sequence[Segment]) -> dict[str, int]:
+    """Return how many joins there are, routes before them, and aggregates with groups."""
+    joins = [segment.source for segment in segments if isinstance(segment.source, JoinNode)]
+    return {
+        "joins": len(joins),
+        "routes": sum(isinstance(side, RouteNode) for join in joins for side in join.sides),
+        "groups": sum(isinstance(segment.source, AggregateNode) and bool(segment.source.group_by) for segment in segments),
+    }
+
+
+def _budget_of(kind: str, options: QueryOptions) -> HotBudget | None:
+    return options.table_budget if kind == "groups" else options.hot_budget

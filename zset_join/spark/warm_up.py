@@ -34,7 +34,7 @@ def warm_up(nodes: Sequence[JoinNode | AggregateNode], *, is_hybrid: bool = Fals
 
     Args:
         nodes: the joins and aggregates of the query.
-        is_hybrid: the rows of joins go to the disk and back besides.
+        is_hybrid: the rows of joins, and the keys of routes, go to the disk and back besides.
         has_cold_groups: the groups of aggregates do.
     """
     nothing = HotBudget(max_hot_keys=0)

@@ -363,6 +363,7 @@ class ColdSide:
             "bytes_read": rows["bytes_read"],
             "merged_rows": rows["rows_merged"],
             **self._counts,
+            **({} if self._tombstones is None else self._tombstones.counts),
         }
         return {f"{self.side.name}_{name}": value for name, value in counts.items()}
 

@@ -48,6 +48,7 @@ class ColdTombstones:
 
     Attributes:
         store: where they lie.
+        counts: how many were fetched and spilled since the state was opened.
 
     Raises:
         StateError: the directory holds something else, or a store that was being changed when its process died.
@@ -61,7 +62,7 @@ class ColdTombstones:
         if self.store.row_count():
             self._pieces.append((side.watermark, self.store.row_count()))
         self._expired = 0
-        self.spilled = self.fetched = 0
+        self.counts = {"fetched_tombstones": 0, "spilled_tombstones": 0}
 
     def __len__(self) -> int:
         return self.store.row_count()
@@ -82,7 +83,7 @@ class ColdTombstones:
         self.store.begin_change()
         self.store.remove(found.places)
         self._hot.insert_tombstones(unpacked, remembered.codes, stamp)
-        self.fetched += len(remembered)
+        self.counts["fetched_tombstones"] += len(remembered)
 
     def spill(self, count: int, piece_bytes: int, below_stamp: int | None) -> int:
         """Move the oldest tombstones out of memory, piece by piece; return how many.
@@ -104,7 +105,7 @@ class ColdTombstones:
             self.store.put_parts(self._packed(piece, codes))
             self._hot.drop_tombstones(piece, codes)
             self._note_piece(newest, len(piece))
-        self.spilled += len(numbers)
+        self.counts["spilled_tombstones"] += len(numbers)
         return len(numbers)
 
     def _packed(self, numbers: Int64s, codes: Int64s) -> Iterator[ColdRows]:
