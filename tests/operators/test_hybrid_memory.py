@@ -41,6 +41,7 @@ SMALL_RUNS = [
     ("aggregate", 90, 10_000, 20, 9),
     ("values", 50, 20_000, 20, 20),
     ("buckets", 60, 10_000, 20, 20),
+    ("route", 60, 10_000, 20, 9),
 ]
 """The same, of budgets that leave no room for what an epoch needs beside the rows."""
 FLOOR_MB = 60
