@@ -27,8 +27,8 @@ from zset_join.kernels import columns as c
 from zset_join.kernels import compact as kernels_compact
 from zset_join.kernels import delta as d
 from zset_join.kernels import side as s
-from zset_join.kernels import tombstones as kernels_tombstones
 from zset_join.kernels.eviction import bytes_of_rows, evict_rows, list_evictions
+from zset_join.kernels.tombstones import list_tombstones
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
@@ -435,25 +435,13 @@ class SideState:
         flags = self.record_words("u1", c.FLAGS, end)
         addresses = self._view[s.ROWS] + np.arange(end, dtype=np.int64) * self.layout.stride
         live = addresses[(flags & c.FLAG_LIVE) != 0]
-        return live, addresses[self._tombstones() - 1]
+        return live, addresses[self.tombstone_numbers() - 1]
 
-    def _tombstones(self) -> npt.NDArray[np.int64]:
-        """Return the numbers of all tombstones, oldest first."""
+    def tombstone_numbers(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the tombstones, oldest first."""
         numbers = np.empty(int(self.header[s.H_TOMBSTONES]), np.int64)
-        kernels_tombstones.list_tombstones(self.view, np.empty(0, np.int32), 0, numbers)
+        list_tombstones(self.view, np.empty(0, np.int32), 0, numbers)
         return numbers
-
-    def order_tombstones(self) -> None:
-        """Let the tombstones wait in the order of the watermarks they were left at, whatever order they came in."""
-        numbers = self._tombstones()
-        left_at = self.weights(numbers)
-        if (left_at[1:] < left_at[:-1]).any():
-            kernels_tombstones.requeue(self.view, numbers[np.argsort(left_at, kind="stable")])
-
-    def date_tombstones(self, watermarks: npt.NDArray[np.int64]) -> None:
-        """Say when the tombstones that came last were left, in the order in which they came; the watermark was there, then."""
-        self.header[s.H_WATERMARK] = max(self.watermark, int(watermarks.max()))
-        kernels_tombstones.date_newest(self.view, np.ascontiguousarray(watermarks))
 
     def record_words(self, dtype: str, offset: int, count: int) -> npt.NDArray[Any]:
         """Return one field of the first `count` records as an array over the state itself."""

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spill.row_bytes import UnpackedRows
 from zset_join.errors import StateError
@@ -27,6 +26,7 @@ from zset_join.kernels import side as s
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.epoch import CHANGE_WORDS
 from zset_join.kernels.memory import load_u8, load_u32, load_u64, store_u64
+from zset_join.kernels.tombstones import date_newest, requeue
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.zset import ZSet, single_batch
 
@@ -162,13 +162,7 @@ def regrouped_snapshot(table: pa.Table, *, epoch: int, counts: Sequence[int]) ->
         table: rows with the columns of a snapshot; live rows of one join key in the order in which they stood in theirs.
         epoch: the epoch it stands at.
         counts: as `snapshot_counts`.
-
-    Cost: a copy of the rows where there are tombstones, which must come last and oldest first.
     """
-    tombstone = pc.equal(table.column(SNAPSHOT_WEIGHT), 0)
-    if pc.any(tombstone).as_py():
-        tombstones = table.filter(tombstone).sort_by(SNAPSHOT_WATERMARK)
-        table = pa.concat_tables([table.filter(pc.invert(tombstone)), tombstones])
     return table.replace_schema_metadata(_facts(epoch, counts))
 
 
@@ -232,9 +226,17 @@ def restore_side(
         prepared = _restore_part(side, part, prepare)
         if settle is not None:
             settle(prepared)
-    side.order_tombstones()
+    _order_tombstones(side)
     stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)
     side.ignored, side.evicted = (stale, unknown_deletes, rejected), (evicted_rows, evicted_bytes)
+
+
+def _order_tombstones(side: SideState) -> None:
+    """Let the tombstones wait in the order of the watermarks they were left at, whatever order they came in."""
+    numbers = side.tombstone_numbers()
+    left_at = side.weights(numbers)
+    if (left_at[1:] < left_at[:-1]).any():
+        requeue(side.view, numbers[np.argsort(left_at, kind="stable")])
 
 
 def _restore_part(
@@ -261,7 +263,9 @@ def _restore_part(
     side.absorb(prepared, None)
     end = int(side.header[s.H_ROWS_END])
     if tombstone.any():
-        side.date_tombstones(table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone])
+        watermarks = np.ascontiguousarray(table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone])
+        date_newest(side.view, watermarks)
+        side.header[s.H_WATERMARK] = max(side.watermark, int(watermarks.max()))  # that was there when they were left
     if side.layout.degree_offset >= 0 and prepared.numbers is not None:
         live = prepared.numbers[: prepared.count][~tombstone] - 1
         degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]
