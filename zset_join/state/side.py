@@ -139,6 +139,7 @@ class SideState:
         is_hybrid: whether some of the rows may lie elsewhere (`zset_join.state.hybrid_state`); such files are useless alone.
 
     Attributes:
+        arranges: as given.
         keeps_tombstones: deleted keys are remembered for a while.
         numbering: another number whenever rows have got other numbers.
         on_compacting: called before compacting moves records, with their positions before and after, and how many are left.
@@ -172,7 +173,7 @@ class SideState:
         self.has_identity = relation.mode != "append"
         self.numbering = 0
         self.on_compacting: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], int], None] | None = None
-        self._arranges = arranges
+        self.arranges = arranges
         self._is_hybrid = is_hybrid
         self._sequence_indices = relation.field_indices(relation.sequence_by)
         words = count_sequence_words(
@@ -295,7 +296,7 @@ class SideState:
         arrays.words[d.D_TABLE_BITS] = table_bits(count)
         lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
         prepared = PreparedSide(delta, encoded, arrays)
-        if not self._arranges:
+        if not self.arranges:
             prepared.unmatchable[:count] = 1
         if encoded.unfit is not None:
             self._set_status(prepared, encoded.unfit, ch.KEY_RANGE)
@@ -404,7 +405,7 @@ class SideState:
     def make_room(self, rows: int, heap_bytes: int) -> None:
         """Make room for so many more rows and bytes of long values; records may move."""
         moved = self.arena.make_room(rows, heap_bytes)
-        moved |= self.arrangement.make_room(rows)
+        moved |= self.arranges and self.arrangement.make_room(rows)
         moved |= self.has_identity and self.primary_keys.make_room(rows)
         if moved:
             self._refresh_view()
@@ -513,7 +514,7 @@ class SideState:
         """Return counts by name, prefixed with the name of the side."""
         return {
             f"{self.name}_rows": int(self.header[s.H_LIVE_ROWS]),
-            f"{self.name}_keys": int(self.header[s.H_JOIN_COUNT]),
+            **({f"{self.name}_keys": int(self.header[s.H_JOIN_COUNT])} if self.arranges else {}),
             f"{self.name}_tombstones": int(self.header[s.H_TOMBSTONES]),
             f"{self.name}_bytes": self.resident_bytes(),
         }
@@ -547,7 +548,7 @@ class SideState:
     def table_bytes(self, keys: int = 0) -> int:
         """Return the bytes of both tables, as they are or as they will be with so many more keys."""
         identities = self.primary_keys.table.table_bytes(keys) if self.has_identity else 0
-        return self.arrangement.table.table_bytes(keys) + identities
+        return self.arrangement.table.table_bytes(keys if self.arranges else 0) + identities
 
     def resident_bytes(self) -> int:
         """Return the bytes of records, heap, tables and scratch."""
