@@ -48,6 +48,10 @@ class UnpackedRows:
         """Return the address of each record."""
         return self.address + stride * np.arange(self.count, dtype=np.int64)
 
+    def words(self, offset: int, stride: int) -> Int64s:
+        """Return a word of each record, to be read or written."""
+        return np.ndarray((self.count,), np.int64, self.owners[0], offset, (stride,))
+
 
 def pack_rows(refs: Int64s, *, stride: int, variables: int, heap: int = 0) -> pa.LargeBinaryArray:
     """Return row records as bytes.

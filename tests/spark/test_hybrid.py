@@ -79,6 +79,18 @@ def test_the_view_is_the_batch_join_with_nothing_in_memory_and_over_a_restart(
     assert route["route_cold_tombstones"] > 0
 
 
+def test_explain_counts_the_route_among_what_shares_the_budget(
+    orders: Source, customers: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = joined(orders, customers).writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    writer.options(default_hash_join="hybrid", max_hot_keys=500, buckets=2).explain()
+
+    printed = capsys.readouterr().out
+    assert "State: of joins and routes at most 500 keys in memory, the rest on local disk\n" in printed
+    assert "  each bucket of 2 stages: 125 keys\n" in printed
+
+
 @pytest.mark.parametrize("options", [TINY, {}], ids=["still hybrid", "in memory from now on"])
 def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_cold_rows(
     orders: Source, customers: Source, tmp_path: Path, options: dict[str, Any]

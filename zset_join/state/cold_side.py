@@ -32,7 +32,7 @@ from zset_join.state.cold_tombstones import ColdTombstones
 from zset_join.state.hot_rows import NOWHERE, HotRows
 from zset_join.state.side import PreparedSide, SideState
 
-__all__ = ["SPARE_ENTRIES", "ColdSide", "matchable_codes", "matchable_rows", "words_of"]
+__all__ = ["SPARE_ENTRIES", "ColdSide", "matchable_codes", "matchable_rows"]
 
 _MOST_ENTRIES = 1.5  # per row; those beyond one per row are of rows that moved or are gone
 _ENTRIES_AT_ONCE = 1 << 18
@@ -57,11 +57,6 @@ def _can_match(rows: ColdRows) -> npt.NDArray[np.bool_]:
 def matchable_rows(rows: ColdRows) -> ColdRows:
     """Return the rows whose key can match."""
     return rows.chosen(_can_match(rows))
-
-
-def words_of(records: UnpackedRows, offset: int, stride: int) -> Int64s:
-    """Return a word of each record, to be read or written."""
-    return np.ndarray((records.count,), np.int64, records.owners[0], offset, (stride,))
 
 
 class ColdSide:

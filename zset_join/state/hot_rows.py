@@ -268,7 +268,7 @@ class HotRows:
     def insert_tombstones(self, rows: UnpackedRows, identity_codes: Int64s, stamp: int) -> None:
         """Store tombstones there is room for; each waits among the others for its time."""
         side, numbers = self._side, np.empty(rows.count, np.int64)
-        left_at = np.ndarray((rows.count,), np.int64, rows.owners[0], WEIGHT, (side.layout.stride,))
+        left_at = rows.words(WEIGHT, side.layout.stride)
         oldest_first = np.argsort(left_at, kind="stable")
         view, variables = side.view, side.variables_address
         tombstones.insert_tombstones(view, rows.address, variables, identity_codes, oldest_first, numbers)

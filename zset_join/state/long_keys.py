@@ -29,7 +29,7 @@ from spill.row_bytes import UnpackedRows
 from zset_join.kernels.columns import WEIGHT
 from zset_join.kernels.pairs import LONE_MATCHED
 from zset_join.state.changed_groups import ChangedKey, Pairs
-from zset_join.state.cold_side import ColdSide, words_of
+from zset_join.state.cold_side import ColdSide
 from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide
 
@@ -119,7 +119,7 @@ class LongKeys:
                 equal, flips = places[equal_keys(key.row, cold.side, refs[places])], _flips(key)
                 for own, _, _, passes in self._judged(key, np.flatnonzero(flips), refs[equal]):
                     gains[equal] += flips[own] @ passes
-        degrees = words_of(rows, cold.side.layout.degree_offset, stride)
+        degrees = rows.words(cold.side.layout.degree_offset, stride)
         degrees += gains
         changed: Flags = gains != 0
         return changed
@@ -139,8 +139,8 @@ class LongKeys:
             refs = records.refs(stride)
             equal = equal_keys(key.row, cold.side, refs)
             if equal.any():
-                degrees = words_of(records, cold.side.layout.degree_offset, stride)[equal] if _has_degrees(cold) else None
-                yield _Rows(refs[equal], words_of(records, WEIGHT, stride)[equal], degrees)
+                degrees = records.words(cold.side.layout.degree_offset, stride)[equal] if _has_degrees(cold) else None
+                yield _Rows(refs[equal], records.words(WEIGHT, stride)[equal], degrees)
 
     def _judged(self, key: ChangedKey, asked: Int64s, refs: Int64s) -> Iterator[tuple[Int64s, Int64s, Int64s, Flags]]:
         """Yield, piece by piece, some of a key's changes and their pairs with rows: refs, and whether they pass."""

@@ -25,7 +25,7 @@ from spill.cold_store import ColdRows
 from spill.row_bytes import UnpackedRows
 from zset_join.kernels.columns import WEIGHT
 from zset_join.state.changed_groups import ChangedGroups, OutputArrays, Pairs, Step
-from zset_join.state.cold_side import ColdSide, words_of
+from zset_join.state.cold_side import ColdSide
 from zset_join.state.residual_degrees import shown_by_degree
 
 __all__ = ["DegreesOnTheWay", "Gains", "PassingGroup", "PassingRows", "Piece", "Place", "revise_degrees"]
@@ -148,9 +148,9 @@ class DegreesOnTheWay:
         """Return left and right refs and weights of what the join now says about single rows."""
         stride, at = self._side.layout.stride, np.flatnonzero(self._gains)
         records = self._found.records
-        before = words_of(records, self._side.layout.degree_offset, stride)[at]
+        before = records.words(self._side.layout.degree_offset, stride)[at]
         shown = shown_by_degree(self._kind, before + self._gains[at]) - shown_by_degree(self._kind, before)
-        weights = words_of(records, WEIGHT, stride)[at] * shown
+        weights = records.words(WEIGHT, stride)[at] * shown
         refs, weights = records.address + stride * at[weights != 0], weights[weights != 0]
         padded = np.zeros(len(refs), np.int64)
         return (refs, padded, weights) if self._found.side == 0 else (padded, refs, weights)
@@ -170,7 +170,7 @@ def revise_degrees(cold: ColdSide, gained: Sequence[Gains]) -> None:
     def revised(lying: ColdRows, records: UnpackedRows) -> npt.NDArray[np.bool_]:
         at = np.minimum(np.searchsorted(places, lying.places), len(places) - 1)
         changes: npt.NDArray[np.bool_] = places[at] == lying.places
-        degrees = words_of(records, layout.degree_offset, layout.stride)
+        degrees = records.words(layout.degree_offset, layout.stride)
         degrees[changes] += gains[at[changes]]
         return changes
 
