@@ -216,7 +216,7 @@ def _leave_tombstone(view: int, delta: int, entry: int, number: int, watermark: 
     row = word(view, ROWS) + (number - 1) * word(view, STRIDE)
     _blank(source, word(delta, D_OTHER_COLUMNS))
     store_values(view, variables, row, source, 0, word(view, STRIDE))
-    join_tombstone_queue(view, number, watermark)
+    join_tombstone_queue(view, number, 0, watermark)
 
 
 @kernel

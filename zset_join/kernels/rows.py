@@ -235,19 +235,24 @@ def leave_tombstone_queue(view: int, number: int) -> None:
 
 
 @kernel
-def join_tombstone_queue(view: int, number: int, watermark: int) -> None:
-    """Make a record a tombstone, the last of those that wait to expire."""
+def join_tombstone_queue(view: int, number: int, following: int, watermark: int) -> None:
+    """Make a record a tombstone that waits to expire before another one, or as the last of all (0)."""
     header = word(view, HEADER)
     rows, stride = word(view, ROWS), word(view, STRIDE)
     row = rows + (number - 1) * stride
-    last = load_u64(header + H_TOMBSTONE_LAST * 8)
-    store_u32(row + NEXT, 0)
-    store_u32(row + PREVIOUS, last)
+    if following != 0:
+        behind = rows + (following - 1) * stride
+        previous = load_u32(behind + PREVIOUS)
+        store_u32(behind + PREVIOUS, number)
+    else:
+        previous = load_u64(header + H_TOMBSTONE_LAST * 8)
+        store_u64(header + H_TOMBSTONE_LAST * 8, number)
+    store_u32(row + NEXT, following)
+    store_u32(row + PREVIOUS, previous)
     store_u64(row + WEIGHT, watermark)
     store_u8(row + FLAGS, FLAG_TOMBSTONE)
-    if last != 0:
-        store_u32(rows + (last - 1) * stride + NEXT, number)
+    if previous != 0:
+        store_u32(rows + (previous - 1) * stride + NEXT, number)
     else:
         store_u64(header + H_TOMBSTONE_FIRST * 8, number)
-    store_u64(header + H_TOMBSTONE_LAST * 8, number)
     add_to_word(header, H_TOMBSTONES, 1)

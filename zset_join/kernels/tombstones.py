@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.columns import FLAG_TOMBSTONE, FLAGS, NEXT, PREVIOUS, WEIGHT
+from zset_join.kernels.columns import NEXT, PREVIOUS, WEIGHT
 from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u32, load_u64, store_u8, store_u32, store_u64
+from zset_join.kernels.memory import load_u32, load_u64, store_u64
 from zset_join.kernels.rows import (
-    add_to_word,
     forget_identity,
     free_values,
     give_row,
@@ -26,7 +25,6 @@ from zset_join.kernels.rows import (
 from zset_join.kernels.side import (
     H_TOMBSTONE_FIRST,
     H_TOMBSTONE_LAST,
-    H_TOMBSTONES,
     HEADER,
     ROWS,
     STRIDE,
@@ -82,29 +80,8 @@ def insert_tombstones(view: int, records: int, variables: int, identity_hashes: 
         insert_identity(view, number, identity_hashes[at])
         while following != 0 and load_u64(rows + (following - 1) * stride + WEIGHT) < watermark:
             following = load_u32(rows + (following - 1) * stride + NEXT)
-        if following == 0:
-            join_tombstone_queue(view, number, watermark)
-        else:
-            _stand_before(view, number, following, watermark)
+        join_tombstone_queue(view, number, following, watermark)
         numbers[at] = number
-
-
-@kernel
-def _stand_before(view: int, number: int, following: int, watermark: int) -> None:
-    """Make a record a tombstone that waits before another one."""
-    header, rows, stride = word(view, HEADER), word(view, ROWS), word(view, STRIDE)
-    row, behind = rows + (number - 1) * stride, rows + (following - 1) * stride
-    previous = load_u32(behind + PREVIOUS)
-    store_u32(row + NEXT, following)
-    store_u32(row + PREVIOUS, previous)
-    store_u64(row + WEIGHT, watermark)
-    store_u8(row + FLAGS, FLAG_TOMBSTONE)
-    store_u32(behind + PREVIOUS, number)
-    if previous != 0:
-        store_u32(rows + (previous - 1) * stride + NEXT, number)
-    else:
-        store_u64(header + H_TOMBSTONE_FIRST * 8, number)
-    add_to_word(header, H_TOMBSTONES, 1)
 
 
 @kernel
@@ -125,4 +102,4 @@ def requeue(view: int, numbers: Any) -> None:
     for index in range(len(numbers)):
         watermark = load_u64(rows + (numbers[index] - 1) * stride + WEIGHT)
         leave_tombstone_queue(view, numbers[index])
-        join_tombstone_queue(view, numbers[index], watermark)
+        join_tombstone_queue(view, numbers[index], 0, watermark)
