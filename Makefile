@@ -39,6 +39,7 @@ bench: java $(READY) ## run the benchmarks, an hour; results go to benchmarks/re
 	$(PY) -m benchmarks.run $(ARGS)
 	$(if $(ARGS),,$(PY) -m benchmarks.hybrid)
 	$(if $(ARGS),,$(PY) -m benchmarks.hybrid_types)
+	$(if $(ARGS),,$(PY) -m benchmarks.hybrid_routes)
 	$(if $(ARGS),,$(PY) -m benchmarks.hybrid --rows 50000000 --budget 1200 --epochs 16)
 
 soak: java $(READY) ## the laws and the faults with their long profiles, and 30 minutes of one process: hours, not minutes
