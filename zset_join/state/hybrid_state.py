@@ -112,11 +112,13 @@ class HybridState(HybridRows):
         """Return how many bytes on disk of a side have room beside the rows that the epoch needs. Cost: the rows in memory."""
         on_disk, in_memory = side.side.layout.stride + BYTES_BESIDE_ON_DISK, side.hot.bytes_per_row()
         unneeded = [sizes[sizes >= 0] for _, sizes in (each.hot.measure(self._stamp) for each in self._opened)]
+        tombstones = [each.hot.tombstones for each in self._opened]
         rooms = []
         if self._budget.max_hot_keys is not None:
-            rooms.append((self._budget.max_hot_keys - self._hot_rows() + sum(map(len, unneeded))) * on_disk)
+            rooms.append((self._budget.max_hot_keys - self._hot_rows() + sum(map(len, unneeded)) + sum(tombstones)) * on_disk)
         if self._limit.rows is not None:
             free = self._limit.rows - self._hot_bytes() + sum(int(sizes.sum(dtype=np.int64)) for sizes in unneeded)
+            free += sum(count * each.hot.bytes_per_row() for count, each in zip(tombstones, self._opened, strict=True))
             rooms.append(free * on_disk // in_memory)
         return min(rooms)
 
