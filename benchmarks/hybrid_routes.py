@@ -7,7 +7,7 @@ Keys are drawn uniformly or by Zipf's law (exponent 1.1), or all of them fit the
 **Deleted keys.** A join on the primary key, whose rows all come, all go, and half of them come again. The budget is that of
 rows and tombstones. Told are the size of the process beyond what it had before, and what the join says it holds.
 
-Seed 7. Cost: five minutes and 3 GB of memory. Results: `results/hybrid_routes.txt`.
+Seed 7. Cost: two minutes. Results: `results/hybrid_routes.txt`.
 """
 
 from __future__ import annotations
