@@ -41,6 +41,7 @@ bench: java $(READY) ## run the benchmarks, an hour; results go to benchmarks/re
 	$(if $(ARGS),,$(PY) -m benchmarks.hybrid_types)
 	$(if $(ARGS),,$(PY) -m benchmarks.hybrid_routes)
 	$(if $(ARGS),,$(PY) -m benchmarks.hybrid --rows 50000000 --budget 1200 --epochs 16)
+	$(if $(ARGS),,$(PY) -m benchmarks.hybrid --rows 5000000 --budget 120 --epochs 16 --keys zipf)
 
 soak: java $(READY) ## the laws and the faults with their long profiles, and 30 minutes of one process: hours, not minutes
 	FAULTS_PROFILE=long $(PYTEST) faults -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)

@@ -20,10 +20,10 @@ are more epochs, 10 times as many small ones and 3 times as many large ones, so 
 they should; by Zipf's law answers grow from epoch to epoch, which would flatter. Likewise what it costs to be hybrid when
 nothing is spilled (a tenth of the scale of the table, 24 epochs).
 
-`--rows N --budget MB` measures one large state instead: `benchmarks.hybrid_large`.
+`--rows N --budget MB [--keys zipf]` measures one large state instead: `benchmarks.hybrid_large`.
 
-Results: `results/hybrid.txt`, `results/hybrid_large.txt`; with another scale `results/hybrid_<rows>.txt`, and then DuckDB is
-left out, which `--rows` has in turns.
+Results: `results/hybrid.txt`, `results/hybrid_large.txt`, `results/hybrid_large_zipf.txt`; with another scale
+`results/hybrid_<rows>.txt`, and then DuckDB is left out, which `--rows` has in turns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ KEYS = ("zipf", "uniform")
 CHANGES = (10_000, 100_000)
 DUCKDB_CHANGES = (100, 1_000, 10_000, 100_000)
 RESULTS = Path(__file__).resolve().parent / "results" / "hybrid.txt"
-LARGE_RESULTS = RESULTS.with_name("hybrid_large.txt")
+LARGE_RESULTS = {"uniform": RESULTS.with_name("hybrid_large.txt"), "zipf": RESULTS.with_name("hybrid_large_zipf.txt")}
 MB = 1 << 20
 LOADED = 1_000_000  # first epoch behind those of the load
 _DUCKDB_BYTES = 1 << 30
@@ -327,6 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--rows", type=int, help="measure one state of so many rows instead")
     parser.add_argument("--budget", type=int, default=1024, help="MB of its rows in memory")
+    parser.add_argument("--keys", choices=KEYS, default="uniform", help="which change, with --rows")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     if given.one:
@@ -336,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.rows:
         from benchmarks.hybrid_large import report_large
 
-        return _write(report_large(given.rows, given.budget * MB, given.epochs), LARGE_RESULTS)
+        return _write(report_large(given.rows, given.budget * MB, given.epochs, given.keys), LARGE_RESULTS[given.keys])
     results = RESULTS if given.scale == SCALE else RESULTS.with_name(f"hybrid_{4 * given.scale}.txt")
     return _write(report(given.scale, given.epochs), results)
 

@@ -1,8 +1,8 @@
 """A state much larger than memory: how much of the process does it take, and is the answer still right?
 
 `python -m benchmarks.hybrid --rows 50000000 --budget 1024` loads so many orders and customers into a hybrid join, answering
-every epoch of the load, changes them uniformly for some epochs, and tells CPU time and the resident size of the process beyond
-what it had before the join was made, after the epochs and at its peak within one.
+every epoch of the load, changes them for some epochs, uniformly or by Zipf's law (`--keys zipf`), and tells CPU time and the
+resident size of the process beyond what it had before the join was made, after the epochs and at its peak within one.
 
 Checked against DuckDB's batch join of the final tables, in memory: the sum of the weights of all answers is the number of its
 rows, and the answers about one customer in a hundred add up to exactly its rows.
@@ -42,15 +42,17 @@ _CHANGES_IN_TURNS = (100, 1_000, *_CHANGES)
 _ONE_IN = 100
 
 
-def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
+def report_large(rows: int, max_hot_bytes: int, epochs: int, keys: str) -> Iterator[str]:
     """Yield the lines of the report, measuring on the way.
 
     Args:
         rows: of both tables together.
         max_hot_bytes: the budget.
         epochs: of 10,000 and of 100,000 changes each; as many of 100, 1,000, 10,000 and 100,000 in turns with DuckDB.
+        keys: `zipf` or `uniform`.
     """
-    yield json.dumps({**describe_machine(), **versions(), "rows": rows, "max_hot_bytes": max_hot_bytes, "epochs": epochs})
+    given = {"rows": rows, "max_hot_bytes": max_hot_bytes, "epochs": epochs, "keys": keys}
+    yield json.dumps({**describe_machine(), **versions(), **given})
     warm_up(_EPOCH_ROWS, hybrid=True)
     scale, relations = rows // 4, OrdersCustomers(1).relations
     with tempfile.TemporaryDirectory() as directory:
@@ -59,7 +61,7 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
         check = _Check(Path(directory))
         memory.forget_peak()
         started, wall = time.process_time(), time.perf_counter()
-        for deltas in drawn_apart(scale, "uniform", first=_EPOCH_ROWS):
+        for deltas in drawn_apart(scale, keys, first=_EPOCH_ROWS):
             _run(join, join.absorbed_epoch + 1, deltas, check, memory)
             del deltas
         yield _told(f"load, epochs of {_EPOCH_ROWS} rows, answered", rows, started, wall, join, memory)
@@ -68,14 +70,14 @@ def report_large(rows: int, max_hot_bytes: int, epochs: int) -> Iterator[str]:
             memory.most = 0
             memory.forget_peak()
             started, wall, weights[changes] = time.process_time(), time.perf_counter(), []
-            for deltas in drawn_apart(scale, "uniform", changes=changes, epochs=epochs):
+            for deltas in drawn_apart(scale, keys, changes=changes, epochs=epochs):
                 epoch = join.absorbed_epoch + 1
                 weights[changes].append(_run(join, epoch, deltas, check, memory))
                 del deltas
             yield _told(f"epochs of {changes} changes", changes * epochs, started, wall, join, memory)
         yield json.dumps({name: count for name, count in join.statistics().items() if "cold" in name or "hot" in name})
         workload = OrdersCustomers(scale)
-        drawn = {changes: list(Changes(workload, "uniform", changes).epochs(2 * epochs)) for changes in _CHANGES_IN_TURNS}
+        drawn = {changes: list(Changes(workload, keys, changes).epochs(2 * epochs)) for changes in _CHANGES_IN_TURNS}
         yield check.verdict(workload, [deltas for changes in _CHANGES for deltas in drawn[changes][:epochs]])
     yield from _duckdb_lines(workload, drawn, weights, join, max_hot_bytes)
     join.close()

@@ -3,7 +3,7 @@
 The law: with any budget, also none at all, an operator answers after every epoch what it answers with everything in memory.
 
 Before the kernels run, `fetch` brings in the rows and tombstones that a delta names, by identity. A `Route` needs no more; what
-a join needs besides is in `zset_join.state.hybrid_state`. Whoever asks again finds nothing to fetch.
+a join needs besides is in `zset_join.state.hybrid_state`. Whoever asks again finds nothing to fetch, unless hashes collide.
 `settle` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch does not need, so that
 what it brings in takes their place. Tombstones go before rows, the oldest first: nobody is known to ask for them.
 
