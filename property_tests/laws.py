@@ -210,14 +210,11 @@ def answer_is_pure(subject: Subject, history: History) -> None:
         half_read = iter(run.operator.answer(run.tick(), run.deltas(changes)))
         next(half_read, None)
         del half_read
-        for between, may_move in (("nothing", is_hybrid and collides), ("other changes", is_hybrid)):
-            if between != "nothing":
-                _check_aside(run, changes[: len(changes) // 2], history)
-            again, first = exact_answer(run.ask(changes)), kept[-1][1]
-            if may_move:
-                again, first = _in_any_order(again), _in_any_order(first)
-            sentence = f"epoch {run.epoch}: asked again, with {between} between, the answer is\n{again}\nnot\n{first}"
-            _require(again == first, sentence, subject, history)
+        _require_same(
+            run.ask(changes), kept[-1][1], is_hybrid and collides, f"asked again in epoch {run.epoch}", subject, history
+        )
+        _check_aside(run, changes[: len(changes) // 2], history)
+        _require_same(run.ask(changes), kept[-1][1], is_hybrid, f"asked after others in epoch {run.epoch}", subject, history)
         _require(_exact_snapshot(run.operator) == before, f"answer of epoch {run.epoch} changes the state", subject, history)
         run.take(answer)
         run.absorb(changes)
@@ -225,9 +222,14 @@ def answer_is_pure(subject: Subject, history: History) -> None:
         _require(exact_answer(answer) == first, f"the answer of epoch {epoch} changed after it was given", subject, history)
 
 
-def _in_any_order(answer: list[Any]) -> list[Any]:
-    """Return the lines of all chunks of an exact answer, ordered by what they say."""
-    return sorted((line for chunk in answer for line in chunk), key=repr)
+def _require_same(
+    answer: Sequence[ZSet], first: list[Any], in_any_order: bool, moment: str, subject: Subject, history: History
+) -> None:
+    """Compare an answer bit by bit with the exact one that was given first: chunks and order too, or lines only."""
+    again = exact_answer(answer)
+    if in_any_order:
+        again, first = (sorted((line for chunk in each for line in chunk), key=repr) for each in (again, first))
+    _require(again == first, f"{moment}, the answer is\n{again}\nnot\n{first}", subject, history)
 
 
 def _check_aside(run: Run, changes: Epoch, history: History) -> None:

@@ -8,7 +8,7 @@ on disk; a key that is in memory has nothing to stream, and memory stays filled 
 Of all other keys a side brings rows in as long as there is room; where there is none, and memory is full of rows that the epoch
 needs, what is still on disk passes through memory (`passing_rows`).
 
-What is left on disk stays there until an epoch is absorbed: whoever asks again gets the same answer in the same chunks.
+A key that is left on disk stays there until an epoch is absorbed: whoever asks again at once gets its rows in the same chunks.
 """
 
 from __future__ import annotations
