@@ -30,12 +30,13 @@ from pathlib import Path
 from benchmarks.measure import run_apart
 from benchmarks.report import Goal
 from benchmarks.workloads import RIGHT, Epoch, OrdersCustomers
-from zset_join.checkpoint.bucket import BucketState, DurableOperator, close_kept_operators
+from zset_join.checkpoint.bucket import BucketState, close_kept_operators
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.operators.join import HashJoin
+from zset_join.protocol import DurableOperator
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -150,7 +151,9 @@ class _OneBucket:
             history = history.with_snapshot(state.snapshot)
         if log is not None:
             history = history.with_log(log)
-        record = CommitRecord(query_id="benchmark", epoch=tick.epoch, watermark=tick.watermark, histories={_KEY: history})
+        record = CommitRecord(
+            query_id="benchmark", epoch=tick.epoch, processing_time_us=tick.processing_time_us, histories={_KEY: history}
+        )
         self._checkpoint.commit(replace(record, progress={}))
 
     def forget_local_state(self) -> None:

@@ -292,7 +292,7 @@ class Driver:
         return CommitRecord(
             query_id=self.query_id,
             epoch=epoch,
-            watermark=self.history.tick(epoch).watermark,
+            processing_time_us=self.history.tick(epoch).processing_time_us,
             histories=histories,
             parts=tuple(part for note in notes for part in note.parts),
         )

@@ -138,7 +138,7 @@ class ReferenceJoin:
         """Fold the deltas into the state."""
         steps = self._resolve(tick, deltas)
         if "absorbs_in_answer" not in self.bugs:
-            self._apply(steps, tick.watermark)
+            self._apply(steps, tick.processing_time_us)
         self.absorbed_epoch = tick.epoch
         if self.directory is not None:
             self._persist(Path(self.directory))

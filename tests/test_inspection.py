@@ -99,7 +99,7 @@ def committed(location: str, local: Path, node: JoinNode, *epochs: Sequence[ZSet
         history = opened.histories.get("join/0", BucketHistory())
         assert log is not None
         histories = {"join/0": history.with_log(log)}
-        opened.commit(CommitRecord(query_id="q", epoch=epoch, watermark=tick.watermark, histories=histories))
+        opened.commit(CommitRecord(query_id="q", epoch=epoch, processing_time_us=tick.processing_time_us, histories=histories))
 
 
 def test_keys_whose_deletion_is_remembered_stand_apart(location: str, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def grouped_epochs(location: str, local: Path, node: AggregateNode, epochs: Sequ
         history = opened.histories.get("aggregate-1/0", BucketHistory())
         history = history if held.snapshot is None else history.with_snapshot(held.snapshot)
         histories = {"aggregate-1/0": history if log is None else history.with_log(log)}
-        opened.commit(CommitRecord(query_id="q", epoch=epoch, watermark=0, histories=histories))
+        opened.commit(CommitRecord(query_id="q", epoch=epoch, processing_time_us=0, histories=histories))
     return {row: weight for row, weight in total.items() if weight}
 
 
@@ -335,7 +335,7 @@ def test_columns_that_differ_by_case_are_refused(location: str) -> None:
         null_safe=(False,),
     )
     checkpoint = Checkpoint(location, query_id="q", buckets=2, description={}, plan=twice.to_json())
-    checkpoint.commit(CommitRecord(query_id="q", epoch=0, watermark=None))
+    checkpoint.commit(CommitRecord(query_id="q", epoch=0, processing_time_us=None))
 
     with pytest.raises(StateError, match="differ only by case") as refused:
         open_state(location)

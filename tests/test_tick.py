@@ -9,12 +9,12 @@ import pytest
 from zset_join.tick import Tick
 
 
-def test_a_tick_without_a_watermark_lets_nothing_expire() -> None:
-    assert Tick(7).watermark is None
+def test_a_tick_without_a_processing_time_lets_nothing_expire() -> None:
+    assert Tick(7).processing_time_us is None
 
 
-def test_two_ticks_of_the_same_epoch_and_watermark_are_the_same_moment() -> None:
-    assert Tick(7, 1_000) == Tick(7, watermark=1_000)
+def test_two_ticks_of_the_same_epoch_and_time_are_the_same_moment() -> None:
+    assert Tick(7, 1_000) == Tick(7, processing_time_us=1_000)
     assert Tick(7, 1_000) != Tick(7, 2_000)
 
 

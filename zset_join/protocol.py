@@ -4,11 +4,15 @@ The law: after every epoch the sum of all answers equals the plain query over th
 
 `answer` reads the state *before* the epoch and changes nothing; asked twice it gives the same answer twice. `absorb` folds
 the same deltas into the state. An operator that raises has applied nothing. It knows no Spark, clock, randomness or log.
+
+An operator that waits for time says so by `next_due`: it is then asked, with empty deltas if need be, in the first epoch whose
+watermark or processing time has come that far. One without `next_due` never speaks on an empty delta.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -17,7 +21,34 @@ from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["Operator"]
+__all__ = ["NOTHING_DUE", "DurableOperator", "NextDue", "Operator", "TimedOperator"]
+
+
+@dataclass(frozen=True, slots=True)
+class NextDue:
+    """When an operator must answer again though no row comes.
+
+    Args:
+        watermark_us: as soon as the watermark reaches this; None: it waits for no event time.
+        processing_time_us: as soon as the processing time reaches this; None: it waits for none.
+
+    >>> NextDue(processing_time_us=5).is_due(watermark_us=None, processing_time_us=7)
+    True
+    """
+
+    watermark_us: int | None = None
+    processing_time_us: int | None = None
+
+    def is_due(self, *, watermark_us: int | None, processing_time_us: int | None) -> bool:
+        """Say whether it must answer at these times."""
+        return (self.watermark_us is not None and watermark_us is not None and watermark_us >= self.watermark_us) or (
+            self.processing_time_us is not None
+            and processing_time_us is not None
+            and processing_time_us >= self.processing_time_us
+        )
+
+
+NOTHING_DUE = NextDue()
 
 
 @runtime_checkable
@@ -49,4 +80,46 @@ class Operator(Protocol):
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Replace the state by a snapshot."""
+        ...
+
+
+@runtime_checkable
+class TimedOperator(Protocol):
+    """An operator that may have something to say when time passes."""
+
+    def next_due(self) -> NextDue:
+        """Return when the state of the last absorbed epoch wants to be asked again. Cost: O(1)."""
+        ...
+
+
+class DurableOperator(Operator, Protocol):
+    """An operator whose state is mapped files."""
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded in; -1 when fresh."""
+        ...
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts for people."""
+        ...
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, and whole."""
+        ...
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays."""
+        ...
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        ...
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot, or by what reads one."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
         ...

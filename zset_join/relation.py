@@ -40,6 +40,9 @@ class Relation:
         primary_key: columns that identify a live row; required in `upsert` mode.
         sequence_by: columns that order the changes of one primary key; larger wins. Empty means arrival order.
         mode: see the table above.
+        event_time: the column that says when a row happened or a version began; None where rows have no time.
+        watermark_delay: how far its watermark stays behind the largest event time: microseconds, or in the unit of an integer
+            event time; None: this input has no watermark.
 
     Raises:
         PlanError: a column that does not exist or is named twice, or a primary key missing where the mode needs one.
@@ -54,6 +57,8 @@ class Relation:
     primary_key: tuple[str, ...] = ()
     sequence_by: tuple[str, ...] = ()
     mode: ChangelogMode = "append"
+    event_time: str | None = None
+    watermark_delay: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(ChangelogMode):
@@ -73,6 +78,14 @@ class Relation:
             )
         for role in ("join_key", "primary_key", "sequence_by"):
             self._check_columns(role, getattr(self, role))
+        if self.event_time is not None:
+            self._check_columns("event_time", (self.event_time,))
+        if self.watermark_delay is not None and (self.event_time is None or self.watermark_delay < 0):
+            raise PlanError(
+                f'relation "{self.name}": watermark_delay={self.watermark_delay} needs an event_time and is 0 or more.',
+                code="WATERMARK_DELAY",
+                relation=self.name,
+            )
         if self.mode == "upsert" and not self.primary_key:
             raise PlanError(
                 f'relation "{self.name}" is in upsert mode and names no primary key; pass keys=[...].',

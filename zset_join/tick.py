@@ -1,7 +1,8 @@
 """The logical moment of one answer.
 
-A `Tick` names an epoch and the time that rules retention in it. Operators have no clock of their own: whatever they
-need to know about time comes from here, so that a replayed epoch sees the time its first attempt saw.
+A `Tick` names an epoch, its processing time, and the watermarks of event time before and after its rows. Operators have no
+clock of their own: what they need to know about time comes from here, so that a replayed epoch sees the time its first attempt
+saw.
 """
 
 from __future__ import annotations
@@ -19,15 +20,20 @@ class Tick:
 
     Args:
         epoch: number of the epoch, counted from 0; inside Spark it is the batch id.
-        watermark: microseconds since 1970-01-01 UTC; event time where the query has a watermark, else the wall-clock time
-            fixed by the driver for the epoch. None means that nothing ever expires.
+        processing_time_us: microseconds since 1970-01-01 UTC, fixed by the driver for the epoch; never goes back. None means
+            that nothing expires by processing time.
+        watermark_before_us: event time that the stage's inputs had passed before this epoch, the smallest of them: rows at or
+            before it are late. Microseconds, or in the unit of an integer event time. None: no watermark yet.
+        watermark_us: the same after this epoch's rows: what waits for it is released in this epoch.
 
-    >>> Tick(3)
-    Tick(epoch=3, watermark=None)
+    >>> Tick(3, watermark_us=10).watermark_us
+    10
     """
 
     epoch: int
-    watermark: int | None = None
+    processing_time_us: int | None = None
+    watermark_before_us: int | None = None
+    watermark_us: int | None = None
 
     def check_follows(self, absorbed_epoch: int) -> None:
         """Refuse to be absorbed into a state that holds this epoch, or a later one, already.

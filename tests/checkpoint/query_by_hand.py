@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from zset_join.checkpoint.bucket import BucketState, DurableOperator
+from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.owner import Ownership
 from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.operators.join import HashJoin
+from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -100,7 +101,7 @@ class QueryByHand:
             history = history if log is None else history.with_log(log)
             histories[f"join/{bucket}"] = history
             self.rebuilt += state.was_rebuilt
-        record = CommitRecord(query_id="q", epoch=tick.epoch, watermark=tick.watermark, histories=histories)
+        record = CommitRecord(query_id="q", epoch=tick.epoch, processing_time_us=tick.processing_time_us, histories=histories)
         return answers, replace(record, histories={key: found for key, found in histories.items() if found != BucketHistory()})
 
     def run(self, left: ZSet, right: ZSet) -> Rows:

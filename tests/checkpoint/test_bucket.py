@@ -13,13 +13,14 @@ import pyarrow as pa
 import pytest
 
 from zset_join.checkpoint import local_state
-from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import remove_unused
 from zset_join.checkpoint.log import LogEntry, merge_logs
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.errors import StateError
 from zset_join.operators.join import HashJoin
+from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.storage.local import lock_file
 from zset_join.storage.sealed import seal, unseal

@@ -33,7 +33,9 @@ def written(checkpoint: Checkpoint, epoch: int, *, size: int = 10) -> LogEntry:
 
 
 def record(epoch: int, *logs: LogEntry, snapshot: SnapshotEntry | None = None) -> CommitRecord:
-    return CommitRecord(query_id="q", epoch=epoch, watermark=None, histories={"join/0": BucketHistory(snapshot, tuple(logs))})
+    return CommitRecord(
+        query_id="q", epoch=epoch, processing_time_us=None, histories={"join/0": BucketHistory(snapshot, tuple(logs))}
+    )
 
 
 def path_of(checkpoint: Checkpoint, name: str) -> Path:
@@ -233,7 +235,7 @@ def test_every_changed_byte_of_a_description_or_record_is_noticed(tmp_path: Path
 def test_a_newer_layout_is_refused_with_the_cure(tmp_path: Path, name: str) -> None:
     checkpoint = opened(tmp_path)
     checkpoint.commit(record(0))
-    path_of(checkpoint, name).write_bytes(b'{"format":4,"crc32":"00000000","body":{}}')
+    path_of(checkpoint, name).write_bytes(b'{"format":9,"crc32":"00000000","body":{}}')
 
     with pytest.raises(StateError, match="Use the version of the library that made it") as refused:
         opened(tmp_path)

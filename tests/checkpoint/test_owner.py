@@ -244,7 +244,7 @@ def test_a_record_that_was_cleared_away_while_it_was_written_is_told_as_overtake
         return act()
 
     with observe(clear_away), pytest.raises(StateError, match=r"belongs to process .* on host elsewhere") as refused:
-        checkpoint.commit(CommitRecord(query_id="q", epoch=0, watermark=None))
+        checkpoint.commit(CommitRecord(query_id="q", epoch=0, processing_time_us=None))
     first.release()
 
     assert refused.value.code == "OWNER_LOST"

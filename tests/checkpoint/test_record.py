@@ -51,7 +51,7 @@ def test_a_record_survives_its_file() -> None:
     record = CommitRecord(
         query_id="q",
         epoch=3,
-        watermark=12,
+        processing_time_us=12,
         histories={"join/0": history(3)},
         parts=(part,),
         quarantined=(part,),
@@ -68,7 +68,7 @@ def test_a_record_of_another_format_is_told_from_a_damaged_one(data: bytes) -> N
 
 
 def test_the_record_of_another_epoch_is_refused() -> None:
-    data = CommitRecord(query_id="q", epoch=3, watermark=None).to_bytes()
+    data = CommitRecord(query_id="q", epoch=3, processing_time_us=None).to_bytes()
 
     with pytest.raises(ValueError, match="checksum"):
         CommitRecord.from_bytes(data, 4)

@@ -49,7 +49,7 @@ def committed(checkpoint: Checkpoint, epoch: int, buckets: int) -> CommitRecord:
         .with_log(logged(checkpoint, epoch, bucket))
         for bucket in range(buckets)
     }
-    return checkpoint.commit(CommitRecord(query_id="q", epoch=epoch, watermark=None, histories=histories))
+    return checkpoint.commit(CommitRecord(query_id="q", epoch=epoch, processing_time_us=None, histories=histories))
 
 
 def moved(checkpoint: Checkpoint, epoch: int, buckets: int) -> dict[str, BucketHistory]:
@@ -239,4 +239,4 @@ def test_versions_that_know_no_rescalings_refuse_what_comes_after_one(checkpoint
     committed(checkpoint, 2, 3)
     found = [checkpoint.files.folder.read(f"commits/{epoch:020d}.json") for epoch in (1, 2)]
 
-    assert [json.loads(data.to_pybytes())["format"] for data in found if data is not None] == [2, 3]
+    assert [json.loads(data.to_pybytes())["format"] for data in found if data is not None] == [4, 5]

@@ -25,28 +25,35 @@ def place_in(environment: dict[str, str]) -> Path:
     return Path(done.stdout.strip())
 
 
-def test_the_directory_is_named_after_the_sources_and_can_be_written() -> None:
-    place = Path(compiled_kernels_directory)
+def test_a_kernel_is_kept_under_its_module_and_version() -> None:
+    place = Path(compiled._directory_of("zset_join.kernels.pairs"))
 
-    assert place.name.startswith("compiled-")
+    assert place.parent == Path(compiled_kernels_directory)
+    assert place.name.startswith("zset_join.kernels.pairs-")
     assert os.access(place, os.W_OK)
 
 
 def test_the_environment_may_name_another_place(tmp_path: Path) -> None:
     place = place_in({"NUMBA_CACHE_DIR": str(tmp_path / "kernels")})
 
-    assert place.parent == tmp_path / "kernels" / "zset_join"
-    assert place.name == Path(compiled_kernels_directory).name
+    assert place == tmp_path / "kernels" / "zset_join" / "compiled"
 
 
 def test_kernels_of_another_version_are_cleared_away(tmp_path: Path) -> None:
-    ours = tmp_path / "zset_join"
-    (ours / "compiled-0123456789abcdef").mkdir(parents=True)
+    ours = tmp_path / "zset_join" / "compiled"
+    old = ours / "zset_join.kernels.pairs-0123456789abcdef"
+    old.mkdir(parents=True)
     (ours / "something else").mkdir()
 
-    place = place_in({"NUMBA_CACHE_DIR": str(tmp_path)})
+    subprocess.run(
+        [sys.executable, "-c", "import zset_join.kernels.pairs"],
+        cwd=ROOT,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        check=True,
+    )
 
-    assert sorted(path.name for path in ours.iterdir()) == [place.name, "something else"]
+    assert not old.exists()
+    assert (ours / "something else").is_dir()
 
 
 def test_what_others_keep_in_a_named_cache_is_left_alone(tmp_path: Path) -> None:
@@ -66,14 +73,22 @@ def test_a_kernel_is_compiled_when_it_is_first_called_and_releases_the_lock() ->
     assert double.targetoptions["nogil"] is True  # type: ignore[attr-defined]
 
 
-def test_a_changed_source_makes_another_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "one.py").write_text("a = 1\n")
-    monkeypatch.setattr(compiled, "_SOURCES", (tmp_path / "one.py",))
-    before = compiled._digest()
+def digests(root: Path) -> dict[str, str]:
+    sources = compiled._Sources(sorted((root / "spill").glob("*.py")), root)
+    return {name: sources.digest(f"spill.{name}") for name in ("one", "two", "three")}
 
-    (tmp_path / "one.py").write_text("a = 2\n")
 
-    assert compiled._digest() != before
+def test_a_changed_source_makes_another_digest_of_itself_and_of_all_that_import_it(tmp_path: Path) -> None:
+    (tmp_path / "spill").mkdir()
+    (tmp_path / "spill" / "one.py").write_text("a = 1\n")
+    (tmp_path / "spill" / "two.py").write_text("from spill.one import (\n    a,\n)\n")
+    (tmp_path / "spill" / "three.py").write_text("b = 1\n")
+    before = digests(tmp_path)
+
+    (tmp_path / "spill" / "one.py").write_text("a = 2\n")
+
+    after = digests(tmp_path)
+    assert [name for name in before if before[name] != after[name]] == ["one", "two"]
 
 
 def test_the_kernels_of_the_cold_stores_are_among_the_sources() -> None:

@@ -18,9 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
-
-import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.local_state import LocalState, Stamp, default_local_state_dir, remove_unused
@@ -29,46 +26,13 @@ from zset_join.checkpoint.open_operators import KeptOperator, LoggedDeltas, Open
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_snapshot
 from zset_join.errors import StateError
-from zset_join.protocol import Operator
+from zset_join.protocol import DurableOperator
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["BucketState", "DurableOperator", "StageContext"]
+__all__ = ["BucketState", "StageContext"]
 
 _CLEAN_EVERY_SECONDS = 3600.0
-
-
-class DurableOperator(Operator, Protocol):
-    """An operator whose state is mapped files."""
-
-    @property
-    def absorbed_epoch(self) -> int:
-        """Return the last epoch folded in; -1 when fresh."""
-        ...
-
-    def statistics(self) -> dict[str, int]:
-        """Return counts for people."""
-        ...
-
-    def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, and whole."""
-        ...
-
-    def working_bytes(self) -> int:
-        """Return the bytes of the working arrays."""
-        ...
-
-    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
-        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
-        ...
-
-    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot, or by what reads one."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the files."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

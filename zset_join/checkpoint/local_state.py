@@ -30,7 +30,7 @@ from pathlib import Path
 
 from zset_join.checkpoint.owner import boot_of_host
 from zset_join.errors import StateError
-from zset_join.kernels.compiled import compiled_kernels_directory
+from zset_join.kernels.compiled import kernels_version
 from zset_join.storage import local
 from zset_join.storage.sealed import seal, unseal
 
@@ -266,4 +266,4 @@ def _library_version() -> str:
         version = importlib.metadata.version("zset-join")
     except importlib.metadata.PackageNotFoundError:
         version = "source"
-    return f"{version} {Path(compiled_kernels_directory).name}"
+    return f"{version} {kernels_version}"

@@ -3,7 +3,7 @@
 The law: absorbing the logged deltas in order, from nothing or from a snapshot, gives the state of the operator.
 
 A file is a sequence of Arrow IPC streams, one per input that had rows. Each stream says in its schema metadata whose
-it is (query, stage, bucket), of which epoch and watermark, and of which attempt; its last column is the weight. Files
+it is (query, stage, bucket), of which epoch and times, and of which attempt; its last column is the weight. Files
 of several epochs are therefore merged by joining their bytes.
 
 Memory: one file at a time, written and read. Limits: a merged file is read from its start even when only its end is wanted.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["LogEntry", "LoggedEpoch", "merge_logs", "read_log", "write_log"]
 
-_FORMAT = 2
+_FORMAT = 3
 _SMALL_BYTES = 16 * 1024 * 1024
 _METADATA_KEY = b"zset_join"
 _WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
@@ -112,7 +112,7 @@ def _serialised(deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> pa
     for position, delta in enumerate(deltas):
         if not len(delta):
             continue
-        note = {"format": _FORMAT, "epoch": tick.epoch, "watermark": tick.watermark, "input": position, **facts}
+        note = {"format": _FORMAT, "tick": list(astuple(tick)), "input": position, **facts}
         fields = [*delta.schema, _WEIGHT_FIELD]
         schema = pa.schema(fields, metadata={_METADATA_KEY: json.dumps(note).encode()})
         batch = pa.RecordBatch.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=schema)
@@ -147,7 +147,7 @@ def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Sc
             waiting = None
         if waiting is None:
             empty = tuple(ZSet.empty(schema) for schema in schemas)
-            waiting = LoggedEpoch(Tick(note["epoch"], note["watermark"]), empty, note["identity"])
+            waiting = LoggedEpoch(Tick(*note["tick"]), empty, note["identity"])
         deltas = list(waiting.deltas)
         deltas[note["input"]] = delta
         waiting = LoggedEpoch(waiting.tick, tuple(deltas), waiting.identity)

@@ -16,6 +16,7 @@ from typing import Any
 from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.protocol import NextDue
 from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
 __all__ = [
@@ -30,8 +31,8 @@ __all__ = [
 ]
 
 MERGE_AFTER_FILES = 64
-RECORD_FORMAT = 2
-RESCALED_RECORD_FORMAT = 3
+RECORD_FORMAT = 4
+RESCALED_RECORD_FORMAT = 5
 """Of a checkpoint that was rescaled: a version of the library that knows only one number of buckets must not go on with it."""
 
 
@@ -153,7 +154,7 @@ class CommitRecord:
     Args:
         query_id: whose record it is.
         epoch: the epoch.
-        watermark: the time its tick carried, in microseconds.
+        processing_time_us: the processing time of its ticks; None where it had none.
         histories: "stage/bucket" to what the state is made of, this epoch's log included.
         parts: the answer of the epoch.
         quarantined: the rows it put aside.
@@ -164,11 +165,13 @@ class CommitRecord:
         buffered: of an append-only join, bucket to the bytes its left and its right side hold.
         rescaling: number of the last rescaling before the epoch; 0 when there was none.
         buckets: the number of buckets since then; None when there was none.
+        watermarks: input with event time to its watermark after the epoch; one that has none yet is missing.
+        dues: "stage/bucket" to when it must answer again though no row comes; one that waits for nothing is missing.
     """
 
     query_id: str
     epoch: int
-    watermark: int | None
+    processing_time_us: int | None
     histories: Mapping[str, BucketHistory] = field(default_factory=dict)
     parts: tuple[PartEntry, ...] = ()
     quarantined: tuple[PartEntry, ...] = ()
@@ -179,6 +182,8 @@ class CommitRecord:
     buffered: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     rescaling: int = 0
     buckets: int | None = None
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    dues: Mapping[str, NextDue] = field(default_factory=dict)
 
     def state_files(self) -> set[str]:
         """Return the names of all files the state consists of."""
@@ -189,7 +194,9 @@ class CommitRecord:
         found: dict[str, Any] = {
             "query_id": self.query_id,
             "epoch": self.epoch,
-            "watermark": self.watermark,
+            "processing_time_us": self.processing_time_us,
+            "watermarks": dict(self.watermarks),
+            "dues": {key: [due.watermark_us, due.processing_time_us] for key, due in self.dues.items()},
             "histories": histories_to_json(self.histories),
             "parts": [part.to_json() for part in self.parts],
             "quarantined": [part.to_json() for part in self.quarantined],
@@ -225,7 +232,9 @@ class CommitRecord:
         return cls(
             query_id=found["query_id"],
             epoch=found["epoch"],
-            watermark=found["watermark"],
+            processing_time_us=found["processing_time_us"],
+            watermarks=found["watermarks"],
+            dues={key: NextDue(*times) for key, times in found["dues"].items()},
             histories=histories_from_json(found["histories"]),
             parts=tuple(PartEntry.from_json(part) for part in found["parts"]),
             quarantined=tuple(PartEntry.from_json(part) for part in found["quarantined"]),

@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.checkpoint.bucket import DurableOperator
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import KeyTypeError, OptionError
 from zset_join.key_types import common_key_type, storage_type
+from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.tick import Tick

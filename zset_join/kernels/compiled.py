@@ -1,9 +1,10 @@
 """The decorator of every kernel: compiled once per version of the kernels, kept on disk.
 
-numba notices when the file of a kernel changes, but not when a kernel that was inlined from another file does. So compiled
-code is kept in a directory named after a digest of all kernel sources: a changed kernel, an upgrade or a downgrade never
-meets code of another version. The directory stands beside the sources, or in the user's cache where that is not writable;
-`NUMBA_CACHE_DIR` moves it (to a directory `zset_join` in there; nothing else in it is touched).
+numba notices when the file of a kernel changes, but not when a kernel that was inlined from another file does. So the compiled
+code of a file is kept in a directory named after a digest of that file and of all kernel files it imports, directly or not: a
+changed kernel, an upgrade or a downgrade never meets code of another version, and what did not change is not compiled again.
+The directories stand beside the sources, or in the user's cache where that is not writable; `NUMBA_CACHE_DIR` moves them (to a
+directory `zset_join` in there; nothing else in it is touched).
 
 Cost: about a minute of compiling after an upgrade; 0.2 s of loading afterwards. Who waits for it is told so, once, by a warning
 of the logger `zset_join`.
@@ -14,29 +15,62 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import config, njit
 from numba.core import event
 
-__all__ = ["CompileNotice", "compiled_kernels_directory", "kernel"]
+__all__ = ["CompileNotice", "compiled_kernels_directory", "kernel", "kernels_version"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _HERE = Path(__file__).parent
-_SOURCES = (*_HERE.glob("*.py"), *(_HERE.parents[1] / "spill").glob("*.py"))
+_ROOT = _HERE.parents[1]
+_SOURCES = tuple(
+    sorted((*_HERE.rglob("*.py"), *(_ROOT / "spill").rglob("*.py"), *(_ROOT / "zset_join" / "state").rglob("*.py")))
+)
 """All files whose kernels take something from another file; numba itself notices when the file of a kernel changes."""
+_IMPORT = re.compile(rb"^from ((?:zset_join|spill)[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 
 
-def _digest() -> str:
-    digest = hashlib.sha256()
-    for source in sorted(_SOURCES):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
+def _imports(source: bytes) -> Iterator[str]:
+    """Yield the names a source file may import modules by; some of them name no module."""
+    for package, names in _IMPORT.findall(source):
+        yield package.decode()
+        for name in re.findall(rb"\w+", names):
+            yield f"{package.decode()}.{name.decode()}"
+
+
+class _Sources:
+    """Know the digest of every kernel file together with the kernel files it imports."""
+
+    def __init__(self, sources: Sequence[Path], root: Path) -> None:
+        self._texts = {".".join(path.relative_to(root).with_suffix("").parts): path.read_bytes() for path in sources}
+
+    def digest(self, module: str) -> str:
+        """Return the digest of a module and of all it imports; of the whole where the module is none of these."""
+        found: set[str] = set()
+        waiting = [module] if module in self._texts else list(self._texts)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [one for one in _imports(self._texts[name]) if one in self._texts]
+        digest = hashlib.sha256()
+        for name in sorted(found):
+            digest.update(name.encode() + b"\0" + self._texts[name])
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def whole(self) -> str:
+        """Return the digest of all files."""
+        return self.digest("")
 
 
 def _parents() -> list[Path]:
@@ -48,24 +82,35 @@ def _parents() -> list[Path]:
 
 
 def _find_directory() -> str:
-    name = f"compiled-{_digest()}"
     for parent in _parents():
-        directory = parent / name
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            parent.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue  # Not writable: the next place may be.
-        if os.access(directory, os.W_OK):
-            for other in parent.glob("compiled-*"):
-                if other != directory:
-                    shutil.rmtree(other, ignore_errors=True)
-            return str(directory)
+        if os.access(parent, os.W_OK):
+            return str(parent / "compiled")
     raise OSError(
         f"no place to keep compiled kernels is writable: {[str(parent) for parent in _parents()]}; set NUMBA_CACHE_DIR"
     )
 
 
+_sources = _Sources(_SOURCES, _ROOT)
+kernels_version = _sources.whole
+"""Digest of all kernel files: mapped state and compiled code of one version belong together."""
 compiled_kernels_directory = _find_directory()
+_directories: dict[str, str] = {}
+
+
+def _directory_of(module: str) -> str:
+    """Return where the kernels of a module are kept; what was kept of another version of it is removed."""
+    if module not in _directories:
+        directory = Path(compiled_kernels_directory) / f"{module}-{_sources.digest(module)}"
+        directory.mkdir(parents=True, exist_ok=True)
+        for other in directory.parent.glob(f"{module}-*"):
+            if other != directory:
+                shutil.rmtree(other, ignore_errors=True)
+        _directories[module] = str(directory)
+    return _directories[module]
 
 
 class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
@@ -112,9 +157,9 @@ event.register("numba:compile", _notice)
 
 
 def kernel(function: _Function) -> _Function:
-    """Compile a function without the interpreter lock and keep the outcome in `compiled_kernels_directory`."""
+    """Compile a function without the interpreter lock and keep the outcome below `compiled_kernels_directory`."""
     kept = config.CACHE_DIR
-    config.CACHE_DIR = compiled_kernels_directory
+    config.CACHE_DIR = _directory_of(function.__module__)
     try:
         compiled: _Function = njit(cache=True, nogil=True)(function)
     finally:

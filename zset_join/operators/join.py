@@ -86,7 +86,7 @@ class HashJoin:
         residual: a predicate over both rows that is part of ON.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in watermark time).
+        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         join_max_buffered_bytes: an append-only join (both sides in append mode) holds less than so many bytes; 0: no limit.
         join_buffer_policy: at that limit, `abort` refuses the epoch, `evict_oldest` drops the oldest rows, `spill` moves rows
             to disk: a hybrid join with the limit as its `max_hot_bytes`.
@@ -256,7 +256,7 @@ class HashJoin:
         for side in self._sides:
             side.begin_absorb()
         for number, side in enumerate(self._sides):
-            side.absorb(prepared.sides[number], tick.watermark)
+            side.absorb(prepared.sides[number], tick.processing_time_us)
         written = [] if self._residual is None else self._residual.store(prepared.judged, prepared.sides)
         if self._buffer is not None and prepared.buffered is not None:
             self._buffer.take_out(prepared.buffered, prepared.sides)

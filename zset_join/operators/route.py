@@ -45,7 +45,7 @@ class Route:
     Args:
         relation: the input, in upsert mode, with a join key.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
-        tombstone_retention_seconds: how long a deleted key remembers its sequence (in watermark time).
+        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
@@ -172,7 +172,7 @@ class Route:
         if self._hybrid is not None:
             self._hybrid.begin_absorb()
         self._side.begin_absorb()
-        self._side.absorb(prepared, tick.watermark)
+        self._side.absorb(prepared, tick.processing_time_us)
         self._prepared = None
         if self._hybrid is not None:
             self._hybrid.note_written([prepared])

@@ -21,13 +21,14 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.config import BufferLimit
 from zset_join.errors import OptionError, ResourceError
 from zset_join.operators.join import HashJoin
 from zset_join.plan import JoinNode
+from zset_join.protocol import DurableOperator
 from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.operators import NO_LIMIT

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.preaggregation import Preaggregation
-from zset_join.checkpoint.bucket import DurableOperator
 from zset_join.config import BadInputPolicy, BufferLimit, HotBudget
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
 from zset_join.plan import JoinNode, RouteNode, SideNode, ViewNode, read_schema, write_schema
+from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.state.join_shape import joined_schema, output_key
 from zset_join.zset import ZSet

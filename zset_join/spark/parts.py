@@ -104,7 +104,7 @@ class ParquetParts:
             self.key,
             _chain(first, counted),
             epoch=tick.epoch,
-            committed_at_us=tick.watermark or 0,
+            committed_at_us=tick.processing_time_us or 0,
         )
         with (
             files.create(f"delta/{bucket}/{attempt_name(tick.epoch, '.parquet')}", durable=False) as file,
@@ -150,7 +150,7 @@ class ChangelogParts:
             uuid.uuid4().hex,
             bucket,
             _chain(first, counted),
-            committed_at_us=tick.watermark,
+            committed_at_us=tick.processing_time_us,
         )
         return [PartEntry(bucket, FileEntry(made.name, made.bytes, made.rows, made.crc32), made.retractions, "changelog")]
 
@@ -190,7 +190,7 @@ class DeltaParts:
             _chain(first, counted),
             epoch=tick.epoch,
             part=bucket,
-            committed_at_us=tick.watermark,
+            committed_at_us=tick.processing_time_us,
         )
         return [] if made is None else [PartEntry(bucket, _listed(made.file), made.retractions, "delta")]
 

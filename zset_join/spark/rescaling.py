@@ -32,7 +32,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.aggregates.grouped_input import groups_at
-from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.owner import Ownership
@@ -49,6 +49,7 @@ from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError, StateError, ZsetJoinError
 from zset_join.plan import JoinNode, RouteNode
+from zset_join.protocol import DurableOperator
 from zset_join.spark.buffer_limit import EVICTION
 from zset_join.spark.epoch_plan import group_bucket
 from zset_join.spark.job_progress import shown_progress
@@ -199,7 +200,7 @@ class _Stage:
             schemas = {self.name: stack.schema}
         plain = [pa.schema([field for field in schema if field.name != SNAPSHOT_WEIGHT]) for schema in schemas.values()]
         layout = make_layout(plain[0], plain[1] if len(plain) > 1 else pa.schema([]), has_raw=False)
-        context = opened.stage(self.name, Tick(last.epoch + 1, last.watermark))
+        context = opened.stage(self.name, Tick(last.epoch + 1, last.processing_time_us))
         context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
         read = _ReadBuckets(context=context, build=self.build, layout=layout, names=tuple(schemas), stack=stack)
         write = _WriteBuckets(context=context, layout=layout, schemas=schemas, stack=stack, epoch=last.epoch)

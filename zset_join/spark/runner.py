@@ -208,7 +208,7 @@ class EpochRunner:
         seconds: dict[str, float] = {}
         is_replay = record is not None
         if record is None:
-            answered = self._evaluate(batch, Tick(epoch, self._watermark()), seconds)
+            answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
             committing = time.perf_counter()
             record = checkpoint.commit(replace(answered, offsets=offsets))
             seconds["commit"] = time.perf_counter() - committing
@@ -252,7 +252,7 @@ class EpochRunner:
     def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
         """Answer a committed epoch from its logged input, with one Spark job."""
         started = time.perf_counter()
-        plan = self._plan(Tick(record.epoch, record.watermark), self._opened().buckets_of(record.epoch))
+        plan = self._plan(Tick(record.epoch, record.processing_time_us), self._opened().buckets_of(record.epoch))
         with job_settings(session, self._wanted):
             lines = plan.notes_again(session, record).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
@@ -276,11 +276,11 @@ class EpochRunner:
             locality=self._locality,
         )
 
-    def _watermark(self) -> int:
+    def _processing_time_us(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""
         last = self._opened().last
         now = time.time_ns() // 1000
-        return now if last is None or last.watermark is None else max(now, last.watermark)
+        return now if last is None or last.processing_time_us is None else max(now, last.processing_time_us)
 
     def _check(self, notes: Sequence[TaskNote], epoch: int) -> None:
         """Raise what a task reported; count rows in against rows applied and quarantined."""
@@ -323,7 +323,7 @@ class EpochRunner:
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
-            watermark=tick.watermark,
+            processing_time_us=tick.processing_time_us,
             histories=histories,
             parts=tuple(part for note in notes for part in note.parts),
             quarantined=tuple(part for note in notes for part in note.quarantined),

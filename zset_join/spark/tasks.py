@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.errors import ZsetJoinError
 from zset_join.operators.join import HashJoin
 from zset_join.plan import JoinNode, RouteNode
+from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.spark.buffer_limit import note_of_buffer
 from zset_join.spark.deliveries import Delivery

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from zset_join.checkpoint.bucket import BucketState, DurableOperator, StageContext
+from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.errors import ZsetJoinError
+from zset_join.protocol import DurableOperator
 from zset_join.spark.deliveries import Delivery, ToAggregate, ToSameTask
 from zset_join.spark.handover import Handover
 from zset_join.spark.layout import Arrivals, SlotLayout, as_type

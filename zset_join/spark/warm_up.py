@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.aggregates.preaggregation import Preaggregation
-from zset_join.checkpoint.bucket import DurableOperator
 from zset_join.config import HotBudget
 from zset_join.plan import JoinNode, RouteNode
+from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder, join_builder, route_builder
 from zset_join.tick import Tick
