@@ -131,7 +131,7 @@ def read_stage(found: Mapping[str, Any]) -> Stage:
         raise PlanError(
             f"the plan has a stage of kind {kind!r}, which this version does not know; it knows {sorted(_readers)}. Use the "
             "version of the library that wrote it.",
-            code="UNKNOWN_STAGE",
+            code="UNKNOWN_STAGE_KIND",
             kind=kind,
         )
     return _readers[kind](found)
