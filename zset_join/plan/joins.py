@@ -19,17 +19,15 @@ route. Nor does a `ViewNode`, the answer of an earlier join: its retractions are
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
+from zset_join.stages.written import read_schema, write_schema
 
 __all__ = [
     "InputNode",
@@ -40,8 +38,6 @@ __all__ = [
     "explain",
     "join_type",
     "needs_route",
-    "read_schema",
-    "write_schema",
 ]
 
 _JOIN_TYPES = {
@@ -392,16 +388,6 @@ def _read_side(found: Mapping[str, Any]) -> SideNode:
         return ViewNode(relation=relation, key=tuple(found["key"]))
     source = InputNode(relation=relation, hidden=tuple(found["hidden"]), has_baseline=found.get("baseline", False))
     return RouteNode(source=source) if found["routed"] else source
-
-
-def write_schema(schema: pa.Schema) -> str:
-    """Return columns as text: Arrow's own bytes, so that every type comes back exactly."""
-    return base64.b64encode(schema.serialize()).decode()
-
-
-def read_schema(found: str) -> pa.Schema:
-    """Build from what `write_schema` gave."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found)))
 
 
 def _describe_columns(relation: Relation, names: Sequence[str]) -> list[str]:
