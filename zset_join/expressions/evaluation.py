@@ -27,11 +27,11 @@ from zset_join.expressions.tree import OPERATIONS, Call, Cast, Column, Expressio
 from zset_join.expressions.type_rules import call_type, cast_type, common_type, kind_of, plain_type
 from zset_join.expressions.vectors import Bools, Vector
 
-__all__ = ["check", "evaluate"]
+__all__ = ["FAULTS", "Evaluator", "check", "evaluate", "result_type"]
 
 _Faults = npt.NDArray[np.int32]
 
-_FAULTS = {
+FAULTS = {
     "DIVIDE_BY_ZERO": "divides by zero; test the divisor first, as in (b != 0) & (a / b > 1)",
     "ARITHMETIC_OVERFLOW": "does not fit its type; cast an operand to a wider one first",
     "CAST_OVERFLOW": "meets a value that does not fit the target type; cast to a wider one, or test the value first",
@@ -60,6 +60,23 @@ def check(expression: Expression, left_schema: pa.Schema, right_schema: pa.Schem
     >>> check(left("x") < right("y"), pa.schema({"x": pa.int32()}), pa.schema({"y": pa.int64()}))
     DataType(bool)
     """
+    found = result_type(expression, {"left": left_schema, "right": right_schema})
+    if kind_of(found) != "boolean":
+        raise PlanError(
+            f"the condition {describe(expression)} is of type {found}; a condition must be boolean. Compare it with something.",
+            code="NOT_BOOLEAN",
+            expression=describe(expression),
+            type=str(found),
+        )
+    return found
+
+
+def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
+    """Return the plain type of an expression over rows of these schemas, which are named as its columns name their sides.
+
+    Raises:
+        PlanError: a column that does not exist, operands whose types do not go together, or a node that is not on the list.
+    """
     if not isinstance(expression, Expression):
         raise PlanError(
             f"a condition must be an expression such as left('a') < right('b'), not {expression!r}.",
@@ -68,14 +85,7 @@ def check(expression: Expression, left_schema: pa.Schema, right_schema: pa.Schem
         )
     for node in walk(expression):
         _check_node(node)
-    found: pa.DataType = expression.accept(_TypeFinder({"left": left_schema, "right": right_schema}))
-    if kind_of(found) != "boolean":
-        raise PlanError(
-            f"the condition {describe(expression)} is of type {found}; a condition must be boolean. Compare it with something.",
-            code="NOT_BOOLEAN",
-            expression=describe(expression),
-            type=str(found),
-        )
+    found: pa.DataType = expression.accept(_TypeFinder(schemas))
     return found
 
 
@@ -164,7 +174,7 @@ def evaluate(
     >>> evaluate(left("x") < right("y"), {"x": pa.array([1, 2, None])}, {"y": pa.array([2, 2, 2])}, 3)
     array([ True, False, False])
     """
-    evaluator = _Evaluator({"left": left_columns, "right": right_columns}, length)
+    evaluator = Evaluator({"left": left_columns, "right": right_columns}, length)
     found: Vector = expression.accept(evaluator)
     if found.faults is not None:
         rows = np.flatnonzero(np.broadcast_to(found.faults, length))
@@ -173,7 +183,7 @@ def evaluate(
             code, node = evaluator.faults[number - 1]
             raise BadInputError(
                 f"the condition {describe(expression)} fails for {len(rows)} of {length} candidate pairs: "
-                f"{describe(node)} {_FAULTS[code]}.",
+                f"{describe(node)} {FAULTS[code]}.",
                 code=code,
                 condition=describe(expression),
                 expression=describe(node),
@@ -182,7 +192,7 @@ def evaluate(
     return np.array(np.broadcast_to(found.values & found.valid, length))
 
 
-class _Evaluator:
+class Evaluator:
     """Compute every node; a fault is kept with its row until the root, where it raises if it still counts."""
 
     def __init__(self, columns: Mapping[str, Mapping[str, pa.Array]], length: int) -> None:

@@ -1,0 +1,58 @@
+"""Expressions over one row give a value for every row, in the type they announce."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from zset_join import BadInputError, PlanError
+from zset_join.expressions import left, lit
+from zset_join.expressions.rows import check_condition, columns_read, compute, passing_rows, value_type
+
+SCHEMA = pa.schema({"a": pa.int64(), "s": pa.string(), "d": pa.decimal128(10, 2)})
+COLUMNS = {
+    "a": pa.array([1, None, 3]),
+    "s": pa.array(["x", "yy", None]),
+    "d": pa.array([1, 2, None], pa.decimal128(10, 2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "values"),
+    [
+        (left("a") + 1, [2, None, 4]),
+        (left("s").length(), [1, 2, None]),
+        (lit("q"), ["q", "q", "q"]),
+        (lit(None), [None, None, None]),
+        (left("a").is_null(), [False, True, False]),
+        (left("a").cast("string"), ["1", None, "3"]),
+        (left("a") < 3, [True, None, False]),
+    ],
+)
+def test_an_expression_has_a_value_of_its_type_for_every_row(expression, values):
+    computed = compute(expression, COLUMNS, 3)
+
+    assert computed.to_pylist() == values
+    assert computed.type == value_type(expression, SCHEMA)
+
+
+def test_a_column_is_handed_through_as_it_is():
+    assert compute(left("d"), COLUMNS, 3) is COLUMNS["d"]
+
+
+def test_a_condition_that_is_null_does_not_pass():
+    assert passing_rows(left("a") < 3, COLUMNS, 3).tolist() == [True, False, False]
+
+
+def test_a_row_that_divides_by_zero_is_refused_with_the_part_that_fails():
+    with pytest.raises(BadInputError, match=r"fails for 1 of 3 rows: left\.a / \(left\.a - 1\) divides by zero"):
+        compute(left("a") / (left("a") - 1), COLUMNS, 3)
+
+
+def test_a_condition_must_be_boolean():
+    with pytest.raises(PlanError, match="must be boolean"):
+        check_condition(left("a") + 1, SCHEMA)
+
+
+def test_the_columns_an_expression_reads_are_named():
+    assert columns_read((left("a") + 1 < 3) & left("s").is_null()) == {"a", "s"}

@@ -1,0 +1,126 @@
+"""Expressions over one row: their types, and their values for many rows at once.
+
+A tree over one row names its columns without a side; one made with `left(...)` alone means the same. Two of `evaluation`'s rules
+hold here too: what Spark does not look at does not raise, and what cannot be computed raises with the part that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.errors import BadInputError, PlanError
+from zset_join.expressions.evaluation import FAULTS, Evaluator, result_type
+from zset_join.expressions.tree import Column, Expression, describe, walk
+from zset_join.expressions.vectors import Bools, Vector, to_arrow
+
+__all__ = ["check_condition", "columns_read", "compute", "passing_rows", "plain_column", "value_type"]
+
+_SIDES = ("left", "right", "row")
+
+
+def columns_read(expression: Expression) -> frozenset[str]:
+    """Return the names of the columns that an expression reads."""
+    return frozenset(node.name for node in walk(expression) if isinstance(node, Column))
+
+
+def plain_column(expression: Expression) -> str | None:
+    """Return the name of the column that an expression is; None where something is computed."""
+    return expression.name if isinstance(expression, Column) else None
+
+
+def value_type(expression: Expression, schema: pa.Schema) -> pa.DataType:
+    """Return the type of an expression over rows of a schema; a column has its own.
+
+    Raises:
+        PlanError: it cannot be computed from these columns.
+    """
+    column = plain_column(expression)
+    if column is not None and column in schema.names:
+        return schema.field(column).type
+    return _narrow(result_type(expression, dict.fromkeys(_SIDES, schema)))
+
+
+def compute(expression: Expression, columns: Mapping[str, pa.Array], length: int) -> pa.Array:
+    """Return the value of an expression for every row.
+
+    Args:
+        expression: as `value_type` has admitted it.
+        columns: the columns it reads, `length` values each.
+        length: number of rows.
+
+    Raises:
+        BadInputError: a row that divides by zero, overflows, or cannot be cast; names the part of the expression.
+    """
+    column = plain_column(expression)
+    if column is not None:
+        return columns[column]
+    values = _of_length(_vector(expression, columns, length), length)
+    kind = _narrow(values.type)
+    return values if kind == values.type else values.cast(kind)
+
+
+def passing_rows(condition: Expression, columns: Mapping[str, pa.Array], length: int) -> Bools:
+    """Say for every row whether a condition is true; NULL is not.
+
+    Raises:
+        BadInputError: as `compute`.
+    """
+    vector = _vector(condition, columns, length)
+    return np.array(np.broadcast_to(vector.values & vector.valid, length))
+
+
+def _vector(expression: Expression, columns: Mapping[str, pa.Array], length: int) -> Vector:
+    evaluator = Evaluator(dict.fromkeys(_SIDES, columns), length)
+    vector: Vector = expression.accept(evaluator)
+    if vector.faults is not None:
+        faults = np.broadcast_to(vector.faults, length)
+        rows = np.flatnonzero(faults)
+        if len(rows):
+            code, node = evaluator.faults[int(faults[rows[0]]) - 1]
+            raise BadInputError(
+                f"the expression {describe(expression)} fails for {len(rows)} of {length} rows: {describe(node)} {FAULTS[code]}.",
+                code=code,
+                expression=describe(node),
+                rows=len(rows),
+            )
+    return vector
+
+
+def _of_length(vector: Vector, length: int) -> pa.Array:
+    """Return a vector as an array of so many values, NULL where it is not valid."""
+    if pa.types.is_null(vector.type):
+        return pa.nulls(length)
+    valid = np.broadcast_to(vector.valid, length)
+    if not isinstance(vector.values, pa.Array):
+        return to_arrow(Vector(vector.type, np.ascontiguousarray(np.broadcast_to(vector.values, length)), valid))
+    values = vector.values
+    if len(values) != length:
+        values = pa.repeat(values[0], length)
+    return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, values.type))
+
+
+def _narrow(kind: pa.DataType) -> pa.DataType:
+    """Return the type that users know a value by: strings and binaries without the wide offsets they are computed with."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_large_binary(kind) else kind
+
+
+def check_condition(condition: Expression, schema: pa.Schema) -> None:
+    """Refuse a condition that is not boolean, or reads what is not there.
+
+    Raises:
+        PlanError: as said.
+    """
+    kind = value_type(condition, schema)
+    if not pa.types.is_boolean(kind):
+        raise PlanError(
+            f"the condition {describe(condition)} is of type {kind}; a condition must be boolean. Compare it with something.",
+            code="NOT_BOOLEAN",
+            expression=describe(condition),
+            type=str(kind),
+        )
