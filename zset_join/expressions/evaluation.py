@@ -27,11 +27,11 @@ from zset_join.expressions.tree import OPERATIONS, Call, Cast, Column, Expressio
 from zset_join.expressions.type_rules import call_type, cast_type, common_type, kind_of, plain_type
 from zset_join.expressions.vectors import Bools, Vector
 
-__all__ = ["FAULTS", "Evaluator", "check", "evaluate", "result_type"]
+__all__ = ["check", "evaluate", "result_type", "vector_of"]
 
 _Faults = npt.NDArray[np.int32]
 
-FAULTS = {
+_FAULTS = {
     "DIVIDE_BY_ZERO": "divides by zero; test the divisor first, as in (b != 0) & (a / b > 1)",
     "ARITHMETIC_OVERFLOW": "does not fit its type; cast an operand to a wider one first",
     "CAST_OVERFLOW": "meets a value that does not fit the target type; cast to a wider one, or test the value first",
@@ -174,7 +174,27 @@ def evaluate(
     >>> evaluate(left("x") < right("y"), {"x": pa.array([1, 2, None])}, {"y": pa.array([2, 2, 2])}, 3)
     array([ True, False, False])
     """
-    evaluator = Evaluator({"left": left_columns, "right": right_columns}, length)
+    columns = {"left": left_columns, "right": right_columns}
+    found = vector_of(expression, columns, length, what="condition", of_what="candidate pairs")
+    return np.array(np.broadcast_to(found.values & found.valid, length))
+
+
+def vector_of(
+    expression: Expression, columns: Mapping[str, Mapping[str, pa.Array]], length: int, *, what: str, of_what: str
+) -> Vector:
+    """Return the value of an expression, one per row or one for all of them.
+
+    Args:
+        expression: as `result_type` has admitted it.
+        columns: by side, the columns it reads.
+        length: number of rows.
+        what: what messages call the expression.
+        of_what: what messages call the rows.
+
+    Raises:
+        BadInputError: a row that cannot be computed.
+    """
+    evaluator = _Evaluator(columns, length)
     found: Vector = expression.accept(evaluator)
     if found.faults is not None:
         rows = np.flatnonzero(np.broadcast_to(found.faults, length))
@@ -182,17 +202,17 @@ def evaluate(
             number = int(np.broadcast_to(found.faults, length)[rows[0]])
             code, node = evaluator.faults[number - 1]
             raise BadInputError(
-                f"the condition {describe(expression)} fails for {len(rows)} of {length} candidate pairs: "
-                f"{describe(node)} {FAULTS[code]}.",
+                f"the {what} {describe(expression)} fails for {len(rows)} of {length} {of_what}: {describe(node)} "
+                f"{_FAULTS[code]}.",
                 code=code,
                 condition=describe(expression),
                 expression=describe(node),
                 pairs=len(rows),
             )
-    return np.array(np.broadcast_to(found.values & found.valid, length))
+    return found
 
 
-class Evaluator:
+class _Evaluator:
     """Compute every node; a fault is kept with its row until the root, where it raises if it still counts."""
 
     def __init__(self, columns: Mapping[str, Mapping[str, pa.Array]], length: int) -> None:

@@ -1,7 +1,7 @@
 """Expressions over one row: their types, and their values for many rows at once.
 
-A tree over one row names its columns without a side; one made with `left(...)` alone means the same. Two of `evaluation`'s rules
-hold here too: what Spark does not look at does not raise, and what cannot be computed raises with the part that fails.
+A tree over one row names its columns without a side; one made with `left(...)` alone means the same. As in `evaluation`, what
+Spark does not look at does not raise, and what cannot be computed raises with the part that fails.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import BadInputError, PlanError
-from zset_join.expressions.evaluation import FAULTS, Evaluator, result_type
+from zset_join.errors import PlanError
+from zset_join.expressions.evaluation import result_type, vector_of
 from zset_join.expressions.tree import Column, Expression, describe, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow
 
@@ -74,20 +74,7 @@ def passing_rows(condition: Expression, columns: Mapping[str, pa.Array], length:
 
 
 def _vector(expression: Expression, columns: Mapping[str, pa.Array], length: int) -> Vector:
-    evaluator = Evaluator(dict.fromkeys(_SIDES, columns), length)
-    vector: Vector = expression.accept(evaluator)
-    if vector.faults is not None:
-        faults = np.broadcast_to(vector.faults, length)
-        rows = np.flatnonzero(faults)
-        if len(rows):
-            code, node = evaluator.faults[int(faults[rows[0]]) - 1]
-            raise BadInputError(
-                f"the expression {describe(expression)} fails for {len(rows)} of {length} rows: {describe(node)} {FAULTS[code]}.",
-                code=code,
-                expression=describe(node),
-                rows=len(rows),
-            )
-    return vector
+    return vector_of(expression, dict.fromkeys(_SIDES, columns), length, what="expression", of_what="rows")
 
 
 def _of_length(vector: Vector, length: int) -> pa.Array:
