@@ -8,11 +8,11 @@ PYTEST := $(PY) -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-plain test-spark demo lint bench soak docs java clean
+.PHONY: help setup test test-plain test-spark test-services demo lint bench soak docs java clean
 
 help: ## print this list
 	@echo "usage: make VERB    (needs Python 3.11+ and, for Spark, a JDK 17+; everything else is installed into $(VENV))"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: java $(READY) ## make the virtual environment and install every dependency
 	@echo "ready: $(PY)"
@@ -20,10 +20,13 @@ setup: java $(READY) ## make the virtual environment and install every dependenc
 test: java lint test-plain test-spark ## lint, then every test, law (push profile) and doctest
 
 test-plain: $(READY)
-	$(PYTEST) -m "not spark" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
+	$(PYTEST) -m "not spark and not services" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) -m spark -n $(WORKERS) --dist loadfile --durations=15 $(ARGS)
+	$(PYTEST) -m "spark and not services" -n $(WORKERS) --dist loadfile --durations=15 $(ARGS)
+
+test-services: java $(READY) ## tests against real servers, started on loopback: PostgreSQL, Redis, Kafka
+	$(PYTEST) tests/services -m services --durations=15 $(ARGS)
 
 demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, and verify the result
 	$(PY) -m examples.flights_demo $(ARGS)

@@ -1,0 +1,121 @@
+"""A real Kafka broker on loopback: one KRaft node from Maven's jars, without root."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.services.maven_jars import jars_of
+
+__all__ = ["KafkaBroker", "free_port"]
+
+_ARTIFACTS = ("org.apache.kafka:kafka_2.13:4.4.0",)
+_STARTS_WITHIN_SECONDS = 60.0
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={logs}
+num.partitions=1
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=4
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+"""
+
+
+def free_port() -> int:
+    """Return a port of loopback that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class KafkaBroker:
+    """Run a broker in a directory; its topics stay there when it is stopped and started again.
+
+    Args:
+        directory: where its files and its log go.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.port, self._controller = free_port(), free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._jars = jars_of(_ARTIFACTS)
+
+    @property
+    def servers(self) -> str:
+        """Return the address that clients are given."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start, and wait until it answers.
+
+        Raises:
+            RuntimeError: it does not; with the end of its log.
+        """
+        properties = self.directory / "server.properties"
+        if not properties.exists():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            text = _PROPERTIES.format(port=self.port, controller=self._controller, logs=self.directory / "data")
+            properties.write_text(text, encoding="utf-8")
+            self._java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(properties))
+        with (self.directory / "broker.log").open("ab") as log:
+            command = ["java", "-Xmx256m", "-cp", f"{self._jars}/*", "kafka.Kafka", str(properties)]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        until = time.monotonic() + _STARTS_WITHIN_SECONDS
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        while True:
+            try:
+                admin.list_topics(timeout=1.0)
+                return self
+            except KafkaException as error:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"the Kafka broker did not start: {error}\n{self._tail()}") from error
+
+    def stop(self) -> None:
+        """Stop as an administrator would."""
+        self._end(kill=False)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._end(kill=True)
+
+    def create_topic(self, name: str, *, partitions: int = 1, compacted: bool = False) -> None:
+        """Make a topic."""
+        config = {"cleanup.policy": "compact"} if compacted else {}
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+            made.result(30)
+
+    def _java(self, *arguments: str) -> None:
+        command = ["java", "-cp", f"{self._jars}/*", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{arguments[0]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+    def _end(self, *, kill: bool) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        (process.kill if kill else process.terminate)()
+        process.wait(60)
+
+    def _tail(self) -> str:
+        return (self.directory / "broker.log").read_text(encoding="utf-8", errors="replace")[-3000:]

@@ -1,0 +1,55 @@
+"""Bring jars from Maven's repository into a folder of the user's cache, once per list of artifacts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["jars_of"]
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>zset_join.tests</groupId><artifactId>servers</artifactId><version>1</version>
+  <dependencies>{dependencies}</dependencies>
+</project>
+"""
+_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+
+
+def jars_of(artifacts: Sequence[str]) -> Path:
+    """Return the folder that holds artifacts and all they depend on.
+
+    Args:
+        artifacts: as `group:name:version`.
+
+    Raises:
+        RuntimeError: Maven is missing, or could not bring one of them; the message says what it printed.
+    """
+    digest = hashlib.sha256("\n".join(sorted(artifacts)).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "zset_join-test-services"
+    folder = cache / f"jars-{digest}"
+    if folder.is_dir():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    if shutil.which("mvn") is None:
+        raise RuntimeError(
+            "mvn is not on the PATH; the servers of `make test-services` that run on Java come by Maven 3.8 or newer."
+        )
+    with tempfile.TemporaryDirectory(dir=cache) as made:
+        dependencies = "".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
+        (Path(made) / "pom.xml").write_text(_POM.format(dependencies=dependencies), encoding="utf-8")
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
+        done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"Maven could not bring {list(artifacts)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        try:
+            (Path(made) / "jars").rename(folder)
+        except OSError:  # another process was faster
+            if not folder.is_dir():
+                raise
+    return folder

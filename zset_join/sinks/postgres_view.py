@@ -1,0 +1,329 @@
+"""A materialized view in PostgreSQL.
+
+The law: after epoch N the view `table` holds every row of the sum of the answers 0..N as often as its weight says. One
+transaction writes the rows of an epoch, its number and the query's id (table `_zset_join_epochs`, one line per view), so
+others read the view at the end of an epoch while the query runs, a crash leaves it there, and an epoch that comes again
+changes nothing.
+
+Without a key the identity of a row is the whole row; with one at most one row may hold a key, NULL being a value like any
+other. What it cannot do is refused and the epoch undone: retracting a row that the view does not hold, two live rows with one
+key.
+
+Memory: one chunk as CSV. Cost per epoch: follows the delta; COPY into a temporary table, then one DELETE and one INSERT by an
+index.
+
+Limits: PostgreSQL 15 or newer. Columns of lists, structs, maps, durations and of nanoseconds are refused: cast them. Text
+with the character NUL is refused by PostgreSQL. Passwords belong into the environment (`PGPASSWORD`), a password file or a
+service, all of which libpq reads; `conninfo` never appears in a message.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from time import perf_counter
+from typing import Any, LiteralString
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from zset_join.errors import OptionError, SinkError, ZsetJoinError
+from zset_join.relation import Relation
+from zset_join.sinks.postgres_sql import EPOCHS, WEIGHT, PostgresStatements, csv_of, postgres_type
+from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_replay
+from zset_join.zset import ZSet
+
+__all__ = ["PostgresViewSink"]
+
+_CREATE_EPOCHS = sql.SQL(
+    "CREATE TABLE IF NOT EXISTS {} (view text PRIMARY KEY, query_id text NOT NULL, epoch bigint, rows bigint NOT NULL, "
+    "retractions bigint NOT NULL, layout text NOT NULL)"
+).format(EPOCHS)
+_FIND = sql.SQL("SELECT query_id, epoch, layout FROM {} WHERE view = %s").format(EPOCHS)
+_INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s)").format(EPOCHS)
+_UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s WHERE view = %s").format(EPOCHS)
+_SEND_BYTES = 1 << 20
+
+
+class PostgresViewSink:
+    """Keep the view `table` in a PostgreSQL database equal to the sum of all answers.
+
+    Args:
+        conninfo: what libpq takes, such as `"host=db dbname=shop user=writer"`, or a URI.
+        table: name of the view, at most 50 bytes long; it is made in the first schema of the search path.
+        key: columns that identify a row of the view; default: the primary key of the output relation, else none.
+
+    Raises:
+        OptionError: a name that is empty or too long.
+    """
+
+    def __init__(self, conninfo: str, table: str, key: Sequence[str] | None = None) -> None:
+        if not table or len(table.encode()) > 50 or isinstance(key, str):
+            raise OptionError(
+                f"table={table!r}, key={key!r}: the name of a view has 1 to 50 bytes, and a key is a list of column names.",
+                code="SINK_OPTION",
+                table=table,
+                key=key,
+            )
+        self.table = table
+        self.key = None if key is None else tuple(key)
+        self._conninfo = conninfo
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def __repr__(self) -> str:
+        return f"PostgresViewSink({self.table!r}, key={self.key!r})"
+
+    def open(self, output: Relation, query_id: str) -> None:
+        """Connect and make the view, or go on with the one that is there.
+
+        Raises:
+            SinkError: the database cannot be reached, another query's view or something else has that name, the columns or the
+                key are not those the view was made with, or PostgreSQL has no type for a column.
+        """
+        check_output(self._described, output)
+        self.close()
+        self._schema, self._query_id = output.schema, query_id
+        self._key = self.key if self.key is not None else output.primary_key
+        self._check_columns()
+        self._statements = PostgresStatements(self.table, output.schema, self._key)
+        try:
+            self._connection = psycopg.connect(self._conninfo, application_name=f"zset_join {self.table}"[:63])
+            with self._connection.transaction():
+                # Two that start at once would both make the tables.
+                self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", ["zset_join"])
+                self._connection.execute(_CREATE_EPOCHS)
+                self._attach()
+        except psycopg.Error as error:
+            self.close()
+            raise self._failed("opened", error) from error
+        except ZsetJoinError:
+            self.close()
+            raise
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch the view contains; None before the first."""
+        try:
+            connection = self._connected()
+            with connection.transaction():
+                return self._stored_epoch(connection)
+        except psycopg.Error as error:
+            raise self._failed("read", error) from error
+
+    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+        """Add the answer of one epoch to the view, in one transaction.
+
+        Raises:
+            SinkError: see the module; the view is as before.
+        Cost: see the module.
+        """
+        started = perf_counter()
+        connection = self._connected()
+        try:
+            with connection.transaction():
+                connection.execute(sql.SQL("SELECT FROM {} WHERE view = %s FOR UPDATE").format(EPOCHS), [self.table])
+                if is_replay(self._described, self._stored_epoch(connection), epoch):
+                    return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
+                rows, retractions = self._apply(connection, epoch, chunks)
+                connection.execute(_UPDATE, [epoch, rows, retractions, self.table])
+        except psycopg.errors.UniqueViolation as error:
+            raise SinkError(
+                f"{self._described}: two live rows claim one key in epoch {epoch}: {error.diag.message_detail}. Name "
+                "more columns "
+                "in key=, or leave it out for a view that may hold several.",
+                code="SINK_KEY",
+                table=self.table,
+                epoch=epoch,
+            ) from error
+        except psycopg.Error as error:
+            raise self._failed(f"written in epoch {epoch}", error) from error
+        return SinkProgress(epoch, rows, retractions, perf_counter() - started)
+
+    def read(self) -> pa.Table:
+        """Return the rows of the view, in the schema of the output and in no particular order: for checks."""
+        connection = self._connected()
+        try:
+            with connection.transaction():
+                found = connection.execute(self._statements.read()).fetchall()
+        except psycopg.Error as error:
+            raise self._failed("read", error) from error
+        columns = list(zip(*found, strict=True)) or [()] * len(self._schema)
+        return pa.table(
+            [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)], schema=self._schema
+        )
+
+    def close(self) -> None:
+        """Close the connection; what was written stays."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _described(self) -> str:
+        return f'PostgreSQL view "{self.table}"'
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", table=self.table)
+        return self._connection
+
+    def _check_columns(self) -> None:
+        names = self._schema.names
+        missing = [name for name in self._key if name not in names]
+        reserved = [name for name in names if name in (WEIGHT, "_zset_hash", "") or len(name.encode()) > 63]
+        if missing or reserved or not names:
+            raise SinkError(
+                f"{self._described} cannot have the columns {names} and the key {list(self._key)}: names have 1 to 63 "
+                "bytes and "
+                f"are none of ours ({WEIGHT}, _zset_hash), and the key is among them. Rename the columns of the output.",
+                code="SINK_COLUMNS",
+                table=self.table,
+                columns=names,
+                missing=missing,
+            )
+        for field in self._schema:
+            if postgres_type(field.type) is None:
+                raise SinkError(
+                    f'{self._described} cannot keep column "{field.name}": there is no type of PostgreSQL for '
+                    f"{field.type} here. "
+                    "Cast it in the query, a nested column to text with to_json.",
+                    code="SINK_TYPE",
+                    table=self.table,
+                    column=field.name,
+                    type=str(field.type),
+                )
+
+    def _attach(self) -> None:
+        connection = self._connected()
+        found = connection.execute(_FIND, [self.table]).fetchone()
+        if found is not None:
+            self._check_owner(*found)
+            return
+        taken = connection.execute("SELECT to_regclass(%s), to_regclass(%s)", self._quoted_names(connection)).fetchone()
+        if taken is not None and any(name is not None for name in taken):
+            raise SinkError(
+                f"{self._described} cannot be made: the database has something else of that name. Choose another name, "
+                "or drop it.",
+                code="SINK_NAME_TAKEN",
+                table=self.table,
+            )
+        for statement in self._statements.create():
+            connection.execute(statement)
+        connection.execute(_INSERT, [self.table, self._query_id, json.dumps(self._layout())])
+
+    def _quoted_names(self, connection: psycopg.Connection[tuple[Any, ...]]) -> list[str]:
+        return [name.as_string(connection) for name in (self._statements.view, self._statements.base)]
+
+    def _layout(self) -> dict[str, Any]:
+        return {"key": list(self._key), "schema": base64.b64encode(self._schema.serialize()).decode()}
+
+    def _check_owner(self, query_id: str, epoch: int | None, layout: str) -> None:
+        if query_id != self._query_id:
+            raise SinkError(
+                f'{self._described} belongs to query "{query_id}" (its last epoch is {epoch}), not to '
+                f'"{self._query_id}". Write to '
+                f"another table, or drop this one and its line in _zset_join_epochs to start anew.",
+                code="SINK_QUERY_ID",
+                table=self.table,
+                expected=query_id,
+                actual=self._query_id,
+            )
+        found = json.loads(layout)
+        kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
+        if found["key"] != list(self._key) or kept.names != self._schema.names or kept.types != self._schema.types:
+            raise SinkError(
+                f"{self._described} was made with key {found['key']} and columns {kept.names}; the query now has key "
+                f"{list(self._key)} and columns {self._schema.names}, or columns of other types. Bring the query back, "
+                "or start a "
+                "new view and checkpoint.",
+                code="SINK_SCHEMA",
+                table=self.table,
+            )
+
+    def _stored_epoch(self, connection: psycopg.Connection[tuple[Any, ...]]) -> int | None:
+        found = connection.execute(_FIND, [self.table]).fetchone()
+        if found is None:
+            raise SinkError(
+                f"{self._described} has lost its line in _zset_join_epochs; the view was changed by others. Drop it and "
+                "start anew.",
+                code="SINK_RETRACTION",
+                table=self.table,
+            )
+        return None if found[1] is None else int(found[1])
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, connection: psycopg.Connection[tuple[Any, ...]], epoch: int, chunks: Iterable[ZSet]) -> tuple[int, int]:
+        """Bring the table from before the answer to after it; return lines of the net change and its retractions."""
+        statements = self._statements
+        connection.execute(statements.make_delta())
+        lines = 0
+        with connection.cursor() as cursor, cursor.copy(statements.copy_delta()) as copy:
+            for chunk in chunks:
+                check_chunk(self._described, epoch, self._schema, chunk)
+                lines += len(chunk)
+                data = memoryview(csv_of(chunk))
+                for begin in range(0, len(data), _SEND_BYTES):
+                    copy.write(data[begin : begin + _SEND_BYTES])
+        if not lines:
+            return 0, 0
+        for statement in statements.make_net():
+            connection.execute(statement)
+        rows, retractions = self._only_row(connection, statements.count_net())
+        if self._key:
+            twice = connection.execute(statements.repeated_weight()).fetchone()
+            if twice is not None:
+                raise SinkError(
+                    f"{self._described}: two live rows claim the key {dict(zip(self._key, twice, strict=True))} in "
+                    f"epoch {epoch}. "
+                    "Name more columns in key=, or leave it out for a view that may hold several.",
+                    code="SINK_KEY",
+                    table=self.table,
+                    epoch=epoch,
+                    key=twice,
+                )
+        if retractions:
+            self._refuse_unheld(connection, epoch)
+        if retractions or not self._key:
+            connection.execute(statements.take_away())
+        if retractions and not self._key:
+            connection.execute(statements.remove_empty())
+        if rows > retractions:
+            connection.execute(statements.insert())
+        return rows, retractions
+
+    def _refuse_unheld(self, connection: psycopg.Connection[tuple[Any, ...]], epoch: int) -> None:
+        found = connection.execute(self._statements.unheld()).fetchone()
+        if found is not None:
+            *row, weight, held = found
+            raise SinkError(
+                f"{self._described}: epoch {epoch} retracts row {dict(zip(self._schema.names, row, strict=True))} "
+                f"{-weight} times "
+                f"and the view holds it {held} times. The view was changed by others or belongs to another checkpoint: "
+                "delete both "
+                "to start anew.",
+                code="SINK_RETRACTION",
+                table=self.table,
+                epoch=epoch,
+                row=tuple(row),
+                weight=weight,
+                held=held,
+            )
+
+    def _only_row(self, connection: psycopg.Connection[tuple[Any, ...]], query: sql.Composed) -> tuple[int, int]:
+        rows, retractions = connection.execute(query).fetchall()[0]
+        return int(rows), int(retractions)
+
+    def _failed(self, what: LiteralString | str, error: psycopg.Error) -> SinkError:
+        told = error.diag.message_primary or type(error).__name__
+        return SinkError(
+            f"{self._described} could not be {what}: {told}. The view is as it was before the epoch; check that the "
+            "server runs, "
+            "the rights of the user, and the space on its disk.",
+            code="SINK_IO",
+            table=self.table,
+            state=error.sqlstate,
+        )
