@@ -191,6 +191,39 @@ class JoinStreamWriter:
         changelog = DeltaChangelogSink(path, cast("ChangelogForm", form), storage_options=storage_options)
         return self._to(DeltaChangelogOutput(changelog))
 
+    def toPostgres(  # noqa: N802 - as toDuckDB
+        self, conninfo: str, table: str, *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Keep a view in PostgreSQL equal to the join; others may read it while the query runs.
+
+        Args:
+            conninfo: what libpq takes, such as `"host=db dbname=shop user=writer"`; leave passwords to the environment.
+            table: name of the view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+        """
+        try:
+            from zset_join.sinks.postgres_view import PostgresViewSink
+        except ModuleNotFoundError as error:
+            raise _missing_package("toPostgres", "psycopg", "postgres") from error
+        return self.toSink(PostgresViewSink(conninfo, table, key))
+
+    def toKafka(  # noqa: N802 - as toDuckDB
+        self, config: Mapping[str, Any], topic: str, form: str = "upsert", *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Write every change to a Kafka topic, one transaction per epoch.
+
+        Args:
+            config: what librdkafka takes; at least `bootstrap.servers`.
+            topic: the topic; it must be there.
+            form: upsert, weight, row_kind or debezium.
+            key: columns that identify a row; default: what the keys of the inputs imply.
+        """
+        try:
+            from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
+        except ModuleNotFoundError as error:
+            raise _missing_package("toKafka", "confluent_kafka", "kafka") from error
+        return self.toSink(KafkaTopicSink(config, topic, cast("KafkaForm", form), key))
+
     def foreachBatch(  # noqa: N802 - the name PySpark users type
         self, function: Callable[[DataFrame, int], Any], *, form: str = "weight", key: Sequence[str] | None = None
     ) -> JoinStreamWriter:
@@ -327,6 +360,14 @@ class JoinStreamWriter:
             )
         self._output = output
         return self
+
+
+def _missing_package(method: str, package: str, extra: str) -> OptionError:
+    return OptionError(
+        f"{method} needs the package {package}, which is not installed: install zset-join with the extra {extra}.",
+        code="MISSING_PACKAGE",
+        package=package,
+    )
 
 
 def _not_here(method: str, value: Any, cure: str) -> OptionError:

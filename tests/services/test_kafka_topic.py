@@ -1,0 +1,189 @@
+"""A topic of a real Kafka carries every answer exactly once, whatever is retried."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from tests.services.kafka_broker import KafkaBroker
+from zset_join.errors import SinkError
+from zset_join.relation import Relation
+from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
+from zset_join.zset import ZSet
+
+SCHEMA = pa.schema({"id": pa.int64(), "v": pa.string()})
+ANSWER = Relation(name="answer", schema=SCHEMA, primary_key=("id",), mode="changelog")
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    name = f"answers-{next(_numbers)}"
+    kafka.create_topic(name)
+    return name
+
+
+def changes(*lines: tuple[int, str | None, int]) -> list[ZSet]:
+    rows = {"id": [line[0] for line in lines], "v": [line[1] for line in lines]}
+    return [ZSet.of(rows, [line[2] for line in lines], schema=SCHEMA)]
+
+
+def opened(kafka: KafkaBroker, topic: str, form: KafkaForm = "upsert", query_id: str = "q", **options: Any) -> KafkaTopicSink:
+    sink = KafkaTopicSink({"bootstrap.servers": kafka.servers}, topic, form, retry_seconds=20, **options)
+    sink.open(ANSWER, query_id)
+    return sink
+
+
+def committed(kafka: KafkaBroker, topic: str) -> list[tuple[Any, Any]]:
+    """Return key and value of every committed record, in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.servers,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        found: list[tuple[Any, Any]] = []
+        while True:
+            message: Message | None = consumer.poll(20.0)
+            assert message is not None, "the broker does not answer"
+            if message.error() is not None:
+                return found
+            key, value = message.key(), message.value()
+            found.append((key and json.loads(key), value and json.loads(value)))
+    finally:
+        consumer.close()
+
+
+def test_upserts_leave_the_newest_row_of_every_key_and_nothing_where_it_is_gone(kafka: KafkaBroker, topic: str) -> None:
+    sink = opened(kafka, topic)
+
+    sink.write(0, changes((1, "a", 1), (2, "b", 1)))
+    sink.write(1, changes((1, "a", -1), (1, "c", 1), (2, "b", -1)))
+    sink.close()
+
+    assert dict((key["id"], value) for key, value in committed(kafka, topic)) == {1: {"id": 1, "v": "c"}, 2: None}
+
+
+@pytest.mark.parametrize(
+    ("form", "values"),
+    [
+        ("weight", [{"id": 1, "v": "a", "_weight": -1}, {"id": 1, "v": None, "_weight": 1}]),
+        ("row_kind", [{"id": 1, "v": "a", "_row_kind": "-U"}, {"id": 1, "v": None, "_row_kind": "+U"}]),
+        ("debezium", [{"before": {"id": 1, "v": "a"}, "after": {"id": 1, "v": None}, "op": "u"}]),
+    ],
+)
+def test_every_form_says_what_an_update_did(kafka: KafkaBroker, topic: str, form: KafkaForm, values: list[Any]) -> None:
+    sink = opened(kafka, topic, form)
+    sink.write(0, changes((1, "a", 1)))
+
+    sink.write(1, changes((1, "a", -1), (1, None, 1)))
+    sink.close()
+
+    assert [value for _, value in committed(kafka, topic)][1:] == values
+
+
+def test_an_epoch_that_comes_again_writes_nothing(kafka: KafkaBroker, topic: str) -> None:
+    sink = opened(kafka, topic)
+    sink.write(0, changes((1, "a", 1)))
+    sink.close()
+
+    again = opened(kafka, topic)
+
+    assert again.last_epoch() == 0
+    assert again.write(0, changes((1, "a", 1))).replayed
+    again.write(1, [])
+    again.close()
+    assert len(committed(kafka, topic)) == 1
+
+
+def test_an_epoch_that_fails_half_way_is_not_seen(kafka: KafkaBroker, topic: str) -> None:
+    sink = opened(kafka, topic)
+
+    def breaking(producer: Any, name: str, key: str, value: str | None) -> None:
+        producer.produce(topic, b"half", b"half")
+        raise KeyboardInterrupt
+
+    sink._produce = breaking  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        sink.write(0, changes((1, "a", 1), (2, "b", 1)))
+    del sink._produce  # type: ignore[attr-defined]
+
+    sink.write(0, changes((1, "a", 1)))
+    sink.close()
+    assert committed(kafka, topic) == [({"id": 1}, {"id": 1, "v": "a"})]
+
+
+def test_a_driver_that_starts_fences_off_the_one_before(kafka: KafkaBroker, topic: str) -> None:
+    first = opened(kafka, topic)
+    first.write(0, changes((1, "a", 1)))
+    second = opened(kafka, topic)
+
+    with pytest.raises(SinkError, match="could not be written in epoch 1") as fenced:
+        first.write(1, changes((2, "b", 1)))
+
+    assert isinstance(fenced.value.__cause__, KafkaException)
+    second.write(1, changes((2, "c", 1)))
+    second.close()
+    first.close()
+    assert [value["v"] for _, value in committed(kafka, topic)] == ["a", "c"]
+
+
+def test_the_topic_of_another_query_is_refused(kafka: KafkaBroker, topic: str) -> None:
+    sink = opened(kafka, topic)
+    sink.write(0, changes((1, "a", 1)))
+    sink.close()
+
+    with pytest.raises(SinkError, match="belongs to query") as refused:
+        opened(kafka, topic, query_id="another")
+
+    assert refused.value.code == "SINK_QUERY_ID"
+
+
+def test_another_form_is_refused(kafka: KafkaBroker, topic: str) -> None:
+    sink = opened(kafka, topic)
+    sink.write(0, changes((1, "a", 1)))
+    sink.close()
+
+    with pytest.raises(SinkError, match="was written as upsert"):
+        opened(kafka, topic, "weight")
+
+
+def test_a_topic_that_is_not_there_is_told(kafka: KafkaBroker) -> None:
+    with pytest.raises(SinkError, match="is not there"):
+        opened(kafka, "nowhere")
+
+
+@pytest.fixture
+def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka")).start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+def test_a_broker_that_was_killed_and_started_again_holds_what_was_committed(own_broker: KafkaBroker) -> None:
+    own_broker.create_topic("t")
+    sink = opened(own_broker, "t")
+    sink.write(0, changes((1, "a", 1)))
+
+    own_broker.kill()
+    own_broker.start()
+    sink.write(1, changes((2, "b", 1)))
+    sink.close()
+
+    again = opened(own_broker, "t")
+    assert again.last_epoch() == 1
+    again.close()
+    assert [value["v"] for _, value in committed(own_broker, "t")] == ["a", "b"]

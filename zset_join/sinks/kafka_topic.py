@@ -1,0 +1,366 @@
+"""A Kafka topic that carries every change of an answer, or the newest row of every key.
+
+The law: a reader with `isolation.level=read_committed` sees the answers of all epochs up to the last one, each exactly once
+and whole, whatever was retried, replayed or killed on the way.
+
+One Kafka transaction writes the records of an epoch and one record on the topic `<topic>.zset_join.epochs`, which says the
+query and the epoch: so what was written and how far it goes are one thing. The transactional id names query and topic, so a
+driver that starts fences off one that is still alive.
+
+Forms: `upsert` (the record key is the key of the row as JSON, the value the row, or nothing where the key is gone: what a
+compacted topic keeps is the view), `weight` and `row_kind` (every change, with a field `_weight` or `_row_kind`), `debezium`
+(envelopes with `before`, `after` and `op`). Without a key column the record key is the whole row. See
+`zset_join.sinks.json_rows` for the values.
+
+Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
+
+Limits: a transaction lasts at most `transaction_timeout_seconds`. Kafka keeps changes as long as the topic is set to; a topic
+in `upsert` form should be compacted. The topic is not made here; the topic of the epochs is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import monotonic, perf_counter
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from zset_join.changelog import ChangelogFormat, RowKindFormat, UpsertFormat, WeightFormat, encode, encoded_schema
+from zset_join.errors import OptionError, SinkError
+from zset_join.relation import Relation
+from zset_join.sinks.json_rows import JsonWriter
+from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_replay
+from zset_join.zset import ZSet
+
+__all__ = ["KafkaForm", "KafkaTopicSink"]
+
+KafkaForm = Literal["upsert", "weight", "row_kind", "debezium"]
+_FORMATS: Mapping[str, ChangelogFormat] = {
+    "upsert": UpsertFormat(column="_deleted"),
+    "weight": WeightFormat(column="_weight"),
+    "row_kind": RowKindFormat(column="_row_kind"),
+    "debezium": RowKindFormat(column="_row_kind"),
+}
+_EPOCHS_SUFFIX = ".zset_join.epochs"
+_ATTEMPTS = 5
+
+
+class KafkaTopicSink:
+    """Write every answer to a Kafka topic, one transaction per epoch.
+
+    Args:
+        config: what librdkafka takes; at least `bootstrap.servers`. It is never shown.
+        topic: the topic; it must be there.
+        form: see the module.
+        key: columns that identify a row; default: the primary key of the output relation. `upsert` needs one.
+        transaction_timeout_seconds: the most that writing an epoch may take.
+        retry_seconds: how long a broker that does not answer is waited for.
+
+    Raises:
+        OptionError: an argument that is not allowed.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        form: KafkaForm = "upsert",
+        key: Sequence[str] | None = None,
+        *,
+        transaction_timeout_seconds: int = 300,
+        retry_seconds: int = 60,
+    ) -> None:
+        if form not in get_args(KafkaForm) or not topic or isinstance(key, str) or "bootstrap.servers" not in config:
+            raise OptionError(
+                f"topic={topic!r}, form={form!r}, key={key!r}, config with {sorted(config)}: a topic has a name, a form "
+                "is one of "
+                f"{', '.join(get_args(KafkaForm))}, a key is a list of column names, and config names bootstrap.servers.",
+                code="SINK_OPTION",
+                topic=topic,
+                form=form,
+                key=key,
+            )
+        self.topic = topic
+        self.form = form
+        self.key = None if key is None else tuple(key)
+        self._config = {"log_level": 0, **config}
+        self._timeout_seconds = transaction_timeout_seconds
+        self._retry_seconds = retry_seconds
+        self._last_epoch: int | None = None
+        self._producer: Producer | None = None
+        self._writers: list[JsonWriter] = []
+
+    def __repr__(self) -> str:
+        return f"KafkaTopicSink({self.topic!r}, form={self.form!r}, key={self.key!r})"
+
+    def open(self, output: Relation, query_id: str) -> None:
+        """Connect, fence off other drivers of the query, and learn how far the topic goes.
+
+        Raises:
+            SinkError: the broker cannot be reached, the topic is not there, belongs to another query, or was written with other
+                columns, key or form; or `upsert` without a key.
+        """
+        check_output(self._described, output)
+        self.close()
+        self._schema, self._query_id = output.schema, query_id
+        self._key = self.key if self.key is not None else output.primary_key
+        missing = [name for name in self._key if name not in output.schema.names]
+        if missing or (self.form == "upsert" and not self._key):
+            raise SinkError(
+                f"{self._described} needs a key among the columns {output.schema.names}, got {list(self._key)}. Name "
+                "the columns "
+                "that identify a row in key=, or write another form.",
+                code="SINK_COLUMNS",
+                topic=self.topic,
+                missing=missing,
+            )
+        self._written = encoded_schema(output.schema, _FORMATS[self.form])
+        try:
+            self._connect()
+            self._attach()
+        except KafkaException as error:
+            self.close()
+            raise self._failed("opened", error) from error
+        except SinkError:
+            self.close()
+            raise
+        value = output.schema.names if self.form in ("upsert", "debezium") else self._written.names
+        self._writers = [JsonWriter(self._written, self._key or output.schema.names), JsonWriter(self._written, value)]
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch the topic contains; None before the first."""
+        self._connected()
+        return self._last_epoch
+
+    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+        """Add the answer of one epoch, in one transaction.
+
+        Raises:
+            SinkError: see the module; readers of committed records see nothing of the epoch.
+        Cost: see the module.
+        """
+        started = perf_counter()
+        producer = self._connected()
+        if is_replay(self._described, self._last_epoch, epoch):
+            return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
+        rows = self._encoded(epoch, chunks)
+        retractions = 0
+        try:
+            producer.begin_transaction()
+            try:
+                for key, value, is_retraction in self._records(rows):
+                    self._produce(producer, self.topic, key, value)
+                    retractions += is_retraction
+                mark = {**self._layout(), "epoch": epoch}
+                self._produce(producer, self._epochs, self.topic, json.dumps(mark))
+                self._retried(producer.commit_transaction)
+            except BaseException:
+                self._abort(producer)
+                raise
+        except KafkaException as error:
+            raise self._failed(f"written in epoch {epoch}", error) from error
+        self._last_epoch = epoch
+        return SinkProgress(epoch, rows.num_rows, retractions, perf_counter() - started)
+
+    def close(self) -> None:
+        """Close the connection; what was committed stays."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.flush(1)
+        for writer in self._writers:
+            writer.close()
+        self._writers = []
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _described(self) -> str:
+        return f'Kafka topic "{self.topic}"'
+
+    @property
+    def _epochs(self) -> str:
+        return f"{self.topic}{_EPOCHS_SUFFIX}"
+
+    def _connected(self) -> Producer:
+        if self._producer is None:
+            raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", topic=self.topic)
+        return self._producer
+
+    def _connect(self) -> None:
+        admin = AdminClient(self._config)
+        topics = admin.list_topics(timeout=self._retry_seconds).topics
+        if self.topic not in topics:
+            raise SinkError(
+                f"{self._described} is not there. Make it with the partitions you want, and cleanup.policy=compact for "
+                'form="upsert".',
+                code="SINK_IO",
+                topic=self.topic,
+            )
+        if self._epochs not in topics:
+            made = admin.create_topics([NewTopic(self._epochs, 1, -1, config={"cleanup.policy": "compact"})])
+            try:
+                made[self._epochs].result(self._retry_seconds)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+        self._producer = Producer(
+            {
+                **self._config,
+                "transactional.id": f"zset_join-{self._query_id}-{self.topic}",
+                "transaction.timeout.ms": self._timeout_seconds * 1000,
+                "message.timeout.ms": self._timeout_seconds * 1000,
+                "linger.ms": 5,
+            }
+        )
+        self._retried(self._producer.init_transactions)
+
+    def _attach(self) -> None:
+        """Read the last mark; from here on nobody else adds one."""
+        self._last_epoch = None
+        for mark in self._marks():
+            if mark["query_id"] != self._query_id:
+                raise SinkError(
+                    f'{self._described} belongs to query "{mark["query_id"]}" (its last epoch is {mark["epoch"]}), not to '
+                    f'"{self._query_id}". Write to another topic, or delete this one and {self._epochs} to start anew.',
+                    code="SINK_QUERY_ID",
+                    topic=self.topic,
+                    expected=mark["query_id"],
+                    actual=self._query_id,
+                )
+            now = self._layout()
+            if {name: mark.get(name) for name in now} != now:
+                raise SinkError(
+                    f"{self._described} was written as {mark['form']} with key {mark['key']} and columns "
+                    f"{mark['columns']}; the "
+                    f"query now has {now['form']}, key {now['key']} and columns {now['columns']}. Bring the query back, "
+                    "or start "
+                    "a new topic and checkpoint.",
+                    code="SINK_SCHEMA",
+                    topic=self.topic,
+                )
+            self._last_epoch = int(mark["epoch"])
+
+    def _marks(self) -> Iterator[dict[str, Any]]:
+        """Yield what was committed on the topic of the epochs about this topic, oldest first."""
+        config = {
+            **self._config,
+            "group.id": f"zset_join-{self._query_id}",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+        consumer = Consumer(config)
+        try:
+            consumer.assign([TopicPartition(self._epochs, 0, 0)])
+            until = monotonic() + self._retry_seconds
+            while monotonic() < until:
+                message = consumer.poll(1.0)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    return
+                if error is not None:
+                    raise KafkaException(error)
+                mark = message.value()
+                if message.key() == self.topic.encode() and mark is not None:
+                    yield json.loads(mark)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        finally:
+            consumer.close()
+
+    def _layout(self) -> dict[str, Any]:
+        return {
+            "query_id": self._query_id,
+            "form": self.form,
+            "key": list(self._key),
+            "columns": [f"{field.name}: {field.type}" for field in self._schema],
+        }
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _encoded(self, epoch: int, chunks: Iterable[ZSet]) -> pa.RecordBatch:
+        parts = []
+        for chunk in chunks:
+            check_chunk(self._described, epoch, self._schema, chunk)
+            parts.append(chunk)
+        answer = ZSet.concat(parts, schema=self._schema).consolidated()
+        key = self._key or ([] if self.form != "debezium" else self._schema.names)
+        return encode(answer, key, _FORMATS[self.form])
+
+    def _records(self, rows: pa.RecordBatch) -> Iterator[tuple[str, str | None, bool]]:
+        """Yield key, value, and whether the record takes something away."""
+        keys, values = (writer.texts(rows) for writer in self._writers)
+        told = rows.column(rows.num_columns - 1)
+        if self.form == "upsert":
+            for key, value, is_gone in zip(keys, values, told.to_pylist(), strict=True):
+                yield key, None if is_gone else value, is_gone
+        elif self.form == "debezium":
+            yield from _envelopes(keys, values, told.to_pylist())
+        else:
+            gone = pc.less(told, 0) if pt.is_integer(told.type) else pc.starts_with(told, "-")
+            yield from zip(keys, values, gone.to_pylist(), strict=True)
+
+    def _produce(self, producer: Producer, topic: str, key: str, value: str | None) -> None:
+        until = monotonic() + self._timeout_seconds
+        while True:
+            try:
+                producer.produce(topic, value, key)
+                return
+            except BufferError:
+                if monotonic() > until:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+                producer.poll(0.1)  # the queue of the client is full: wait until some of it is sent
+
+    def _retried(self, call: Any) -> None:
+        """Call until it succeeds, as Kafka's client says that it may; bounded."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                call(self._retry_seconds)
+                return
+            except KafkaException as error:
+                if attempt == _ATTEMPTS or not error.args[0].retriable():
+                    raise
+
+    def _abort(self, producer: Producer) -> None:
+        """Give the transaction up; where that fails too, the next start does it."""
+        try:
+            producer.purge()
+            producer.abort_transaction(self._retry_seconds)
+        except KafkaException:
+            self._producer = None  # of no use any more; opening the sink again fences it off
+
+    def _failed(self, what: str, error: KafkaException) -> SinkError:
+        told = error.args[0]
+        return SinkError(
+            f"{self._described} could not be {what}: {told.str()} ({told.name()}). Nothing of the epoch is committed "
+            "there; check "
+            "that the broker runs, the rights of the user, and that no other driver runs this query.",
+            code="SINK_IO",
+            topic=self.topic,
+            kafka=told.name(),
+        )
+
+
+def _envelopes(keys: Sequence[str], values: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, str | None, bool]]:
+    """Yield Debezium's envelopes: an update has both rows, and the -U of a key stand before its +U, in the same order."""
+    before: deque[str] = deque()
+    for key, value, kind in zip(keys, values, kinds, strict=True):
+        if kind == "-U":
+            before.append(value)
+        elif kind == "+U":
+            yield key, f'{{"before":{before.popleft()},"after":{value},"op":"u"}}', False
+        elif kind == "+I":
+            yield key, f'{{"before":null,"after":{value},"op":"c"}}', False
+        else:
+            yield key, f'{{"before":{value},"after":null,"op":"d"}}', True
