@@ -1,3 +1,25 @@
-"""The stages a plan is made of: what both runners run, each in a file of its own beside the contract in `stage`."""
+"""The stages a plan is made of: what both runners run, each in a file of its own beside the contract in `stage`.
+
+Whoever reads stages from JSON imports this package: it registers all of them.
+"""
 
 from __future__ import annotations
+
+from zset_join.stages.aggregate import AggregateStage
+from zset_join.stages.join import JoinStage
+from zset_join.stages.route import RouteStage, needs_route
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
+
+__all__ = [
+    "AggregateStage",
+    "JoinStage",
+    "OutputKey",
+    "RouteStage",
+    "Stage",
+    "StageInput",
+    "StageOptions",
+    "TableKey",
+    "needs_route",
+    "read_stage",
+    "register_stage",
+]

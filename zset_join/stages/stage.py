@@ -4,22 +4,65 @@ The law: a runner that feeds a stage the deltas of its inputs, each row in the b
 over all buckets is what one operator over all rows would have given.
 
 A stage is frozen, knows no Spark, and is written as JSON, so a checkpoint can build its operators without the program that made
-the query. New stages are registered with `register_stage`; a runner never asks for the class of one.
+the query. New stages subclass `Stage` and are registered with `register_stage`; a runner never asks for the class of one.
+
+What a runner reads, and what for:
+
+| of a stage | for |
+|---|---|
+| `inputs`: key, key types, what becomes of a NULL key | the bucket of a row |
+| `inputs`: reduce | bringing rows down before they travel; the operator is fed what comes out |
+| `output`, `output_key`, `never_null` | the next stage, and whether its rows are in their bucket already (fusing) |
+| `build` | the operator of a bucket |
+| `state_tables`, `regrouped` | another number of buckets, and the state as tables |
+| `begins_alone` | an answer in the first epoch though no row came |
+| `kind` | the batch query that verifies it |
+
+All inputs of a stage have as many key columns, of the same key types: rows with equal keys meet in one bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from zset_join.config import BufferLimit, HotBudget
 from zset_join.errors import PlanError
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.zset import ZSet
 
-__all__ = ["OutputKey", "Stage", "StageInput", "StageOptions", "read_stage", "register_stage"]
+__all__ = [
+    "NO_LIMIT",
+    "OutputKey",
+    "Reduction",
+    "Stage",
+    "StageInput",
+    "StageOptions",
+    "TableKey",
+    "read_stage",
+    "register_stage",
+]
+
+NO_LIMIT = BufferLimit(max_bytes=0)
+_EPOCH = b"zset_join.absorbed_epoch"
+
+
+class Reduction(Protocol):
+    """What brings the rows of an input down before they travel; what comes out is what the operator is fed."""
+
+    @property
+    def relation(self) -> Relation:
+        """Return what comes out; the key columns are among its columns, under the same names."""
+        ...
+
+    def reduce(self, delta: ZSet) -> ZSet:
+        """Return a delta, reduced. Deltas that are reduced apart and added up give the same answer."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +73,32 @@ class StageInput:
         relation: the rows, with event time and watermark delay where they have them.
         key: the columns whose value decides the bucket; none: all rows go to bucket 0.
         key_types: the types they are compared in, one per key column.
-        unmatchable: where a row goes whose key has a NULL that matches nothing: spread `by_identity` (the whole row), or
-            `by_key` like any other, which an operator needs that keeps it.
+        unmatchable: where a row goes whose key has a NULL that matches nothing: spread `by_identity` (its primary key, or the
+            whole row), or `by_key` like any other.
+        null_safe: with `by_identity`, per key column whether NULL is a value there like any other; none: it is nowhere.
+        keeps_unmatchable: whether the operator does anything about such a row.
+        reduce: what brings the rows down before they travel; None: they travel as they are.
     """
 
     relation: Relation
     key: tuple[str, ...] = ()
     key_types: tuple[pa.DataType, ...] = ()
     unmatchable: Literal["by_identity", "by_key"] = "by_key"
+    null_safe: tuple[bool, ...] = ()
+    keeps_unmatchable: bool = True
+    reduce: Reduction | None = None
+
+    @property
+    def fed(self) -> Relation:
+        """Return the rows that the operator is fed."""
+        return self.relation if self.reduce is None else self.reduce.relation
+
+    @property
+    def null_is_value(self) -> tuple[bool, ...]:
+        """Return, per key column, whether NULL is hashed like a value."""
+        if self.unmatchable == "by_key":
+            return (True,) * len(self.key)
+        return self.null_safe or (False,) * len(self.key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +108,28 @@ class OutputKey:
     Args:
         columns: output columns that identify a row; none where that is not known.
         bucketed_by: output columns that carry the bucket key of the stage unchanged, in its order; none where they do not.
+        aliases: pairs of a column of `bucketed_by` and another one that shows the same value.
+        padded: groups of output columns that are NULL together in some rows, whatever the key of their bucket.
     """
 
     columns: tuple[str, ...] = ()
     bucketed_by: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    padded: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableKey:
+    """Say which columns of a snapshot's table decide the bucket of its rows.
+
+    Args:
+        columns: in the order of the stage's key; none: the table is in bucket 0.
+        of_input: the input whose rows it holds, where the rule for a NULL that matches nothing is that input's; None: NULL is
+            hashed like a value.
+    """
+
+    columns: tuple[str, ...] = ()
+    of_input: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +140,24 @@ class StageOptions:
         on_bad_input: `error` or `quarantine`.
         tombstone_retention_seconds: how long deleted keys are remembered, in processing time.
         chunk_rows: rows per chunk of an answer.
+        buffer_limit: what an append-only join may hold in one bucket.
+        hot_budget: what of the rows of a join, or of a route, may be in memory in one bucket; None: all.
+        table_budget: the same of the groups of an aggregate.
         more: options of certain kinds of stages by their names; an operator that gets one it does not know refuses it.
     """
 
     on_bad_input: str = "error"
     tombstone_retention_seconds: int = 2 * 86400
     chunk_rows: int = 65536
+    buffer_limit: BufferLimit = NO_LIMIT
+    hot_budget: HotBudget | None = None
+    table_budget: HotBudget | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @runtime_checkable
 class Stage(Protocol):
-    """What both runners run."""
+    """What both runners run; subclass it, so that what has a default here need not be said."""
 
     @property
     def kind(self) -> str:
@@ -95,9 +180,34 @@ class Stage(Protocol):
         ...
 
     @property
-    def state_tables(self) -> Mapping[str, tuple[str, ...]]:
-        """Return, per table of a snapshot, the columns of it that decide the bucket; none: it lives in bucket 0."""
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return, per table of a snapshot, what decides the bucket of its rows."""
         ...
+
+    @property
+    def begins_alone(self) -> bool:
+        """Say whether bucket 0 answers in the first epoch though no row came."""
+        return False
+
+    @property
+    def cold_state(self) -> Literal["joins", "routes", "groups"] | None:
+        """Return which budget of hybrid state it takes part in: of `joins` and `routes` one, of `groups` the other."""
+        return None
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:  # noqa: ARG002 - for those that know more
+        """Return output columns that are never NULL, given those of each input."""
+        return frozenset()
+
+    def regrouped(self, name: str, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:  # noqa: ARG002 - for those that have tables of several kinds
+        """Return rows out of several snapshots as one table of a snapshot.
+
+        Args:
+            name: of the table.
+            table: its rows; those of one key in the order in which they stood.
+            epoch: the epoch it stands at.
+            metadata: of the tables whose counts this one goes on with; what is JSON in it is added up.
+        """
+        return table.replace_schema_metadata({**_summed(metadata), _EPOCH: str(epoch).encode()})
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the operator of one bucket, over mapped files in a directory, or in memory when given None."""
@@ -110,6 +220,21 @@ class Stage(Protocol):
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready, with its `kind`."""
         ...
+
+
+def _summed(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Add up numbers, and lists of numbers place by place."""
+    sums: dict[bytes, Any] = {}
+    for one in metadata:
+        for name, text in one.items():
+            if name == _EPOCH:
+                continue
+            value, before = json.loads(text), sums.get(name)
+            if before is None:
+                sums[name] = value
+            else:
+                sums[name] = [a + b for a, b in zip(before, value, strict=True)] if isinstance(value, list) else before + value
+    return {name: json.dumps(value).encode() for name, value in sums.items()}
 
 
 _readers: dict[str, Callable[[Mapping[str, Any]], Stage]] = {}

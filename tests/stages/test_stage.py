@@ -1,0 +1,36 @@
+"""The contract of a stage: what has a default, and how stages are read."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from zset_join import Relation
+from zset_join.errors import PlanError
+from zset_join.stages import RouteStage, read_stage
+
+ORDERS = Relation(
+    name="orders", schema=pa.schema({"id": pa.int64(), "k": pa.int64()}), join_key=("k",), primary_key=("id",), mode="upsert"
+)
+
+
+def test_a_kind_that_is_not_known_is_refused():
+    with pytest.raises(PlanError, match="teleport") as caught:
+        read_stage({"kind": "teleport"})
+
+    assert caught.value.code == "UNKNOWN_STAGE_KIND"
+
+
+def test_tables_of_several_snapshots_become_one_whose_counts_are_their_sums():
+    table = pa.table({"id": [1]})
+    before = [{b"zset_join.absorbed_epoch": b"3", b"counts": b"[1, 2]", b"late": b"4"}, {b"counts": b"[10, 20]", b"late": b"5"}]
+
+    made = RouteStage(source=ORDERS).regrouped("route", table, epoch=7, metadata=before)
+
+    assert made.schema.metadata == {b"zset_join.absorbed_epoch": b"7", b"counts": b"[11, 22]", b"late": b"9"}
+
+
+def test_a_table_without_counts_has_only_its_epoch():
+    made = RouteStage(source=ORDERS).regrouped("route", pa.table({"id": [1]}), epoch=7, metadata=[])
+
+    assert made.schema.metadata == {b"zset_join.absorbed_epoch": b"7"}

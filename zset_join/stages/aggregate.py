@@ -1,0 +1,194 @@
+"""GROUP BY as a stage; DISTINCT is one that computes nothing.
+
+Rows are brought down before they travel: to one partial line per group where all results are sums and counts, else to the
+columns that are read. A runner in which rows do not travel may ask for them as they are (`reduces=False`); the operator is
+another one then, and so is its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.operators.aggregate import Aggregate
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.stage import OutputKey, Reduction, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset import ZSet
+
+__all__ = ["AggregateStage"]
+
+_KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reduced(Reduction):
+    """What a `Preaggregation` leaves; made anew where it is used, so that the stage can travel."""
+
+    source: Relation
+    group_by: tuple[str, ...]
+    calls: tuple[AggregateCall, ...]
+
+    @cached_property
+    def _made(self) -> Preaggregation:
+        return Preaggregation(self.source, self.group_by, self.calls)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "group_by": self.group_by, "calls": self.calls}
+
+    @property
+    def is_partial(self) -> bool:
+        """Say whether sums are what comes out, not rows."""
+        return self._made.is_partial
+
+    @property
+    def relation(self) -> Relation:
+        """Return partial lines, or the columns that are read. The key columns come first."""
+        return self._made.relation
+
+    def reduce(self, delta: ZSet) -> ZSet:
+        """Return the delta, reduced."""
+        return self._made.reduce(delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateStage(Stage):
+    """Describe an aggregate.
+
+    Args:
+        source: what is aggregated, in changelog or append mode.
+        group_by: the key columns; none for one global row.
+        calls: the other columns; none for DISTINCT.
+        reduces: bring rows down before they travel.
+
+    Raises:
+        PlanError: columns or types that cannot be grouped or aggregated (when `output` or `inputs` is asked).
+    """
+
+    source: Relation
+    group_by: tuple[str, ...]
+    calls: tuple[AggregateCall, ...]
+    reduces: bool = True
+
+    @property
+    def kind(self) -> str:
+        """Return "aggregate"."""
+        return "aggregate"
+
+    @cached_property
+    def _reduction(self) -> _Reduced:
+        return _Reduced(source=self.source, group_by=self.group_by, calls=self.calls)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "group_by": self.group_by, "calls": self.calls, "reduces": self.reduces}
+
+    @property
+    def is_partial(self) -> bool:
+        """Say whether sums are what travels to it, not rows."""
+        return self.reduces and self._reduction.is_partial
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return the one input, bucketed by group."""
+        types = tuple(self.source.schema.field(name).type for name in self.group_by)
+        reduction = self._reduction if self.reduces else None
+        return (StageInput(relation=self.source, key=self.group_by, key_types=types, reduce=reduction),)
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return its answer: the key columns, which identify a row, and a column per call."""
+        made = Aggregate(self.source, self.group_by, self.calls)
+        try:
+            return made.output
+        finally:
+            made.close()
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return the group key, which is also what its rows are bucketed by."""
+        return OutputKey(columns=self.group_by, bucketed_by=self.group_by)
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return the key columns that came without NULL."""
+        return inputs[0] & set(self.group_by)
+
+    @cached_property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return the groups and a table per multiset, all by group, whose columns come first in them."""
+        operator = self.build(StageOptions(), None)
+        try:
+            tables = operator.snapshot()
+        finally:
+            operator.close()
+        return {name: TableKey(columns=tuple(table.schema.names[: len(self.group_by)])) for name, table in tables.items()}
+
+    @property
+    def begins_alone(self) -> bool:
+        """Say that the row of a global aggregate is there from the first epoch on."""
+        return not self.group_by
+
+    @property
+    def cold_state(self) -> Literal["groups"] | None:
+        """Return "groups" where there are some; the one row of a global aggregate is in memory."""
+        return "groups" if self.group_by else None
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the aggregate of one bucket, of what the reduction leaves."""
+        budget = options.table_budget if self.group_by else None
+        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_table": "hybrid", **asdict(budget)}
+        is_cut = self.reduces and not self._reduction.is_partial
+        return Aggregate(
+            self._reduction.relation if is_cut else self.source,
+            self.group_by,
+            self.calls,
+            preaggregated=self.is_partial,
+            on_bad_input="error" if self.reduces else options.on_bad_input,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+            **hybrid,
+        )
+
+    @property
+    def title(self) -> str:
+        """Return what `explain` calls it."""
+        if not self.calls:
+            return f"Distinct {', '.join(self.group_by)}"
+        calls = ", ".join(map(repr, self.calls))
+        return f"Aggregate by {', '.join(self.group_by)}: {calls}" if self.group_by else f"Aggregate all rows: {calls}"
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return what is computed, and what is remembered per group."""
+        single = [call.name for call in self.calls if call.kind in _KEEP_VALUES]
+        remembers = "per group its key and sums" if self.group_by else "one row of sums"
+        remembers = remembers if self.calls else "every distinct row with its copies"
+        if single:
+            remembers += f", and every distinct value with its copies for {', '.join(single)}"
+        where = f"in {buckets or 'one per core'} buckets by group" if self.group_by else "in one bucket"
+        return [self.title, f"  remembers: {remembers}; {where}"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the aggregate, JSON-ready."""
+        return {
+            "kind": self.kind,
+            "source": write_relation(self.source),
+            "group_by": list(self.group_by),
+            "calls": [call.to_json() for call in self.calls],
+            "reduces": self.reduces,
+        }
+
+
+def _read(found: Mapping[str, Any]) -> AggregateStage:
+    return AggregateStage(
+        source=read_relation(found["source"]),
+        group_by=tuple(found["group_by"]),
+        calls=tuple(AggregateCall.from_json(call) for call in found["calls"]),
+        reduces=found["reduces"],
+    )
+
+
+register_stage("aggregate", _read)

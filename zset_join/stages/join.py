@@ -1,0 +1,271 @@
+"""A join of two relations as a stage: inner, left, right, full, left_semi or left_anti.
+
+The rows of both inputs meet in the bucket of their join key. Columns that only order the changes of an input are *hidden*: the
+operator keeps them and shows them like any other, and the answer of the stage is the projection on the visible ones. It follows
+that a change of the sequence alone is shown as a retraction and an insertion of the same row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+
+from zset_join.expressions.written import read_expression, write_expression
+from zset_join.key_types import common_key_type
+from zset_join.operators.join import HashJoin
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.join_shape import joined_schema, output_key
+
+__all__ = ["JoinStage"]
+
+_SIDES = ("left", "right")
+_PRESERVED = (("left", "full", "left_anti"), ("right", "full"))
+_ABSENT = {"left": ("right",), "right": ("left",), "full": ("left", "right")}
+_RowKeys = tuple[tuple[str, ...] | None, tuple[str, ...] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinStage(Stage):
+    """Describe a join; the relations name their join keys.
+
+    Args:
+        left: the rows of the left input, hidden columns included.
+        right: the rows of the right input.
+        how: inner, left, right, full, left_semi or left_anti.
+        null_safe: per key column, True for `<=>`; none: nowhere.
+        using: both sides name their key columns alike and the output shows them once.
+        residual: a condition over both rows beside the keys, or None.
+        hidden: per input, the columns that are in it only to order its changes.
+        row_keys: per input that is the answer of an earlier stage, the columns that identify a row, NULL being a value; none
+            where that is not known. None for other inputs: there the primary key of the relation does.
+
+    Raises:
+        PlanError: the condition does not fit the columns, or keys that cannot be compared (when `output` or `inputs` is asked).
+    """
+
+    left: Relation
+    right: Relation
+    how: str = "inner"
+    null_safe: tuple[bool, ...] = ()
+    using: bool = False
+    residual: Any = None
+    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    row_keys: _RowKeys = (None, None)
+
+    @property
+    def kind(self) -> str:
+        """Return "join"."""
+        return "join"
+
+    @property
+    def flags(self) -> tuple[bool, ...]:
+        """Return, per key column, True for `<=>`."""
+        return self.null_safe or (False,) * len(self.left.join_key)
+
+    @property
+    def relations(self) -> tuple[Relation, Relation]:
+        """Return the rows of both inputs, left first."""
+        return self.left, self.right
+
+    @property
+    def is_append_only(self) -> bool:
+        """Say whether rows are only ever added, on both sides."""
+        return self.left.mode == self.right.mode == "append"
+
+    @property
+    def key_pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the pairs of columns that are compared."""
+        return tuple(zip(self.left.join_key, self.right.join_key, strict=True))
+
+    @cached_property
+    def key_types(self) -> tuple[pa.DataType, ...]:
+        """Return, per key column, the type both sides are compared in."""
+        left, right = self.left.schema, self.right.schema
+        return tuple(
+            common_key_type(left.field(a).type, right.field(b).type, left_column=a, right_column=b) for a, b in self.key_pairs
+        )
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return both inputs, bucketed by join key."""
+        return tuple(
+            StageInput(
+                relation=relation,
+                key=relation.join_key,
+                key_types=self.key_types,
+                unmatchable="by_identity",
+                null_safe=self.flags,
+                keeps_unmatchable=self.how in preserved,
+            )
+            for relation, preserved in zip(self.relations, _PRESERVED, strict=True)
+        )
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return the relation of the answer, hidden columns left out."""
+        operator = self.build(StageOptions(), None)
+        try:
+            whole = operator.output
+        finally:
+            operator.close()
+        hidden = {*self.hidden[0], *self.hidden[1]}
+        shown = [field for field in whole.schema if not _is_hidden(field.name, hidden)]
+        names = {field.name for field in shown}
+        is_behind = any(key is not None for key in self.row_keys)
+        key = self._key_behind_stages(whole.schema) if is_behind else whole.primary_key
+        return Relation(
+            name=whole.name,
+            schema=pa.schema(shown),
+            primary_key=key if set(key) <= names else (),
+            mode="changelog",
+        )
+
+    @cached_property
+    def output_key(self) -> OutputKey:
+        """Return which columns show the join key, and which of them an outer join pads."""
+        shown = self._shown
+        absent = _ABSENT.get(self.how, ())
+        first: list[str] = []
+        aliases: list[tuple[str, str]] = []
+        padded: dict[str, list[str]] = {side: [] for side in absent}
+        for left, right in self.key_pairs:
+            names = [(name, side) for name, (side, column) in shown if column == (right if side == "right" else left)]
+            if not names:
+                return OutputKey(columns=self.output.primary_key)
+            first.append(names[0][0])
+            aliases += [(names[0][0], name) for name, _ in names[1:]]
+            for name, side in names:
+                if side in padded:
+                    padded[side].append(name)
+        return OutputKey(
+            columns=self.output.primary_key,
+            bucketed_by=tuple(first),
+            aliases=tuple(aliases),
+            padded=tuple(tuple(names) for names in padded.values() if names),
+        )
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return output columns that are never NULL: those of the inputs, and keys that matched under `=`."""
+        full = {side: set(given) for side, given in zip(_SIDES, inputs, strict=True)}
+        if self.how in ("inner", "left_semi"):
+            for (left, right), safe in zip(self.key_pairs, self.flags, strict=True):
+                full["left"] |= set() if safe else {left}
+                full["right"] |= set() if safe else {right}
+        full["both"] = full["left"] & full["right"]
+        absent = _ABSENT.get(self.how, ())
+        return frozenset(name for name, (side, column) in self._shown if side not in absent and column in full[side])
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return the live rows of both sides, each by its join key."""
+        return {
+            name: TableKey(columns=relation.join_key, of_input=number)
+            for number, (name, relation) in enumerate(zip(_SIDES, self.relations, strict=True))
+        }
+
+    @property
+    def cold_state(self) -> Literal["joins"]:
+        """Return "joins"."""
+        return "joins"
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the hash join of one bucket."""
+        budget = options.hot_budget
+        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
+        made: Any = HashJoin(
+            self.left,
+            self.right,
+            self.how,
+            null_safe=self.flags,
+            using=self.using,
+            residual=self.residual,
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            join_max_buffered_bytes=options.buffer_limit.max_bytes,
+            join_buffer_policy=options.buffer_limit.policy,
+            on_evict=options.buffer_limit.on_evict,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+            **hybrid,
+        )
+        return cast("DurableOperator", made)
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return the condition, and what is remembered of each side."""
+        condition = " and ".join(
+            f"{left} {'<=>' if safe else '='} {right}" for (left, right), safe in zip(self.key_pairs, self.flags, strict=True)
+        )
+        if self.residual is not None:
+            condition += f" and {self.residual!r}"
+        kept = []
+        for relation, preserved in zip(self.relations, _PRESERVED, strict=True):
+            what = "all live rows" if self.how in preserved or all(self.flags) else "live rows with a complete key"
+            kept.append(f'{what} of "{relation.name}"')
+        bound = ", all told less than join_max_buffered_bytes" if self.is_append_only else ""
+        return [
+            f"Join {self.how.replace('_', ' ')} on {condition}",
+            f"  remembers: {', '.join(kept)}{bound}; in {buckets or 'one per core'} buckets by join key",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the join, JSON-ready."""
+        return {
+            "kind": self.kind,
+            "left": write_relation(self.left),
+            "right": write_relation(self.right),
+            "how": self.how,
+            "null_safe": list(self.null_safe),
+            "using": self.using,
+            "residual": None if self.residual is None else write_expression(self.residual),
+            "hidden": [list(names) for names in self.hidden],
+            "row_keys": [None if key is None else list(key) for key in self.row_keys],
+        }
+
+    @cached_property
+    def _shown(self) -> list[tuple[str, tuple[str, str]]]:
+        """Return the output columns, each with side and column."""
+        schema, sources = joined_schema(self.left, self.right, self.how, using=self.using, output_names=None)
+        visible = set(self.output.schema.names)
+        return [(name, source) for name, source in zip(schema.names, sources, strict=True) if name in visible]
+
+    def _key_behind_stages(self, schema: pa.Schema) -> tuple[str, ...]:
+        """Return the key of a join whose inputs may have NULL in theirs.
+
+        It counts as a value, and what follows from one row at most per key follows all the same; but of two rows that a FULL
+        join pads, one per side, nothing may be left that tells them apart.
+        """
+        sides = list(zip(self.relations, self.row_keys, strict=True))
+        is_never_null = [key is None and relation.mode != "append" for relation, key in sides]
+        if self.how == "full" and not any(is_never_null):
+            return ()
+        left, right = (relation if key is None else replace(relation, primary_key=key) for relation, key in sides)
+        _, sources = joined_schema(left, right, self.how, using=self.using, output_names=None)
+        return output_key(left, right, self.how, schema, sources)
+
+
+def _is_hidden(name: str, hidden: set[str]) -> bool:
+    return name in hidden or name.removesuffix("_right") in hidden
+
+
+def _read(found: Mapping[str, Any]) -> JoinStage:
+    left_key, right_key = (None if key is None else tuple(key) for key in found["row_keys"])
+    return JoinStage(
+        left=read_relation(found["left"]),
+        right=read_relation(found["right"]),
+        how=found["how"],
+        null_safe=tuple(found["null_safe"]),
+        using=found["using"],
+        residual=None if found["residual"] is None else read_expression(found["residual"]),
+        hidden=(tuple(found["hidden"][0]), tuple(found["hidden"][1])),
+        row_keys=(left_key, right_key),
+    )
+
+
+register_stage("join", _read)

@@ -1,0 +1,116 @@
+"""A route as a stage: from the bucket of an upsert's primary key to that of its join key.
+
+When the join key of a row moves, only a table kept by primary key knows where the row was. So the changes of an upsert input
+whose join key lies outside its primary key go to the bucket of their primary key first; each leaves as a delete where it was,
+and an upsert where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from zset_join.key_types import storage_type
+from zset_join.operators.route import Route
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.written import read_relation, write_relation
+
+__all__ = ["RouteStage", "needs_route"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteStage(Stage):
+    """Describe the route of an upsert input; its relation names the join key of the next stage.
+
+    Args:
+        source: the changes as they come.
+    """
+
+    source: Relation
+
+    @property
+    def kind(self) -> str:
+        """Return "route"."""
+        return "route"
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return the one input, bucketed by primary key, in its own types: a key never meets one of another relation."""
+        key = self.source.primary_key
+        types = tuple(storage_type(self.source.schema.field(name).type) for name in key)
+        return (StageInput(relation=self.source, key=key, key_types=types),)
+
+    @property
+    def output(self) -> Relation:
+        """Return what comes out: at most one change per primary key and epoch, already in order."""
+        return replace(self.source, sequence_by=())
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return nothing: what comes out is on its way to another bucket."""
+        return OutputKey()
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return the columns of the primary key, in which NULL is refused, and what else came without."""
+        return inputs[0] | set(self.source.primary_key)
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return one table, by primary key."""
+        return {"route": TableKey(columns=self.source.primary_key)}
+
+    @property
+    def cold_state(self) -> Literal["routes"]:
+        """Return "routes"."""
+        return "routes"
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the route of one bucket."""
+        budget = options.hot_budget
+        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
+        return Route(
+            self.source,
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+            **hybrid,
+        )
+
+    def explain(self, buckets: int | None) -> list[str]:  # noqa: ARG002 - the stage behind it says how many
+        """Return why it is there, and what it remembers."""
+        key = self.source.primary_key
+        moving = " or ".join(name for name in self.source.join_key if name not in key)
+        kept = ", ".join(self.source.join_key + self.source.sequence_by)
+        return [
+            f"Route by primary key ({', '.join(key)})",
+            f"  why: {moving} may change, and only a table kept by primary key knows where the row was",
+            f'  remembers: primary key -> {kept}, one entry per key of "{self.source.name}"',
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the route, JSON-ready."""
+        return {"kind": self.kind, "source": write_relation(self.source)}
+
+
+def needs_route(relation: Relation) -> bool:
+    """Say whether the join key of a live row can move without its old place being named.
+
+    >>> import pyarrow as pa
+    >>> orders = Relation(name="o", schema=pa.schema({"id": pa.int64(), "customer": pa.int64()}),
+    ...                   join_key=("customer",), primary_key=("id",), mode="upsert")
+    >>> needs_route(orders)
+    True
+    """
+    return relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key)
+
+
+def _read(found: Mapping[str, Any]) -> RouteStage:
+    return RouteStage(source=read_relation(found["source"]))
+
+
+register_stage("route", _read)
