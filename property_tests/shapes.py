@@ -118,8 +118,10 @@ KEY_SHAPES: dict[str, KeyShape] = {
         _one("int32=int64", pa.int32(), (1, -1, None, 2**31 - 1), pa.int64()),
         _one("float32=float64", pa.float32(), (0.5, -0.0, 0.0, _NAN, None), pa.float64()),
         _one("string=large_string", pa.string(), _STRING_POOL, pa.large_string()),
-        _one("date", pa.date32(), (dt.date(1970, 1, 1), dt.date(1969, 12, 31), None)),
-        _one("timestamp", pa.timestamp("us"), (_NOON, dt.datetime(1969, 12, 31, 23, 59), None)),
+        _one("date", pa.date32(), (dt.date(1970, 1, 1), dt.date(1969, 12, 31), None, dt.date.min, dt.date.max)),
+        _one(
+            "timestamp", pa.timestamp("us"), (_NOON, dt.datetime(1969, 12, 31, 23, 59), None, dt.datetime.min, dt.datetime.max)
+        ),
         _one(
             "timestamp_zones",
             pa.timestamp("us", tz="UTC"),

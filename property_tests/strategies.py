@@ -218,7 +218,7 @@ def make_join_spec(
     *,
     key_shapes: Sequence[str] = tuple(KEY_SHAPES),
     id_types: Sequence[str] = ("float64", "int64", "string"),
-    hash_bits: Sequence[int] = (32, 4),
+    hash_bits: Sequence[int] = (32, 4, 2),
     chunk_rows: Sequence[int] = (65536, 1, 3),
 ) -> JoinSpec:
     """Return a join of the given type and modes; everything else is picked."""
@@ -264,7 +264,7 @@ def make_route_spec(pick: Pick, mode: Mode) -> RouteSpec:
     return RouteSpec(relation, shape, payload=payload, id_type=id_type, knobs=knobs)
 
 
-def make_knobs(pick: Pick, hash_bits: Sequence[int] = (32, 4), chunk_rows: Sequence[int] = (65536, 1, 3)) -> Knobs:
+def make_knobs(pick: Pick, hash_bits: Sequence[int] = (32, 4, 2), chunk_rows: Sequence[int] = (65536, 1, 3)) -> Knobs:
     """Return knobs; everything is picked."""
     return Knobs(
         hash_bits=pick(hash_bits),

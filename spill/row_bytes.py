@@ -50,6 +50,8 @@ class UnpackedRows:
 
     def words(self, offset: int, stride: int) -> Int64s:
         """Return a word of each record, to be read or written."""
+        if not self.count:  # NumPy takes no stride over no bytes
+            return np.empty(0, np.int64)
         return np.ndarray((self.count,), np.int64, self.owners[0], offset, (stride,))
 
 

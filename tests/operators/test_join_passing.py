@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -181,3 +181,27 @@ def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str, condition: Exp
             join.absorb(Tick(epoch), deltas)
 
     assert passing.statistics()["left_streamed_rows"] >= 2 * count - 100
+
+
+@pytest.mark.parametrize("how", ["left", "full", "left_semi", "left_anti"])
+@pytest.mark.parametrize("limit", [{"max_hot_keys": 0}, {"max_hot_bytes": 0}])
+def test_a_key_whose_hash_is_that_of_null_is_a_key_like_any_other(how: str, limit: dict[str, int]) -> None:
+    """With one bit of hash half of the keys are neighbours of NULL; alone on a page, NULL's rows change no degree."""
+    in_memory = HashJoin(LEFT, RIGHT, how, residual=CONDITION)
+    hybrid = HashJoin(LEFT, RIGHT, how, residual=CONDITION, hash_bits=1, default_hash_join="hybrid", **limit)
+    nothing = ZSet.empty(SCHEMA)
+    epochs = []
+    for key in range(8):
+        for side, number, k, weight in [
+            (0, key, None, 1),
+            (0, 100 + key, key, 1),
+            (1, 200 + key, key, 1),
+            (1, 200 + key, key, -1),
+        ]:
+            row = ZSet.of(pa.table({"id": [number], "k": [k], "text": ["x"]}, schema=SCHEMA), [weight])
+            epochs.append([row, nothing] if side == 0 else [nothing, row])
+    for epoch, deltas in enumerate(epochs):
+        found, expected = (Counter(chain(*answer(join, epoch, deltas))) for join in (hybrid, in_memory))
+        assert found == expected
+        for join in (in_memory, hybrid):
+            join.absorb(Tick(epoch), deltas)

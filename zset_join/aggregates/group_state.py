@@ -32,6 +32,7 @@ from zset_join.kernels.absorb import heap_bytes_needed
 from zset_join.kernels.aggregate_groups import copy_groups, group_delta, load_groups, store_groups
 from zset_join.kernels.keys import hash_rows
 from zset_join.row_layout import RowLayout
+from zset_join.shown_values import shown_key
 from zset_join.state.row_arena import RowArena
 from zset_join.state.slot_table import SlotTable
 from zset_join.storage.local import make_directory
@@ -239,7 +240,7 @@ class GroupState:
 
     def _group_of(self, entry: int) -> tuple[Any, ...]:
         refs = self.key_refs(self._lines)[entry : entry + 1].copy()
-        return tuple(column[0].as_py() for column in self.gather_keys(refs))
+        return shown_key(self.gather_keys(refs), 0)
 
     def live_lines(self) -> tuple[Int64s, Int64s]:
         """Return the record address and the line of every group. Cost: the records ever in use."""

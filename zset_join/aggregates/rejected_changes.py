@@ -15,6 +15,7 @@ import pyarrow as pa
 from zset_join.errors import BadInputError, WeightOverflowError
 from zset_join.kernels import changes as ch
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_key
 from zset_join.state.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -68,7 +69,7 @@ def describe_rejection(relation: Relation, rejected: RejectedChanges, tick: Tick
     row = positions[0]
     code, reason = _REASONS[int(rejected.status[row])]
     columns = relation.primary_key or tuple(relation.schema.names)
-    key = tuple(rejected.delta.rows.column(name)[row].as_py() for name in columns)
+    key = shown_key([rejected.delta.rows.column(name) for name in columns], row)
     weight = int(rejected.delta.weights[row])
     error_type = WeightOverflowError if code == "WEIGHT_OVERFLOW" else BadInputError
     return error_type(

@@ -38,6 +38,7 @@ from zset_join.changelog.formats import (
 from zset_join.errors import OptionError, PlanError, ResourceError, SinkError
 from zset_join.kernels.nested import canonical_floats, canonical_nested, is_nested
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_key
 from zset_join.zset import ZSet
 
 __all__ = ["comparable_values", "encode", "encoded_schema", "group_keys"]
@@ -257,7 +258,7 @@ def _encode_upserts(delta: ZSet, columns: tuple[str, ...], schema: pa.Schema) ->
     doubled = np.flatnonzero((claims[groups] > 1) & (delta.weights > 0) | (delta.weights > 1))
     if len(doubled):
         row = int(doubled[0])
-        name = tuple(delta.rows.column(column)[row].as_py() for column in columns)
+        name = shown_key([delta.rows.column(column) for column in columns], row)
         raise SinkError(
             f"after this epoch more than one live row claims the key {name} of {list(columns)}, of which an upsert can "
             "keep only one. Add columns to the key until it identifies a row, or write a format with retractions.",
@@ -290,4 +291,4 @@ def _with_columns(schema: pa.Schema, rows: pa.RecordBatch, *added: pa.Array) -> 
 
 
 def _row(delta: ZSet, row: int) -> tuple[object, ...]:
-    return tuple(column[row].as_py() for column in delta.rows.columns)
+    return shown_key(delta.rows.columns, row)

@@ -12,6 +12,7 @@ from zset_join.errors import StateError, WeightOverflowError
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels import pairs as p
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_key
 from zset_join.state.joined_rows import from_c_library
 from zset_join.state.side import SideState
 from zset_join.tick import Tick
@@ -46,7 +47,7 @@ def key_of(side: SideState, ref: int) -> tuple[Any, ...]:
     refs = np.array([ref], np.int64)
     plan = side.layout.gather_plan(side.relation.field_indices(side.relation.join_key))
     key = plan.gather(int(refs.ctypes.data), 1, side.arena.heap_address)
-    return tuple(column[0].as_py() for column in key)
+    return shown_key(key, 0)
 
 
 def pairs_passing(residual: Expression | None, sides: Sequence[SideState]) -> Callable[[Any, Any], npt.NDArray[np.bool_]]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
+from zset_join.shown_values import shown_key
 from zset_join.state.rejected_rows import REJECTION_SCHEMA, no_rejections
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -150,7 +151,7 @@ def _bad_rows(relation: Relation, delta: ZSet) -> npt.NDArray[np.intp]:
 
 def _refusal(relation: Relation, delta: ZSet, row: int, rows: int, tick: Tick) -> BadInputError:
     columns = relation.primary_key or tuple(relation.schema.names)
-    key = tuple(delta.rows.column(name)[row].as_py() for name in columns)
+    key = shown_key([delta.rows.column(name) for name in columns], row)
     weight = int(delta.weights[row])
     return BadInputError(
         f'relation "{relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {_REASON} '

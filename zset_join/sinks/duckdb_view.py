@@ -42,6 +42,7 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_key
 from zset_join.sinks.duckdb_sql import (
     CHUNK,
     CREATE_EPOCHS,
@@ -428,9 +429,9 @@ def _scalar(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
 
 
 def _first_row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...] | None:
-    """Return the first row as Python values, through Arrow: DuckDB's own way needs more packages for some types."""
+    """Return the first row to be shown, through Arrow: DuckDB's own way needs more packages for some types."""
     table = connection.sql(query).to_arrow_table()
-    return tuple(column[0].as_py() for column in table.columns) if table.num_rows else None
+    return shown_key(table.columns, 0) if table.num_rows else None
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -28,6 +28,7 @@ import pyarrow.types as pt
 from zset_join.changelog import AppendFormat, encode
 from zset_join.changelog.encoding import comparable_values, group_keys
 from zset_join.errors import SinkError
+from zset_join.shown_values import shown_value
 from zset_join.zset import ZSet
 
 __all__ = ["Goners", "StoredRowsChange"]
@@ -87,8 +88,11 @@ class StoredRowsChange:
         found = {}
         for name, column in zip(self.identity, self._columns, strict=True):
             if (pt.is_integer(column.type) or pt.is_date(column.type)) and len(column) and not column.null_count:
-                limits = pc.min_max(column).as_py()
-                found[name] = (limits["min"], limits["max"])
+                limits = pc.min_max(column)
+                try:
+                    found[name] = (limits["min"].as_py(), limits["max"].as_py())
+                except OverflowError:  # a date outside Python's years 1 to 9999 leaves the column without bounds
+                    continue
         return found
 
     def candidates(self, stored: pa.Table) -> tuple[_Int64s, list[pa.Array]]:
@@ -165,7 +169,7 @@ class StoredRowsChange:
         different = np.flatnonzero(groups[: len(goners.positions)] != groups[len(goners.positions) :])
         if len(different):
             row = int(different[0])
-            held = {name: rows.column(name)[row].as_py() for name in rows.schema.names}
+            held = {name: shown_value(rows.column(name), row) for name in rows.schema.names}
             raise self._absent(int(goners.retractions[row]), f"its key holds {held}", len(different))
 
     def _refuse_absent(self, mine: _Int64s, needed: _Int64s, held: _Int64s) -> None:
@@ -202,7 +206,7 @@ class StoredRowsChange:
             )
 
     def _named(self, row: int, names: Sequence[str]) -> dict[str, Any]:
-        return {name: self.delta.rows.column(name)[row].as_py() for name in names}
+        return {name: shown_value(self.delta.rows.column(name), row) for name in names}
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

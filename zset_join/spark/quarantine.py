@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from zset_join.checkpoint.files import CheckpointFiles, attempt_name
 from zset_join.checkpoint.record import PartEntry
 from zset_join.errors import BadInputError
+from zset_join.shown_values import shown_value
 from zset_join.storage.folder import open_folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -75,7 +76,7 @@ def refusal(name: str, key: Sequence[str], rejected: Rejected, tick: Tick) -> Ba
     """Return the error for the first rejected row of a side."""
     first = rejected.rows[0].rows
     shown = [column for column in key if column in first.schema.names] or first.schema.names[:_SHOWN_VALUES]
-    values = {column: first.column(column)[0].as_py() for column in shown}
+    values = {column: shown_value(first.column(column), 0) for column in shown}
     count = "1 such row" if len(rejected) == 1 else f"{len(rejected)} such rows"
     return BadInputError(
         f'relation "{name}", key {values}, epoch {tick.epoch}: {rejected.reasons[0]} ({count} in this '

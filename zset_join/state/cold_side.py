@@ -193,6 +193,8 @@ class ColdSide:
 
         def packed(found: ColdRows) -> ColdRows:
             rows = matchable_rows(found)
+            if not len(rows):  # strangers of the same hash, all of them with a NULL in their key
+                return rows
             records = self.hot.unpack(rows)
             kept = revised(rows, records)
             content = pack_rows(records.refs(layout.stride)[kept], stride=layout.stride, variables=self.side.variables_address)

@@ -19,6 +19,7 @@ from spill.row_bytes import UnpackedRows
 from zset_join.kernels import columns as c
 from zset_join.kernels import side as s
 from zset_join.kernels.changes import OK
+from zset_join.shown_values import shown_key
 from zset_join.state.cold_side import ColdSide
 from zset_join.state.key_equality import KeyRow, equal_keys
 from zset_join.state.side import PreparedSide, SideState
@@ -127,7 +128,7 @@ def _taken_apart(parts: Iterable[_Rows]) -> list[_Tally]:
 def _values(key: KeyRow) -> tuple[Any, ...]:
     side, refs = key.side, np.array([key.ref], np.int64)
     plan = side.layout.gather_plan(side.relation.field_indices(side.relation.join_key))
-    return tuple(column[0].as_py() for column in plan.gather(int(refs.ctypes.data), 1, side.arena.heap_address))
+    return shown_key(plan.gather(int(refs.ctypes.data), 1, side.arena.heap_address), 0)
 
 
 def _live_rows(side: SideState) -> _Rows:

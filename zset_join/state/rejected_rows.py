@@ -13,6 +13,7 @@ import pyarrow as pa
 from zset_join.errors import BadInputError, WeightOverflowError
 from zset_join.kernels import changes as ch
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_key
 from zset_join.state.side import PreparedSide
 from zset_join.tick import Tick
 
@@ -85,7 +86,7 @@ def describe_rejection(inputs: Sequence[Relation], sides: Sequence[PreparedSide 
         status = int(prepared.status[row])
         code, reason = _reason(relation, status)
         key_columns = relation.primary_key or tuple(relation.schema.names)
-        key = tuple(prepared.delta.rows.column(name)[row].as_py() for name in key_columns)
+        key = shown_key([prepared.delta.rows.column(name) for name in key_columns], row)
         weight = int(prepared.delta.weights[row])
         count = "1 such row" if prepared.rejected == 1 else f"{prepared.rejected} such rows"
         error_type = WeightOverflowError if status == ch.WEIGHT_OVERFLOW else BadInputError

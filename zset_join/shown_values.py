@@ -1,0 +1,61 @@
+r"""A value of a column as people are to see it, in messages and statistics.
+
+The promise: whatever bytes a column holds, showing one of its values raises nothing. Arrow holds more than Python does: dates
+and timestamps outside the years 1 to 9999, and text that is not UTF-8. What Python has a value for is shown as that value, a
+date or timestamp beyond as text in ISO form, the bytes that are no UTF-8 as `\xff`, and values inside of nested ones alike.
+
+Cost: some microseconds a value; not for hot paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+__all__ = ["shown_key", "shown_value"]
+
+
+def shown_key(columns: Sequence[pa.Array], row: int) -> tuple[Any, ...]:
+    """Return the values of one row of some columns."""
+    return tuple(shown_value(column, row) for column in columns)
+
+
+def shown_value(column: pa.Array | pa.ChunkedArray, row: int) -> Any:
+    """Return one value of a column.
+
+    >>> shown_value(pa.array([253402300800000000]).cast(pa.timestamp("us")), 0)
+    '10000-01-01T00:00:00.000000'
+    """
+    return _shown(column[row])
+
+
+def _shown(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except (ArithmeticError, LookupError, TypeError, ValueError):  # Python has no such value; UnicodeDecodeError is among them
+        return _without_python(value)
+
+
+def _without_python(value: Any) -> Any:
+    kind = value.type
+    if pt.is_dictionary(kind):
+        return _shown(value.dictionary[value.index.as_py()])
+    if pt.is_struct(kind):
+        return {name: _shown(value[name]) for name in (field.name for field in kind)}
+    if pt.is_map(kind):
+        return [(_shown(entry["key"]), _shown(entry["value"])) for entry in value.values]
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return [_shown(each) for each in value.values]
+    if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
+        return bytes(value.as_buffer()).decode("utf-8", "backslashreplace")
+    if pt.is_date32(kind):
+        return str(np.datetime64(value.value, "D"))
+    if pt.is_date64(kind):
+        return str(np.datetime64(value.value, "ms").astype("M8[D]"))
+    if pt.is_timestamp(kind):
+        return str(np.datetime64(value.value, kind.unit)) + ("" if kind.tz is None else "Z")
+    return f"a value of type {kind}"
