@@ -1,0 +1,124 @@
+"""From upserts to a changelog: what the row of a key was, and what it is now.
+
+The law: after every epoch the sum of all answers holds the live row of every primary key, once. A row that is replaced by an
+equal one says nothing, however its sequence moved.
+
+Remembers per primary key: the whole row, the sequence, and for deleted keys a tombstone; with a budget the busy ones in memory
+and the others on disk.
+
+Edge cases: of several changes of a key in one epoch only the first row before and the last one after are told. A delete of an
+unknown key is counted and says nothing. Columns that only order changes are not shown.
+
+Source: the upsert normalisation of Flink (ChangelogNormalize).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.config import HotBudget
+from zset_join.errors import PlanError
+from zset_join.operators.upsert_table import UpsertTable
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["Latest"]
+
+
+class Latest(UpsertTable):
+    """Tell the old and the new row of every key that changes.
+
+    Args:
+        relation: the input, in upsert mode.
+        hidden: columns that only order changes; they are not shown.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+        default_hash_join: `memory` keeps all rows in memory; `hybrid` the busy ones, and the rest on disk.
+        max_hot_keys: rows of a hybrid table in memory, tombstones among them; None for no limit.
+        max_hot_bytes: bytes of a hybrid table in memory; None for no limit.
+        cold_directory: where a hybrid table keeps cold rows; default: in `directory`, else among the host's temporary files.
+
+    Raises:
+        PlanError: a relation in another mode, or options (`OptionError`) that are not allowed.
+        StateError: the directory holds something else.
+
+    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    >>> latest = Latest(Relation(name="customers", schema=schema, primary_key=("id",), mode="upsert"))
+    >>> latest.absorb(Tick(0), [ZSet.of({"id": [1], "name": ["Ada"]}, schema=schema)])
+    >>> renamed = [ZSet.of({"id": [1], "name": ["Ada L."]}, schema=schema)]
+    >>> [row for chunk in latest.answer(Tick(1), renamed) for row in chunk.to_pylist()]
+    [((1, 'Ada'), -1), ((1, 'Ada L.'), 1)]
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        hidden: Collection[str] = (),
+        on_bad_input: str = "error",
+        tombstone_retention_seconds: int = 172_800,
+        chunk_rows: int = 65_536,
+        hash_bits: int = 32,
+        directory: str | None = None,
+        default_hash_join: str = "memory",
+        max_hot_keys: int | None = None,
+        max_hot_bytes: int | None = None,
+        cold_directory: str | None = None,
+    ) -> None:
+        if relation.mode != "upsert" or set(hidden) & set(relation.primary_key):
+            raise PlanError(
+                f'relation "{relation.name}" is in {relation.mode} mode with keys={list(relation.primary_key)}; only upserts '
+                "whose key is shown can become a changelog.",
+                code="LATEST_NOT_NEEDED",
+                relation=relation.name,
+            )
+        shown = [field.name for field in relation.schema if field.name not in hidden]
+        time = relation.event_time if relation.event_time in shown else None
+        output = replace(
+            relation,
+            schema=pa.schema([relation.schema.field(name) for name in shown]),
+            join_key=(),
+            sequence_by=(),
+            mode="changelog",
+            event_time=time,
+            watermark_delay=None if time is None else relation.watermark_delay,
+        )
+        super().__init__(
+            relation,
+            output,
+            table="latest",
+            kept=relation.schema.names,
+            compared=shown,
+            on_bad_input=on_bad_input,
+            tombstone_retention_seconds=tombstone_retention_seconds,
+            chunk_rows=chunk_rows,
+            hash_bits=hash_bits,
+            directory=directory,
+            budget=HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory),
+            cold_directory=cold_directory,
+        )
+        self._plan = self._side.layout.gather_plan(self._side.relation.field_indices(shown))
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the old rows of all keys that change, then the new ones.
+
+        Raises:
+            BadInputError: rows that break the relation's contract, with policy `error`.
+        """
+        (delta,) = deltas
+        if len(delta) == 0:
+            return
+        prepared, changes = self._prepare(tick, delta)
+        self._refuse_bad_input(prepared, tick)
+        for refs, weight in zip(self._old_and_new(changes), (-1, 1), strict=True):
+            for columns in self._in_chunks(prepared, refs, self._plan):
+                rows = pa.RecordBatch.from_arrays(columns, schema=self.output.schema)
+                yield ZSet(rows, np.full(rows.num_rows, weight, np.int64))

@@ -1,0 +1,224 @@
+"""A table of upserts by primary key, for operators that need to know what the row of a key was.
+
+The law: what an epoch changes is read off the table before it; `absorb` writes exactly that. Sequences are settled here: of two
+changes of a key the larger sequence wins, a tie the later arrival; a deleted key leaves a tombstone for a while.
+
+Remembers per primary key the columns it is told to keep; with a budget the busy rows in memory and the others on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.config import HotBudget
+from zset_join.errors import OptionError, StateError
+from zset_join.kernels.epoch import CHANGE_WORDS
+from zset_join.key_types import check_key_type
+from zset_join.relation import Relation
+from zset_join.row_conversion import conform
+from zset_join.state.hybrid_rows import HybridRows
+from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["UpsertTable"]
+
+_REF, _BEFORE = 0, 2  # words of a change
+
+
+class UpsertTable:
+    """Hold what is common to operators over one input in upsert mode; they say what they answer.
+
+    Args:
+        relation: the input, in upsert mode.
+        output: the answer.
+        table: what the state is called, in files and snapshots.
+        kept: columns that are remembered; the primary key and what orders its changes among them.
+        compared: columns in which an upsert must differ from the live row to be a change.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+        budget: how much of it may be in memory; None for all.
+        cold_directory: where the rest lies; default: in `directory`, else among the host's temporary files.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        output: Relation,
+        *,
+        table: str,
+        kept: Sequence[str],
+        compared: Sequence[str],
+        on_bad_input: str,
+        tombstone_retention_seconds: int,
+        chunk_rows: int,
+        hash_bits: int,
+        directory: str | None,
+        budget: HotBudget | None,
+        cold_directory: str | None,
+    ) -> None:
+        if on_bad_input not in ("error", "quarantine"):
+            raise OptionError(
+                f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".',
+                code="UNKNOWN_POLICY",
+                value=on_bad_input,
+            )
+        for column in (*relation.join_key, *relation.primary_key):
+            check_key_type(relation.schema.field(column).type, relation=relation.name, column=column)
+        self.inputs: tuple[Relation, ...] = (relation,)
+        self.output = output
+        self.on_bad_input = on_bad_input
+        self._table = table
+        self._chunk_rows = chunk_rows
+        self._side = SideState(
+            replace(
+                relation,
+                schema=pa.schema([relation.schema.field(name) for name in kept]),
+                join_key=relation.primary_key,
+                event_time=None,
+                watermark_delay=None,
+            ),
+            key_types=[relation.schema.field(name).type for name in relation.primary_key],
+            null_safe=[False] * len(relation.primary_key),
+            keeps_unmatchable=True,
+            has_degree=False,
+            tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
+            hash_bits=hash_bits,
+            directory=directory,
+            name=table,
+            compared=compared,
+            arranges=False,
+            is_hybrid=budget is not None,
+        )
+        self._hybrid = None if budget is None else HybridRows([self._side], budget, directory, cold_directory)
+        self._prepared: tuple[Tick, ZSet, PreparedSide, npt.NDArray[np.int64]] | None = None
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._side.absorbed_epoch
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the delta of one epoch into the state.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        (delta,) = deltas
+        prepared = None
+        if len(delta):
+            prepared, _ = self._prepare(tick, delta)
+            self._refuse_bad_input(prepared, tick)
+        if self._hybrid is not None:
+            self._hybrid.begin_absorb()
+        self._side.begin_absorb()
+        self._side.absorb(prepared, tick.processing_time_us)
+        self._prepared = None
+        if self._hybrid is not None:
+            self._hybrid.note_written([prepared])
+            self._side.shrink_working(prepared)
+            self._hybrid.settle(self.working_bytes())
+            self._hybrid.commit(tick.epoch)
+        self._side.end_absorb(tick.epoch)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        (delta,) = deltas
+        if len(delta) == 0:
+            return no_rejections()
+        return rejection_table(self.inputs, [self._prepare(tick, delta)[0]])
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the table, of the index of cold keys and of the working arrays."""
+        return self._side.resident_bytes() + (0 if self._hybrid is None else self._hybrid.resident_bytes())
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone; they follow the largest epoch, not the state."""
+        return self._side.working_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole, so that the state need not be opened again."""
+        return self._side.is_current() and (self._hybrid is None or self._hybrid.is_current())
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the live rows and tombstones as one table."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the table of `snapshot`, batch by batch, until the state changes."""
+        cold = () if self._hybrid is None else (self._hybrid.cold_side(0).scan(), self._hybrid.cold_side(0).scan_tombstones())
+        return {self._table: side_reader(self._side, *cold)}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        if self._hybrid is not None:
+            self._hybrid.restore(tables)
+        else:
+            restore_side(self._side, tables[self._table])
+        self._side.end_absorb(snapshot_epoch(tables[self._table]))
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows, tombstones and state bytes."""
+        return self._side.statistics() | ({} if self._hybrid is None else self._hybrid.statistics())
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = None
+        self._side.close()
+        if self._hybrid is not None:
+            self._hybrid.close()
+
+    def _prepare(self, tick: Tick, delta: ZSet) -> tuple[PreparedSide, npt.NDArray[np.int64]]:
+        """Resolve a delta; return what was found, and its changes, retraction before insertion for each key."""
+        kept = self._prepared
+        if kept is not None and kept[0] == tick and kept[1] is delta:
+            return kept[2], kept[3]
+        self._prepared = None
+        rows = ZSet(conform(delta.rows, self._side.relation), delta.weights)
+        prepared = self._side.encode(rows)
+        if self._hybrid is not None:
+            self._hybrid.fetch([prepared])
+        self._side.resolve(prepared)
+        changes = np.empty((2 * len(delta), CHANGE_WORDS), np.int64)
+        end = self._side.list_changes(prepared, 0, int(changes.ctypes.data))
+        self._prepared = (tick, delta, prepared, changes[:end])
+        return prepared, changes[:end]
+
+    @staticmethod
+    def _old_and_new(changes: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the addresses of the rows that go, and of those that come."""
+        goes = changes[:, _BEFORE] == 1
+        refs = changes[:, _REF]
+        return np.ascontiguousarray(refs[goes]), np.ascontiguousarray(refs[~goes])
+
+    def _in_chunks(self, prepared: PreparedSide, refs: npt.NDArray[np.int64], plan: Any) -> Iterator[list[pa.Array]]:
+        """Yield the columns of some row records, in chunks."""
+        for begin in range(0, len(refs), self._chunk_rows):
+            self._check_current(prepared)
+            chunk = refs[begin : begin + self._chunk_rows]
+            yield plan.gather(int(chunk.ctypes.data), len(chunk), self._side.arena.heap_address)
+
+    def _check_current(self, prepared: PreparedSide) -> None:
+        if self._prepared is None or self._prepared[2] is not prepared:
+            raise StateError(
+                "an answer was read on after the next one had begun; finish reading an answer before asking for another.",
+                code="ANSWER_OUTDATED",
+            )
+
+    def _refuse_bad_input(self, prepared: PreparedSide, tick: Tick) -> None:
+        if prepared.rejected and self.on_bad_input == "error":
+            raise describe_rejection(self.inputs, [prepared], tick)

@@ -1,0 +1,47 @@
+"""Put the stages into the order of an epoch, and write down what feeds them.
+
+Leaves come first, so a stage reads only what is answered before it; a stage that is used twice has one number. What stands
+between stages becomes the steps of feeds, a union several feeds of one input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan, StageNode
+from zset_join.plan.tree import Apply, Merge, Node, Operate, Read
+
+__all__ = ["number_stages"]
+
+
+def number_stages(root: Node, name: str) -> QueryPlan:
+    """Return the plan of a tree.
+
+    Raises:
+        PlanError: two sources of one name.
+    """
+    sources: dict[int, PlanSource] = {}
+    nodes: list[StageNode] = []
+    numbers: dict[int, int] = {}
+
+    def feeds(node: Node) -> tuple[Feed, ...]:
+        match node:
+            case Read(source):
+                sources[id(source)] = source
+                return (Feed(source.name),)
+            case Apply(child, step):
+                return tuple(replace(feed, steps=(*feed.steps, step)) for feed in feeds(child))
+            case Merge(parts):
+                return tuple(feed for part in parts for feed in feeds(part))
+            case Operate():
+                return (Feed(placed(node)),)
+
+    def placed(node: Operate) -> int:
+        if id(node) not in numbers:
+            fed = tuple(map(feeds, node.inputs))
+            numbers[id(node)] = len(nodes)
+            nodes.append(StageNode(len(nodes), node.stage, fed))
+        return numbers[id(node)]
+
+    outputs = feeds(root)
+    return QueryPlan(tuple(sources.values()), tuple(nodes), outputs, name)

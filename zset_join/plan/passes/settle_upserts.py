@@ -1,0 +1,39 @@
+"""Turn upserts into a changelog where whole rows with their old values are needed.
+
+An upsert names the key of a row and says nothing of what the row was. A join keeps a table by primary key itself; an aggregate,
+a union, a selection without the key, and the view do not. Before these goes a stage `latest`, once per source however many
+need it.
+"""
+
+from __future__ import annotations
+
+from zset_join.plan.requests import LatestRequest
+from zset_join.plan.tree import Apply, Merge, Node, Operate, rebuilt, takes_as_is
+
+__all__ = ["settle_upserts"]
+
+
+def settle_upserts(root: Node) -> Node:
+    """Return a tree whose every node can be fed as its children come."""
+    latest: dict[int, tuple[Node, Operate]] = {}
+
+    def settled(node: Node) -> Node:
+        if node.relation.mode != "upsert":
+            return node
+        if id(node) not in latest:
+            latest[id(node)] = node, Operate(LatestRequest(), (node,))
+        return latest[id(node)][1]
+
+    def change(node: Node) -> Node:
+        match node:
+            case Apply() if not node.takes_upserts:
+                return Apply(settled(node.child), node.step, node.hides)
+            case Merge():
+                return Merge(tuple(map(settled, node.parts)))
+            case Operate():
+                inputs = [child if takes_as_is(node, place) else settled(child) for place, child in enumerate(node.inputs)]
+                return Operate(node.request, tuple(inputs))
+            case _:
+                return node
+
+    return settled(rebuilt(root, change))

@@ -1,0 +1,280 @@
+"""The plan of a query: its sources, its stages in the order of an epoch, and what feeds what.
+
+    sources  ->  feeds with row steps  ->  stages  ->  feeds with row steps  ->  output
+
+The law: both runners run the same plan, and all tools (`explain`, `verify`, rescaling, state as SQL) read it. It is frozen,
+knows no Spark, and is written as JSON with a format version; one of another format is refused.
+
+A *feed* is one origin, a source or a stage, with the row steps behind it. Several feeds of one input are a union. A stage reads
+only sources and stages before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zset_join.errors import PlanError
+from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
+from zset_join.relation import Relation
+from zset_join.stages.stage import Stage, read_stage
+from zset_join.stages.written import read_relation, write_relation
+
+__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "QueryPlan", "StageNode"]
+
+PLAN_FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSource:
+    """Describe where changes come in.
+
+    Args:
+        relation: its columns, keys, mode and event time, hidden columns included.
+        hidden: columns that are in the relation only to order its changes.
+        has_baseline: the table starts from a baseline, loaded in epoch 0.
+    """
+
+    relation: Relation
+    hidden: tuple[str, ...] = ()
+    has_baseline: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return what messages and feeds call it."""
+        return self.relation.name
+
+    @property
+    def visible(self) -> tuple[str, ...]:
+        """Return the columns that are part of the table."""
+        return tuple(name for name in self.relation.schema.names if name not in self.hidden)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {"relation": write_relation(self.relation), "hidden": list(self.hidden), "has_baseline": self.has_baseline}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> PlanSource:
+        """Build from what `to_json` gave."""
+        return cls(
+            relation=read_relation(written["relation"]),
+            hidden=tuple(written["hidden"]),
+            has_baseline=written["has_baseline"],
+        )
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Say where rows come from.
+
+    Args:
+        origin: the name of a source, or the number of a stage.
+        steps: what is done to its rows on the way.
+    """
+
+    origin: str | int
+    steps: tuple[RowStep, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {"origin": self.origin, "steps": [step.to_json() for step in self.steps]}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> Feed:
+        """Build from what `to_json` gave."""
+        return cls(written["origin"], tuple(map(read_row_step, written["steps"])))
+
+
+@dataclass(frozen=True)
+class StageNode:
+    """Place a stage in the plan.
+
+    Args:
+        number: its place in the order of an epoch, from 0.
+        stage: what it does.
+        feeds: per input, where its rows come from.
+    """
+
+    number: int
+    stage: Stage
+    feeds: tuple[tuple[Feed, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """Return what its state, its notes and its lines in commit records are called."""
+        return f"{self.stage.kind}-{self.number}"
+
+
+@dataclass(frozen=True)
+class QueryPlan:
+    """Describe a query.
+
+    Args:
+        sources: where changes come in.
+        nodes: the stages, in the order of an epoch.
+        outputs: whose rows are the answer; several are a union.
+        name: what the view is called.
+
+    Raises:
+        PlanError: sources of one name, or a feed from what does not come before.
+    """
+
+    sources: tuple[PlanSource, ...]
+    nodes: tuple[StageNode, ...]
+    outputs: tuple[Feed, ...]
+    name: str = "view"
+
+    def __post_init__(self) -> None:
+        names = [source.name for source in self.sources]
+        if len(set(names)) < len(names):
+            raise PlanError(
+                f"several sources are called {sorted({name for name in names if names.count(name) > 1})}; give each its own name.",
+                code="SAME_NAME",
+                names=names,
+            )
+        for place, node in enumerate(self.nodes):
+            if node.number != place or len(node.feeds) != len(node.stage.inputs):
+                raise PlanError(
+                    f"stage {node.name} of {len(node.stage.inputs)} inputs stands at place {place} with {len(node.feeds)} fed.",
+                    code="PLAN_ORDER",
+                )
+            self._check_feeds([feed for feeds in node.feeds for feed in feeds], place, names)
+        self._check_feeds(self.outputs, len(self.nodes), names)
+
+    @staticmethod
+    def _check_feeds(feeds: Any, place: int, names: list[str]) -> None:
+        for feed in feeds:
+            if feed.origin not in names and not (isinstance(feed.origin, int) and 0 <= feed.origin < place):
+                raise PlanError(
+                    f"a feed comes from {feed.origin!r}, which is neither a source ({names}) nor a stage before it.",
+                    code="PLAN_ORDER",
+                    origin=feed.origin,
+                )
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return the rows of the view."""
+        return self.relation_after(self.outputs[0])
+
+    def source(self, name: str) -> PlanSource:
+        """Return a source by its name.
+
+        Raises:
+            PlanError: there is none of that name.
+        """
+        for source in self.sources:
+            if source.name == name:
+                return source
+        raise PlanError(
+            f'the plan has no source "{name}"; its sources are {[source.name for source in self.sources]}.',
+            code="UNKNOWN_SOURCE",
+            name=name,
+        )
+
+    def relation_of(self, origin: str | int) -> Relation:
+        """Return the rows of a source or a stage."""
+        return self.source(origin).relation if isinstance(origin, str) else self.nodes[origin].stage.output
+
+    def relation_after(self, feed: Feed) -> Relation:
+        """Return the rows that a feed hands on."""
+        return relation_after(self.relation_of(feed.origin), feed.steps)
+
+    def feeds(self) -> Iterator[Feed]:
+        """Yield all feeds, those of the output last."""
+        for node in self.nodes:
+            for feeds in node.feeds:
+                yield from feeds
+        yield from self.outputs
+
+    def timed_sources(self, number: int) -> tuple[str, ...]:
+        """Return the sources whose watermarks a stage waits for: those whose event time reaches one of its inputs."""
+        return tuple(self._timed_sources[number])
+
+    @cached_property
+    def _timed_sources(self) -> list[dict[str, None]]:
+        reached: list[dict[str, None]] = []
+        for node in self.nodes:
+            names: dict[str, None] = {}
+            for feeds in node.feeds:
+                for feed in feeds:
+                    if self.relation_after(feed).watermark_delay is None:
+                        continue
+                    names |= {feed.origin: None} if isinstance(feed.origin, str) else reached[feed.origin]
+            reached.append(names)
+        return reached
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the plan, JSON-ready."""
+        return {
+            "format": PLAN_FORMAT,
+            "name": self.name,
+            "sources": [source.to_json() for source in self.sources],
+            "nodes": [
+                {"stage": node.stage.to_json(), "feeds": [[feed.to_json() for feed in feeds] for feeds in node.feeds]}
+                for node in self.nodes
+            ],
+            "outputs": [feed.to_json() for feed in self.outputs],
+        }
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> QueryPlan:
+        """Build from what `to_json` gave.
+
+        Raises:
+            PlanError: it is of another format, or holds what this version does not know.
+        """
+        if written.get("format") != PLAN_FORMAT:
+            raise PlanError(
+                f"the plan is of format {written.get('format')!r}, and this version reads format {PLAN_FORMAT}. Use the version "
+                "of the library that wrote it, or start with a new checkpoint.",
+                code="PLAN_FORMAT",
+                format=written.get("format"),
+                expected=PLAN_FORMAT,
+            )
+        nodes = [
+            StageNode(number, read_stage(node["stage"]), tuple(tuple(map(Feed.from_json, feeds)) for feeds in node["feeds"]))
+            for number, node in enumerate(written["nodes"])
+        ]
+        return cls(
+            sources=tuple(map(PlanSource.from_json, written["sources"])),
+            nodes=tuple(nodes),
+            outputs=tuple(map(Feed.from_json, written["outputs"])),
+            name=written["name"],
+        )
+
+    def explain(self, *, buckets: int | None = None) -> str:
+        """Return the plan as text: stages in the order of an epoch, each with what it reads and must remember.
+
+        Args:
+            buckets: how many parts the state has; None when not yet known.
+        """
+        lines = [f'View "{self.name}": {", ".join(self.output.schema.names)}']
+        lines += [f"  {line}" for feed in self.outputs for line in self._explained(feed)]
+        for node in reversed(self.nodes):
+            title, *facts = node.stage.explain(buckets)
+            lines.append(f"Stage {node.number}: {title}")
+            lines += [f"  {fact.strip()}" for fact in facts]
+            lines += [f"  {line}" for feeds in node.feeds for feed in feeds for line in self._explained(feed)]
+        lines += [_explained_source(source) for source in self.sources]
+        return "\n".join(lines)
+
+    def _explained(self, feed: Feed) -> list[str]:
+        origin = f'"{feed.origin}"' if isinstance(feed.origin, str) else f"stage {feed.origin}"
+        steps = [step.describe() for step in feed.steps]
+        return [f"reads {origin}" + (f": {'; '.join(steps)}" if steps else "")]
+
+
+def _explained_source(source: PlanSource) -> str:
+    relation = source.relation
+    facts: list[str] = [relation.mode]
+    if relation.primary_key:
+        facts.append(f"keys=[{', '.join(relation.primary_key)}]")
+    if relation.sequence_by:
+        facts.append(f"sequence_by=[{', '.join(relation.sequence_by)}]")
+    if relation.event_time is not None:
+        delay = "" if relation.watermark_delay is None else f" with a watermark {relation.watermark_delay} behind"
+        facts.append(f"event time {relation.event_time}{delay}")
+    beginning = " from a baseline" if source.has_baseline else ""
+    return f'Source "{source.name}" {" ".join(facts)} columns=[{", ".join(source.visible)}]{beginning}'

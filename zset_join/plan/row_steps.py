@@ -1,0 +1,240 @@
+"""What a plan does to rows one by one, between stages: keep some, compute columns.
+
+The law: a step depends on the row alone, so a retraction becomes what its insertion became.
+
+Rows in upsert mode stay upserts: a row that does not pass deletes its key, and a selection keeps the columns of the primary key
+and those that order changes. Where a selection leaves the key out, the planner turns the upserts into a changelog first.
+
+An event time survives where its column is kept as it is. Opaque steps hold what no tree can express (a UDF of Spark's): they
+can be named and compared, not run in process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.expressions import Expression, describe
+from zset_join.expressions.rows import check_condition, plain_column, value_type
+from zset_join.expressions.written import read_expression, write_expression
+from zset_join.relation import Relation
+from zset_join.stages.written import read_relation, write_relation
+
+__all__ = ["OpaqueStep", "RowStep", "SelectStep", "WhereStep", "keeps_upserts", "read_row_step", "relation_after"]
+
+
+@dataclass(frozen=True)
+class WhereStep:
+    """Keep the rows that fulfil a condition.
+
+    Args:
+        condition: over the columns of one row; NULL does not pass.
+    """
+
+    condition: Expression
+
+    def output(self, relation: Relation) -> Relation:
+        """Return the rows after it.
+
+        Raises:
+            PlanError: a condition that cannot be evaluated on these columns.
+        """
+        check_condition(self.condition, relation.schema)
+        return relation
+
+    def describe(self) -> str:
+        """Return it in words."""
+        return f"Where {describe(self.condition)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {"step": "where", "condition": write_expression(self.condition)}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WhereStep) and self.condition.same_as(other.condition)
+
+    def __hash__(self) -> int:
+        return hash(self.condition)
+
+
+@dataclass(frozen=True)
+class SelectStep:
+    """Make rows of other columns.
+
+    Args:
+        columns: output name and expression over the columns of one row, in order.
+    """
+
+    columns: tuple[tuple[str, Expression], ...]
+
+    def output(self, relation: Relation) -> Relation:
+        """Return the rows after it.
+
+        Raises:
+            PlanError: an expression that cannot be computed from these columns, two columns of one name, or none.
+        """
+        names = [name for name, _ in self.columns]
+        if not names or len(set(names)) < len(names):
+            raise PlanError(
+                f'the selection from "{relation.name}" would have the columns {names}; it needs one or more of different names. '
+                "Name them with alias(...).",
+                code="OUTPUT_NAMES",
+                names=names,
+            )
+        kept = self.kept
+        key = _renamed(relation.primary_key, kept)
+        sequence = _renamed(relation.sequence_by, kept)
+        time = None if relation.event_time is None else kept.get(relation.event_time)
+        if relation.mode == "upsert" and (key is None or sequence is None):
+            raise PlanError(
+                f"the selection {names} leaves out columns of keys={list(relation.primary_key)} or sequence_by="
+                f'{list(relation.sequence_by)} of "{relation.name}", which is in upsert mode. Keep them.',
+                code="KEY_LEFT_OUT",
+                relation=relation.name,
+            )
+        fields = [self._field(name, expression, relation.schema) for name, expression in self.columns]
+        return Relation(
+            name=relation.name,
+            schema=pa.schema(fields),
+            primary_key=key or (),
+            sequence_by=sequence or (),
+            mode=relation.mode,
+            event_time=time,
+            watermark_delay=None if time is None else relation.watermark_delay,
+        )
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """Return the columns that are handed through, under their new names; of several, the first."""
+        kept: dict[str, str] = {}
+        for name, expression in self.columns:
+            column = plain_column(expression)
+            if column is not None:
+                kept.setdefault(column, name)
+        return kept
+
+    def describe(self) -> str:
+        """Return it in words."""
+        return f"Select {', '.join(_described(name, expression) for name, expression in self.columns)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {"step": "select", "columns": [[name, write_expression(expression)] for name, expression in self.columns]}
+
+    @staticmethod
+    def _field(name: str, expression: Expression, schema: pa.Schema) -> pa.Field:
+        column = plain_column(expression)
+        if column is not None and column in schema.names:
+            return schema.field(column).with_name(name)
+        return pa.field(name, value_type(expression, schema))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SelectStep)
+            and [name for name, _ in self.columns] == [name for name, _ in other.columns]
+            and all(one.same_as(another) for (_, one), (_, another) in zip(self.columns, other.columns, strict=True))
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.columns)
+
+
+@dataclass(frozen=True)
+class OpaqueStep:
+    """Stand for a step that only Spark can do.
+
+    Args:
+        text: what `explain` calls it.
+        fingerprint: what tells two such steps apart.
+        reason: why no tree expresses it, for the message of whoever cannot run it.
+        relation: the rows after it.
+    """
+
+    text: str
+    fingerprint: str
+    reason: str
+    relation: Relation
+
+    def output(self, relation: Relation) -> Relation:  # noqa: ARG002 - as the other steps
+        """Return the rows after it."""
+        return self.relation
+
+    def describe(self) -> str:
+        """Return it in words."""
+        return f"{self.text} (in Spark only: {self.reason})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {
+            "step": "opaque",
+            "text": self.text,
+            "fingerprint": self.fingerprint,
+            "reason": self.reason,
+            "relation": write_relation(self.relation),
+        }
+
+
+RowStep = WhereStep | SelectStep | OpaqueStep
+
+
+def read_row_step(written: Mapping[str, Any]) -> RowStep:
+    """Build from what `to_json` gave.
+
+    Raises:
+        PlanError: it is no step that this version knows.
+
+    >>> from zset_join.expressions import left
+    >>> read_row_step(WhereStep(left("x") > 1).to_json()).describe()
+    'Where left.x > 1'
+    """
+    match written.get("step"):
+        case "where":
+            return WhereStep(read_expression(written["condition"]))
+        case "select":
+            return SelectStep(tuple((name, read_expression(expression)) for name, expression in written["columns"]))
+        case "opaque":
+            return OpaqueStep(written["text"], written["fingerprint"], written["reason"], read_relation(written["relation"]))
+        case kind:
+            raise PlanError(
+                f"the plan has a step over rows of kind {kind!r}, which this version does not know; use the version of the "
+                "library that wrote it.",
+                code="UNKNOWN_ROW_STEP",
+                kind=kind,
+            )
+
+
+def relation_after(relation: Relation, steps: tuple[RowStep, ...]) -> Relation:
+    """Return the rows after some steps.
+
+    Raises:
+        PlanError: a step that does not fit.
+    """
+    for step in steps:
+        relation = step.output(relation)
+    return relation
+
+
+def keeps_upserts(relation: Relation, step: RowStep) -> bool:
+    """Say whether a step can be done to upserts as they are."""
+    if isinstance(step, WhereStep):
+        return True
+    if isinstance(step, OpaqueStep):
+        return False
+    return {*relation.primary_key, *relation.sequence_by} <= step.kept.keys()
+
+
+def _renamed(columns: tuple[str, ...], kept: Mapping[str, str]) -> tuple[str, ...] | None:
+    return tuple(kept[name] for name in columns) if set(columns) <= kept.keys() else None
+
+
+def _described(name: str, expression: Expression) -> str:
+    return name if plain_column(expression) == name else f"{describe(expression)} AS {name}"
+
+
+def as_changelog(relation: Relation) -> Relation:
+    """Return a relation whose rows come with their old values, each change a whole row."""
+    return replace(relation, mode="changelog" if relation.mode == "upsert" else relation.mode, sequence_by=(), join_key=())

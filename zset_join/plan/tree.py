@@ -1,0 +1,312 @@
+"""A query as it was written, before it is planned: a frozen tree that passes turn into a `QueryPlan`.
+
+    Read        a source
+    Apply       a row step behind a node
+    Merge       UNION ALL of nodes
+    Operate     a stage that is not placed yet, over nodes
+
+Every node knows the rows it gives, so what cannot work is refused where it is written. Nodes are compared by identity: a node
+that is used twice is one part of the plan, and its stages run once.
+
+Hidden columns order changes or carry computed keys; they travel with the rows and reach no stage's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.expressions import Expression
+from zset_join.plan.query_plan import PlanSource
+from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
+from zset_join.relation import Relation
+from zset_join.stages.stage import Stage
+
+__all__ = ["Apply", "InputRows", "Merge", "Node", "Operate", "Read", "StageRequest", "changelog_of", "rebuilt", "visible"]
+
+
+@dataclass(frozen=True)
+class InputRows:
+    """Describe the rows that a stage is fed.
+
+    Args:
+        relation: the rows.
+        hidden: columns that no answer shows.
+        is_derived: they come from an earlier stage, so NULL in a primary key is a value like any other.
+    """
+
+    relation: Relation
+    hidden: tuple[str, ...]
+    is_derived: bool
+
+
+class StageRequest(Protocol):
+    """What a query asks of a stage, before its inputs are settled."""
+
+    @property
+    def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
+        """Return per input the columns that must be computed before it, by name; hidden from the answer."""
+        ...
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - the word the plan uses
+        """Say whether an input may be in upsert mode; else it gets a changelog of whole rows."""
+        ...
+
+    def with_keys_computed(self) -> StageRequest:
+        """Return the same request once the columns of `computed_keys` are there."""
+        ...
+
+    def stage(self, inputs: Sequence[InputRows]) -> Stage:
+        """Return the stage over inputs like these; their hidden columns are not shown.
+
+        Raises:
+            PlanError: the inputs do not fit.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """Read a source.
+
+    Args:
+        source: what it is.
+    """
+
+    source: PlanSource
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """Return nothing: it is a leaf."""
+        return ()
+
+    @property
+    def relation(self) -> Relation:
+        """Return its rows."""
+        return self.source.relation
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the columns that only order its changes."""
+        return self.source.hidden
+
+
+@dataclass(frozen=True, eq=False)
+class Apply:
+    """Do something to every row.
+
+    Args:
+        child: the rows.
+        step: what is done.
+        hides: columns of the step's answer that are not to be shown.
+    """
+
+    child: Node
+    step: RowStep
+    hides: tuple[str, ...] = ()
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """Return the node before it."""
+        return (self.child,)
+
+    @property
+    def takes_upserts(self) -> bool:
+        """Say whether the step can be done to the child's rows as they come."""
+        return self.child.relation.mode != "upsert" or keeps_upserts(self.child.relation, self.step)
+
+    @cached_property
+    def relation(self) -> Relation:
+        """Return the rows after it."""
+        return self.step.output(self.child.relation if self.takes_upserts else changelog_of(self.child))
+
+    @cached_property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the hidden columns that are left, and those that the step adds."""
+        kept = {name: name for name in self.child.hidden} if self.takes_upserts else {}
+        if isinstance(self.step, SelectStep):
+            kept = {name: self.step.kept[name] for name in kept if name in self.step.kept}
+        elif not isinstance(self.step, WhereStep):
+            kept = {}
+        return (*kept.values(), *self.hides)
+
+
+@dataclass(frozen=True, eq=False)
+class Merge:
+    """Add the rows of nodes up.
+
+    Args:
+        parts: two or more, with columns of the same names and types.
+    """
+
+    parts: tuple[Node, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """Return the parts."""
+        return self.parts
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return nothing: what orders changes ends here."""
+        return ()
+
+    @cached_property
+    def relation(self) -> Relation:
+        """Return all rows.
+
+        Raises:
+            PlanError: the columns do not go together.
+        """
+        relations = [changelog_of(part) for part in self.parts]
+        first = relations[0]
+        for relation in relations[1:]:
+            if (relation.schema.names, relation.schema.types) != (first.schema.names, first.schema.types):
+                raise PlanError(
+                    f'the columns of "{relation.name}" are {_described(relation)}, those of "{first.name}" {_described(first)}; '
+                    "a union goes by position. Select or cast columns first.",
+                    code="UNION_TYPES",
+                    relation=relation.name,
+                )
+        fields = [
+            field.with_nullable(any(one.schema.field(at).nullable for one in relations))
+            for at, field in enumerate(first.schema)
+        ]
+        delays = [one.watermark_delay for one in relations if one.event_time == first.event_time]
+        known = [delay for delay in delays if delay is not None]
+        is_timed = len(known) == len(relations)
+        return Relation(
+            name="_and_".join(dict.fromkeys(one.name for one in relations)),
+            schema=pa.schema(fields),
+            mode="append" if {one.mode for one in relations} == {"append"} else "changelog",
+            event_time=first.event_time if is_timed else None,
+            watermark_delay=max(known) if is_timed else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Operate:
+    """Run a stage.
+
+    Args:
+        request: what is asked of it.
+        inputs: whose rows it is fed.
+    """
+
+    request: StageRequest
+    inputs: tuple[Node, ...]
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """Return the inputs."""
+        return self.inputs
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return nothing: a stage does not show hidden columns."""
+        return ()
+
+    @cached_property
+    def stage(self) -> Stage:
+        """Return the stage.
+
+        Raises:
+            PlanError: the inputs do not fit.
+        """
+        rows = []
+        for place, (node, keys) in enumerate(zip(self.inputs, self.request.computed_keys, strict=True)):
+            is_as_is = takes_as_is(self, place)
+            relation, hides = (node.relation, node.hidden) if is_as_is else (changelog_of(node), ())
+            if keys:
+                relation = with_columns(relation, keys).output(relation)
+                hides = (*hides, *(name for name, _ in keys))
+            rows.append(InputRows(relation, hides, not is_as_is or is_derived(node)))
+        return self.request.with_keys_computed().stage(rows)
+
+    @property
+    def relation(self) -> Relation:
+        """Return its answer."""
+        return self.stage.output
+
+
+Node = Read | Apply | Merge | Operate
+
+
+def takes_as_is(node: Operate, place: int) -> bool:
+    """Say whether an input of a stage is fed as it comes; upserts may have to become a changelog first."""
+    return node.inputs[place].relation.mode != "upsert" or node.request.takes_upserts(place)
+
+
+def is_derived(node: Node) -> bool:
+    """Say whether the rows of a node come from a stage, at least in part."""
+    return isinstance(node, Operate) or any(map(is_derived, node.children))
+
+
+def with_columns(relation: Relation, columns: tuple[tuple[str, Expression], ...]) -> SelectStep:
+    """Return the step that adds columns behind those of a relation."""
+    from zset_join.expressions import left
+
+    return SelectStep((*((name, left(name)) for name in relation.schema.names), *columns))
+
+
+def visible(node: Node) -> tuple[str, ...]:
+    """Return the columns that are part of the table."""
+    return tuple(name for name in node.relation.schema.names if name not in node.hidden)
+
+
+def changelog_of(node: Node) -> Relation:
+    """Return the rows of a node without hidden columns, as a changelog where they are upserts."""
+    relation = as_changelog(node.relation)
+    if not node.hidden:
+        return relation
+    shown = [field for field in relation.schema if field.name not in node.hidden]
+    names = {field.name for field in shown}
+    time = relation.event_time if relation.event_time in names else None
+    return replace(
+        relation,
+        schema=pa.schema(shown),
+        primary_key=relation.primary_key if set(relation.primary_key) <= names else (),
+        event_time=time,
+        watermark_delay=None if time is None else relation.watermark_delay,
+    )
+
+
+def rebuilt(root: Node, change: Callable[[Node], Node]) -> Node:
+    """Return a tree with every node changed, leaves first; a node that is used twice is changed once.
+
+    Args:
+        root: the tree.
+        change: what becomes of a node whose children are changed already.
+    """
+    done: dict[int, Node] = {}
+
+    def visit(node: Node) -> Node:
+        if id(node) not in done:
+            children = tuple(visit(child) for child in node.children)
+            done[id(node)] = change(_with_children(node, children))
+        return done[id(node)]
+
+    return visit(root)
+
+
+def _with_children(node: Node, children: tuple[Node, ...]) -> Node:
+    if all(one is another for one, another in zip(node.children, children, strict=True)):
+        return node
+    match node:
+        case Apply():
+            return replace(node, child=children[0])
+        case Merge():
+            return Merge(children)
+        case Operate():
+            return Operate(node.request, children)
+        case _:
+            return node
+
+
+def _described(relation: Relation) -> list[str]:
+    return [f"{field.name}: {field.type}" for field in relation.schema]

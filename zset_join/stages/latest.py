@@ -1,0 +1,110 @@
+"""From upserts to a changelog as a stage: bucketed by primary key, it tells the old and the new row of every key that changes.
+
+It stands before whatever needs whole rows with their old values: an aggregate, a union, a selection without the key, the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from zset_join.key_types import storage_type
+from zset_join.operators.latest import Latest
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.written import read_relation, write_relation
+
+__all__ = ["LatestStage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatestStage(Stage):
+    """Describe the table of the latest rows of an upsert input.
+
+    Args:
+        source: the changes as they come.
+        hidden: columns of it that only order changes; they are not shown.
+
+    Raises:
+        PlanError: an input that is not in upsert mode (when `output` is asked).
+    """
+
+    source: Relation
+    hidden: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return "latest"."""
+        return "latest"
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return the one input, bucketed by primary key."""
+        key = self.source.primary_key
+        types = tuple(storage_type(self.source.schema.field(name).type) for name in key)
+        return (StageInput(relation=self.source, key=key, key_types=types),)
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return the live rows, as a changelog with their primary key."""
+        made = Latest(self.source, hidden=self.hidden)
+        try:
+            return made.output
+        finally:
+            made.close()
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return the primary key, by which its rows are bucketed too."""
+        return OutputKey(columns=self.source.primary_key, bucketed_by=self.source.primary_key)
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return the columns of the primary key, in which NULL is refused, and what else came without."""
+        return (inputs[0] | set(self.source.primary_key)) - set(self.hidden)
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return one table, by primary key."""
+        return {"latest": TableKey(columns=self.source.primary_key)}
+
+    @property
+    def cold_state(self) -> Literal["routes"]:
+        """Return "routes": it is kept as their tables are."""
+        return "routes"
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the table of one bucket."""
+        budget = options.hot_budget
+        hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
+        return Latest(
+            self.source,
+            hidden=self.hidden,
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+            **hybrid,
+        )
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return why it is there, and what it remembers."""
+        key = ", ".join(self.source.primary_key)
+        return [
+            f'Latest rows of "{self.source.name}" by {key}',
+            "  why: an upsert does not say what the row was, and what comes next must take it back",
+            f"  remembers: every live row; in {buckets or 'one per core'} buckets by primary key",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {"kind": self.kind, "source": write_relation(self.source), "hidden": list(self.hidden)}
+
+
+def _read(written: Mapping[str, Any]) -> LatestStage:
+    return LatestStage(source=read_relation(written["source"]), hidden=tuple(written["hidden"]))
+
+
+register_stage("latest", _read)
