@@ -41,6 +41,8 @@ __all__ = ["FUNCTIONS", "AggregateCall", "result_field"]
 
 FUNCTIONS = {
     "avg": "avg",
+    "bool_and": "min",
+    "bool_or": "max",
     "collect_list": "collect_list",
     "collect_set": "collect_set",
     "count": "count",

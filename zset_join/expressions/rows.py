@@ -17,7 +17,7 @@ from zset_join.expressions.evaluation import result_type, vector_of
 from zset_join.expressions.tree import Column, Expression, describe, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow
 
-__all__ = ["check_condition", "columns_read", "compute", "passing_rows", "plain_column", "value_type"]
+__all__ = ["check_condition", "columns_read", "compute", "named", "passing_rows", "plain_column", "value_type"]
 
 _SIDES = ("left", "right", "row")
 
@@ -25,6 +25,11 @@ _SIDES = ("left", "right", "row")
 def columns_read(expression: Expression) -> frozenset[str]:
     """Return the names of the columns that an expression reads."""
     return frozenset(node.name for node in walk(expression) if isinstance(node, Column))
+
+
+def named(column: str) -> Expression:
+    """Return a column of the row."""
+    return Column("left", column)
 
 
 def plain_column(expression: Expression) -> str | None:

@@ -26,6 +26,7 @@ def plan_query(root: Node, *, name: str = "view") -> QueryPlan:
 
     Raises:
         PlanError: it cannot be planned.
+        OptionError: two sources share a name.
     """
     for run in PASSES:
         root = run(root)

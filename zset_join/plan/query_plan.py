@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from zset_join.errors import PlanError
+from zset_join.errors import OptionError, PlanError
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.relation import Relation
 from zset_join.stages.stage import Stage, read_stage
@@ -118,7 +118,8 @@ class QueryPlan:
         name: what the view is called.
 
     Raises:
-        PlanError: sources of one name, or a feed from what does not come before.
+        OptionError: sources of one name.
+        PlanError: a feed from what does not come before.
     """
 
     sources: tuple[PlanSource, ...]
@@ -129,8 +130,9 @@ class QueryPlan:
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
         if len(set(names)) < len(names):
-            raise PlanError(
-                f"several sources are called {sorted({name for name in names if names.count(name) > 1})}; give each its own name.",
+            taken = sorted({name for name in names if names.count(name) > 1})
+            raise OptionError(
+                f"several sources are called {taken}; give each its own name.",
                 code="SAME_NAME",
                 names=names,
             )
@@ -227,8 +229,8 @@ class QueryPlan:
         """
         if written.get("format") != PLAN_FORMAT:
             raise PlanError(
-                f"the plan is of format {written.get('format')!r}, and this version reads format {PLAN_FORMAT}. Use the version "
-                "of the library that wrote it, or start with a new checkpoint.",
+                f"the plan is of format {written.get('format')!r}, and this version reads format {PLAN_FORMAT}. Use the "
+                "version of the library that wrote it, or start with a new checkpoint.",
                 code="PLAN_FORMAT",
                 format=written.get("format"),
                 expected=PLAN_FORMAT,

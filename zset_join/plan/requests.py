@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import plain_column
+from zset_join.expressions.rows import named, plain_column
 from zset_join.plan.tree import InputRows
 from zset_join.relation import Relation
 from zset_join.stages.aggregate import AggregateStage
@@ -33,6 +33,7 @@ class JoinRequest:
         null_safe: per pair, True for `<=>`.
         using: the pairs are columns of the same names, and the answer shows them once.
         condition: what must hold beside the keys, a tree over `left(...)` and `right(...)`; None for nothing.
+        names: what messages call the two sides; none: as their relations are called.
     """
 
     keys: tuple[tuple[Expression, Expression], ...]
@@ -40,16 +41,13 @@ class JoinRequest:
     null_safe: tuple[bool, ...]
     using: bool = False
     condition: Expression | None = None
+    names: tuple[str, str] | None = None
 
     @property
     def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
         """Return per side the keys that are no plain columns."""
         return tuple(
-            tuple(
-                (f"{_KEY}{number}", pair[side])
-                for number, pair in enumerate(self.keys)
-                if plain_column(pair[side]) is None
-            )
+            tuple((f"{_KEY}{number}", pair[side]) for number, pair in enumerate(self.keys) if plain_column(pair[side]) is None)
             for side in (0, 1)
         )
 
@@ -59,10 +57,8 @@ class JoinRequest:
 
     def with_keys_computed(self) -> JoinRequest:
         """Return the join of the columns that hold the keys."""
-        from zset_join.expressions import left
-
         keys = [
-            tuple(left(f"{_KEY}{number}") if plain_column(one) is None else one for one in pair)
+            tuple(named(f"{_KEY}{number}") if plain_column(one) is None else one for one in pair)
             for number, pair in enumerate(self.keys)
         ]
         return replace(self, keys=tuple((pair[0], pair[1]) for pair in keys))
@@ -77,6 +73,8 @@ class JoinRequest:
         left, right = (
             self._keyed(rows, tuple(str(plain_column(pair[side])) for pair in self.keys)) for side, rows in enumerate(inputs)
         )
+        if self.names is not None:
+            left, right = replace(left, name=self.names[0]), replace(right, name=self.names[1])
         if left.name == right.name:
             right = replace(right, name=f"{right.name}_2")
         return JoinStage(

@@ -80,8 +80,8 @@ class SelectStep:
         names = [name for name, _ in self.columns]
         if not names or len(set(names)) < len(names):
             raise PlanError(
-                f'the selection from "{relation.name}" would have the columns {names}; it needs one or more of different names. '
-                "Name them with alias(...).",
+                f'the selection from "{relation.name}" would have the columns {names}; it needs one or more of different '
+                "names. Name them with alias(...).",
                 code="OUTPUT_NAMES",
                 names=names,
             )

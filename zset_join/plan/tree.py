@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from zset_join.errors import PlanError
 from zset_join.expressions import Expression
+from zset_join.expressions.rows import named
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelog, keeps_upserts
 from zset_join.relation import Relation
@@ -168,8 +169,8 @@ class Merge:
         for relation in relations[1:]:
             if (relation.schema.names, relation.schema.types) != (first.schema.names, first.schema.types):
                 raise PlanError(
-                    f'the columns of "{relation.name}" are {_described(relation)}, those of "{first.name}" {_described(first)}; '
-                    "a union goes by position. Select or cast columns first.",
+                    f'the columns of "{relation.name}" are {_described(relation)}, those of "{first.name}" {_described(first)};'
+                    " a union goes by position. Select or cast columns first.",
                     code="UNION_TYPES",
                     relation=relation.name,
                 )
@@ -249,9 +250,7 @@ def is_derived(node: Node) -> bool:
 
 def with_columns(relation: Relation, columns: tuple[tuple[str, Expression], ...]) -> SelectStep:
     """Return the step that adds columns behind those of a relation."""
-    from zset_join.expressions import left
-
-    return SelectStep((*((name, left(name)) for name in relation.schema.names), *columns))
+    return SelectStep((*((name, named(name)) for name in relation.schema.names), *columns))
 
 
 def visible(node: Node) -> tuple[str, ...]:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.join import JoinStage
+from zset_join.stages.latest import LatestStage
 from zset_join.stages.route import RouteStage, needs_route
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 
 __all__ = [
     "AggregateStage",
     "JoinStage",
+    "LatestStage",
     "OutputKey",
     "RouteStage",
     "Stage",

@@ -1,0 +1,14 @@
+"""The runner in process: the fluent API over relations that need no DataFrame, and `Pipeline`, which runs it.
+
+`import zset_join.pipeline` needs neither Spark nor Java, and no database.
+"""
+
+from __future__ import annotations
+
+from zset_join.pipeline import functions
+from zset_join.pipeline.grouping import Aggregated, GroupedView
+from zset_join.pipeline.pipeline import Pipeline
+from zset_join.pipeline.sources import appends, changes
+from zset_join.pipeline.view import View
+
+__all__ = ["Aggregated", "GroupedView", "Pipeline", "View", "appends", "changes", "functions"]

@@ -1,0 +1,131 @@
+"""Row steps on Arrow: what a feed does to a delta on its way from a source or a stage to the next one.
+
+The law: a step turns each row into what it turned it into before, so the sum of what is handed on is the step over the sum.
+
+Upserts stay upserts: a row that does not pass becomes the delete of its key, see `zset_join.plan.row_steps`.
+
+Cost: a few array passes per expression; rows are copied once where some do not pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.expressions.rows import columns_read, compute, passing_rows, plain_column
+from zset_join.plan.query_plan import Feed, QueryPlan
+from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
+from zset_join.relation import Relation
+from zset_join.row_conversion import take_rows
+from zset_join.zset import ZSet
+
+__all__ = ["Feeding", "feeding"]
+
+Transform = Callable[[ZSet], ZSet]
+
+
+class Feeding:
+    """What one input of a stage, or the output, is made of.
+
+    Args:
+        plan: the plan.
+        feeds: the feeds of the input.
+        schema: the columns that are handed on.
+    """
+
+    def __init__(self, plan: QueryPlan, feeds: Sequence[Feed], schema: pa.Schema) -> None:
+        self.schema = schema
+        self.nothing = ZSet.empty(schema)
+        self._feeds = tuple((feed.origin, feeding(plan, feed)) for feed in feeds)
+
+    def collect(self, deltas: dict[str | int, ZSet]) -> ZSet:
+        """Return the delta of the input, given those of sources and stages; the very object where nothing is done to it."""
+        parts = []
+        for origin, transforms in self._feeds:
+            delta = deltas.get(origin)
+            if delta is None or not len(delta):
+                continue
+            for transform in transforms:
+                delta = transform(delta)
+            if len(delta):
+                parts.append(delta)
+        if not parts:
+            return self.nothing
+        if len(parts) == 1:
+            return parts[0]
+        return ZSet.concat([_of_schema(part, self.schema) for part in parts], schema=self.schema)
+
+
+def feeding(plan: QueryPlan, feed: Feed) -> list[Transform]:
+    """Return what is done to the rows of a feed.
+
+    Raises:
+        PlanError: a step that only Spark can do.
+    """
+    relation = plan.relation_of(feed.origin)
+    made = []
+    for step in feed.steps:
+        made.append(_transform(step, relation))
+        relation = step.output(relation)
+    return made
+
+
+def _transform(step: RowStep, relation: Relation) -> Transform:
+    match step:
+        case WhereStep():
+            return _where(step, relation)
+        case SelectStep():
+            return _select(step, relation)
+        case OpaqueStep():
+            raise PlanError(
+                f"the step {step.text} can be done in Spark only: {step.reason}. Write it as an expression of "
+                "zset_join.expressions, or run the query in Spark.",
+                code="SPARK_ONLY_STEP",
+                step=step.text,
+                reason=step.reason,
+            )
+
+
+def _where(step: WhereStep, relation: Relation) -> Transform:
+    condition, read = step.condition, sorted(columns_read(step.condition))
+    is_upsert = relation.mode == "upsert"
+
+    def keep(delta: ZSet) -> ZSet:
+        columns = {name: delta.rows.column(name) for name in read}
+        passes = passing_rows(condition, columns, len(delta))
+        if passes.all():
+            return delta
+        if is_upsert:
+            return ZSet(delta.rows, np.where(passes, delta.weights, np.int64(-1)))
+        chosen = np.flatnonzero(passes)
+        return ZSet(take_rows(delta.rows, chosen), delta.weights[chosen])
+
+    return keep
+
+
+def _select(step: SelectStep, relation: Relation) -> Transform:
+    schema = step.output(relation).schema
+    read = sorted({name for _, expression in step.columns for name in columns_read(expression)})
+    plan = [
+        (plain_column(expression), expression, field.type) for (_, expression), field in zip(step.columns, schema, strict=True)
+    ]
+
+    def select(delta: ZSet) -> ZSet:
+        columns = {name: delta.rows.column(name) for name in read}
+        made = []
+        for column, expression, kind in plan:
+            values = columns[column] if column is not None else compute(expression, columns, len(delta))
+            made.append(values if values.type == kind else values.cast(kind))
+        return ZSet(pa.RecordBatch.from_arrays(made, schema=schema), delta.weights)
+
+    return select
+
+
+def _of_schema(delta: ZSet, schema: pa.Schema) -> ZSet:
+    if delta.schema.equals(schema):
+        return delta
+    columns = [delta.rows.column(field.name) for field in schema]
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), delta.weights)

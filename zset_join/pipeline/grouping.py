@@ -1,0 +1,200 @@
+"""GROUP BY on a view of a pipeline: what is computed before it, and the calls of the aggregate.
+
+Arguments, filters and keys that are expressions become columns of a selection before the aggregate, which knows columns only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression, left
+from zset_join.expressions.rows import check_condition, named, plain_column
+from zset_join.pipeline.view import View
+from zset_join.plan.requests import AggregateRequest
+from zset_join.plan.row_steps import SelectStep
+from zset_join.plan.tree import Apply
+
+__all__ = ["Aggregated", "GroupedView"]
+
+_ARGUMENT = "__argument_"
+_FILTER = "__filter_"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Aggregated:
+    """An aggregate as it was written; made by `zset_join.pipeline.functions`.
+
+    Args:
+        function: a name of `zset_join.aggregates.calls.FUNCTIONS`.
+        columns: its arguments.
+        name: of the result; None: as Spark names it.
+        condition: only rows that fulfil it count.
+        limit: most values in a list or set.
+        shown: what it is called unless it has a name, where that is not function and arguments.
+    """
+
+    function: str
+    columns: tuple[str | Expression, ...] = ()
+    name: str | None = None
+    condition: Expression | None = None
+    limit: int = 10_000
+    shown: str | None = None
+
+    def alias(self, name: str) -> Aggregated:
+        """Name the result."""
+        return replace(self, name=name)
+
+    def filter(self, condition: Expression) -> Aggregated:
+        """Let only rows count that fulfil a condition."""
+        return replace(self, condition=condition if self.condition is None else self.condition & condition)
+
+    @property
+    def title(self) -> str:
+        """Return what the result is called."""
+        if self.name is not None:
+            return self.name
+        if self.shown is not None:
+            return self.shown
+        arguments = ", ".join(one if isinstance(one, str) else repr(one) for one in self.columns)
+        if self.condition is not None:
+            return f"{self.function}({arguments or '1'}) FILTER (WHERE {self.condition!r})"
+        return f"{self.function}({arguments})" if any(isinstance(one, Expression) for one in self.columns) else ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedView:
+    """The rows of a view in groups; made by `View.groupBy`.
+
+    Args:
+        rows: the view.
+        keys: the key columns: their names, and how they come about.
+    """
+
+    rows: View
+    keys: Mapping[str, Expression] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: View, columns: Sequence[Any], computed: Mapping[str, Expression]) -> GroupedView:
+        """Group a view.
+
+        Raises:
+            PlanError: a column that is not there, or is named twice.
+        """
+        wanted = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        keys: list[tuple[str, Expression]] = []
+        for column in wanted:
+            if isinstance(column, str) and column in rows.columns:
+                keys.append((column, named(column)))
+            elif isinstance(column, Expression):
+                keys.append((plain_column(column) or repr(column), column))
+            elif isinstance(column, str):
+                raise PlanError(
+                    f'groupBy names "{column}", which "{rows.name}" does not have; its columns are {rows.columns}.',
+                    code="UNKNOWN_COLUMN",
+                    name=rows.name,
+                    missing=[column],
+                )
+            else:
+                raise OptionError(
+                    f"groupBy({column!r}): expected column names or expressions.", code="ARGUMENT", argument=repr(column)
+                )
+        keys += computed.items()
+        names = [name for name, _ in keys]
+        if len(set(names)) < len(names):
+            raise PlanError(
+                f"groupBy names {sorted({key for key in names if names.count(key) > 1})} twice; name every column once.",
+                code="DUPLICATE_KEY_COLUMN",
+                columns=names,
+            )
+        return cls(rows=rows, keys=dict(keys))
+
+    def count(self) -> View:
+        """Return the number of rows of each group, as column `count`."""
+        return self.agg(Aggregated(function="count", name="count"))
+
+    def agg(self, *calls: Aggregated | AggregateCall | Mapping[str, str]) -> View:
+        """Return one row per group: the key columns, then one column per aggregate.
+
+        Args:
+            calls: of `zset_join.pipeline.functions`, or a dict of column name (or `"*"`) and function name.
+
+        Raises:
+            PlanError: columns or types that cannot be aggregated.
+        """
+        flat: list[Any] = []
+        for given in calls:
+            if isinstance(given, Mapping):
+                flat += [
+                    Aggregated(function=function, columns=() if column == "*" else (column,))
+                    for column, function in given.items()
+                ]
+            else:
+                flat.append(given)
+        if not flat:
+            raise OptionError("agg() needs at least one aggregate, such as count().", code="ARGUMENT")
+        lowering = _Lowering(self)
+        made = tuple(lowering.call(one) for one in flat)
+        return lowering.rows_before(made)._operate(AggregateRequest(tuple(self.keys), made))
+
+
+class _Lowering:
+    """Turn aggregates as they were written into calls over columns, and remember what must be computed for them."""
+
+    def __init__(self, grouped: GroupedView) -> None:
+        self._grouped = grouped
+        self._rows = grouped.rows
+        self._computed: list[tuple[str, Expression]] = []
+
+    def call(self, given: Any) -> AggregateCall:
+        """Return the call for one aggregate."""
+        if isinstance(given, AggregateCall):
+            return given
+        if not isinstance(given, Aggregated):
+            raise OptionError(
+                f"agg({given!r}): expected calls of zset_join.pipeline.functions, such as sum('x').alias('total').",
+                code="ARGUMENT",
+                argument=repr(given),
+            )
+        where = None
+        if given.condition is not None:
+            check_condition(given.condition, self._rows.schema)
+            where = left(self._column(given.condition, _FILTER))
+        columns = tuple(self._argument(one, given.function) for one in given.columns)
+        return AggregateCall(given.function, columns, name=given.title, where=where, limit=given.limit)
+
+    def rows_before(self, calls: Sequence[AggregateCall]) -> View:
+        """Return the view that is aggregated: with one more selection where something is computed."""
+        keys = self._grouped.keys
+        if not self._computed and all(plain_column(one) == name for name, one in keys.items()):
+            return self._rows
+        read = {name for call in calls for name in call.columns}
+        plain = [name for name in self._rows.columns if name in read and name not in keys]
+        columns = (*keys.items(), *((name, named(name)) for name in plain), *self._computed)
+        return replace(self._rows, node=Apply(self._rows.node, SelectStep(tuple(columns))))
+
+    def _argument(self, given: str | Expression, function: str) -> str:
+        """Return the column that holds an argument."""
+        name = given if isinstance(given, str) else plain_column(given)
+        if name is None:
+            return self._column(given, _ARGUMENT) if isinstance(given, Expression) else given
+        if name not in self._rows.columns:
+            raise PlanError(
+                f'{function} names "{name}", which "{self._rows.name}" does not have; its columns are {self._rows.columns}.',
+                code="UNKNOWN_COLUMN",
+                name=self._rows.name,
+                missing=[name],
+            )
+        is_key = name in self._grouped.keys and plain_column(self._grouped.keys[name]) != name
+        return self._column(named(name), _ARGUMENT) if is_key else name
+
+    def _column(self, expression: Expression, prefix: str) -> str:
+        """Return the column that holds an expression; equal ones share it."""
+        for name, known in self._computed:
+            if known.same_as(expression):
+                return name
+        self._computed.append((f"{prefix}{len(self._computed)}", expression))
+        return self._computed[-1][0]

@@ -1,0 +1,101 @@
+"""The join of two views: what `on=` may be, and what it asks of the stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import named, value_type
+from zset_join.pipeline.view import View
+from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
+from zset_join.plan.joins import join_type
+from zset_join.plan.requests import JoinRequest
+
+__all__ = ["join"]
+
+_Pair = tuple[Expression, Expression]
+
+
+def join(
+    left: View,
+    right: View,
+    on: Any,
+    how: str = "inner",
+    *,
+    null_safe: bool | Sequence[bool] = False,
+    condition: Expression | None = None,
+) -> View:
+    """Describe the join of two views; see `View.join`.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    if not isinstance(right, View):
+        raise OptionError(
+            f"join expects another view, got {type(right).__name__}. Describe the source first: changes(name, schema, "
+            "keys=[...]) or appends(name, schema).",
+            code="NOT_A_VIEW",
+        )
+    if condition is not None and not isinstance(condition, Expression):
+        raise OptionError(
+            f'condition is a {type(condition).__name__}; expected a tree such as left("x") < right("y"), with left and '
+            "right from zset_join.expressions.",
+            code="CONDITION",
+        )
+    kind = join_type(how)
+    if isinstance(on, Expression):
+        parts = split_condition(on)
+        using = False
+    else:
+        pairs, using = _pairs(left, right, on)
+        parts = JoinCondition(tuple(pairs), _flags(null_safe, len(pairs)), None)
+    if not parts.keys:
+        raise no_key(left.name, right.name)
+    for side, view in enumerate((left, right)):
+        for pair in parts.keys:
+            value_type(pair[side], view.schema)
+    more = together([one for one in (parts.condition, condition) if one is not None])
+    names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
+    request = JoinRequest(parts.keys, kind, parts.null_safe, using=using, condition=more, names=names)
+    return left.operate(request, right).alias(f"{left.name}_{kind}_{names[1]}")
+
+
+def _pairs(left: View, right: View, on: Any) -> tuple[list[_Pair], bool]:
+    if on is None or (isinstance(on, list | tuple) and not on):
+        raise no_key(left.name, right.name)
+    wanted = list(on) if isinstance(on, list | tuple) else [on]
+    if all(isinstance(entry, str) for entry in wanted):
+        return [_pair(left, right, (entry, entry), on) for entry in wanted], True
+    return [_pair(left, right, (entry, entry) if isinstance(entry, str) else entry, on) for entry in wanted], False
+
+
+def _pair(left: View, right: View, entry: Any, on: Any) -> _Pair:
+    if not isinstance(entry, list | tuple) or len(entry) != 2 or not all(isinstance(one, str | Expression) for one in entry):
+        raise OptionError(
+            f"on={on!r} is not understood; expected a column name, a list of names, a list of pairs (left, right) of names or "
+            'expressions, or a condition such as left("a") == right("b").',
+            code="ON",
+        )
+    made = []
+    for view, one in zip((left, right), entry, strict=True):
+        if isinstance(one, str) and one not in view.columns:
+            raise PlanError(
+                f'on={on!r} names "{one}", which "{view.name}" does not have; its columns are {view.columns}.',
+                code="UNKNOWN_COLUMN",
+                name=view.name,
+                missing=[one],
+            )
+        made.append(named(one) if isinstance(one, str) else one)
+    return made[0], made[1]
+
+
+def _flags(null_safe: bool | Sequence[bool], count: int) -> tuple[bool, ...]:
+    flags = (null_safe,) * count if isinstance(null_safe, bool) else tuple(null_safe)
+    if len(flags) != count or not all(isinstance(flag, bool) for flag in flags):
+        raise OptionError(
+            f"null_safe={null_safe!r}; expected True, False, or one of them for each of the {count} key columns.",
+            code="NULL_SAFE",
+        )
+    return flags

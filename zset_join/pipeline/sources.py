@@ -1,0 +1,306 @@
+"""The inputs of a pipeline: columns, and what their rows mean; the words are those of `zset_join.spark`.
+
+| argument | mode | a row means |
+|---|---|---|
+| `keys` (with `apply_as_deletes`) | upsert | the new row of its key; a delete where the condition is true |
+| `weight_column` | changelog | that many copies more, or less when negative |
+| `row_kind_column` | changelog, or upsert with `keys` | +I -U +U -D, INSERT UPDATE_BEFORE ..., or insert update_preimage ... |
+| none of them | changelog | a row that is added |
+
+What is fed is a list of dicts, a dict of columns, an Arrow table, or a `ZSet`, whose weights say by themselves what a row does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.changelog import AppendFormat, ChangelogFormat, RowKindFormat, WeightFormat, decode
+from zset_join.errors import BadInputError, OptionError, PlanError
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import check_condition, columns_read, passing_rows
+from zset_join.pipeline.view import View
+from zset_join.plan.query_plan import PlanSource
+from zset_join.plan.tree import Read
+from zset_join.relation import ChangelogMode, Relation
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["Reading", "appends", "changes"]
+
+_SECOND_US = 10**6
+_UNIT_US = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": _SECOND_US,
+    "minute": 60 * _SECOND_US,
+    "hour": 3600 * _SECOND_US,
+    "day": 86400 * _SECOND_US,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """Say how the rows that a source is fed become changes.
+
+    Args:
+        source: what comes out.
+        given: the columns that are fed, in order.
+        changelog_format: how a row says what it does.
+        deletes: condition over the given columns under which a row deletes its key; None for never.
+    """
+
+    source: PlanSource
+    given: pa.Schema
+    changelog_format: ChangelogFormat
+    deletes: Expression | None = None
+
+    def delta(self, rows: Any) -> ZSet:
+        """Return the changes that rows mean.
+
+        Args:
+            rows: a ZSet, an Arrow table or batch, a dict of columns, or a list of dicts.
+
+        Raises:
+            PlanError: columns are missing or of other types.
+            BadInputError: a row that does not say what it does.
+        """
+        if isinstance(rows, ZSet):
+            return rows
+        batch = self._batch(rows)
+        decoded = decode(batch, self.source.relation, self.changelog_format)
+        if decoded.rejected.num_rows:
+            first = decoded.rejected.slice(0, 1).to_pylist()[0]
+            raise BadInputError(
+                f'source "{self.source.name}": row {first["row"]} of what was fed cannot be read: {first["reason"]} '
+                f"({decoded.rejected.num_rows} such rows; nothing of it was applied).",
+                code=first["code"],
+                relation=self.source.name,
+                rejected_rows=decoded.rejected.num_rows,
+            )
+        delta = decoded.delta
+        if self.deletes is not None and len(delta):
+            columns = {name: batch.column(name) for name in columns_read(self.deletes)}
+            deleted = passing_rows(self.deletes, columns, batch.num_rows)[decoded.positions]
+            delta = ZSet(delta.rows, np.where(deleted, np.int64(-1), delta.weights))
+        return delta
+
+    def _batch(self, rows: Any) -> pa.RecordBatch:
+        if isinstance(rows, pa.RecordBatch):
+            return rows
+        if isinstance(rows, pa.Table):
+            return single_batch(rows)
+        try:
+            if isinstance(rows, Mapping):
+                return single_batch(pa.table(dict(rows), schema=self.given))
+            lines = list(rows)
+            unknown = sorted({name for line in lines for name in line} - set(self.given.names))
+            if unknown:
+                raise PlanError(
+                    f'source "{self.source.name}" is fed rows with {unknown}, which are not among its columns '
+                    f"{self.given.names}.",
+                    code="UNKNOWN_COLUMN",
+                    relation=self.source.name,
+                    missing=unknown,
+                )
+            return pa.RecordBatch.from_pylist(lines, schema=self.given)
+        except (pa.ArrowException, TypeError, KeyError, AttributeError) as error:
+            raise PlanError(
+                f'source "{self.source.name}" is fed {type(rows).__name__} that does not fit its columns '
+                f"{_described(self.given)}: {error}. Feed a list of dicts, a dict of columns, an Arrow table or a ZSet.",
+                code="DELTA_TYPES",
+                relation=self.source.name,
+            ) from error
+
+
+def appends(
+    name: str,
+    schema: pa.Schema | Mapping[str, Any],
+    *,
+    keys: Sequence[str] | str = (),
+    watermark: tuple[str, Any] | None = None,
+    event_time: str | None = None,
+) -> View:
+    """Describe a source whose rows are only ever added.
+
+    Args:
+        name: what messages and `Pipeline.step` call it.
+        schema: an Arrow schema, or column names and types.
+        keys: columns that identify a row, when there are any; the engine trusts them.
+        watermark: the event-time column and how far its watermark stays behind the largest value, such as
+            `("ts", "10 seconds")`; a number where the column is one.
+        event_time: the event-time column of a source without a watermark.
+
+    Raises:
+        PlanError: columns that do not exist.
+
+    >>> appends("clicks", {"user": pa.int64(), "page": pa.string()}).columns
+    ['user', 'page']
+    """
+    given = _schema(schema, name)
+    return _view(name, given, given, "append", _names(keys), (), AppendFormat(), None, watermark, event_time)
+
+
+def changes(
+    name: str,
+    schema: pa.Schema | Mapping[str, Any],
+    *,
+    keys: Sequence[str] | str = (),
+    sequence_by: Sequence[str] | str = (),
+    apply_as_deletes: Expression | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] = (),
+    weight_column: str | None = None,
+    row_kind_column: str | None = None,
+    watermark: tuple[str, Any] | None = None,
+    event_time: str | None = None,
+) -> View:
+    """Describe a source whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
+
+    Args:
+        name: what messages and `Pipeline.step` call it.
+        schema: an Arrow schema, or column names and types, of what is fed.
+        keys: columns that identify a row of the table.
+        sequence_by: columns that order the changes of one key; the larger wins.
+        apply_as_deletes: condition under which a row deletes its key.
+        column_list: the columns of the table; default all but those that say what a row does.
+        except_column_list: columns to leave out instead.
+        weight_column: integer column that says how many copies come (positive) or go (negative).
+        row_kind_column: column that says what a row does.
+        watermark: as for `appends`.
+        event_time: as for `appends`.
+
+    Raises:
+        PlanError: columns that do not exist, or a key that is left out.
+        OptionError: arguments that exclude each other.
+
+    >>> changes("orders", {"id": pa.int64(), "total": pa.int64()}, keys="id").columns
+    ['id', 'total']
+    """
+    given = _schema(schema, name)
+    key, sequence = _names(keys), _names(sequence_by)
+    told = {"weight_column": weight_column, "row_kind_column": row_kind_column, "apply_as_deletes": apply_as_deletes}
+    if sum(value is not None for value in told.values()) > 1:
+        raise OptionError(
+            f'changes "{name}": {" and ".join(argument for argument, value in told.items() if value is not None)} all say what '
+            "a row does; keep one of them.",
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+        )
+    own = [column for column in (weight_column, row_kind_column) if column is not None]
+    _check_known(name, given, own, "weight_column or row_kind_column")
+    _check_known(name, given, column_list or (), "column_list")
+    _check_known(name, given, except_column_list, "except_column_list")
+    shown = [one for one in (column_list or given.names) if one not in except_column_list and one not in own]
+    left_out = [column for column in key if column not in shown]
+    if left_out:
+        raise PlanError(
+            f'changes "{name}": keys={list(key)} names {left_out}, which are left out or not there. Key columns are part of '
+            "the table; keep them.",
+            code="KEY_LEFT_OUT",
+            name=name,
+            missing=left_out,
+        )
+    _check_known(name, given, sequence, "sequence_by")
+    kept = pa.schema([given.field(column) for column in dict.fromkeys((*shown, *sequence))])
+    form: ChangelogFormat = AppendFormat()
+    if weight_column is not None:
+        form = WeightFormat(column=weight_column)
+    elif row_kind_column is not None:
+        form = RowKindFormat(column=row_kind_column)
+    if apply_as_deletes is not None:
+        if not key:
+            raise OptionError(
+                f'changes "{name}": apply_as_deletes deletes a key, and there is none; pass keys=[...].',
+                code="CONFLICTING_ARGUMENTS",
+                name=name,
+            )
+        check_condition(apply_as_deletes, given)
+    mode: ChangelogMode = "upsert" if key and weight_column is None else "changelog"
+    return _view(name, given, kept, mode, key, sequence, form, apply_as_deletes, watermark, event_time, shown)
+
+
+def _view(
+    name: str,
+    given: pa.Schema,
+    kept: pa.Schema,
+    mode: ChangelogMode,
+    keys: tuple[str, ...],
+    sequence: tuple[str, ...],
+    form: ChangelogFormat,
+    deletes: Expression | None,
+    watermark: tuple[str, Any] | None,
+    event_time: str | None,
+    shown: Sequence[str] | None = None,
+) -> View:
+    if not str(name).strip():
+        raise OptionError(f"name={name!r}: a source needs a name of its own.", code="NAME")
+    if watermark is not None and event_time is not None and watermark[0] != event_time:
+        raise OptionError(
+            f'source "{name}": event_time={event_time!r} and watermark={watermark!r} name two columns; keep one of them.',
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+        )
+    relation = Relation(name=name, schema=kept, primary_key=keys, sequence_by=sequence, mode=mode)
+    if watermark is not None:
+        relation = replace(relation, event_time=watermark[0])
+        relation = replace(relation, watermark_delay=_delay(watermark[1], kept.field(watermark[0]).type, name))
+    elif event_time is not None:
+        relation = replace(relation, event_time=event_time)
+    hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
+    source = PlanSource(relation=relation, hidden=hidden)
+    reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
+    return View(node=Read(source), name=name, readings=(reading,))
+
+
+def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:
+    try:
+        return schema if isinstance(schema, pa.Schema) else pa.schema(list(dict(schema).items()))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise OptionError(
+            f'source "{name}": {schema!r} is no schema; pass a pyarrow schema, or a dict of column names and Arrow types.',
+            code="SOURCE_SCHEMA",
+            name=name,
+        ) from error
+
+
+def _names(given: Sequence[str] | str) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _check_known(name: str, schema: pa.Schema, columns: Sequence[str], argument: str) -> None:
+    missing = [column for column in columns if column not in schema.names]
+    if missing:
+        raise PlanError(
+            f'source "{name}": {argument} names {missing}, which is not among its columns {schema.names}.',
+            code="UNKNOWN_COLUMN",
+            relation=name,
+            missing=missing,
+        )
+
+
+def _delay(given: Any, kind: pa.DataType, name: str) -> int:
+    """Return a delay in microseconds, or in the unit of an integer event time."""
+    if pt.is_integer(kind):
+        if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+            return given
+        expected = f"a whole number, as its event time is {kind}"
+    else:
+        parts = re.fullmatch(r"\s*(\d+)\s*(microsecond|millisecond|second|minute|hour|day)s?\s*", str(given).lower())
+        if parts is not None:
+            return int(parts[1]) * _UNIT_US[parts[2]]
+        expected = 'a duration such as "10 seconds"'
+    raise OptionError(
+        f'source "{name}": the watermark is given {given!r} as its delay; expected {expected}.',
+        code="OPTION_VALUE",
+        value=given,
+    )
+
+
+def _described(schema: pa.Schema) -> list[str]:
+    return [f"{field.name}: {field.type}" for field in schema]

@@ -1,0 +1,112 @@
+"""What an ON condition says: which expressions must be equal, and what must hold beside them.
+
+    left.a = right.b AND left.x < right.y      ->   keys (a, b), condition left.x < right.y
+    left.a = right.b AND FALSE                 ->   a key that never matches
+
+The law: a pair of rows matches what comes out exactly if the condition is TRUE for it.
+
+A condition that is constant and not TRUE matches nothing: an INNER join is empty, an outer join pads every row, and no row is
+compared with another. One that is TRUE asks for all pairs; that is refused, see `no_key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.expressions import Call, Expression, Literal, references
+from zset_join.expressions.rows import columns_read, compute
+
+__all__ = ["NEVER", "JoinCondition", "no_key", "split_condition"]
+
+_NULL = Literal(None, pa.int64())
+
+
+@dataclass(frozen=True, eq=False)
+class JoinCondition:
+    """Hold an ON condition in its parts.
+
+    Args:
+        keys: pairs of expressions over the left and over the right row.
+        null_safe: per pair, True for `<=>`.
+        condition: what must hold beside them; None for nothing.
+    """
+
+    keys: tuple[tuple[Expression, Expression], ...]
+    null_safe: tuple[bool, ...]
+    condition: Expression | None
+
+
+NEVER = JoinCondition(((_NULL, _NULL),), (False,), None)
+"""The condition that no pair fulfils: NULL = NULL."""
+
+
+def split_condition(condition: Expression) -> JoinCondition:
+    """Take an ON condition apart.
+
+    Args:
+        condition: over columns named with `left(...)` and `right(...)`.
+
+    >>> from zset_join.expressions import left, right
+    >>> split_condition((left("a") == right("b")) & (left("x") < right("y")))
+    JoinCondition(keys=((left.a, right.b),), null_safe=(False,), condition=left.x < right.y)
+    """
+    keys: list[tuple[Expression, Expression]] = []
+    null_safe: list[bool] = []
+    rest: list[Expression] = []
+    for part in _conjuncts(condition):
+        if not columns_read(part):
+            if not _is_true(part):
+                return NEVER
+            continue
+        pair = _key_pair(part)
+        if pair is None:
+            rest.append(part)
+        else:
+            keys.append(pair)
+            null_safe.append(isinstance(part, Call) and part.operation == "eq_null_safe")
+    return JoinCondition(tuple(keys), tuple(null_safe), together(rest))
+
+
+def together(parts: Sequence[Expression]) -> Expression | None:
+    """Return the AND of conditions; None for none."""
+    whole: Expression | None = None
+    for part in parts:
+        whole = part if whole is None else whole & part
+    return whole
+
+
+def no_key(left: str, right: str) -> PlanError:
+    """Return the error of a join without a pair of equal expressions."""
+    return PlanError(
+        f'the join of "{left}" and "{right}" names no key column; a cross join has no bounded change. Pass on="column", '
+        'on=[("left column", "right column")] or a condition that says left("a") == right("b").',
+        code="CROSS_JOIN",
+        left=left,
+        right=right,
+    )
+
+
+def _conjuncts(condition: Expression) -> Iterator[Expression]:
+    if isinstance(condition, Call) and condition.operation == "and":
+        for operand in condition.operands:
+            yield from _conjuncts(operand)
+    else:
+        yield condition
+
+
+def _is_true(constant: Expression) -> bool:
+    return compute(constant, {}, 1)[0].as_py() is True
+
+
+def _key_pair(part: Expression) -> tuple[Expression, Expression] | None:
+    if not isinstance(part, Call) or part.operation not in ("eq", "eq_null_safe"):
+        return None
+    first, second = part.operands
+    sides = [tuple(bool(columns) for columns in references(operand)) for operand in (first, second)]
+    if sides == [(True, False), (False, True)]:
+        return first, second
+    return (second, first) if sides == [(False, True), (True, False)] else None
