@@ -6,6 +6,7 @@ Whoever reads stages from JSON imports this package: it registers all of them.
 from __future__ import annotations
 
 from zset_join.stages.aggregate import AggregateStage
+from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.route import RouteStage, needs_route
@@ -13,6 +14,7 @@ from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, T
 
 __all__ = [
     "AggregateStage",
+    "DeduplicateStage",
     "JoinStage",
     "LatestStage",
     "OutputKey",

@@ -1,0 +1,1 @@
+"""Kernels about rows in order of time."""

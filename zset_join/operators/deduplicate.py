@@ -1,0 +1,388 @@
+"""The first rows of every key in a given order: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n.
+
+The law: after every epoch the sum of all answers equals that query over the sum of the inputs. Copies of a row count as rows.
+
+`keep="first"` shows the first rows in the given order, `keep="last"` those from its end. Equal ones are ordered by arrival, in
+the direction of the last order column: ascending, the earlier arrival comes first; descending, the later one. Where the input
+takes rows back, the oldest of equal copies goes, and when a shown row goes the next one shows.
+
+Remembers of an append-only input the n rows per key that are shown; of one that takes rows back, all rows.
+
+Edge cases: NULL is a key like any other, and the smallest value of an order column. A row replaced by an equal one says
+nothing.
+
+Known limits: order columns are numbers, dates, timestamps, booleans, decimals or structs of these; a NULL is not told from the
+smallest 64-bit integer. No hybrid state: everything is in memory, or in mapped files.
+
+Source: semantics section 15; deduplication and top-n of Flink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.kernels.time.first_rows import first_rows
+from zset_join.key_types import check_key_type, storage_type
+from zset_join.relation import Relation
+from zset_join.row_conversion import conform
+from zset_join.state.rejected_rows import no_rejections
+from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
+from zset_join.state.time.key_runs import KeyGroups, KeyRuns
+from zset_join.state.time.order_words import count_order_words, order_words
+from zset_join.state.time.timed_state import TimedState
+from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["Deduplicate", "Keep", "OrderColumn"]
+
+Keep = Literal["first", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class OrderColumn:
+    """One column of an order.
+
+    Args:
+        name: the column.
+        descending: whether larger comes first.
+
+    >>> OrderColumn.of("price desc")
+    OrderColumn(name='price', descending=True)
+    """
+
+    name: str
+    descending: bool = False
+
+    @classmethod
+    def of(cls, written: str | OrderColumn) -> OrderColumn:
+        """Read `"name"`, `"name asc"` or `"name desc"`."""
+        if isinstance(written, OrderColumn):
+            return written
+        name, _, direction = written.rpartition(" ")
+        if name and direction.lower() in ("asc", "desc"):
+            return cls(name.strip(), direction.lower() == "desc")
+        return cls(written)
+
+    def __str__(self) -> str:
+        return f"{self.name} desc" if self.descending else self.name
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """One epoch, resolved against the state before it."""
+
+    tick: Tick
+    delta: ZSet
+    groups: KeyGroups
+    rows: PreparedRows
+    given: GivenRows
+
+
+class Deduplicate:
+    """Keep the first rows of every key.
+
+    Args:
+        relation: the input, in append or changelog mode.
+        keys: what rows are told apart by.
+        order_by: the order, as `"t"` or `"price desc"`.
+        keep: `first` in this order, or `last`.
+        n: how many rows per key are shown.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+
+    Raises:
+        PlanError: columns that are not there, or a relation in upsert mode.
+        OptionError: an option that is not allowed.
+        KeyTypeError: a key or order column of a type that cannot be compared.
+        StateError: the directory holds something else.
+
+    >>> rates = Relation(name="rates", schema=pa.schema({"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()}))
+    >>> latest = Deduplicate(rates, keys=["currency"], order_by=["at"], keep="last")
+    >>> first = [ZSet.of({"currency": ["EUR"], "rate": [1.1], "at": [500]})]
+    >>> latest.absorb(Tick(0), first)
+    >>> [chunk.to_pylist() for chunk in latest.answer(Tick(1), [ZSet.of({"currency": ["EUR"], "rate": [1.2], "at": [800]})])]
+    [[(('EUR', 1.1, 500), -1)], [(('EUR', 1.2, 800), 1)]]
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        keys: Sequence[str],
+        order_by: Sequence[str | OrderColumn],
+        keep: Keep = "first",
+        n: int = 1,
+        on_bad_input: str = "error",
+        chunk_rows: int = 65_536,
+        hash_bits: int = 32,
+        directory: str | None = None,
+    ) -> None:
+        self.keys = tuple(keys)
+        self.order_by = tuple(OrderColumn.of(column) for column in order_by)
+        self.keep, self.n = keep, n
+        _check(relation, self.keys, self.order_by, keep, n, on_bad_input, chunk_rows)
+        self._columns = [column.name for column in self.order_by]
+        self._descending = [column.descending != (keep == "last") for column in self.order_by]
+        self.inputs: tuple[Relation, ...] = (relation,)
+        self.output = output_of(relation, self.keys, self.order_by, keep, n)
+        self.on_bad_input = on_bad_input
+        self._chunk_rows = chunk_rows
+        facts = (relation.name, relation.mode, self.keys, list(map(str, self.order_by)), keep, n)
+        found_keys = KeyRuns(
+            [storage_type(relation.schema.field(name).type) for name in self.keys],
+            null_safe=True,
+            runs=1,
+            hash_bits=hash_bits,
+            directory=directory,
+            facts=facts,
+        )
+        self._rows = VersionedRows(
+            relation.schema,
+            found_keys,
+            run=0,
+            words=count_order_words(relation.schema, self._columns, relation=relation.name),
+            name="rows",
+            latest_first=self._descending[-1],
+            directory=directory,
+            facts=facts,
+        )
+        self._state = TimedState(found_keys, [self._rows], ["rejected"])
+        self._gather = self._rows.layout.gather_plan(range(len(relation.schema)))
+        self._prepared: _Epoch | None = None
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._state.absorbed_epoch
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield what is shown no more, then what is shown now.
+
+        Raises:
+            BadInputError: rows that break the relation's contract, with policy `error`.
+        """
+        (delta,) = deltas
+        if not len(delta):
+            return
+        epoch = self._prepare(tick, delta)
+        self._refuse(epoch)
+        refs, weights = self._changes(epoch)
+        order = np.concatenate([np.flatnonzero(weights < 0), np.flatnonzero(weights > 0)])
+        if self.n > 1:
+            lines = list(self._lines(refs, weights, order))
+            yield from ZSet.concat(lines, schema=self.output.schema).tidy_chunks(self._chunk_rows)
+            return
+        gone = int((weights < 0).sum())
+        yield from self._lines(refs, weights, order[:gone])
+        yield from self._lines(refs, weights, order[gone:])
+
+    def _changes(self, epoch: _Epoch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        room = 3 * len(epoch.delta) + 16
+        while True:
+            refs, weights = np.empty(room, np.int64), np.empty(room, np.int64)
+            lines = int(
+                first_rows(
+                    self._state.keys.view,
+                    self._rows.place,
+                    self._rows.view,
+                    self._rows.columns.address,
+                    epoch.rows.address,
+                    epoch.rows.left,
+                    epoch.groups.numbers,
+                    epoch.groups.count,
+                    epoch.rows.begin,
+                    epoch.rows.order,
+                    epoch.rows.removed_begin,
+                    epoch.rows.removed_at,
+                    epoch.rows.removed_weight,
+                    self.n,
+                    refs,
+                    weights,
+                )
+            )
+            if lines <= room:
+                return refs[:lines], weights[:lines]
+            room = lines
+
+    def _lines(
+        self, refs: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], order: npt.NDArray[np.int64]
+    ) -> Iterator[ZSet]:
+        for begin in range(0, len(order), self._chunk_rows):
+            chosen = order[begin : begin + self._chunk_rows]
+            part = np.ascontiguousarray(refs[chosen])
+            columns = self._gather.gather(int(part.ctypes.data), len(part), self._rows.heap_address)
+            yield ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), weights[chosen])
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the delta of one epoch into the state.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        (delta,) = deltas
+        epoch = self._prepare(tick, delta) if len(delta) else None
+        if epoch is not None:
+            self._refuse(epoch)
+        self._state.begin()
+        if epoch is not None:
+            self._store(epoch.groups, epoch.rows)
+            self._rows.count_arrivals(len(delta))
+            self._state.count("rejected", epoch.rows.rejected)
+        self._prepared = None
+        self._state.end(tick.epoch)
+
+    def _store(self, groups: KeyGroups, rows: PreparedRows) -> None:
+        self._state.keys.store(groups, self._rows.wanted(rows), self._rows.run_bytes(rows, groups))
+        limit = self.n if self.inputs[0].mode == "append" else 0
+        self._rows.absorb(rows, groups, supersedes=False, limit=limit)
+        if rows.removed_begin[-1]:
+            self._state.keys.drop_empty(groups.numbers)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        (delta,) = deltas
+        return late_or_bad_rows([self._prepare(tick, delta).given]) if len(delta) else no_rejections()
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the state and of the working arrays."""
+        return self._state.resident_bytes() + self.working_bytes()
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
+        return 0 if self._prepared is None else self._prepared.rows.count * (self._rows.layout.stride + 80)
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._state.is_current()
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows, keys, bytes and rejected rows."""
+        return self._state.statistics()
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the rows as table `rows`."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the table of `snapshot`, batch by batch, until the state changes."""
+        return self._state.snapshot_readers()
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        self._state.restore(tables, self._take_back)
+
+    def _take_back(
+        self,
+        rows: VersionedRows,
+        batch: pa.RecordBatch,
+        weights: npt.NDArray[np.int64],
+        arrivals: npt.NDArray[np.int64],
+        deletes: npt.NDArray[np.uint8],
+    ) -> None:
+        del deletes  # a dedup has none
+        groups = self._state.keys.group([[batch.column(name) for name in self.keys]])
+        words = order_words(batch, self._columns, self._descending)
+        status = first_status(weights, is_append=False)
+        self._store(groups, rows.prepare(batch, words, weights, groups, 0, status=status, arrivals=arrivals))
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = None
+        self._state.close()
+
+    def _prepare(self, tick: Tick, delta: ZSet) -> _Epoch:
+        kept = self._prepared
+        if kept is not None and kept.tick == tick and kept.delta is delta:
+            return kept
+        relation = self.inputs[0]
+        batch = conform(delta.rows, relation)
+        groups = self._state.keys.group([[batch.column(name) for name in self.keys]])
+        status = first_status(delta.weights, is_append=relation.mode == "append")
+        words = order_words(batch, self._columns, self._descending)
+        weights = np.ascontiguousarray(delta.weights)
+        rows = self._rows.prepare(batch, words, weights, groups, 0, status=status)
+        self._prepared = _Epoch(tick, delta, groups, rows, GivenRows(relation, delta, self.keys, status))
+        return self._prepared
+
+    def _refuse(self, epoch: _Epoch) -> None:
+        if self.on_bad_input == "error":
+            refuse_bad_rows([epoch.given], epoch.tick)
+
+
+def output_of(relation: Relation, keys: Sequence[str], order_by: Sequence[OrderColumn], keep: Keep, n: int) -> Relation:
+    """Return what a dedup answers with: keyed where one row is shown, and versioned where that is the newest one."""
+    is_newest = n == 1 and len(order_by) == 1 and order_by[0].descending != (keep == "last")
+    is_versioned = is_newest and order_by[0].name == relation.event_time
+    return Relation(
+        name=f"{relation.name}_by_{'_'.join(keys)}",
+        schema=pa.schema([field.with_nullable(True) for field in relation.schema]),
+        primary_key=tuple(keys) if n == 1 else (),
+        mode="changelog",
+        event_time=relation.event_time if is_versioned else None,
+        watermark_delay=relation.watermark_delay if is_versioned else None,
+    )
+
+
+def _check(
+    relation: Relation,
+    keys: Sequence[str],
+    order_by: Sequence[OrderColumn],
+    keep: str,
+    n: int,
+    on_bad_input: str,
+    chunk_rows: int,
+) -> None:
+    if not keys or not order_by:
+        raise PlanError(
+            f'the dedup of "{relation.name}" needs keys (what rows are told apart by, got {list(keys)}) and order_by (which of '
+            f"them comes first, got {[str(column) for column in order_by]}).",
+            code="DEDUP_COLUMNS",
+            relation=relation.name,
+        )
+    missing = [name for name in (*keys, *(column.name for column in order_by)) if name not in relation.schema.names]
+    if missing:
+        raise PlanError(
+            f'the dedup of "{relation.name}" names columns {missing} that it does not have; it has {relation.schema.names}.',
+            code="UNKNOWN_COLUMN",
+            relation=relation.name,
+            columns=missing,
+        )
+    if relation.mode == "upsert":
+        raise PlanError(
+            f'the dedup of "{relation.name}" takes an append or changelog relation, not one in upsert mode, which has one row '
+            f"per key {list(relation.primary_key)} already. Feed the rows as they come (no keys), or its changes with "
+            "both signs.",
+            code="DEDUP_OF_UPSERTS",
+            relation=relation.name,
+        )
+    for name in keys:
+        check_key_type(relation.schema.field(name).type, relation=relation.name, column=name)
+    for name, value, allowed in (
+        ("keep", keep, get_args(Keep)),
+        ("on_bad_input", on_bad_input, ("error", "quarantine")),
+    ):
+        if value not in allowed:
+            raise OptionError(
+                f"{name}={value!r} is not allowed; use one of {', '.join(allowed)}.",
+                code="DEDUP_OPTION",
+                option=name,
+                value=value,
+            )
+    for option, number in (("n", n), ("chunk_rows", chunk_rows)):
+        if number < 1:
+            raise OptionError(
+                f"{option}={number} is not allowed; use 1 or more.", code="DEDUP_OPTION", option=option, value=number
+            )

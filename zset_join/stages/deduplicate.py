@@ -1,0 +1,136 @@
+"""The first rows of every key as a stage: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zset_join.key_types import storage_type
+from zset_join.operators.deduplicate import Deduplicate, Keep, OrderColumn, output_of
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.written import read_relation, write_relation
+
+__all__ = ["DeduplicateStage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeduplicateStage(Stage):
+    """Describe a dedup.
+
+    Args:
+        source: what comes in, in append or changelog mode.
+        keys: what rows are told apart by.
+        order_by: the order, as `"t"` or `"price desc"`.
+        keep: `first` in this order, or `last`.
+        n: how many rows per key are shown.
+
+    Raises:
+        PlanError: columns, types or modes that cannot be deduplicated (when `output` is asked or it is built).
+    """
+
+    source: Relation
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+    keep: Keep = "first"
+    n: int = 1
+
+    @property
+    def kind(self) -> str:
+        """Return "deduplicate"."""
+        return "deduplicate"
+
+    @property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return the one input, bucketed by key; NULL is a key like any other."""
+        types = tuple(storage_type(self.source.schema.field(name).type) for name in self.keys)
+        return (StageInput(relation=self.source, key=self.keys, key_types=types),)
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return its answer: the columns that come in, keyed by `keys` where one row is shown."""
+        self.build(StageOptions(), None).close()  # refuses what cannot run
+        return output_of(self.source, self.keys, self.columns, self.keep, self.n)
+
+    @property
+    def columns(self) -> tuple[OrderColumn, ...]:
+        """Return the order, read."""
+        return tuple(OrderColumn.of(column) for column in self.order_by)
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return the key, which is also what its rows are bucketed by."""
+        return OutputKey(columns=self.keys if self.n == 1 else (), bucketed_by=self.keys)
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return what came without NULL: rows pass as they are."""
+        return inputs[0]
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return one table, by key."""
+        return {"rows": TableKey(columns=self.keys)}
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the dedup of one bucket.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        refuse_hybrid(options.table_budget, title=self.title, option="default_hash_table")
+        return Deduplicate(
+            self.source,
+            keys=self.keys,
+            order_by=self.order_by,
+            keep=self.keep,
+            n=self.n,
+            on_bad_input=options.on_bad_input,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+        )
+
+    @property
+    def title(self) -> str:
+        """Return what `explain` calls it."""
+        order = ", ".join(map(str, self.columns))
+        shown = f"{self.keep} row" if self.n == 1 else f"{self.keep} {self.n} rows"
+        return f"Deduplicate by {', '.join(self.keys)}: the {shown} in order of {order}"
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return what is shown, and what is remembered."""
+        only = "the rows shown" if self.source.mode == "append" else "every live row, for a shown one may be taken back"
+        versioned = self.output.event_time is not None
+        use = "a versioned relation" if versioned else "latest-only: not ordered by its event time alone, newest first"
+        return [
+            self.title,
+            f"  remembers: {only}; in {buckets or 'one per core'} buckets by {', '.join(self.keys)}; nothing is freed by time",
+            f"  as the right side of a temporal join: {use}",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the dedup, JSON-ready."""
+        return {
+            "kind": self.kind,
+            "source": write_relation(self.source),
+            "keys": list(self.keys),
+            "order_by": list(self.order_by),
+            "keep": self.keep,
+            "n": self.n,
+        }
+
+
+def _read(found: Mapping[str, Any]) -> DeduplicateStage:
+    return DeduplicateStage(
+        source=read_relation(found["source"]),
+        keys=tuple(found["keys"]),
+        order_by=tuple(found["order_by"]),
+        keep=found["keep"],
+        n=found["n"],
+    )
+
+
+register_stage("deduplicate", _read)

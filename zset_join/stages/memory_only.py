@@ -1,0 +1,29 @@
+"""Stages whose state has no cold part say so, instead of ignoring a budget."""
+
+from __future__ import annotations
+
+from zset_join.config import HotBudget
+from zset_join.errors import OptionError
+
+__all__ = ["refuse_hybrid"]
+
+
+def refuse_hybrid(budget: HotBudget | None, *, title: str, option: str) -> None:
+    """Refuse a budget of hybrid state.
+
+    Args:
+        budget: what was asked for; None: nothing.
+        title: what `explain` calls the stage.
+        option: the option that asks for it.
+
+    Raises:
+        OptionError: it was asked for.
+    """
+    if budget is not None:
+        raise OptionError(
+            f'{option}="hybrid" is not offered for "{title}": rows in order of time are kept in memory, or in mapped files. '
+            f'Leave it at "memory", and bound the state by a watermark or by fewer rows per key.',
+            code="HYBRID_NOT_OFFERED",
+            option=option,
+            stage=title,
+        )

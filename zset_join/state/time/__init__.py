@@ -1,0 +1,1 @@
+"""What operators remember of rows in order of time."""

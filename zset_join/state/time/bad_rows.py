@@ -1,0 +1,127 @@
+"""Rows of an epoch that an operator about time does not take, told to people.
+
+Some break the contract of their relation; with policy `error` they stop the epoch. Others only come too late: they are set
+aside under either policy, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import BadInputError
+from zset_join.kernels import changes as ch
+from zset_join.relation import Relation
+from zset_join.state.rejected_rows import REJECTION_SCHEMA
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = [
+    "LATE_CORRECTION",
+    "LATE_ROW",
+    "LATE_VERSION",
+    "NULL_KEY",
+    "NULL_TIME",
+    "TIME_JUMP",
+    "GivenRows",
+    "first_status",
+    "late_or_bad_rows",
+    "refuse_bad_rows",
+]
+
+NULL_TIME, NULL_KEY, TIME_JUMP = 20, 21, 22
+LATE_ROW, LATE_VERSION, LATE_CORRECTION = 30, 31, 32
+_FIRST_LATE = 30
+
+_CODES = {
+    ch.ABSENT_ROW: ("ABSENT_ROW", "retracts a row that is not there; a changelog may not retract what it has not inserted"),
+    ch.KEY_RANGE: ("KEY_RANGE", "has a key that does not fit the type both sides are compared in; cast it first"),
+    ch.RETRACTION_IN_APPEND: (
+        "RETRACTION_IN_APPEND",
+        "has a negative weight, but the relation is append-only; declare keys or a weight column if it changes",
+    ),
+    NULL_TIME: ("NULL_TIME", "has NULL in its time column {event_time}; every row needs its place in time"),
+    NULL_KEY: ("NULL_KEY", "has NULL in the key {key}; a version belongs to a key"),
+    TIME_JUMP: (
+        "TIME_JUMP",
+        "has a time in {event_time} that is further ahead of the watermark than max_watermark_jump allows",
+    ),
+    LATE_ROW: ("LATE_ROW", "came after the watermark had passed its time in {event_time}"),
+    LATE_VERSION: (
+        "LATE_VERSION",
+        "is a version older than the one that is kept for its key: what it would change has been answered and freed",
+    ),
+    LATE_CORRECTION: (
+        "LATE_CORRECTION",
+        "takes back a row whose time in {event_time} the watermark has passed: what it would change has been freed",
+    ),
+}
+
+
+class GivenRows:
+    """The rows of one input in one epoch, with the status of each.
+
+    Args:
+        relation: the input.
+        delta: its rows.
+        key: names of the key columns.
+        status: of each row.
+    """
+
+    def __init__(self, relation: Relation, delta: ZSet, key: Sequence[str], status: npt.NDArray[np.uint8]) -> None:
+        self.relation, self.delta, self.key, self.status = relation, delta, tuple(key), status
+
+    def told(self, row: int) -> tuple[str, str]:
+        """Return code and reason of a row."""
+        code, text = _CODES[int(self.status[row])]
+        return code, text.format(event_time=self.relation.event_time, key=list(self.key))
+
+
+def first_status(weights: npt.NDArray[np.int64], *, is_append: bool) -> npt.NDArray[np.uint8]:
+    """Return what the weights alone say of each row."""
+    status = np.where(weights == 0, ch.ZERO_WEIGHT, ch.OK).astype(np.uint8)
+    if is_append:
+        status[weights < 0] = ch.RETRACTION_IN_APPEND
+    return status
+
+
+def late_or_bad_rows(inputs: Sequence[GivenRows]) -> pa.Table:
+    """Return one line per row that was not taken, with its position in its delta."""
+    lines: list[dict[str, object]] = []
+    for given in inputs:
+        for row in np.flatnonzero(given.status > ch.LAST_HARMLESS).tolist():
+            code, reason = given.told(row)
+            weight = int(given.delta.weights[row])
+            lines.append({"input": given.relation.name, "row": row, "weight": weight, "code": code, "reason": reason})
+    return pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
+
+
+def refuse_bad_rows(inputs: Sequence[GivenRows], tick: Tick) -> None:
+    """Raise for the first row that breaks the contract; late rows do not.
+
+    Raises:
+        BadInputError: names the relation, row, weight and epoch.
+    """
+    for given in inputs:
+        bad = np.flatnonzero((given.status > ch.LAST_HARMLESS) & (given.status < _FIRST_LATE))
+        if not len(bad):
+            continue
+        code, reason = given.told(int(bad[0]))
+        shown = given.relation.primary_key or tuple(given.relation.schema.names)
+        key = tuple(given.delta.rows.column(name)[int(bad[0])].as_py() for name in shown)
+        weight = int(given.delta.weights[bad[0]])
+        count = "1 such row" if len(bad) == 1 else f"{len(bad)} such rows"
+        raise BadInputError(
+            f'relation "{given.relation.name}", epoch {tick.epoch}: the change with key {key} and weight {weight} {reason} '
+            f"({count} in this epoch; nothing of it was applied). "
+            'Correct the source, start it from a snapshot, or set on_bad_input="quarantine" to keep bad rows aside.',
+            code=code,
+            relation=given.relation.name,
+            key=key,
+            weight=weight,
+            epoch=tick.epoch,
+            rejected_rows=len(bad),
+        )

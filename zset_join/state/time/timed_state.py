@@ -1,0 +1,131 @@
+"""All an operator about time keeps: its keys, the rows of its inputs, and counts for people.
+
+The state is marked while it is written. A snapshot has a table per input; the keys are not in it, they are found again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import StateError
+from zset_join.kernels import side as s
+from zset_join.state.side_snapshot import snapshot_epoch
+from zset_join.state.time.key_runs import KeyRuns
+from zset_join.state.time.versioned_rows import VersionedRows
+
+__all__ = ["RestorePart", "TimedState"]
+
+_FIRST_COUNT = 48  # of the header of the keys; up to the lists of free blocks
+_EPOCH, _COUNTS = b"zset_join.absorbed_epoch", b"zset_join.counts"
+
+RestorePart = Callable[
+    [VersionedRows, pa.RecordBatch, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]], None
+]
+"""Takes rows of a snapshot back: the input, rows, weights, arrivals, DELETE marks."""
+
+
+class TimedState:
+    """Own the state of an operator.
+
+    Args:
+        keys: the keys.
+        inputs: the rows of each input that keeps some.
+        counters: names of what is counted over all epochs.
+    """
+
+    def __init__(self, keys: KeyRuns, inputs: Sequence[VersionedRows], counters: Sequence[str]) -> None:
+        self.keys = keys
+        self.inputs = tuple(inputs)
+        self.counters = tuple(counters)
+        epochs = {int(rows.arena.header[s.H_ABSORBED_EPOCH]) for rows in self.inputs} | {self.absorbed_epoch}
+        if len(epochs) > 1:
+            raise StateError(
+                f"the files of the local state in {keys.directory} stand at epochs {sorted(epochs)}. It is a cache: delete the "
+                "directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=keys.directory,
+            )
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded in, -1 when there was none."""
+        return int(self.keys.header[s.H_ABSORBED_EPOCH])
+
+    def begin(self) -> None:
+        """Mark the state as being written."""
+        self.keys.header[s.H_DIRTY] = 1
+
+    def end(self, epoch: int) -> None:
+        """Mark the state as whole again, with `epoch` folded in."""
+        for rows in self.inputs:
+            rows.arena.header[s.H_ABSORBED_EPOCH] = epoch
+        self.keys.header[s.H_ABSORBED_EPOCH] = epoch
+        self.keys.header[s.H_DIRTY] = 0
+
+    def count(self, name: str, amount: int) -> None:
+        """Add to a counter."""
+        self.keys.header[_FIRST_COUNT + self.counters.index(name)] += amount
+
+    def counts(self) -> dict[str, int]:
+        """Return all counters."""
+        first = _FIRST_COUNT
+        return dict(zip(self.counters, self.keys.header[first : first + len(self.counters)].tolist(), strict=True))
+
+    def statistics(self) -> dict[str, int]:
+        """Return rows per input, keys, bytes and counters."""
+        return {
+            **{f"{rows.name}_rows": rows.live_rows for rows in self.inputs},
+            "keys": self.keys.table.count,
+            "bytes": self.resident_bytes(),
+            **self.counts(),
+        }
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory."""
+        return self.keys.resident_bytes() + sum(rows.resident_bytes() for rows in self.inputs)
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self.keys.is_current() and all(rows.is_current() for rows in self.inputs)
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the rows of each input, batch by batch, until the state changes."""
+        facts = {_EPOCH: str(self.absorbed_epoch), _COUNTS: json.dumps(list(self.counts().values()))}
+        return {
+            rows.name: pa.RecordBatchReader.from_batches(rows.snapshot_schema().with_metadata(facts), rows.snapshot_batches())
+            for rows in self.inputs
+        }
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader], take: RestorePart) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self.clear()
+        self.begin()
+        epoch = -1
+        for rows in self.inputs:
+            given: Any = tables[rows.name]
+            table = given if isinstance(given, pa.Table) else given.read_all()
+            epoch = max(epoch, snapshot_epoch(table))
+            for batch, weights, arrivals, deletes in rows.restored(table):
+                take(rows, batch, weights, arrivals, deletes)
+            amounts = json.loads((table.schema.metadata or {}).get(_COUNTS, b"[]"))
+            if len(amounts) == len(self.counters):
+                self.keys.header[_FIRST_COUNT : _FIRST_COUNT + len(amounts)] = amounts
+        self.end(epoch)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.keys.clear()
+        for rows in self.inputs:
+            rows.clear()
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self.keys.close()
+        for rows in self.inputs:
+            rows.close()
