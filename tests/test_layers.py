@@ -14,9 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 # A package from outside, and the only packages of ours that may import it.
 HOMES = {
     "deltalake": ("sinks",),
-    "duckdb": ("inspection", "sinks", "spill", "cli"),
+    "confluent_kafka": ("sinks", "sources"),
+    "duckdb": ("inspection", "sinks", "sources", "spill", "cli"),
     "hypothesis": ("testing",),
     "pandas": (),
+    "psycopg": ("lookup", "sinks"),
     "pyspark": ("spark", "cli"),
     "sqlglot": ("sql",),
 }

@@ -72,7 +72,7 @@ def test_upserts_leave_the_newest_row_of_every_key_and_nothing_where_it_is_gone(
     sink.write(1, changes((1, "a", -1), (1, "c", 1), (2, "b", -1)))
     sink.close()
 
-    assert dict((key["id"], value) for key, value in committed(kafka, topic)) == {1: {"id": 1, "v": "c"}, 2: None}
+    assert {key["id"]: value for key, value in committed(kafka, topic)} == {1: {"id": 1, "v": "c"}, 2: None}
 
 
 @pytest.mark.parametrize(

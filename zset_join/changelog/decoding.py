@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.changelog.formats import (
+from zset_join.changelog.formats.rows import (
     CHANGE_TYPES,
     SPELLINGS,
     AppendFormat,

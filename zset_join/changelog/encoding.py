@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.changelog.formats import (
+from zset_join.changelog.formats.rows import (
     CHANGE_TYPES,
     ROW_KINDS,
     AppendFormat,

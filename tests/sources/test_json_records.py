@@ -1,0 +1,214 @@
+"""Records of JSON become changes of a table, and those that cannot be read say why."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.changelog.formats.records import CASES, ORDERS, debezium, table_of
+from zset_join.changelog.formats import RecordOptions
+from zset_join.errors import OptionError, PlanError
+from zset_join.sources.json_records import JsonRecordReader, ReadRecords
+
+MOMENT = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
+
+
+def read(name: str) -> ReadRecords:
+    format_name, schema, keys, options, records = CASES[name]
+    reader = JsonRecordReader(format_name, schema, keys, options)
+    try:
+        return reader.read(records)
+    finally:
+        reader.close()
+
+
+def lines(found: ReadRecords) -> list[tuple[Any, ...]]:
+    changes = zip(found.records.tolist(), found.changes.to_pylist(), found.rejects.to_pylist(), strict=True)
+    return [(*told, row["id"]) for told, row in zip(changes, found.rows.to_pylist(), strict=True)]
+
+
+def test_every_type_of_a_real_table_is_what_the_table_held() -> None:
+    first = read("a real table").rows.to_pylist()[0]
+
+    assert {name: first[name] for name in ORDERS.names} == {
+        "id": 1,
+        "customer_id": 10,
+        "amount": decimal.Decimal("12.34"),
+        "note": "snap1",
+        "created": MOMENT.replace(tzinfo=datetime.UTC),
+        "d": MOMENT.date(),
+        "ts": MOMENT,
+        "flag": True,
+        "f": 1.5,
+        "b": b"\x00\xff",
+        "j": '{"k": [1, 2]}',
+        "arr": [1, 2, None],
+        "u": "00000000-0000-0000-0000-000000000001",
+        "t": 45296789000,
+    }
+
+
+def test_a_column_that_was_not_sent_is_marked_and_shows_nothing() -> None:
+    found = read("a real table")
+
+    (line,) = [at for at, bits in enumerate(found.unavailable.tolist()) if bits]
+    assert found.unavailable[line] == 1 << ORDERS.get_field_index("note")
+    assert found.rows.to_pylist()[line] | {} == found.rows.to_pylist()[line] | {"id": 5, "customer_id": 55, "note": None}
+
+
+def test_a_delete_shows_its_key_alone_though_debezium_writes_defaults() -> None:
+    found = read("a real table")
+
+    deletes = [row for row, what in zip(found.rows.to_pylist(), found.changes.to_pylist(), strict=True) if what == "delete"]
+    assert [row["id"] for row in deletes] == [3, 2, 4]
+    assert {row["created"] for row in deletes} == {None}
+
+
+def test_nan_of_a_real_table_is_a_number_and_a_truncate_is_told() -> None:
+    found = read("a real table")
+
+    assert math.isnan(found.rows.to_pylist()[1]["f"])
+    assert found.changes.to_pylist()[-1] == "truncate"
+
+
+def test_metadata_become_columns() -> None:
+    last = read("a real table").rows.to_pylist()[-1]
+
+    assert (last["lsn"], last["at"], last["from"]) == (22295448, 16, "plain.public.orders")
+    assert last["changed_at"] == datetime.datetime(2026, 11, 24, 22, 11, 14, 580532, tzinfo=datetime.UTC)
+
+
+def test_a_table_without_a_key_has_its_old_rows_as_deletes() -> None:
+    found = read("a real table without a key")
+
+    told = zip(found.changes.to_pylist(), [(row["a"], row["b"]) for row in found.rows.to_pylist()], strict=True)
+    assert list(told) == [
+        ("upsert", (1, "snap")),
+        ("upsert", (1, "snap")),
+        ("upsert", (2, "n")),
+        ("delete", (2, "n")),
+        ("upsert", (2, "m")),
+        ("delete", (1, "snap")),
+        ("delete", (1, "snap")),
+    ]
+
+
+def test_a_record_that_cannot_be_read_is_a_line_that_says_why() -> None:
+    assert [reject for _, _, reject, _ in lines(read("bad records"))] == [
+        "UNDECODABLE_RECORD",
+        "UNDECODABLE_OP",
+        "UNDECODABLE_RECORD",
+        "UNDECODABLE_VALUE id",
+        "UNDECODABLE_RECORD",
+        "NULL_OP",
+        "NULL_OP",
+        "UNDECODABLE_VALUE n",
+        "UNDECODABLE_VALUE n",
+        "UNDECODABLE_VALUE d",
+    ]
+
+
+def test_the_envelope_of_kafka_connect_is_taken_off() -> None:
+    assert lines(read("envelopes with a schema")) == [(0, "upsert", None, 4), (1, "delete", None, 4)]
+
+
+def test_decimals_keep_every_digit_and_their_sign() -> None:
+    found = read("decimals of any size").rows.column(1).to_pylist()
+
+    unscaled = [0, -1, -128, 32767, int.from_bytes(bytes.fromhex("4b3b34c5c9ffffffffffffff"), "big")]
+    unscaled.append(int.from_bytes(bytes.fromhex("b4c4cb3a3600000000000001"), "big", signed=True))
+    assert found == [decimal.Decimal(value).scaleb(-3, decimal.Context(prec=60)) for value in unscaled]
+
+
+def test_canal_writes_several_rows_at_once() -> None:
+    assert lines(read("canal")) == [
+        (0, "upsert", None, 1),
+        (0, "upsert", None, 2),
+        (1, "upsert", None, 1),
+        (2, "delete", None, 1),
+        (3, "truncate", None, None),
+        (5, None, "UNDECODABLE_RECORD", None),
+        (6, None, "UNDECODABLE_RECORD", None),
+    ]
+
+
+def test_maxwell_writes_one_row_at_a_time() -> None:
+    found = read("maxwell")
+
+    assert lines(found) == [
+        (1, "upsert", None, 1),
+        (2, "upsert", None, 1),
+        (3, "delete", None, 1),
+        (4, None, "UNDECODABLE_RECORD", None),
+    ]
+    assert found.rows.column(3).to_pylist()[1] == decimal.Decimal("12.125")
+
+
+def test_a_key_without_a_value_is_a_delete() -> None:
+    assert lines(read("keys and values")) == [
+        (0, "upsert", None, 1),
+        (1, "upsert", None, 2),
+        (2, "delete", None, 1),
+        (3, None, "UNDECODABLE_RECORD", 3),
+    ]
+
+
+def test_bytes_that_are_no_text_are_told() -> None:
+    reader = JsonRecordReader("debezium-json", ORDERS, ["id"])
+    good = b'{"op":"c","after":{"id":1}}'
+
+    found = reader.read(pa.table({"key": pa.array([None, None], pa.binary()), "value": pa.array([b"\xff\xfe", good])}))
+
+    assert found.rejects.to_pylist() == ["UNDECODABLE_RECORD", None]
+    reader.close()
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_integers_are_timestamps_in_the_unit_that_the_options_say(unit: Any) -> None:
+    factor = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
+    reader = JsonRecordReader("maxwell-json", pa.schema({"t": pa.timestamp("us")}), ["t"], RecordOptions(time_unit=unit))
+
+    found = reader.read(table_of({"value": f'{{"type":"insert","data":{{"t":{1_700_000_000 * factor}}}}}'}))
+
+    assert found.rows.column(0).to_pylist() == [datetime.datetime(2023, 11, 14, 22, 13, 20)]
+    reader.close()
+
+
+def test_no_records_are_no_lines() -> None:
+    reader = JsonRecordReader("debezium-json", ORDERS, ["id"])
+
+    found = reader.read(debezium("orders").slice(0, 0))
+
+    assert (len(found.changes), found.rows.schema.names) == (0, ORDERS.names)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("avro", ORDERS, ["id"]), OptionError),
+        (("maxwell-json", ORDERS, []), PlanError),
+        (("debezium-json", ORDERS, ["nothing"]), PlanError),
+        (("debezium-json", pa.schema({"m": pa.map_(pa.string(), pa.string())}), ["m"]), PlanError),
+    ],
+)
+def test_what_cannot_be_read_is_refused_at_once(arguments: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        JsonRecordReader(*arguments)
+
+
+def test_a_decimal_of_many_digits_is_read_as_text_and_refused_as_a_number() -> None:
+    schema = pa.schema({"n": pa.decimal128(38, 5)})
+    reader = JsonRecordReader("maxwell-json", schema, ["n"])
+    long = "12345678901234567890.12345"
+
+    found = reader.read(table_of(*({"value": f'{{"type":"insert","data":{{"n":{n}}}}}'} for n in (f'"{long}"', long, "1.5"))))
+
+    assert found.rows.column(0).to_pylist()[::2] == [decimal.Decimal(long), decimal.Decimal("1.5")]
+    assert found.rejects.to_pylist() == [None, "UNDECODABLE_VALUE n", None]
+    reader.close()

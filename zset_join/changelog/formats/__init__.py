@@ -1,0 +1,40 @@
+"""The ways in which systems write changes down: rows with a column that says what they do, and records of JSON.
+
+`rows` has the former, for reading and writing; `records` describes the latter, and `record_sql` is how they are read, in the
+words that Spark and DuckDB share.
+"""
+
+from __future__ import annotations
+
+from zset_join.changelog.formats.records import RECORD_FORMATS, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats.rows import (
+    CHANGE_TYPES,
+    ROW_KINDS,
+    SPELLINGS,
+    AppendFormat,
+    ChangeDataFeedFormat,
+    ChangelogForm,
+    ChangelogFormat,
+    RowKindFormat,
+    UpsertFormat,
+    WeightFormat,
+    format_named,
+)
+
+__all__ = [
+    "CHANGE_TYPES",
+    "RECORD_FORMATS",
+    "ROW_KINDS",
+    "SPELLINGS",
+    "AppendFormat",
+    "ChangeDataFeedFormat",
+    "ChangelogForm",
+    "ChangelogFormat",
+    "RecordFormat",
+    "RecordOptions",
+    "RowKindFormat",
+    "UpsertFormat",
+    "WeightFormat",
+    "format_named",
+    "record_format",
+]
