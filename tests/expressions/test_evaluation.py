@@ -68,8 +68,6 @@ def test_a_column_that_does_not_exist_is_named_with_those_that_do(condition: Exp
         ~left("x"),
         left("tags") == left("tags"),
         left("name") + 1 > 1,
-        left("price") / 2 > 1,
-        left("price") % 2 > lit(1),
         left("day") + datetime.timedelta(minutes=5) < left("local"),
         left("local") * 2 == left("local"),
         -left("name") == "a",
@@ -78,7 +76,6 @@ def test_a_column_that_does_not_exist_is_named_with_those_that_do(condition: Exp
         left("x").length() > 1,
         left("x").isin("a", "b"),
         left("tags").cast("string") == "a",
-        left("name").cast("date") == left("day"),
         left("day").cast(pa.timestamp("us", tz="Europe/Paris")) == right("at"),
     ],
 )

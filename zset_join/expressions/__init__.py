@@ -1,10 +1,12 @@
-"""Residual predicates: conditions over both rows of a candidate pair, as checked trees with Spark's semantics.
+"""Expressions over one row, and conditions over both rows of a candidate pair, as checked trees with Spark's semantics.
+
+    (col("price") * col("units")).cast("decimal(20,2)")
 
     left("x") < right("y")
     left("at").between(right("from"), right("until")) | right("until").isNull()
 
-`tree` holds the expressions and their operators, `type_rules` says which types go together, `evaluation` checks a
-tree against two schemas and evaluates it on Arrow columns, `vectors` does the arithmetic.
+`tree` holds the expressions and their operators, `functions` what else can be called, `type_rules` says which types go
+together, `evaluation` checks a tree against two schemas and evaluates it on Arrow columns, `vectors` does the arithmetic.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from zset_join.expressions.tree import (
     Expression,
     ExpressionVisitor,
     Literal,
+    col,
     describe,
     left,
     lit,
@@ -32,6 +35,7 @@ __all__ = [
     "ExpressionVisitor",
     "Literal",
     "check",
+    "col",
     "describe",
     "evaluate",
     "left",

@@ -4,7 +4,7 @@ What does not fit is a fault, never a NULL or a wrapped number. A float is cut t
 up to fewer decimals and cut towards zero to an integer, a timestamp is rounded down. An instant becomes a date or a
 local timestamp in the zone its type names. `type_rules.cast_type` says which casts there are.
 
-Known limits: text is read as a number only in plain notation (no hexadecimal), and dates are not read from text.
+Known limits: text is read as a number only in plain notation (no hexadecimal); `text_casts` says what else is read and written.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zset_join.expressions.text_casts import from_text, into_text
 from zset_join.expressions.type_rules import exact_type, kind_of
 from zset_join.expressions.vectors import Bools, Vector, fit_decimal, rescale, to_arrow, widen
 
@@ -44,8 +45,10 @@ def convert(vector: Vector, target: pa.DataType) -> tuple[Vector, str, Bools]:
     if vector.type == target or kind == "null":
         return widen(vector, target), "CAST_OVERFLOW", _NO_FAULTS
     if target_kind == "string":
-        values = to_arrow(vector).cast(pa.large_string())
-        return replace(vector, type=target, values=values), "CAST_OVERFLOW", _NO_FAULTS
+        return into_text(vector, target), "CAST_OVERFLOW", _NO_FAULTS
+    if kind == "string" and target_kind not in {"integer", "float"}:
+        made, invalid = from_text(vector, target)
+        return made, "CAST_INVALID_INPUT", invalid
     if kind == "string":
         return _from_text(vector, target)
     if target_kind == "decimal":

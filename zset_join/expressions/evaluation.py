@@ -23,7 +23,9 @@ import pyarrow.compute as pc
 from zset_join.errors import BadInputError, PlanError
 from zset_join.expressions import vectors
 from zset_join.expressions.conversions import convert
-from zset_join.expressions.tree import OPERATIONS, Call, Cast, Column, Expression, Literal, describe, walk
+from zset_join.expressions.function_types import function_type
+from zset_join.expressions.function_values import chosen_value, function_value
+from zset_join.expressions.tree import FUNCTIONS, OPERATIONS, Call, Cast, Column, Expression, Literal, describe, walk
 from zset_join.expressions.type_rules import call_type, cast_type, common_type, kind_of, plain_type
 from zset_join.expressions.vectors import Bools, Vector
 
@@ -92,16 +94,26 @@ def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.
 def _check_node(node: Expression) -> None:
     if type(node) not in {Column, Literal, Cast, Call}:
         raise PlanError(
-            f"a condition is made of left(...), right(...), lit(...) and operators, and holds a {type(node).__name__}.",
+            "an expression is made of col(...), left(...), right(...), lit(...), operators and functions, and holds a "
+            f"{type(node).__name__}.",
             code="UNKNOWN_EXPRESSION",
             node=type(node).__name__,
         )
-    if isinstance(node, Call):
+    if isinstance(node, Call) and node.operation in FUNCTIONS:
+        least, most = FUNCTIONS[node.operation]
+        if len(node.operands) < least or (most is not None and len(node.operands) > most):
+            wanted = str(least) if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+            raise PlanError(
+                f"{node.operation} is given {len(node.operands)} operands; it takes {wanted}.",
+                code="UNKNOWN_EXPRESSION",
+                operation=node.operation,
+            )
+    elif isinstance(node, Call):
         arity = OPERATIONS.get(node.operation, (-1, ""))[0]
         if arity != len(node.operands) and not (arity is None and len(node.operands) > 1):
             raise PlanError(
                 f"a condition calls {node.operation!r} with {len(node.operands)} operands, which is not among its "
-                f"operations: {', '.join(sorted(OPERATIONS))}.",
+                f"operations: {', '.join(sorted(OPERATIONS.keys() | FUNCTIONS.keys()))}.",
                 code="UNKNOWN_EXPRESSION",
                 operation=node.operation,
             )
@@ -144,7 +156,7 @@ class _TypeFinder:
         return cast_type(node, operand)
 
     def visit_call(self, node: Call, operands: tuple[pa.DataType, ...]) -> pa.DataType:
-        return call_type(node, operands)
+        return call_type(node, operands) if node.operation in OPERATIONS else function_type(node, operands)
 
 
 def evaluate(
@@ -247,6 +259,8 @@ class _Evaluator:
         return self._with_fault(node, code, made, faulty, operand.faults)
 
     def visit_call(self, node: Call, operands: tuple[Vector, ...]) -> Vector:
+        if node.operation in FUNCTIONS:
+            return self._function(node, operands)
         result = call_type(node, [operand.type for operand in operands])
         first = operands[0]
         match node.operation:
@@ -278,6 +292,18 @@ class _Evaluator:
             case _:
                 values = _compared(node.operation, *operands)
                 return Vector(result, values, first.valid & operands[1].valid, _strict_faults(*operands))
+
+    def _function(self, node: Call, operands: tuple[Vector, ...]) -> Vector:
+        result = function_type(node, [operand.type for operand in operands])
+        if node.operation in {"case", "coalesce"}:
+            made, _, _ = chosen_value(node.operation, operands, result)
+            return made
+        before = None
+        for operand in operands:
+            if operand.faults is not None:
+                before = operand.faults if before is None else np.where(before != 0, before, operand.faults)
+        made, code, faulty = function_value(node, operands, result)
+        return self._with_fault(node, code, made, faulty, before)
 
     def _with_fault(self, node: Expression, code: str, made: Vector, faulty: Bools, before: _Faults | None) -> Vector:
         """Mark the rows that cannot be computed, unless they are NULL or have failed before."""

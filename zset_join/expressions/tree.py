@@ -1,8 +1,8 @@
-"""The expression tree: columns of the left and right row, literals, and calls of operations from a fixed list.
+"""The expression tree: columns of one row or of the left and right row, literals, and calls from two fixed lists.
 
 An expression is a frozen value. It is built with Python's operators, as PySpark columns are, and is never made from
-text and never turned into code: `check` admits the four node classes below and the operations in `OPERATIONS`,
-nothing else.
+text and never turned into code: `check` admits the four node classes below and the operations in `OPERATIONS` and
+`FUNCTIONS`, nothing else.
 
 `==` builds a node. To ask whether two expressions are the same, use `same_as`. An expression has no truth value:
 `and`, `or`, `not`, `in` and chained comparisons raise, where PySpark raises too.
@@ -29,6 +29,7 @@ import pyarrow as pa
 from zset_join.errors import OptionError, PlanError
 
 __all__ = [
+    "FUNCTIONS",
     "OPERATIONS",
     "Call",
     "Cast",
@@ -36,6 +37,7 @@ __all__ = [
     "Expression",
     "ExpressionVisitor",
     "Literal",
+    "col",
     "describe",
     "left",
     "lit",
@@ -70,7 +72,33 @@ OPERATIONS: dict[str, tuple[int | None, str]] = {
     "in": (None, "{} IN ({})"),
 }
 
-_FUNCTIONS = frozenset({"absolute", "length", "starts_with"})
+# The functions of `zset_join.expressions.functions`: the least and the most operands (None: any number).
+FUNCTIONS: dict[str, tuple[int, int | None]] = {
+    "add_months": (2, 2),
+    "case": (2, None),
+    "ceil": (1, 1),
+    "coalesce": (1, None),
+    "concat": (1, None),
+    "date_add": (2, 2),
+    "date_diff": (2, 2),
+    "date_trunc": (2, 2),
+    "extract": (2, 2),
+    "floor": (1, 1),
+    "greatest": (2, None),
+    "ilike": (2, 3),
+    "least": (2, None),
+    "like": (2, 3),
+    "lower": (1, 1),
+    "ltrim": (1, 1),
+    "nullif": (2, 2),
+    "round": (1, 2),
+    "rtrim": (1, 1),
+    "substring": (2, 3),
+    "trim": (1, 1),
+    "upper": (1, 1),
+}
+
+_FUNCTIONS = frozenset({"absolute", "length", "starts_with"}) | (FUNCTIONS.keys() - {"like", "ilike"})
 
 _CAST_NAMES = {
     "boolean": pa.bool_(),
@@ -114,10 +142,10 @@ class ExpressionVisitor(Protocol[_T]):
 
 
 class Expression(ABC):
-    """A value computed from the two rows of a candidate pair.
+    """A value computed from one row, or from the two rows of a candidate pair.
 
-    Made by `left`, `right` and `lit`, combined by operators. Comparisons and `& | ~` follow SQL's three-valued logic;
-    a pair for which the whole is NULL does not match.
+    Made by `col`, `left`, `right` and `lit`, combined by operators and `zset_join.expressions.functions`. Comparisons and `&
+    | ~` follow SQL's three-valued logic; a pair for which the whole is NULL does not match.
 
     >>> (left("x") + 1 < right("y")) & right("y").isNotNull()
     ((left.x + 1) < right.y) AND (right.y IS NOT NULL)
@@ -286,6 +314,18 @@ class Expression(ABC):
             )
         return Call("starts_with", (self, lit(prefix)))
 
+    def like(self, pattern: str, escape: str = "\\") -> Expression:
+        """Say whether a string matches a pattern, a literal: `%` stands for any characters, `_` for one."""
+        return Call("like", (self, lit(pattern), lit(escape)))
+
+    def ilike(self, pattern: str, escape: str = "\\") -> Expression:
+        """Say whether a string matches a pattern, whatever the case of its letters."""
+        return Call("ilike", (self, lit(pattern), lit(escape)))
+
+    def substr(self, start: object, length: object) -> Expression:
+        """Return some characters of a string, or bytes of a binary; the first is 1, a negative start counts from the end."""
+        return Call("substring", (self, lit(start), lit(length)))
+
     def cast(self, target: pa.DataType | str) -> Expression:
         """Convert to an Arrow type, or to one named as in Spark SQL: `int`, `double`, `decimal(10,2)`, `timestamp_ntz`.
 
@@ -297,14 +337,14 @@ class Expression(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Column(Expression):
-    """A column of the left or the right row.
+    """A column of one row, or of the left or right one of a pair.
 
     Args:
-        side: "left" or "right".
+        side: "left" or "right" of a pair, or "row" where there is one row.
         name: the column's name in the relation of that side.
     """
 
-    side: OneOf["left", "right"]
+    side: OneOf["left", "right", "row"]
     name: str
 
     def accept(self, visitor: ExpressionVisitor[_T]) -> _T:
@@ -360,7 +400,7 @@ class Call(Expression):
     """An operation on other expressions.
 
     Args:
-        operation: a key of `OPERATIONS`.
+        operation: a key of `OPERATIONS` or `FUNCTIONS`.
         operands: as many as the operation takes.
     """
 
@@ -373,6 +413,15 @@ class Call(Expression):
 
     def _identity(self) -> tuple[Any, ...]:
         return ("call", self.operation, *(operand._identity() for operand in self.operands))
+
+
+def col(name: str) -> Expression:
+    """Name a column of the row, where there is one row and no pair.
+
+    >>> col("price") * col("units") > 100
+    (price * units) > 100
+    """
+    return Column("row", name)
 
 
 def left(name: str) -> Expression:
@@ -491,8 +540,8 @@ class _Describer:
     """Write a tree in the manner of SQL, with a pair of parentheses around every inner operation."""
 
     def visit_column(self, node: Column) -> str:
-        plain = node.name.isidentifier()
-        return f"{node.side}.{node.name}" if plain else f"{node.side}.`{node.name.replace('`', '``')}`"
+        name = node.name if node.name.isidentifier() else f"`{node.name.replace('`', '``')}`"
+        return name if node.side == "row" else f"{node.side}.{name}"
 
     def visit_literal(self, node: Literal) -> str:
         if node.value is None:
@@ -516,7 +565,20 @@ class _Describer:
             )
         if node.operation == "in":
             return pattern.format(parts[0], ", ".join(parts[1:]))
+        if node.operation == "case":
+            return _described_case(parts)
+        if node.operation in {"like", "ilike"}:
+            escape = f" ESCAPE {parts[2]}" if len(parts) == 3 else ""
+            return f"{parts[0]} {node.operation.upper()} {parts[1]}{escape}"
+        if node.operation in FUNCTIONS:
+            return f"{node.operation}({', '.join(parts)})"
         return pattern.format(*parts)
+
+
+def _described_case(parts: tuple[str, ...]) -> str:
+    branches = [f"WHEN {parts[place]} THEN {parts[place + 1]}" for place in range(0, len(parts) - 1, 2)]
+    otherwise = f" ELSE {parts[-1]}" if len(parts) % 2 else ""
+    return f"CASE {' '.join(branches)}{otherwise} END"
 
 
 def describe(expression: Expression) -> str:

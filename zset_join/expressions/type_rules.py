@@ -5,7 +5,7 @@ Types are first brought to a *plain* type: dictionaries decoded, unsigned intege
 `double`, decimals grow as in the table of Hive and SQL Server), with these exceptions, which are refused and need a
 cast: a string with anything else, a date with a timestamp, a timestamp with a time zone with one without.
 
-Known limits, refused with a message: `/` and `%` on decimals; comparing structs, lists and maps; arithmetic between a
+Known limits, refused with a message: comparing structs, lists and maps; arithmetic between a
 day or longer and timestamps of a zone with daylight saving time, where Spark counts calendar days.
 """
 
@@ -38,13 +38,13 @@ _NUMBERS = frozenset({"integer", "float", "decimal"})
 _CASTS = {
     "boolean": {"boolean", "integer", "float", "string"},
     "integer": {"integer", "float", "decimal", "boolean", "string"},
-    "float": {"integer", "float"},
-    "decimal": {"integer", "float", "decimal"},
-    "string": {"string", "integer", "float"},
+    "float": {"integer", "float", "string"},
+    "decimal": {"integer", "float", "decimal", "string"},
+    "string": {"string", "integer", "float", "decimal", "boolean", "date", "timestamp", "instant"},
     "binary": {"binary"},
     "date": {"date", "timestamp", "instant", "string"},
-    "timestamp": {"timestamp", "instant", "date"},
-    "instant": {"instant", "timestamp", "date"},
+    "timestamp": {"timestamp", "instant", "date", "string"},
+    "instant": {"instant", "timestamp", "date", "string"},
     "time": {"time"},
     "duration": {"duration"},
 }
@@ -211,9 +211,13 @@ def arithmetic_type(call: Call, first: pa.DataType, second: pa.DataType) -> pa.D
 
 def _decimal_result(call: Call, first: pa.DataType, second: pa.DataType) -> pa.DataType:
     one, other = exact_type(first, call.operands[0]), exact_type(second, call.operands[1])
-    if call.operation in {"divide", "remainder"}:
-        raise _mismatch(call, (first, second), "integers or doubles", 'Cast one side explicitly with .cast("double").')
-    if call.operation == "multiply":
+    if call.operation == "divide":
+        scale = max(_MIN_ADJUSTED_SCALE, one.scale + other.precision + 1)
+        precision = one.precision - one.scale + other.scale + scale
+    elif call.operation == "remainder":
+        scale = max(one.scale, other.scale)
+        precision = min(one.precision - one.scale, other.precision - other.scale) + scale
+    elif call.operation == "multiply":
         scale = one.scale + other.scale
         precision = one.precision + other.precision + 1
     else:

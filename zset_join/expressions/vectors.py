@@ -276,6 +276,8 @@ def _decimal_arithmetic(
 ) -> tuple[Vector, str, Bools]:
     """Compute exactly in 256 bits, then round."""
     one, other = exact_type(first.type), exact_type(second.type)
+    if operation in {"divide", "remainder"}:
+        return _decimal_division(operation, widen(first, one), widen(second, other), result, valid)
     if operation == "multiply":
         one = pa.decimal256(one.precision, one.scale)
         other = pa.decimal256(other.precision, other.scale)
@@ -285,6 +287,42 @@ def _decimal_arithmetic(
     made = function(*_paired(_narrowed(widen(first, one)), _narrowed(widen(second, other))))
     values, overflow = fit_decimal(made, result)
     return Vector(result, values, valid), "ARITHMETIC_OVERFLOW", overflow
+
+
+def _decimal_division(
+    operation: str, first: Vector, second: Vector, result: pa.DataType, valid: Bools
+) -> tuple[Vector, str, Bools]:
+    """Divide with integers of any size: exactly, and rounded once."""
+    one, other = _unscaled(first.values), _unscaled(second.values)
+    zero = np.asarray(other == 0, np.bool_)
+    divisor = np.where(zero, 1, other)
+    if operation == "divide":
+        lift = result.scale - first.type.scale + second.type.scale
+        top, bottom = (abs(one) * 10**lift, abs(divisor)) if lift >= 0 else (abs(one), abs(divisor) * 10**-lift)
+        size = (2 * top + bottom) // (2 * bottom)
+    else:
+        scale = max(first.type.scale, second.type.scale)
+        size = (abs(one) * 10 ** (scale - first.type.scale)) % (abs(divisor) * 10 ** (scale - second.type.scale))
+        divisor = np.where(zero, 1, abs(divisor))
+    is_negative = np.asarray((one < 0) ^ (divisor < 0), np.bool_)
+    overflow = np.asarray(size >= 10**result.precision, np.bool_)
+    numbers = np.where(is_negative, -size, size)
+    with decimal.localcontext(prec=_DIGITS):
+        places = -result.scale
+        made = [
+            None if failed else decimal.Decimal(int(number)).scaleb(places)
+            for number, failed in zip(numbers, np.broadcast_to(overflow, len(numbers)), strict=True)
+        ]
+    code = "DIVIDE_BY_ZERO" if (zero & valid).any() else "ARITHMETIC_OVERFLOW"
+    return Vector(result, pa.array(made, result), valid), code, zero if code == "DIVIDE_BY_ZERO" else overflow
+
+
+def _unscaled(array: pa.Array) -> npt.NDArray[np.object_]:
+    """Return the integers that decimals are kept as, 0 for NULL."""
+    halves = np.frombuffer(array.buffers()[1], np.uint64)[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+    whole = halves[:, 1].view(np.int64).astype(object) * (1 << 64) + halves[:, 0].astype(object)
+    known = array.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(known, whole, 0)
 
 
 def _narrowed(vector: Vector) -> Vector:

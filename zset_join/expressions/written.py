@@ -1,7 +1,7 @@
 """An expression as JSON and back, so that a checkpoint can keep it.
 
 The law: `read(write(expression))` is the same tree. Text is never evaluated: reading builds the four node classes with the
-operations in `OPERATIONS`, and refuses everything else; `check` looks at what was built as at any other tree.
+operations in `OPERATIONS` and `FUNCTIONS`, and refuses everything else; `check` looks at what was built as at any other tree.
 
 Types and literals are kept as Arrow's own bytes in base64, so they come back exactly; an instant comes back in UTC.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.errors import PlanError
-from zset_join.expressions.tree import OPERATIONS, Call, Cast, Column, Expression, Literal
+from zset_join.expressions.tree import FUNCTIONS, OPERATIONS, Call, Cast, Column, Expression, Literal
 
 __all__ = ["read_expression", "write_expression"]
 
@@ -42,7 +42,7 @@ def read_expression(found: Mapping[str, Any]) -> Expression:
     left.x < (right.y + 1)
     """
     match found:
-        case {"column": str(name), "side": "left" | "right" as side}:
+        case {"column": str(name), "side": "left" | "right" | "row" as side}:
             return Column(side, name)
         case {"literal": str(text)}:
             batch = pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text))).read_next_batch()
@@ -52,7 +52,7 @@ def read_expression(found: Mapping[str, Any]) -> Expression:
         case {"cast": str(text), "operand": operand}:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
             return Cast(read_expression(operand), schema.field(0).type)
-        case {"call": str(operation), "operands": list(operands)} if operation in OPERATIONS:
+        case {"call": str(operation), "operands": list(operands)} if operation in OPERATIONS or operation in FUNCTIONS:
             return Call(operation, tuple(map(read_expression, operands)))
     raise PlanError(
         f"{dict(found)!r} is no expression that this version knows; use the version of the library that wrote it.",

@@ -1,4 +1,8 @@
-"""An expression tree as a Spark column, so that Spark's own batch join can check ours."""
+"""An expression tree as a Spark column, so that Spark's own batch join can check ours.
+
+Known limits: `date_trunc` of a timestamp without zone becomes an instant here, as in Spark; `expressions.sql_text` casts it
+back.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,23 @@ _OPERATIONS: Mapping[str, Callable[..., Column]] = {
     "is_not_null": lambda a: a.isNotNull(),
     "starts_with": lambda a, b: a.startswith(b),
     "in": lambda a, *b: a.isin(*b),
+    "add_months": lambda a, b: F.add_months(a, b),
+    "ceil": F.ceil,
+    "coalesce": F.coalesce,
+    "concat": F.concat,
+    "date_add": F.date_add,
+    "date_diff": F.datediff,
+    "floor": F.floor,
+    "greatest": F.greatest,
+    "ilike": lambda a, *b: F.ilike(a, *b),
+    "least": F.least,
+    "like": lambda a, *b: F.like(a, *b),
+    "lower": F.lower,
+    "ltrim": F.ltrim,
+    "nullif": F.nullif,
+    "rtrim": F.rtrim,
+    "trim": F.trim,
+    "upper": F.upper,
 }
 
 
@@ -67,4 +88,23 @@ class _ColumnBuilder:
         return operand.cast(spark_type(node.type))
 
     def visit_call(self, node: Call, operands: tuple[Any, ...]) -> Column:
+        literals = [operand.value if isinstance(operand, Literal) else None for operand in node.operands]
+        match node.operation:
+            case "case":
+                return _case(operands)
+            case "date_trunc":
+                return F.date_trunc(str(literals[0]), operands[1])
+            case "extract":
+                return F.extract(F.lit({"dayofyear": "doy"}.get(str(literals[0]), str(literals[0]))), operands[1]).cast("int")
+            case "round":
+                return F.round(operands[0], int(literals[1] or 0) if len(literals) == 2 else 0)
+            case "substring":
+                return F.substr(*operands)
         return _OPERATIONS[node.operation](*operands)
+
+
+def _case(operands: tuple[Any, ...]) -> Column:
+    branches = F.when(operands[0], operands[1])
+    for place in range(2, len(operands) - 1, 2):
+        branches = branches.when(operands[place], operands[place + 1])
+    return branches.otherwise(operands[-1]) if len(operands) % 2 else branches
