@@ -46,7 +46,7 @@ def test_an_outside_package_is_imported_only_at_its_home(package: str) -> None:
 
 
 def test_importing_zset_join_brings_in_neither_spark_nor_a_database() -> None:
-    code = "import sys, zset_join; print(sorted({'deltalake', 'duckdb', 'pandas', 'py4j', 'pyspark', 'sqlglot'} & set(sys.modules)))"
+    code = "import sys, zset_join, zset_join.pipeline; print(sorted({'deltalake', 'duckdb', 'pandas', 'py4j', 'pyspark', 'sqlglot'} & set(sys.modules)))"
 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
 

@@ -51,6 +51,7 @@ class StageContext:
         snapshot_buckets: buckets to write a snapshot of.
         merge_buckets: buckets whose log files to merge.
         count_buckets: buckets that must tell what they hold.
+        due_buckets: buckets that wait for a time that has come.
         local_state_retention_seconds: when to remove local state that nobody uses; None for never.
     """
 
@@ -65,6 +66,7 @@ class StageContext:
     snapshot_buckets: frozenset[int] = frozenset()
     merge_buckets: frozenset[int] = frozenset()
     count_buckets: frozenset[int] = frozenset()
+    due_buckets: frozenset[int] = frozenset()
     local_state_retention_seconds: int | None = None
 
     @property
@@ -119,9 +121,9 @@ class BucketState:
             raise self._not_open()
         return self._operator
 
-    def log(self, deltas: Sequence[ZSet]) -> LogEntry | None:
-        """Write this epoch's input to the log; None when it has no rows."""
-        entry = write_log(self._files, f"log/{self._folder}", tick=self.context.tick, deltas=deltas)
+    def log(self, deltas: Sequence[ZSet], *, is_due: bool = False) -> LogEntry | None:
+        """Write this epoch's input to the log; None when it has no rows, unless it is due."""
+        entry = write_log(self._files, f"log/{self._folder}", tick=self.context.tick, deltas=deltas, is_due=is_due)
         if entry is not None:
             self._logged = LoggedDeltas.small_enough(entry.identity, self.context.tick, deltas)
         return entry

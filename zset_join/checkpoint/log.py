@@ -2,9 +2,9 @@
 
 The law: absorbing the logged deltas in order, from nothing or from a snapshot, gives the state of the operator.
 
-A file is a sequence of Arrow IPC streams, one per input that had rows. Each stream says in its schema metadata whose
-it is (query, stage, bucket), of which epoch and times, and of which attempt; its last column is the weight. Files
-of several epochs are therefore merged by joining their bytes.
+A file is a sequence of Arrow IPC streams, one per input that had rows, or one without rows where a time had come. Each stream
+says in its schema metadata whose it is (query, stage, bucket), of which epoch and times, and of which attempt; its last column
+is the weight. Files of several epochs are therefore merged by joining their bytes.
 
 Memory: one file at a time, written and read. Limits: a merged file is read from its start even when only its end is wanted.
 """
@@ -82,7 +82,9 @@ class LoggedEpoch:
     identity: str
 
 
-def write_log(files: CheckpointFiles, folder: str, *, tick: Tick, deltas: Sequence[ZSet]) -> LogEntry | None:
+def write_log(
+    files: CheckpointFiles, folder: str, *, tick: Tick, deltas: Sequence[ZSet], is_due: bool = False
+) -> LogEntry | None:
     """Write the input of one bucket in one epoch.
 
     Args:
@@ -90,14 +92,15 @@ def write_log(files: CheckpointFiles, folder: str, *, tick: Tick, deltas: Sequen
         folder: folder of this stage and bucket in it.
         tick: the epoch.
         deltas: one delta per input.
+        is_due: the bucket answers though no row may have come; the epoch is logged in any case.
 
     Returns:
-        What to list, or None when all deltas are empty: an epoch without rows leaves no file.
+        What to list, or None when all deltas are empty: an epoch without rows leaves no file, unless it is due.
 
     Cost: one pass over the bytes of the deltas, and one wait for the disk.
     """
     rows = sum(len(delta) for delta in deltas)
-    if not rows:
+    if not rows and not is_due:
         return None
     name = attempt_name(tick.epoch, ".arrows")
     facts = {"query_id": files.query_id, "bucket": folder, "identity": name}
@@ -107,10 +110,11 @@ def write_log(files: CheckpointFiles, folder: str, *, tick: Tick, deltas: Sequen
 
 
 def _serialised(deltas: Sequence[ZSet], facts: dict[str, Any], tick: Tick) -> pa.Buffer:
-    """Return one IPC stream per delta that has rows, one after the other."""
+    """Return one IPC stream per delta that has rows, one after the other; that of the first input where none has."""
     sink = pa.BufferOutputStream()
+    is_empty = not any(map(len, deltas))
     for position, delta in enumerate(deltas):
-        if not len(delta):
+        if not len(delta) and not (is_empty and position == 0):
             continue
         note = {"format": _FORMAT, "tick": list(astuple(tick)), "input": position, **facts}
         fields = [*delta.schema, _WEIGHT_FIELD]

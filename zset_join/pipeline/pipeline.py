@@ -8,6 +8,8 @@
 The law: after every epoch the sum of the deltas equals the batch query over the sum of the inputs. A step that raises has
 changed nothing: correct the input and take the step again.
 
+With a directory the pipeline lasts: it goes on where it was, whenever it is opened again, see `zset_join.pipeline.durable`.
+
 Remembers what `explain()` says, and the contents of the view where `keep_view` asks for them.
 
 Known limits: one thread; a pipeline is not to be used by two threads at a time.
@@ -17,19 +19,26 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
+from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.row_conversion import conform
+from zset_join.sinks.sink import Sink
 from zset_join.stages.stage import StageOptions
+from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Pipeline"]
@@ -40,12 +49,21 @@ class Pipeline:
 
     Args:
         view: what to keep.
-        keep_view: keep its contents, for `view()`.
+        directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
+        keep_view: keep the contents of the view, for `view()`.
+        outputs: where the deltas go as well, each epoch exactly once: sinks of `zset_join.sinks`.
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
+        snapshot_after_bytes: with a directory: a log that is smaller is not replaced by a snapshot.
+
+    Attributes:
+        plan: the plan of the query.
+        epoch: number of the next epoch.
+        progress: counts of the last epoch, for people.
 
     Raises:
         PlanError: the query cannot be planned, or only Spark can run it.
+        StateError: the directory is in use, holds another query, or is damaged.
 
     >>> from zset_join.pipeline import changes, functions as F
     >>> orders = changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id")
@@ -61,29 +79,59 @@ class Pipeline:
     def __init__(
         self,
         view: View,
+        directory: str | Path | None = None,
         *,
         keep_view: bool = True,
+        outputs: Sequence[Sink] = (),
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
+        snapshot_after_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.plan: QueryPlan = view.plan()
+        self.epoch = 0
+        self.progress: Mapping[str, Any] = {}
         self._readings = {reading.source.name: reading for reading in view.readings}
+        self._relations = {source.name: source.relation for source in self.plan.sources}
         self._options = StageOptions() if options is None else options
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
         self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
-        self._engine = Engine(self.plan, lambda node: node.stage.build(self._options, None), self._watermarks)
-        self._relations = {source.name: source.relation for source in self.plan.sources}
+        self._engine = Engine(self.plan, self._watermarks)
         self._contents = Contents(self.plan.output.schema) if keep_view else None
         self._processing_time_us: int | None = None
+        self._last: ZSet | None = None
         self._is_broken = False
-        self.epoch = 0
+        self._memory: MemoryStates | None = None
+        self._directory: PipelineDirectory | None = None
+        if directory is None:
+            self._memory = MemoryStates(self.plan, self._options)
+        else:
+            self._directory = PipelineDirectory(
+                directory,
+                self.plan,
+                self._options,
+                self._watermarks,
+                self._contents,
+                snapshot_after_bytes=snapshot_after_bytes,
+            )
+        self._outputs = PipelineOutputs(outputs)
+        try:
+            self._go_on()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the view."""
         return self.plan.output.schema
 
-    def step(self, rows: Mapping[str, Any] | None = None, *, processing_time: datetime.datetime | int | None = None) -> ZSet:
+    def step(
+        self,
+        rows: Mapping[str, Any] | None = None,
+        *,
+        processing_time: datetime.datetime | int | None = None,
+        epoch: int | None = None,
+    ) -> ZSet:
         """Take one epoch of changes, and return the change of the view.
 
         Args:
@@ -91,6 +139,7 @@ class Pipeline:
                 that is left out has no rows; an epoch without any lets time pass.
             processing_time: of the epoch, a datetime with a time zone or microseconds since 1970; default now. It never goes
                 back.
+            epoch: its number, for callers that may ask twice: the last epoch is answered as it was, and nothing is applied.
 
         Returns:
             Every changed row once, with its weight; retractions come first.
@@ -98,15 +147,23 @@ class Pipeline:
         Raises:
             PlanError: an unknown source, or columns that do not fit.
             BadInputError: rows that break the contract of their source.
+            StateError: an epoch that is neither the last nor the next one.
         """
-        if self._is_broken:
-            raise StateError(
-                "an earlier epoch failed while it was folded in, so the state is no longer what it should be. Build the "
-                "pipeline anew, or reopen it from its directory.",
-                code="PIPELINE_BROKEN",
-            )
-        answered = self._engine.answer(self.epoch, self._deltas(rows or {}), self._time(processing_time))
-        self._fold(answered)
+        self._check_usable()
+        if epoch is not None and epoch != self.epoch:
+            return self._answer_again(epoch)
+        deltas, time_us = self._deltas(rows or {}), self._time(processing_time)
+        if self._memory is not None:
+            answered = self._engine.answer(self._memory, self.epoch, deltas, time_us)
+            self._is_broken = True
+            for number, (tick, fed) in answered.asked.items():
+                self._memory.operators[number].absorb(tick, fed)
+            self._is_broken = False
+            self.progress = self._counts(deltas, answered)
+        else:
+            answered = self._durable_epoch(deltas, time_us)
+        self._take(answered)
+        self._outputs.write(answered.epoch, answered.delta)
         return answered.delta
 
     def view(self) -> pa.Table:
@@ -115,11 +172,11 @@ class Pipeline:
         Raises:
             OptionError: the pipeline was told not to keep them.
         """
-        rows = self._kept().rows()
+        rows = self.contents()
         if (rows.weights == 1).all():
             return pa.Table.from_batches([rows.rows], self.schema)
-        positions = pa.array([at for at, weight in enumerate(rows.weights.tolist()) for _ in range(weight)], pa.int64())
-        return pa.Table.from_batches([rows.rows.take(positions)], self.schema)
+        positions = np.repeat(np.arange(len(rows)), rows.weights)
+        return pa.Table.from_batches([rows.rows.take(pa.array(positions))], self.schema)
 
     def contents(self) -> ZSet:
         """Return the contents of the view, each distinct row with its weight.
@@ -127,7 +184,13 @@ class Pipeline:
         Raises:
             OptionError: the pipeline was told not to keep them.
         """
-        return self._kept().rows()
+        if self._contents is None:
+            raise OptionError(
+                "this pipeline was made with keep_view=False and keeps only what it needs; add its deltas up, or leave the "
+                "option out.",
+                code="VIEW_NOT_KEPT",
+            )
+        return self._contents.rows()
 
     def explanation(self) -> str:
         """Return what the query does and what it must remember."""
@@ -138,8 +201,15 @@ class Pipeline:
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
-        """Let go of the state; the pipeline cannot be used afterwards."""
-        self._engine.close()
+        """Let go of state, directory and outputs; the pipeline cannot be used afterwards."""
+        self._is_broken = True
+        try:
+            self._outputs.close()
+        finally:
+            if self._memory is not None:
+                self._memory.close()
+            if self._directory is not None:
+                self._directory.close()
 
     def __enter__(self) -> Pipeline:
         return self
@@ -147,14 +217,65 @@ class Pipeline:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _fold(self, answered: AnsweredEpoch) -> None:
-        self._is_broken = True
-        self._engine.absorb(answered)
-        self._is_broken = False
+    def _go_on(self) -> None:
+        """Take up where the directory ends, and give the outputs what they may have missed."""
+        directory = self._directory
+        self._outputs.open(self.plan.output, None if directory is None else directory.query_id)
+        record = None if directory is None else directory.last
+        if directory is None or record is None:
+            return
+        self.epoch = record.epoch + 1
+        self.progress = record.progress
+        self._processing_time_us = record.processing_time_us
+        self._last = directory.answer(record)
+        self._outputs.write(record.epoch, self._last)
+
+    def _durable_epoch(self, deltas: Mapping[str, ZSet], time_us: int) -> AnsweredEpoch:
+        directory = self._directory
+        if directory is None:
+            raise AssertionError("a pipeline without state")
+        with directory.epoch(Tick(self.epoch, time_us)) as opened:
+            answered = self._engine.answer(opened, self.epoch, deltas, time_us)
+            self.progress = directory.commit(opened, answered, self._counts(deltas, answered)).progress
+        return answered
+
+    def _take(self, answered: AnsweredEpoch) -> None:
+        """Go on from an epoch that counts."""
+        self._engine.take(answered)
         self._processing_time_us = answered.processing_time_us
+        self._last = answered.delta
         self.epoch += 1
         if self._contents is not None:
             self._contents.add(answered.delta)
+
+    def _answer_again(self, epoch: int) -> ZSet:
+        if self._last is None or epoch != self.epoch - 1:
+            raise StateError(
+                f"step(epoch={epoch}) was asked, and the next epoch of this pipeline is {self.epoch}; only that one can be "
+                "taken, and the one before be answered again.",
+                code="EPOCH_GAP",
+                epoch=epoch,
+                expected=self.epoch,
+            )
+        return self._last
+
+    def _counts(self, deltas: Mapping[str, ZSet], answered: AnsweredEpoch) -> dict[str, Any]:
+        """Return what `progress` says of an epoch."""
+        return {
+            "epoch": answered.epoch,
+            "rows": {name: len(delta) for name, delta in deltas.items()},
+            "answer_rows": len(answered.delta),
+            "retractions": int((answered.delta.weights < 0).sum()),
+            "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
+        }
+
+    def _check_usable(self) -> None:
+        if self._is_broken:
+            raise StateError(
+                "this pipeline was closed, or an epoch failed while it was folded in. Build it anew, or reopen it from its "
+                "directory.",
+                code="PIPELINE_BROKEN",
+            )
 
     def _deltas(self, rows: Mapping[str, Any]) -> dict[str, ZSet]:
         deltas = {}
@@ -182,12 +303,3 @@ class Pipeline:
         else:
             wanted = time.time_ns() // 1000 if given is None else given
         return wanted if self._processing_time_us is None else max(wanted, self._processing_time_us)
-
-    def _kept(self) -> Contents:
-        if self._contents is None:
-            raise OptionError(
-                "this pipeline was made with keep_view=False and keeps only what it needs; add its deltas up, or leave the "
-                "option out.",
-                code="VIEW_NOT_KEPT",
-            )
-        return self._contents

@@ -11,8 +11,8 @@ Times are microseconds since 1970-01-01 UTC, or what an integer column holds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ from zset_join.errors import PlanError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.zset import ZSet
 
-__all__ = ["SourceTime", "Watermarks", "time_values"]
+__all__ = ["KnownTimes", "SourceTime", "Watermarks", "time_values"]
+
+_STAGE = "stage:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,28 @@ class SourceTime:
     late_rows: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class KnownTimes:
+    """What is known of event time after an epoch.
+
+    Args:
+        sources: by name, those with a watermark.
+        stages: by number, the watermark of every stage; None before the first.
+    """
+
+    sources: Mapping[str, SourceTime]
+    stages: tuple[int | None, ...]
+
+
 class Watermarks:
     """Follow the watermarks of a plan.
 
     Args:
         plan: the plan.
         idle_timeout_us: processing time after which a silent source is left out; None for never.
+
+    Attributes:
+        known: what is known after the last epoch that counts.
     """
 
     def __init__(self, plan: QueryPlan, *, idle_timeout_us: int | None = None) -> None:
@@ -57,58 +75,73 @@ class Watermarks:
             for source in plan.sources
             if source.relation.event_time is not None and source.relation.watermark_delay is not None
         }
-        self._of_stage = [plan.timed_sources(node.number) for node in plan.nodes]
-        self.sources: dict[str, SourceTime] = {name: SourceTime() for name in self._timed}
+        self._waited_for = [plan.timed_sources(node.number) for node in plan.nodes]
+        self._names = [f"{_STAGE}{node.name}" for node in plan.nodes]
+        self.known = KnownTimes(dict.fromkeys(self._timed, SourceTime()), (None,) * len(plan.nodes))
 
-    def advanced(self, deltas: Mapping[Any, ZSet], processing_time_us: int | None) -> dict[str, SourceTime]:
-        """Return what is known after an epoch with these rows; nothing is changed until it is taken by `sources = ...`."""
-        after = {}
-        for name, before in self.sources.items():
+    def after(self, deltas: Mapping[str, ZSet], processing_time_us: int | None) -> KnownTimes:
+        """Return what is known after an epoch with these rows; it counts once it is put into `known`."""
+        if not self._timed:
+            return self.known
+        sources = dict(self.known.sources)
+        for name, before in self.known.sources.items():
             delta = deltas.get(name)
-            after[name] = before
-            if delta is None or not len(delta):
-                continue
-            column, delay = self._timed[name]
-            times = time_values(delta.rows.column(str(column)))
-            late, watermark = 0, before.watermark_us
-            if len(times):
-                if watermark is not None:
-                    late = int((times <= watermark).sum())
-                newest = int(times.max()) - int(delay or 0)
-                watermark = newest if watermark is None else max(watermark, newest)
-            after[name] = SourceTime(watermark, processing_time_us, before.late_rows + late)
-        return after
+            if delta is not None and len(delta):
+                column, delay = self._timed[name]
+                times = time_values(delta.rows.column(str(column)))
+                sources[name] = _moved(before, times, int(delay or 0), processing_time_us)
+        stages = [
+            _latest(before, self._of_stage(number, sources, processing_time_us))
+            for number, before in enumerate(self.known.stages)
+        ]
+        return KnownTimes(sources, tuple(stages))
 
-    def of_stage(self, number: int, sources: Mapping[str, SourceTime], processing_time_us: int | None) -> int | None:
-        """Return the watermark of a stage: the smallest of its sources; None while one of them has none."""
-        waited_for = self._of_stage[number]
+    def holding(self, number: int) -> str | None:
+        """Return the source that holds the watermark of a stage; None where it waits for none."""
+        sources = self.known.sources
+        return min(self._waited_for[number], key=lambda name: _order(sources[name].watermark_us), default=None)
+
+    def load(self, written: Mapping[str, int], late_rows: Mapping[str, int]) -> None:
+        """Go on from the watermarks of a commit record; a source counts as active until it has been silent anew."""
+        self.known = KnownTimes(
+            {name: SourceTime(written.get(name), None, late_rows.get(name, 0)) for name in self._timed},
+            tuple(written.get(name) for name in self._names),
+        )
+
+    def written(self, known: KnownTimes) -> dict[str, int]:
+        """Return the watermarks of a commit record: of sources by name, of stages by theirs."""
+        found = {name: one.watermark_us for name, one in known.sources.items()}
+        found |= dict(zip(self._names, known.stages, strict=True))
+        return {name: watermark for name, watermark in found.items() if watermark is not None}
+
+    def _of_stage(self, number: int, sources: Mapping[str, SourceTime], processing_time_us: int | None) -> int | None:
+        """Return the smallest watermark of the sources that a stage waits for; None while one of them has none."""
+        waited_for = self._waited_for[number]
         if not waited_for:
             return None
         active = [name for name in waited_for if not self._is_idle(sources[name], processing_time_us)]
         known = [sources[name].watermark_us for name in (active or waited_for)]
-        if any(one is None for one in known):
-            return None
-        return min(one for one in known if one is not None)
-
-    def holding(self, number: int) -> str | None:
-        """Return the source that holds the watermark of a stage; None where none does."""
-        waited_for = self._of_stage[number]
-        return min(waited_for, key=lambda name: _order(self.sources[name].watermark_us), default=None)
+        least = [one for one in known if one is not None]
+        return min(least) if len(least) == len(known) else None
 
     def _is_idle(self, source: SourceTime, processing_time_us: int | None) -> bool:
         if self._idle_timeout_us is None or processing_time_us is None or source.active_us is None:
             return False
         return processing_time_us - source.active_us >= self._idle_timeout_us
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what a commit record keeps."""
-        return {name: [one.watermark_us, one.active_us, one.late_rows] for name, one in self.sources.items()}
 
-    def load(self, written: Mapping[str, Sequence[Any]]) -> None:
-        """Go on from what `to_json` gave."""
-        self.sources = {
-            name: SourceTime(*written[name]) if name in written else replace(one) for name, one in self.sources.items()
-        }
+def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int | None) -> SourceTime:
+    """Return what is known of a source after rows with these times came."""
+    if not len(times):
+        return SourceTime(before.watermark_us, processing_time_us, before.late_rows)
+    late = 0 if before.watermark_us is None else int((times <= before.watermark_us).sum())
+    return SourceTime(_latest(before.watermark_us, int(times.max()) - delay), processing_time_us, before.late_rows + late)
+
+
+def _latest(before: int | None, after: int | None) -> int | None:
+    if before is None or after is None:
+        return after if before is None else before
+    return max(before, after)
 
 
 def time_values(column: pa.Array) -> Any:

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.changelog import ChangelogForm
+from zset_join.checkpoint.answer_parts import ArrowParts, CountedChunks, read_arrow_parts, with_first
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import PartEntry
 from zset_join.sinks.changelog_lines import ChangelogLines
@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 MOST_MERGED_BYTES = 256 << 20
-_WEIGHT_FIELD = pa.field("__weight", pa.int64(), nullable=False)
 
 
 class PartWriter(Protocol):
@@ -53,27 +52,6 @@ class PartWriter(Protocol):
     ) -> list[PartEntry]:
         """Write the chunks, retractions first, and return what to report; nothing for an empty answer."""
         ...
-
-
-class ArrowParts:
-    """Write one Arrow IPC stream per bucket, with the weight as last column."""
-
-    def write(
-        self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
-    ) -> list[PartEntry]:
-        """Write the chunks as they come."""
-        counted = _Counted(chunks)
-        first = next(counted, None)
-        if first is None:
-            return []
-        whole = pa.schema([*schema, _WEIGHT_FIELD])
-        with (
-            files.create(f"delta/{bucket}/{attempt_name(tick.epoch, '.arrows')}", durable=False) as file,
-            pa.ipc.new_stream(pa.PythonFile(file, mode="w"), whole) as writer,
-        ):
-            for chunk in _chain(first, counted):
-                writer.write_batch(pa.RecordBatch.from_arrays([*chunk.rows.columns, pa.array(chunk.weights)], schema=whole))
-        return [PartEntry(bucket, file.entry(counted.rows), counted.retractions, "arrow")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +70,7 @@ class ParquetParts:
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
         """Write the chunks; all at once where updates must be recognised."""
-        counted = _Counted(chunks)
+        counted = CountedChunks(chunks)
         first = next(counted, None)
         if first is None:
             return []
@@ -102,7 +80,7 @@ class ParquetParts:
             schema,
             self.form,
             self.key,
-            _chain(first, counted),
+            with_first(first, counted),
             epoch=tick.epoch,
             committed_at_us=tick.processing_time_us or 0,
         )
@@ -140,7 +118,7 @@ class ChangelogParts:
         chunks: Iterable[ZSet],
     ) -> list[PartEntry]:
         """Write the chunks into the staging area of the changelog."""
-        counted = _Counted(chunks)
+        counted = CountedChunks(chunks)
         first = next(counted, None)
         if first is None:
             return []
@@ -149,7 +127,7 @@ class ChangelogParts:
             tick.epoch,
             uuid.uuid4().hex,
             bucket,
-            _chain(first, counted),
+            with_first(first, counted),
             committed_at_us=tick.processing_time_us,
         )
         return [PartEntry(bucket, FileEntry(made.name, made.bytes, made.rows, made.crc32), made.retractions, "changelog")]
@@ -178,7 +156,7 @@ class DeltaParts:
         chunks: Iterable[ZSet],
     ) -> list[PartEntry]:
         """Write the chunks into the table's directory; no reader sees them before the driver commits them."""
-        counted = _Counted(chunks)
+        counted = CountedChunks(chunks)
         first = next(counted, None)
         if first is None:
             return []
@@ -187,53 +165,12 @@ class DeltaParts:
             schema,
             self.form,
             self.key,
-            _chain(first, counted),
+            with_first(first, counted),
             epoch=tick.epoch,
             part=bucket,
             committed_at_us=tick.processing_time_us,
         )
         return [] if made is None else [PartEntry(bucket, _listed(made.file), made.retractions, "delta")]
-
-
-def read_arrow_parts(files: CheckpointFiles, parts: Iterable[PartEntry]) -> Iterator[ZSet]:
-    """Yield the whole answer of an epoch: the retractions of all buckets, then the insertions.
-
-    Raises:
-        StateError: a part is missing or damaged.
-
-    Memory: local files are mapped, not read; others are in memory until the last row was taken.
-    """
-    found = [files.view(part.file) for part in parts]
-    for wanted_sign in (-1, 1):
-        for part in found:
-            for batch in pa.ipc.open_stream(part):
-                weights = np.asarray(batch.column(batch.num_columns - 1), dtype=np.int64)
-                retractions = int(np.count_nonzero(weights < 0))
-                begin, end = (0, retractions) if wanted_sign < 0 else (retractions, len(weights))
-                if end > begin:
-                    schema = pa.schema(list(batch.schema)[:-1])
-                    rows = pa.RecordBatch.from_arrays(batch.columns[:-1], schema=schema)
-                    yield ZSet(rows.slice(begin, end - begin), weights[begin:end])
-
-
-class _Counted:
-    """Pass chunks on, counting; empty ones are left out."""
-
-    def __init__(self, chunks: Iterable[ZSet]) -> None:
-        self.rows = 0
-        self.retractions = 0
-        self._chunks = iter(chunks)
-
-    def __iter__(self) -> Iterator[ZSet]:
-        return self
-
-    def __next__(self) -> ZSet:
-        chunk = next(self._chunks)
-        while not len(chunk):
-            chunk = next(self._chunks)
-        self.rows += len(chunk)
-        self.retractions += int(np.count_nonzero(chunk.weights < 0))
-        return chunk
 
 
 def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
@@ -260,8 +197,3 @@ def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:
 def _listed(file: DataFile) -> FileEntry:
     """Return the entry of a file whose commit does not need a checksum: its name is unique, and Delta has none."""
     return FileEntry(file.name, file.bytes, file.rows or 0, 0)
-
-
-def _chain(first: ZSet, rest: Iterable[ZSet]) -> Iterator[ZSet]:
-    yield first
-    yield from rest

@@ -1,0 +1,136 @@
+"""A pipeline with a directory goes on where it was, whatever happened to its process."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+import pytest
+
+from zset_join import StateError
+from zset_join.expressions import left
+from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.pipeline.outputs import FunctionSink
+
+ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}
+CUSTOMERS = {"name": pa.string(), "city": pa.string()}
+
+
+def revenue():
+    orders, customers = changes("orders", ORDERS, keys="id"), changes("customers", CUSTOMERS, keys="name")
+    return orders.join(customers, [("customer", "name")], "left").groupBy("city").agg(F.sum("total").alias("revenue"))
+
+
+def order(id, customer, total):  # noqa: A002 - the column's name
+    return {"id": id, "customer": customer, "total": total}
+
+
+def refuse(record):
+    raise OSError("disk is full")
+
+
+FIRST = {"orders": [order(1, "Ada", 30), order(2, "Bob", 5)], "customers": [{"name": "Ada", "city": "London"}]}
+SECOND = {"orders": [order(1, "Ada", 40)], "customers": [{"name": "Bob", "city": "Paris"}]}
+
+
+def told(delta):
+    return sorted(delta.to_pylist(), key=repr)
+
+
+def test_a_pipeline_goes_on_where_it_was(tmp_path):
+    with Pipeline(revenue(), tmp_path) as pipeline:
+        pipeline.step(FIRST)
+
+    with Pipeline(revenue(), tmp_path) as again:
+        assert again.epoch == 1
+        assert told(again.step(SECOND)) == [(("London", 30), -1), (("London", 40), 1), (("Paris", 5), 1), ((None, 5), -1)]
+
+
+def test_the_view_is_there_when_the_directory_is_opened_again(tmp_path):
+    with Pipeline(revenue(), tmp_path) as pipeline:
+        pipeline.step(FIRST)
+        pipeline.step(SECOND)
+
+    with Pipeline(revenue(), tmp_path) as again:
+        assert sorted(again.view().to_pylist(), key=repr) == [
+            {"city": "London", "revenue": 40},
+            {"city": "Paris", "revenue": 5},
+        ]
+
+
+def test_the_local_state_is_a_cache(tmp_path):
+    with Pipeline(revenue(), tmp_path) as pipeline:
+        pipeline.step(FIRST)
+    shutil.rmtree(tmp_path / "local")
+
+    with Pipeline(revenue(), tmp_path) as again:
+        assert (("London", 40), 1) in again.step(SECOND).to_pylist()
+
+
+def test_a_log_that_has_outgrown_the_rows_becomes_a_snapshot(tmp_path):
+    with Pipeline(revenue(), tmp_path, snapshot_after_bytes=0) as pipeline:
+        for total in range(5):
+            pipeline.step({"orders": [order(1, "Ada", total)]})
+    shutil.rmtree(tmp_path / "local")
+
+    with Pipeline(revenue(), tmp_path) as again:
+        assert any((tmp_path / "zset" / "snapshot").rglob("*.parquet"))
+        assert again.view().to_pylist() == [{"city": None, "revenue": 4}]
+        assert told(again.step({"orders": [order(1, "Ada", 9)]})) == [((None, 4), -1), ((None, 9), 1)]
+
+
+def test_the_last_epoch_is_answered_again_and_not_applied_twice(tmp_path):
+    with Pipeline(revenue(), tmp_path) as pipeline:
+        first = pipeline.step(FIRST, epoch=0)
+
+    with Pipeline(revenue(), tmp_path) as again:
+        assert told(again.step(FIRST, epoch=0)) == told(first)
+        assert again.epoch == 1
+
+
+def test_an_epoch_that_is_not_the_next_one_is_refused(tmp_path):
+    with Pipeline(revenue(), tmp_path) as pipeline, pytest.raises(StateError, match="the next epoch of this pipeline is 0"):
+        pipeline.step(FIRST, epoch=2)
+
+
+def test_an_epoch_that_raises_before_its_record_leaves_no_trace(tmp_path, monkeypatch):
+    with Pipeline(revenue(), tmp_path) as pipeline:
+        pipeline.step(FIRST)
+        directory = pipeline._directory
+        monkeypatch.setattr(directory.checkpoint, "commit", refuse)
+        with pytest.raises(OSError, match="disk is full"):
+            pipeline.step(SECOND)
+        monkeypatch.undo()
+
+        assert (("London", 40), 1) in pipeline.step(SECOND).to_pylist()
+
+
+def test_an_epoch_that_was_committed_and_not_written_reaches_the_output_on_the_next_start(tmp_path):
+    seen = []
+
+    def fails(epoch, delta):
+        raise OSError("the output is away")
+
+    with Pipeline(revenue(), tmp_path, outputs=[FunctionSink(fails)]) as pipeline, pytest.raises(OSError, match="away"):
+        pipeline.step(FIRST)
+
+    with Pipeline(revenue(), tmp_path, outputs=[FunctionSink(lambda epoch, delta: seen.append((epoch, told(delta))))]):
+        pass
+
+    assert seen == [(0, [(("London", 30), 1), ((None, 5), 1)])]
+
+
+def test_a_directory_in_use_is_refused(tmp_path):
+    with Pipeline(revenue(), tmp_path), pytest.raises(StateError):
+        Pipeline(revenue(), tmp_path)
+
+
+def test_a_directory_of_another_query_is_refused_with_what_differs(tmp_path):
+    with Pipeline(revenue(), tmp_path) as pipeline:
+        pipeline.step(FIRST)
+
+    with pytest.raises(StateError, match="made for another query") as refused:
+        Pipeline(revenue().where(left("revenue") > 10), tmp_path)
+
+    assert refused.value.code == "QUERY_CHANGED"

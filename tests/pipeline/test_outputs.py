@@ -1,0 +1,61 @@
+"""Every output of a pipeline gets every epoch once, in order."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from zset_join import SinkError
+from zset_join.pipeline import Pipeline, appends
+from zset_join.pipeline.outputs import FunctionSink
+from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink
+
+X = {"x": pa.int64()}
+
+
+def counts():
+    return appends("x", X).groupBy("x").count()
+
+
+def test_a_view_in_duckdb_follows_the_pipeline_over_restarts(tmp_path):
+    for x in (1, 2):
+        with Pipeline(counts(), tmp_path / "p", outputs=[DuckDBViewSink(tmp_path / "v.duckdb", "v")]) as pipeline:
+            pipeline.step({"x": [{"x": x}, {"x": 1}]})
+
+    with duckdb.connect(str(tmp_path / "v.duckdb")) as connection:
+        assert connection.sql("SELECT x, count FROM v ORDER BY x").fetchall() == [(1, 3), (2, 1)]
+
+
+def test_a_changelog_in_parquet_has_every_epoch(tmp_path):
+    with Pipeline(counts(), outputs=[ParquetChangelogSink(str(tmp_path / "log"))]) as pipeline:
+        pipeline.step({"x": [{"x": 1}]})
+        pipeline.step({"x": [{"x": 1}]})
+
+    assert len(list((tmp_path / "log").rglob("*.parquet"))) == 2
+
+
+def test_an_output_that_failed_gets_the_epoch_with_the_next_step():
+    seen, failures = [], [OSError("away")]
+
+    def write(epoch, delta):
+        if failures:
+            raise failures.pop()
+        seen.append((epoch, delta.to_pylist()))
+
+    pipeline = Pipeline(counts(), outputs=[FunctionSink(write)])
+    with pytest.raises(OSError, match="away"):
+        pipeline.step({"x": [{"x": 1}]})
+    pipeline.step({"x": [{"x": 2}]})
+
+    assert seen == [(0, [((1, 1), 1)]), (1, [((2, 1), 1)])]
+
+
+def test_an_output_that_has_epochs_is_refused_in_memory(tmp_path):
+    class Used(FunctionSink):
+        def last_epoch(self):
+            return 3
+
+    with pytest.raises(SinkError, match="has epochs up to 3"):
+        Pipeline(counts(), outputs=[Used(print)])

@@ -1,0 +1,312 @@
+"""A pipeline that lasts: its epochs, its state and its view in a directory, in the layout of a checkpoint of Spark's.
+
+    <directory>/zset/       the checkpoint, with one bucket: epoch log, snapshots, commit records; see zset_join.checkpoint
+    <directory>/local/      mapped state, a cache: removing it costs time, never an answer
+
+The law: an epoch counts once its commit record is there, which is written by one atomic rename after everything it lists. A
+process that dies before leaves nothing that a reader would see; one that dies after has the epoch, and its answer reaches the
+outputs when the directory is opened again. Epoch N is folded into the state when epoch N + 1 begins, so the answer of the last
+epoch can be given again.
+
+Cost: one file per stage that rows came to, one for the answer, and the record, each with a wait for the disk.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
+from zset_join.checkpoint.bucket import BucketState
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
+from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.engine import AnsweredEpoch
+from zset_join.pipeline.stage_states import due_of
+from zset_join.pipeline.watermarks import Watermarks
+from zset_join.plan.query_plan import QueryPlan, StageNode
+from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.stages.stage import StageOptions
+from zset_join.tick import Tick
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["DurableEpoch", "PipelineDirectory"]
+
+_VIEW = "view/0"
+_VIEW_FOLDER = "view-0"
+_WEIGHT = "__weight"
+
+
+class PipelineDirectory:
+    """Hold the directory of a pipeline; one process at a time.
+
+    Args:
+        directory: where it is; made where it is missing.
+        plan: the query.
+        options: what operators take from the options of a query.
+        watermarks: of the plan; set to those of the last epoch.
+        contents: what the view holds, filled from the directory; None where it is not kept.
+        snapshot_after_bytes: a log that is smaller is not replaced by a snapshot.
+
+    Raises:
+        StateError: another process uses the directory, or it holds another query, or is damaged.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        plan: QueryPlan,
+        options: StageOptions,
+        watermarks: Watermarks,
+        contents: Contents | None,
+        *,
+        snapshot_after_bytes: int,
+    ) -> None:
+        self._plan = plan
+        self._options = options
+        self._watermarks = watermarks
+        self._contents = contents
+        self._snapshot_after_bytes = snapshot_after_bytes
+        self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
+        location = str(Path(directory).absolute())
+        query_id = stored_query_id(location) or str(uuid.uuid4())
+        self._owner = Ownership.claim(checkpoint_folder(location), query_id)
+        try:
+            with self._owner.tells_if_lost():
+                self.checkpoint = Checkpoint(
+                    location,
+                    query_id=query_id,
+                    buckets=1,
+                    description=_description(plan, keeps_view=contents is not None),
+                    plan={
+                        "stages": [{"name": node.name, "stage": node.stage.to_json()} for node in plan.nodes],
+                        "plan": plan.to_json(),
+                    },
+                    local_state_dir=str(Path(location) / "local"),
+                    snapshot_after_bytes=snapshot_after_bytes,
+                    owner=self._owner,
+                )
+                self._load()
+        except BaseException:
+            self._owner.release()
+            raise
+
+    @property
+    def query_id(self) -> str:
+        """Return the name that outputs know the query by."""
+        return self.checkpoint.query_id
+
+    @property
+    def last(self) -> CommitRecord | None:
+        """Return the record of the last epoch; None before the first."""
+        return self.checkpoint.last
+
+    @contextmanager
+    def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
+        """Open an epoch: inside, its stages can be asked in the state before it."""
+        with self._owner.tells_if_lost(), ExitStack() as opened:
+            yield DurableEpoch(
+                plan=self._plan,
+                checkpoint=self.checkpoint,
+                options=self._options,
+                is_timed=self._is_timed,
+                opened=opened,
+                tick=tick,
+            )
+
+    def commit(self, epoch: DurableEpoch, answered: AnsweredEpoch, progress: Mapping[str, Any]) -> CommitRecord:
+        """Make an epoch count.
+
+        Raises:
+            StateError: another process has taken over.
+        """
+        histories = dict(self.checkpoint.histories)
+        dues = dict(self.checkpoint.last.dues) if self.checkpoint.last is not None else {}
+        for number, (_, deltas) in answered.asked.items():
+            epoch.log(number, deltas)
+        for number, state in epoch.states.items():
+            key = f"{self._plan.nodes[number].name}/0"
+            _keep(histories, key, state.snapshot, state.merged, epoch.logs.get(number))
+            dues.pop(key, None)
+            due = due_of(state.operator)
+            if due != NOTHING_DUE:
+                dues[key] = due
+        tick = Tick(answered.epoch, answered.processing_time_us)
+        self._log_view(histories, tick, answered.delta)
+        parts = ArrowParts(durable=True).write(self.checkpoint.files, 0, tick, answered.delta.schema, [answered.delta])
+        return self.checkpoint.commit(
+            CommitRecord(
+                query_id=self.query_id,
+                epoch=answered.epoch,
+                processing_time_us=answered.processing_time_us,
+                histories=histories,
+                parts=tuple(parts),
+                progress=progress,
+                watermarks=self._watermarks.written(answered.times),
+                dues=dues,
+            )
+        )
+
+    def answer(self, record: CommitRecord) -> ZSet:
+        """Return the answer of a committed epoch.
+
+        Raises:
+            StateError: its file is missing or damaged.
+        """
+        chunks = list(read_arrow_parts(self.checkpoint.files, record.parts))
+        return ZSet.concat(chunks, schema=self._plan.output.schema)
+
+    def close(self) -> None:
+        """Let go, so that the directory can be opened again."""
+        self._owner.release()
+
+    def _load(self) -> None:
+        record = self.checkpoint.last
+        if record is None:
+            return
+        self._watermarks.load(record.watermarks, record.progress.get("late_rows", {}))
+        if self._contents is not None:
+            for delta in self._view_rows(record.histories.get(_VIEW, BucketHistory())):
+                self._contents.add(delta)
+
+    def _view_rows(self, history: BucketHistory) -> Iterator[ZSet]:
+        schema = self._plan.output.schema
+        if history.snapshot is not None:
+            table = read_snapshot(self.checkpoint.files, history.snapshot)["view"]
+            weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
+            yield ZSet(single_batch(table.drop_columns([_WEIGHT]).cast(schema)), weights)
+        for log in history.logs:
+            for logged in read_log(self.checkpoint.files, log, schemas=[schema]):
+                yield logged.deltas[0]
+
+    def _log_view(self, histories: dict[str, BucketHistory], tick: Tick, delta: ZSet) -> None:
+        """Keep what the view holds, as the state of a stage is kept."""
+        if self._contents is None:
+            return
+        files, history = self.checkpoint.files, histories.get(_VIEW, BucketHistory())
+        snapshot: SnapshotEntry | None = None
+        merged: LogEntry | None = None
+        if history.has_outgrown(self._snapshot_after_bytes):
+            rows = self._contents.rows()
+            table = pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights))
+            newest = history.logs[-1]
+            snapshot = write_snapshot(
+                files,
+                f"snapshot/{_VIEW_FOLDER}",
+                {"view": table},
+                through_epoch=newest.last_epoch,
+                identity=newest.identity,
+            )
+        elif history.small_tail():
+            merged = merge_logs(files, f"log/{_VIEW_FOLDER}", history.small_tail())
+        _keep(histories, _VIEW, snapshot, merged, write_log(files, f"log/{_VIEW_FOLDER}", tick=tick, deltas=[delta]))
+
+
+@dataclass(kw_only=True)
+class DurableEpoch:
+    """One epoch of a pipeline with a directory: stages are opened as they are asked.
+
+    Args:
+        plan: the query.
+        checkpoint: its checkpoint.
+        options: what operators take from the options of a query.
+        opened: closes what is opened here.
+        tick: the epoch.
+        is_timed: per stage, whether its operator waits for times.
+    """
+
+    plan: QueryPlan
+    checkpoint: Checkpoint
+    options: StageOptions
+    is_timed: Sequence[bool]
+    opened: ExitStack
+    tick: Tick
+    states: dict[int, BucketState] = field(default_factory=dict)
+    logs: dict[int, LogEntry] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node in self.plan.nodes:  # what was put off until the next epoch is done although no row comes
+            context = self.checkpoint.stage(node.name, self.tick)
+            if context.has_chores(0):
+                self.operator(node.number, self.tick)
+
+    def operator(self, number: int, tick: Tick) -> DurableOperator:
+        """Return the operator of a stage, in the state before the epoch."""
+        state = self.states.get(number)
+        if state is not None:
+            state.context = replace(state.context, tick=tick)
+        else:
+            node = self.plan.nodes[number]
+            state = BucketState(
+                self.checkpoint.stage(node.name, tick), 0, lambda directory: node.stage.build(self.options, directory)
+            )
+            self.states[number] = self.opened.enter_context(state)
+        return state.operator
+
+    def next_due(self, number: int) -> NextDue:
+        """Return when a stage must be asked though no row comes to it.
+
+        The commit record knows it, unless the last epoch had rows for the stage: these are folded in only now.
+        """
+        key = f"{self.plan.nodes[number].name}/0"
+        last = self.checkpoint.last
+        if last is None:
+            return NOTHING_DUE
+        logs = last.histories.get(key, BucketHistory()).logs
+        if logs and logs[-1].last_epoch == last.epoch and self.is_timed[number]:
+            return due_of(self.operator(number, self.tick))
+        return last.dues.get(key, NOTHING_DUE)
+
+    def log(self, number: int, deltas: Sequence[ZSet]) -> None:
+        """Write down what a stage was given."""
+        entry = self.states[number].log(deltas, is_due=True)
+        if entry is not None:
+            self.logs[number] = entry
+
+
+def _waits_for_times(node: StageNode, options: StageOptions) -> bool:
+    operator = node.stage.build(options, None)
+    try:
+        return isinstance(operator, TimedOperator)
+    finally:
+        operator.close()
+
+
+def _keep(
+    histories: dict[str, BucketHistory],
+    key: str,
+    snapshot: SnapshotEntry | None,
+    merged: LogEntry | None,
+    log: LogEntry | None,
+) -> None:
+    history = histories.get(key, BucketHistory())
+    if snapshot is not None:
+        history = history.with_snapshot(snapshot)
+    if merged is not None:
+        history = history.with_merged(merged)
+    if log is not None:
+        history = history.with_log(log)
+    if history != BucketHistory():
+        histories[key] = history
+
+
+def _description(plan: QueryPlan, *, keeps_view: bool) -> dict[str, Any]:
+    """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
+    lines = plan.explain(buckets=1).splitlines()
+    schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
+    described = {f"line {number:03}": line for number, line in enumerate([*lines, *schemas])}
+    return {**described, "keeps_view": keeps_view}
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)

@@ -1,0 +1,106 @@
+"""Where the deltas of a pipeline go beside its caller: sinks, and functions.
+
+The law: a sink gets every epoch exactly once, in order. With a directory an epoch that was committed and not written is written
+when the pipeline is opened again, or with the next step; a sink knows its own last epoch. In memory only, a sink must be new.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+from zset_join.errors import SinkError
+from zset_join.relation import Relation
+from zset_join.sinks.sink import Sink, SinkProgress
+from zset_join.zset import ZSet
+
+__all__ = ["FunctionSink", "PipelineOutputs"]
+
+
+class FunctionSink:
+    """Call a function with the delta of every epoch.
+
+    After a crash the last epoch may be handed out again: a function that keeps its number can tell.
+
+    Args:
+        function: called with the number of the epoch and its delta, also where that is empty.
+    """
+
+    def __init__(self, function: Callable[[int, ZSet], None]) -> None:
+        self._function = function
+        self._output: Relation | None = None
+        self._last: int | None = None
+
+    def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - as the protocol has it
+        """Attach the sink to a query."""
+        self._output = output
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch this object has handed over; what was before, a function does not say."""
+        return self._last
+
+    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+        """Call the function."""
+        started = time.perf_counter()
+        if self._output is None:
+            raise SinkError("a function was given an epoch before it was opened.", code="SINK_CLOSED", epoch=epoch)
+        delta = ZSet.concat(chunks, schema=self._output.schema)
+        self._function(epoch, delta)
+        self._last = epoch
+        return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class PipelineOutputs:
+    """Hold the outputs of a pipeline.
+
+    Args:
+        sinks: the outputs.
+    """
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = tuple(sinks)
+        self._opened: list[Sink] = []
+        self._pending: list[tuple[int, ZSet]] = []
+
+    def open(self, output: Relation, query_id: str | None) -> None:
+        """Open all sinks.
+
+        Args:
+            output: the rows of the view.
+            query_id: of a pipeline with a directory; None in memory.
+
+        Raises:
+            SinkError: a sink belongs to another query, or has epochs that a pipeline in memory knows nothing of.
+        """
+        for sink in self._sinks:
+            sink.open(output, query_id or str(uuid.uuid4()))
+            self._opened.append(sink)
+            if query_id is None and sink.last_epoch() is not None:
+                raise SinkError(
+                    f"the output {sink!r} has epochs up to {sink.last_epoch()}, and this pipeline begins at 0, in memory. Give "
+                    "the pipeline a directory, so that it goes on where it was, or a new output.",
+                    code="SINK_EPOCH_GAP",
+                    last_epoch=sink.last_epoch(),
+                )
+
+    def write(self, epoch: int, delta: ZSet) -> None:
+        """Give an epoch to every sink that does not have it, after those that a sink failed at before."""
+        if not self._opened:
+            return
+        self._pending.append((epoch, delta))
+        while self._pending:
+            number, waiting = self._pending[0]
+            for sink in self._opened:
+                last = sink.last_epoch()
+                if last is None or last < number:
+                    sink.write(number, [waiting] if len(waiting) else [])
+            del self._pending[0]
+
+    def close(self) -> None:
+        """Close what was opened."""
+        while self._opened:
+            self._opened.pop().close()

@@ -1,0 +1,61 @@
+"""Where the operators of an epoch come from: memory, or the directory of a pipeline."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.stages.stage import StageOptions
+from zset_join.tick import Tick
+
+__all__ = ["MemoryStates", "StageStates", "due_of"]
+
+
+class StageStates(Protocol):
+    """Hand out the operators of one epoch, each in the state before it."""
+
+    def operator(self, number: int, tick: Tick) -> DurableOperator:
+        """Return the operator of a stage."""
+        ...
+
+    def next_due(self, number: int) -> NextDue:
+        """Return when a stage must be asked though no row comes to it."""
+        ...
+
+
+class MemoryStates:
+    """Keep the operators of a plan in memory.
+
+    Args:
+        plan: the plan.
+        options: what operators take from the options of a query.
+    """
+
+    def __init__(self, plan: QueryPlan, options: StageOptions) -> None:
+        self.operators: list[DurableOperator] = []
+        try:
+            for node in plan.nodes:
+                self.operators.append(node.stage.build(options, None))
+        except BaseException:
+            self.close()
+            raise
+        self._is_timed = [isinstance(operator, TimedOperator) for operator in self.operators]
+
+    def operator(self, number: int, tick: Tick) -> DurableOperator:  # noqa: ARG002 - as the protocol has it
+        """Return the operator of a stage."""
+        return self.operators[number]
+
+    def next_due(self, number: int) -> NextDue:
+        """Return when a stage must be asked though no row comes to it."""
+        return due_of(self.operators[number]) if self._is_timed[number] else NOTHING_DUE
+
+    def close(self) -> None:
+        """Let go of all state."""
+        for operator in self.operators:
+            operator.close()
+
+
+def due_of(operator: DurableOperator) -> NextDue:
+    """Return when an operator must be asked though no row comes to it."""
+    return operator.next_due() if isinstance(operator, TimedOperator) else NOTHING_DUE
