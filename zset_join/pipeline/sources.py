@@ -31,7 +31,7 @@ from zset_join.plan.tree import Read
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Reading", "appends", "changes"]
+__all__ = ["Reading", "appends", "changes", "with_watermark"]
 
 _SECOND_US = 10**6
 _UNIT_US = {
@@ -247,15 +247,26 @@ def _view(
             name=name,
         )
     relation = Relation(name=name, schema=kept, primary_key=keys, sequence_by=sequence, mode=mode)
-    if watermark is not None:
-        relation = replace(relation, event_time=watermark[0])
-        relation = replace(relation, watermark_delay=_delay(watermark[1], kept.field(watermark[0]).type, name))
-    elif event_time is not None:
-        relation = replace(relation, event_time=event_time)
+    relation = with_watermark(relation, watermark) if watermark is not None else replace(relation, event_time=event_time)
     hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
     source = PlanSource(relation=relation, hidden=hidden)
     reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
     return View(node=Read(source), name=name, readings=(reading,))
+
+
+def with_watermark(relation: Relation, watermark: tuple[str, Any]) -> Relation:
+    """Return a relation with event time.
+
+    Args:
+        relation: the rows.
+        watermark: the event-time column, and how far its watermark stays behind the largest value.
+
+    Raises:
+        PlanError: there is no such column.
+        OptionError: a delay that does not fit it.
+    """
+    timed = replace(relation, event_time=watermark[0])
+    return replace(timed, watermark_delay=_delay(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
 
 
 def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:

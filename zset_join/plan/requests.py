@@ -135,7 +135,13 @@ class AggregateRequest:
 
 @dataclass(frozen=True, eq=False)
 class LatestRequest:
-    """Ask for the latest rows of an upsert input, as a changelog."""
+    """Ask for the latest rows of an upsert input, as a changelog.
+
+    Args:
+        control: its last column, where changes may leave columns out or be truncates; None where they are whole rows.
+    """
+
+    control: str | None = None
 
     @property
     def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
@@ -152,4 +158,5 @@ class LatestRequest:
 
     def stage(self, inputs: Sequence[InputRows]) -> LatestStage:
         """Return the table of an input like this."""
-        return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=inputs[0].hidden)
+        hidden = tuple(name for name in inputs[0].hidden if name != self.control)
+        return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)

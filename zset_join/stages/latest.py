@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from zset_join.key_types import storage_type
 from zset_join.operators.latest import Latest
+from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
@@ -27,6 +28,7 @@ class LatestStage(Stage):
     Args:
         source: the changes as they come.
         hidden: columns of it that only order changes; they are not shown.
+        control: the last column, hidden too, where it says what a change leaves out or that it is a truncate.
 
     Raises:
         PlanError: an input that is not in upsert mode (when `output` is asked).
@@ -34,6 +36,7 @@ class LatestStage(Stage):
 
     source: Relation
     hidden: tuple[str, ...] = ()
+    control: str | None = None
 
     @property
     def kind(self) -> str:
@@ -50,7 +53,7 @@ class LatestStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the live rows, as a changelog with their primary key."""
-        made = Latest(self.source, hidden=self.hidden)
+        made = self._made()
         try:
             return made.output
         finally:
@@ -63,7 +66,7 @@ class LatestStage(Stage):
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return the columns of the primary key, in which NULL is refused, and what else came without."""
-        return (inputs[0] | set(self.source.primary_key)) - set(self.hidden)
+        return (inputs[0] | set(self.source.primary_key)) - {*self.hidden, self.control}
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
@@ -79,9 +82,7 @@ class LatestStage(Stage):
         """Return the table of one bucket."""
         budget = options.hot_budget
         hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
-        return Latest(
-            self.source,
-            hidden=self.hidden,
+        return self._made(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
@@ -89,22 +90,30 @@ class LatestStage(Stage):
             **hybrid,
         )
 
+    def _made(self, **options: Any) -> Latest:
+        if self.control is None:
+            return Latest(self.source, hidden=self.hidden, **options)
+        return PartialUpserts(self.source, control=self.control, hidden=self.hidden, **options)
+
     def explain(self, buckets: int | None) -> list[str]:
         """Return why it is there, and what it remembers."""
         key = ", ".join(self.source.primary_key)
+        why = "an upsert does not say what the row was, and what comes next must take it back"
+        if self.control is not None:
+            why = "a change may leave out columns that were not touched, and a truncate names no row"
         return [
             f'Latest rows of "{self.source.name}" by {key}',
-            "  why: an upsert does not say what the row was, and what comes next must take it back",
+            f"  why: {why}",
             f"  remembers: every live row; in {buckets or 'one per core'} buckets by primary key",
         ]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready."""
-        return {"kind": self.kind, "source": write_relation(self.source), "hidden": list(self.hidden)}
+        return {"kind": self.kind, "source": write_relation(self.source), "hidden": list(self.hidden), "control": self.control}
 
 
 def _read(written: Mapping[str, Any]) -> LatestStage:
-    return LatestStage(source=read_relation(written["source"]), hidden=tuple(written["hidden"]))
+    return LatestStage(source=read_relation(written["source"]), hidden=tuple(written["hidden"]), control=written.get("control"))
 
 
 register_stage("latest", _read)

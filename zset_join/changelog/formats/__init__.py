@@ -6,7 +6,7 @@ words that Spark and DuckDB share.
 
 from __future__ import annotations
 
-from zset_join.changelog.formats.records import RECORD_FORMATS, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats.records import METADATA, RECORD_FORMATS, RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.rows import (
     CHANGE_TYPES,
     ROW_KINDS,
@@ -23,6 +23,7 @@ from zset_join.changelog.formats.rows import (
 
 __all__ = [
     "CHANGE_TYPES",
+    "METADATA",
     "RECORD_FORMATS",
     "ROW_KINDS",
     "SPELLINGS",
