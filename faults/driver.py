@@ -220,19 +220,13 @@ class Driver:
     def _run_epoch(self, epoch: int) -> None:
         record = self.checkpoint.committed(epoch)
         if record is None:
-            record = self.recorded(epoch, self.answer(epoch))
-            self.checkpoint.commit(record)
-        elif not (self.has(epoch) or self.output.can_publish(self.checkpoint.files, record)):
+            record = self.checkpoint.commit(self.recorded(epoch, self.answer(epoch)))
+        elif not (self.output.has(record) or self.output.can_publish(self.checkpoint.files, record)):
             record = self.checkpoint.answer_again(self.recorded(epoch, self.answer(epoch)))
         self.on_event("committed", epoch)
-        if not self.has(epoch):
+        if not self.output.has(record):
             self.output.publish(self.checkpoint.files, record)
         self.on_event("complete", epoch)
-
-    def has(self, epoch: int) -> bool:
-        """Say whether an epoch is in the output."""
-        last = self.output.last_epoch()
-        return last is not None and last >= epoch
 
     def answer(self, epoch: int) -> list[Note]:
         """Run all tasks of an epoch; nothing is committed."""

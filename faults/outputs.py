@@ -46,6 +46,10 @@ class Output(Protocol):
         """Return the last epoch in it."""
         ...
 
+    def has(self, record: CommitRecord) -> bool:
+        """Say whether a committed epoch is in it."""
+        ...
+
     def write_part(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
@@ -83,11 +87,14 @@ class ChangelogOutput:
     def open(self, relation: Relation, query_id: str) -> None:
         """Make or check the changelog; what was staged and never committed is gone afterwards."""
         self._sink.open(relation, query_id)
-        self._last_epoch = self._sink.last_epoch()
 
     def last_epoch(self) -> int | None:
         """Return the last epoch of the changelog."""
-        return self._last_epoch
+        return max(committed_epochs(self._directory), default=None)
+
+    def has(self, record: CommitRecord) -> bool:
+        """Look into the changelog."""
+        return self._sink.has(record.epoch, record.link)
 
     def write_part(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
@@ -109,8 +116,7 @@ class ChangelogOutput:
             PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes, part.file.crc32)
             for part in record.parts
         ]
-        commit_epoch(self._directory, record.epoch, parts)
-        self._last_epoch = record.epoch
+        commit_epoch(self._directory, record.epoch, parts, link=record.link)
 
     def contents(self) -> Counts:
         """Read all epochs."""
@@ -142,6 +148,10 @@ class ViewOutput:
         """Return the last epoch in the view."""
         return self._sink.last_epoch()
 
+    def has(self, record: CommitRecord) -> bool:
+        """Ask the view."""
+        return self._sink.has(record.epoch, record.link)
+
     def write_part(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
     ) -> list[PartEntry]:
@@ -168,7 +178,7 @@ class ViewOutput:
 
     def publish(self, files: CheckpointFiles, record: CommitRecord) -> None:
         """Write the epoch in one transaction."""
-        self._sink.write(record.epoch, read_parts(files, record))
+        self._sink.write(record.epoch, read_parts(files, record), link=record.link)
 
     def contents(self) -> Counts:
         """Read the view."""

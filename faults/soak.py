@@ -181,6 +181,10 @@ class _SummingOutput(ViewOutput):
         """Return the last epoch in it."""
         return self._last
 
+    def has(self, record: CommitRecord) -> bool:
+        """Compare numbers."""
+        return self._last is not None and self._last >= record.epoch
+
     def publish(self, files: CheckpointFiles, record: CommitRecord) -> None:
         """Add the answer of an epoch."""
         lines = [line for delta in read_parts(files, record) for line in delta.to_pylist()]

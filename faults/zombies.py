@@ -238,8 +238,7 @@ def _finish(driver: Driver, epoch: int, run: Callable[[Task], tuple[Note, Any]],
     """Run one epoch, each task the given way; commit, publish, compare."""
     ran = [run(task) for task in driver.route_tasks(epoch)]
     joined = [run(task) for task in driver.join_tasks(epoch, [rows for _, rows in ran])]
-    record = driver.recorded(epoch, [note for note, _ in [*ran, *joined]])
-    driver.checkpoint.commit(record)
+    record = driver.checkpoint.commit(driver.recorded(epoch, [note for note, _ in [*ran, *joined]]))
     driver.output.publish(driver.checkpoint.files, record)
     _compare(driver, epoch, tally, where)
 

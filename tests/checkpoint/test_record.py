@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 import pytest
 
@@ -8,6 +9,7 @@ from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import MERGE_AFTER_FILES, BucketHistory, CommitRecord, PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.protocol import NextDue
 from zset_join.storage.sealed import UnknownFormatError
 
 
@@ -100,3 +102,38 @@ def with_epoch_and_merge(so_far: tuple[BucketHistory, int], epoch: int) -> tuple
         whole = LogEntry(tail[0].first_epoch, tail[-1].last_epoch, "m", FileEntry("m", size, 1, 0))
         found, merged_bytes = found.with_merged(whole), merged_bytes + size
     return found.with_log(log(epoch)), merged_bytes
+
+
+def committed(epoch: int, last: CommitRecord | None = None, **given: Any) -> CommitRecord:
+    return CommitRecord(**{"query_id": "q", "epoch": epoch, "processing_time_us": 1, "offsets": "o"} | given).chained(last)
+
+
+def test_a_record_is_chained_to_the_one_before_it() -> None:
+    first = committed(0)
+    second = committed(1, first)
+
+    assert (first.link is not None, second.link is not None) == (True, True)
+    assert second.link.before == first.link.digest
+    assert committed(1, committed(0, offsets="other")).link.digest != second.link.digest
+    assert CommitRecord.from_bytes(second.to_bytes(), 1) == second
+
+
+def test_where_offsets_are_not_known_the_logged_input_counts() -> None:
+    one = committed(0, offsets=None, histories={"join/0": history(0)})
+    other = committed(0, offsets=None, histories={"join/0": BucketHistory(logs=(log(0, size=7),))})
+
+    assert one.link != other.link
+
+
+def test_processing_time_counts_where_a_timer_may_depend_on_it() -> None:
+    dues = {"join/0": NextDue(None, 5)}
+
+    assert committed(0).link == committed(0, processing_time_us=2).link
+    assert committed(0, dues=dues).link != committed(0, dues=dues, processing_time_us=2).link
+    assert committed(1, committed(0, dues=dues)).link != committed(1, committed(0, dues=dues), processing_time_us=2).link
+
+
+def test_a_record_of_a_version_without_a_chain_starts_one() -> None:
+    old = CommitRecord(query_id="q", epoch=0, processing_time_us=1)
+
+    assert committed(1, old).link.before is None

@@ -147,7 +147,7 @@ def test_others_may_commit_while_an_epoch_is_added(tmp_path: Path, monkeypatch: 
     meddled = iter(
         [lambda: DeltaTable(tmp_path / "table").alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})]
     )
-    monkeypatch.setattr(sink.log, "commit", lambda *epoch: (next(meddled, int)(), write(*epoch))[1])
+    monkeypatch.setattr(sink.log, "commit", lambda *epoch, **link: (next(meddled, int)(), write(*epoch, **link))[1])
 
     sink.write(1, [NEW])
 
@@ -158,9 +158,9 @@ def test_a_table_that_changes_all_the_time_is_given_up(tmp_path: Path, monkeypat
     sink = opened(tmp_path)
     write = sink.log.commit
 
-    def meddle(*epoch: Any) -> bool:
+    def meddle(*epoch: Any, **link: Any) -> bool:
         DeltaTable(tmp_path / "table").alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
-        return write(*epoch)
+        return write(*epoch, **link)
 
     monkeypatch.setattr(sink.log, "commit", meddle)
 

@@ -342,7 +342,7 @@ def test_optimize_in_the_middle_of_an_epoch_makes_the_sink_start_over(tmp_path: 
     sink.write(0, [rows([1], ["a"])])
     sink.write(1, [rows([2], ["b"])])
     write, meddled = sink.log.commit, iter([DeltaTable(tmp_path / "table").optimize.compact])
-    monkeypatch.setattr(sink.log, "commit", lambda *epoch: (next(meddled, int)(), write(*epoch))[1])
+    monkeypatch.setattr(sink.log, "commit", lambda *epoch, **link: (next(meddled, int)(), write(*epoch, **link))[1])
 
     sink.write(2, [rows([1, 1], ["a", "c"], [-1, 1])])
 
@@ -354,10 +354,10 @@ def test_a_table_that_changes_all_the_time_is_given_up(tmp_path: Path, monkeypat
     sink.write(0, [rows([1], ["a"])])
     write = sink.log.commit
 
-    def meddle(*epoch: Any) -> bool:
+    def meddle(*epoch: Any, **link: Any) -> bool:
         table = DeltaTable(tmp_path / "table")
         write_deltalake(table, table.to_pyarrow_table(), mode="overwrite")
-        return write(*epoch)
+        return write(*epoch, **link)
 
     monkeypatch.setattr(sink.log, "commit", meddle)
 

@@ -24,13 +24,15 @@ from tests.sinks.under_test import (
     positions,
     summed,
 )
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
-from zset_join.sinks.sink import Sink, is_replay
+from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet
 
 ROWS = ZSet.of({"k": [1, 2], "v": ["a", "b"], "x": [0.5, None]}, schema=SCHEMA)
+LINKS = [ChainLink("d0"), ChainLink("d1", "d0"), ChainLink("d2", "d1")]
 Make = Callable[[], Any]
 
 
@@ -235,6 +237,7 @@ def test_a_crash_while_the_output_is_made_is_not_in_the_way(crashing: Callable[[
 
 def test_every_sink_fulfils_the_protocol(sink: Any) -> None:
     assert isinstance(sink, Sink)
+    assert isinstance(sink, ChainedSink)
 
 
 def test_a_new_sink_holds_no_epoch(sink: Any) -> None:
@@ -372,3 +375,68 @@ def test_upserts_without_whole_rows_are_refused(sink: Any) -> None:
 
 def test_an_epoch_below_the_last_one_is_a_replay() -> None:
     assert is_replay("view", 7, 3)
+
+
+# -- the chain of epochs ------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_of_the_same_number_from_another_chain_is_refused(make: Make) -> None:
+    answers = history(2, epochs=3)
+    sink = make()
+    sink.open(OUTPUT, "query")
+    [sink.write(epoch, answers[epoch], link=LINKS[epoch]) for epoch in range(3)]
+    sink.close()
+    again = make()
+    again.open(OUTPUT, "query")
+
+    assert again.write(2, answers[2], link=LINKS[2]).replayed
+    with pytest.raises(SinkError, match="epoch 1 is another one than the checkpoint's epoch 1") as caught:
+        again.write(1, answers[1], link=ChainLink("other", "d0"))
+
+    assert caught.value.code == "SINK_OTHER_CHAIN"
+    assert contents(again) == summed(answers)
+
+
+def test_an_epoch_that_follows_another_one_than_the_last_is_refused(sink: Any) -> None:
+    sink.open(OUTPUT, "query")
+    sink.write(0, [ROWS], link=LINKS[0])
+
+    with pytest.raises(SinkError, match="zset-join backup") as caught:
+        sink.write(1, [ROWS], link=ChainLink("d1", "other"))
+
+    assert (caught.value.code, sink.last_epoch()) == ("SINK_OTHER_CHAIN", 0)
+
+
+def test_epochs_without_a_digest_are_compared_by_number_until_there_are_digests(sink: Any) -> None:
+    answers = history(4, epochs=3)
+    sink.open(OUTPUT, "query")
+    sink.write(0, answers[0])
+
+    assert sink.write(0, answers[0], link=LINKS[0]).replayed
+    assert not sink.write(1, answers[1], link=ChainLink("d1")).replayed
+    assert sink.write(1, answers[1], link=ChainLink("d1")).replayed
+    with pytest.raises(SinkError, match="another one"):
+        sink.has(1, ChainLink("other"))
+
+
+def test_a_sink_that_is_overtaken_by_another_chain_while_it_writes_says_so(make: Make) -> None:
+    answers = history(5, epochs=1)
+    slow, fast = make(), make()
+    slow.open(OUTPUT, "query")
+    fast.open(OUTPUT, "query")
+
+    def chunks() -> Iterator[ZSet]:
+        fast.write(0, answers[0], link=ChainLink("other"))
+        yield answers[0][0]
+
+    with pytest.raises(SinkError, match="another one"):
+        slow.write(0, chunks(), link=LINKS[0])
+
+
+def test_the_digests_of_a_hundred_epochs_are_kept(sink: Any) -> None:
+    sink.open(OUTPUT, "query")
+    [sink.write(epoch, [], link=ChainLink(f"d{epoch}", f"d{epoch - 1}")) for epoch in range(DIGESTS_KEPT + 1)]
+
+    assert sink.has(1, LINKS[1])
+    with pytest.raises(SinkError, match="another one"):
+        sink.has(1, ChainLink("other"))

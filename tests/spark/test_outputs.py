@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,52 @@ def test_a_verification_needs_all_columns_of_a_table(spark: SparkSession, joined
 
     with pytest.raises(OptionError, match=r"lacks the columns \['name'\]"):
         query.verify(right_df=spark.sql("select 20 customer_id"))
+
+
+# -- an output of another time than its checkpoint ----------------------------------------------------------------------
+
+
+PLACED: dict[str, Callable[[JoinStreamWriter, Path], JoinStreamWriter]] = {
+    "duckdb": lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"),
+    "parquet": lambda writer, place: writer.toParquet(place / "log"),
+    "delta": lambda writer, place: writer.toDelta(place / "table", form="weight"),
+    "delta-view": lambda writer, place: writer.toDelta(place / "table"),
+}
+
+
+@pytest.mark.parametrize("output", PLACED)
+def test_an_older_checkpoint_beside_a_newer_output_is_refused_before_a_row_is_lost(
+    joined: JoinedStream, orders: Source, tmp_path: Path, output: str
+) -> None:
+    checkpoint, place = tmp_path / "cp", tmp_path / "out"
+    finished(PLACED[output](joined.writeStream, place), tmp_path)
+    shutil.copytree(checkpoint, tmp_path / "older")
+    shutil.copytree(place, tmp_path / "older-out")
+    orders.add(("i", 3, 10, "nib", 4))
+    finished(PLACED[output](joined.writeStream, place), tmp_path)
+
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "older", checkpoint)
+    (orders.directory / "0003.parquet").unlink()
+    orders.add(("i", 4, 10, "cap", 4))
+    for _ in range(2):
+        with pytest.raises(SinkError, match="epoch 3 is another one") as refused:
+            finished(PLACED[output](joined.writeStream, place), tmp_path)
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "older-out", place)
+    query = finished(PLACED[output](joined.writeStream, place), tmp_path)
+
+    assert refused.value.code == "SINK_OTHER_CHAIN"
+    assert query.verify().equal
+
+
+def test_a_function_that_asks_for_it_gets_the_digest_of_the_epoch(joined: JoinedStream, tmp_path: Path) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def take(_rows: DataFrame, epoch: int, chain: str) -> None:
+        seen.append((epoch, chain))
+
+    finished(joined.writeStream.foreachBatch(take), tmp_path)
+
+    assert [epoch for epoch, _ in seen] == [0, 1, 2]
+    assert len({digest for _, digest in seen}) == 3

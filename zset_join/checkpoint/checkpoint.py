@@ -202,7 +202,7 @@ class Checkpoint:
         """Make an epoch true.
 
         Returns:
-            The record as it was written, with this driver's name.
+            The record as it was written, with this driver's name and its place in the chain of epochs.
 
         Raises:
             StateError: the epoch is not the next one, another driver committed it, or this driver is not the owner any more.
@@ -213,7 +213,7 @@ class Checkpoint:
             self._owner.check()
         standing = self._standing()
         record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
-        record = replace(record, buckets=standing.buckets if record.rescaling else None)
+        record = replace(record, buckets=standing.buckets if record.rescaling else None).chained(self.last)
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
         self._collect_garbage(standing, record)

@@ -16,6 +16,7 @@ from typing import Any
 from zset_join.checkpoint.files import FileEntry
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
+from zset_join.epoch_chain import ChainLink, chained_digest
 from zset_join.protocol import NextDue
 from zset_join.storage.sealed import UnknownFormatError, seal, unseal
 
@@ -167,6 +168,7 @@ class CommitRecord:
         buckets: the number of buckets since then; None when there was none.
         watermarks: input with event time to its watermark after the epoch; one that has none yet is missing.
         dues: "stage/bucket" to when it must answer again though no row comes; one that waits for nothing is missing.
+        link: where the epoch stands in the chain of epochs; None in records of versions without one.
     """
 
     query_id: str
@@ -184,6 +186,28 @@ class CommitRecord:
     buckets: int | None = None
     watermarks: Mapping[str, int] = field(default_factory=dict)
     dues: Mapping[str, NextDue] = field(default_factory=dict)
+    link: ChainLink | None = None
+
+    def chained(self, last: CommitRecord | None) -> CommitRecord:
+        """Return the record with its place in the chain.
+
+        Args:
+            last: the record of the epoch before it; None for the first epoch.
+        """
+        before = None if last is None or last.link is None else last.link.digest
+        is_timed = bool(self.dues) or (last is not None and bool(last.dues))
+        read = self._logged() if self.offsets is None else self.offsets
+        when = self.processing_time_us if is_timed else None
+        return replace(self, link=ChainLink(chained_digest(before, self.query_id, self.epoch, read, when), before))
+
+    def _logged(self) -> list[list[Any]]:
+        """Return what the epoch logged: what it read, where nobody gave a digest of that."""
+        return sorted(
+            [key, log.file.rows, log.file.bytes, log.file.crc32]
+            for key, history in self.histories.items()
+            for log in history.logs[-1:]
+            if log.first_epoch == self.epoch
+        )
 
     def state_files(self) -> set[str]:
         """Return the names of all files the state consists of."""
@@ -205,6 +229,7 @@ class CommitRecord:
             "owner": self.owner,
             "opened_at_ns": self.opened_at_ns,
             "buffered": {bucket: list(held) for bucket, held in self.buffered.items()},
+            "chain": None if self.link is None else [self.link.before, self.link.digest],
         }
         if not self.rescaling:
             return seal(found, version=RECORD_FORMAT, name=_name(self.epoch))
@@ -245,6 +270,7 @@ class CommitRecord:
             buffered={bucket: (left, right) for bucket, (left, right) in found.get("buffered", {}).items()},
             rescaling=found.get("rescaling", 0),
             buckets=found.get("buckets"),
+            link=None if found.get("chain") is None else ChainLink(before=found["chain"][0], digest=found["chain"][1]),
         )
 
 

@@ -97,11 +97,13 @@ class Manifest:
         query_id: whose epoch it is.
         epoch: the epoch.
         files: its files.
+        digest: its place in the chain of epochs; None where it came without.
     """
 
     query_id: str
     epoch: int
     files: tuple[PartFile, ...]
+    digest: str | None = None
 
 
 class ChangelogDirectory:
@@ -189,7 +191,8 @@ class ChangelogDirectory:
                 raise ValueError(f'it belongs to query "{body["query_id"]}", not to "{header.query_id}"')
         except ValueError as error:
             raise self.damaged(epoch, _MANIFEST, f"cannot be used: {error}") from error
-        return Manifest(body["query_id"], body["epoch"], tuple(PartFile(**file) for file in body["files"]))
+        files = tuple(PartFile(**file) for file in body["files"])
+        return Manifest(body["query_id"], body["epoch"], files, body.get("chain"))
 
     def read_part(self, header: Header, epoch: int, part: PartFile) -> pa.Buffer:
         """Return all bytes of a listed file.
@@ -221,13 +224,14 @@ class ChangelogDirectory:
         """Say whether a part waits for its commit, in its full length."""
         return self.folder.size(self.staged(epoch, part.name)) == part.bytes
 
-    def reveal(self, header: Header, epoch: int, parts: Sequence[PartFile]) -> bool:
+    def reveal(self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None) -> bool:
         """Make an epoch visible.
 
         Args:
             header: of this changelog.
             epoch: the epoch; those before it are there.
             parts: the files of the epoch, each one staged.
+            digest: its place in the chain of epochs.
 
         Returns:
             Whether it was this call; False when somebody else was first.
@@ -246,6 +250,7 @@ class ChangelogDirectory:
             "files": [asdict(part) for part in parts],
             "rows": sum(part.rows for part in parts),
             "retractions": sum(part.retractions for part in parts),
+            "chain": digest,
         }
         sealed = seal(body, version=_FORMAT, name=_final(epoch, _MANIFEST))
         is_ours = self._rename_into_place(epoch, parts, sealed) if self._is_local else self._put_manifest(epoch, sealed)

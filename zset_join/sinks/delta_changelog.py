@@ -24,13 +24,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from zset_join.changelog import ChangelogForm, format_named
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.changelog_lines import ChangelogLines
 from zset_join.sinks.delta_files import DataFile, read_data_file
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.delta_parts import EPOCH_COLUMN, delta_line_schema, write_delta_lines
-from zset_join.sinks.sink import SinkProgress, check_output, is_replay
+from zset_join.sinks.sink import SinkProgress, check_output
 from zset_join.zset import ZSet
 
 __all__ = ["DeltaChangelogSink"]
@@ -95,7 +96,16 @@ class DeltaChangelogSink:
         self._opened()
         return self._last_epoch
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
+        """
+        self._opened()
+        return self.log.has(epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Append the answer of one epoch.
 
         Raises:
@@ -103,7 +113,8 @@ class DeltaChangelogSink:
         """
         started = time.perf_counter()
         output = self._opened()
-        if is_replay(str(self.log), self._looked_up(), epoch):
+        if self.log.has(epoch, link):
+            self._last_epoch = self.log.last_epoch()
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
         lines = ChangelogLines(str(self.log), output.schema, self.form, output.primary_key, chunks, epoch=epoch)
         with self.log.failures(f"written in epoch {epoch}"):
@@ -117,16 +128,17 @@ class DeltaChangelogSink:
                 part=0,
                 target_bytes=_TARGET_BYTES,
             )
-        is_ours = self._commit(epoch, files)
+        is_ours = self._commit(epoch, files, link)
         rows, retractions = (lines.rows, lines.retractions) if is_ours else (0, 0)
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started, replayed=not is_ours)
 
-    def commit_parts(self, epoch: int, files: Sequence[DataFile]) -> SinkProgress:
+    def commit_parts(self, epoch: int, files: Sequence[DataFile], *, link: ChainLink | None = None) -> SinkProgress:
         """Make an epoch visible: the given files and nothing else. An epoch that is there already is left alone.
 
         Args:
             epoch: the epoch after the last one.
             files: one attempt of each part; none for an epoch that changes nothing.
+            link: its place in the chain of epochs.
 
         Raises:
             SinkError: a file is missing or has another size, an epoch is missing before this one, or the table cannot be
@@ -134,12 +146,14 @@ class DeltaChangelogSink:
         """
         started = time.perf_counter()
         self._opened()
-        if is_replay(str(self.log), self._looked_up(), epoch):
+        if self.log.has(epoch, link):
+            self._last_epoch = self.log.last_epoch()
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
         for file in files:
             self._check_file(epoch, file)
         bounds, none = {EPOCH_COLUMN: epoch}, {EPOCH_COLUMN: 0}
-        is_ours = self._commit(epoch, [DataFile(file.name, file.bytes, file.rows, bounds, bounds, none) for file in files])
+        files = [DataFile(file.name, file.bytes, file.rows, bounds, bounds, none) for file in files]
+        is_ours = self._commit(epoch, files, link)
         rows = sum(file.rows or 0 for file in files) if is_ours else 0
         return SinkProgress(epoch, rows, 0, time.perf_counter() - started, replayed=not is_ours)
 
@@ -161,17 +175,12 @@ class DeltaChangelogSink:
             raise SinkError(f"{self.log} is closed; call open first.", code="SINK_CLOSED", table=self.log.location)
         return self._output
 
-    def _looked_up(self) -> int | None:
-        """Read from the log which epoch is the last, and note it."""
-        self._last_epoch = self.log.last_epoch(look_again=True)
-        return self._last_epoch
-
-    def _commit(self, epoch: int, files: Sequence[DataFile]) -> bool:
+    def _commit(self, epoch: int, files: Sequence[DataFile], link: ChainLink | None) -> bool:
         """Append the files; again, when others committed meanwhile: new lines contradict nothing."""
         conflict: ChangedTableError | None = None
         for _ in range(_ATTEMPTS):
             try:
-                is_ours = self.log.commit(epoch, files)
+                is_ours = self.log.commit(epoch, files, link=link)
             except ChangedTableError as error:
                 conflict = error
             else:

@@ -8,6 +8,10 @@ A table belongs to one query. Its properties name the query and what must be the
 
     zset_join.query_id   zset_join.kind   zset_join.form   zset_join.key
 
+The place of an epoch in the chain of epochs (see `epoch_chain`) goes into the same commit, as the version of one of 128 further
+application transactions, `zset_join:<query id>:chain:<epoch mod 128>`: the first 62 bits of a digest over both. So they come and
+go with the epoch and survive checkpoints of the log.
+
 Others may read it, OPTIMIZE and VACUUM it; whoever else changes its rows breaks its promise. Files of attempts that did not
 commit stay until VACUUM removes them; no reader sees them.
 
@@ -23,6 +27,7 @@ Source: the Delta transaction protocol (transaction identifiers).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
@@ -36,8 +41,10 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.sinks.delta_files import DataFile
+from zset_join.sinks.sink import is_same_epoch
 from zset_join.storage.folder import Folder, is_local, local_path, open_folder
 from zset_join.storage.local import sync_directory
 from zset_join.storage.operations import perform
@@ -46,6 +53,7 @@ __all__ = ["ChangedTableError", "DeltaLog"]
 
 _READER_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
 _COLUMN_MAPPING_VERSION = 2
+_DIGEST_SLOTS = 128
 
 
 class ChangedTableError(Exception):
@@ -113,10 +121,31 @@ class DeltaLog:
             found: int | None = table.transaction_version(self._application)
         return found
 
-    def has(self, epoch: int) -> bool:
-        """Look again, and say whether the table holds an epoch."""
+    def has(self, epoch: int, link: ChainLink | None = None) -> bool:
+        """Look again, and say whether the table holds an epoch.
+
+        Args:
+            epoch: the epoch, at most the one after the last.
+            link: its place in the chain of epochs.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
+        """
         last = self.last_epoch(look_again=True)
-        return last is not None and last >= epoch
+        marks = None if link is None else ChainLink(_mark(epoch, link.digest), _mark(epoch - 1, link.before))
+        return is_same_epoch(str(self), last, self.digest_of, epoch, marks)
+
+    def digest_of(self, epoch: int) -> str | None:
+        """Return the short digest an epoch came with; None where it had none, is not there, or is too long ago."""
+        last = self.last_epoch()
+        if last is None or not last - _DIGEST_SLOTS < epoch <= last:
+            return None
+        with self.failures("read"):
+            found = self._opened().transaction_version(self._slot(epoch))
+        return None if found is None else f"{found:016x}"
+
+    def _slot(self, epoch: int) -> str:
+        return f"{self._application}:chain:{epoch % _DIGEST_SLOTS}"
 
     def files(self) -> list[DataFile]:
         """Return the files that the newest version this process has seen consists of."""
@@ -133,13 +162,21 @@ class DeltaLog:
             for action in actions
         ]
 
-    def commit(self, epoch: int, adds: Iterable[DataFile], removes: Iterable[DataFile] = ()) -> bool:
+    def commit(
+        self,
+        epoch: int,
+        adds: Iterable[DataFile],
+        removes: Iterable[DataFile] = (),
+        *,
+        link: ChainLink | None = None,
+    ) -> bool:
         """Make an epoch true, in one commit, unless it is there already.
 
         Args:
             epoch: the epoch.
             adds: the files that join the table.
             removes: the files that leave it.
+            link: its place in the chain of epochs.
 
         Returns:
             Whether the commit is ours; False when the epoch was there.
@@ -154,11 +191,14 @@ class DeltaLog:
             AddAction(file.name, file.bytes, {}, now, True, file.statistics()) for file in adds
         ]
         actions += [RemoveAction(file.name, True, now, file.bytes, {}) for file in removes]
+        transactions = [Transaction(self._application, epoch)]
+        if link is not None:
+            transactions.append(Transaction(self._slot(epoch), int(_mark(epoch, link.digest), 16)))
         properties = CommitProperties(
             custom_metadata={"userMetadata": f"zset_join epoch {epoch}"},
             # No attempt after the first: delta-rs would let a commit pass that removes a file which OPTIMIZE has replaced.
             max_commit_retries=0,
-            app_transactions=[Transaction(self._application, epoch)],
+            app_transactions=transactions,
         )
         first = table.version() + 1
 
@@ -169,7 +209,7 @@ class DeltaLog:
             try:
                 perform("put_new", self.folder.uri("_delta_log"), act)
             except CommitFailedError as error:
-                if self.has(epoch):
+                if self.has(epoch, link):
                     return False
                 raise ChangedTableError(str(error)) from error
             table.update_incremental()
@@ -288,6 +328,13 @@ class DeltaLog:
                 table=self.location,
                 features=sorted(features),
             )
+
+
+def _mark(epoch: int, digest: str | None) -> str | None:
+    """Return a digest of an epoch and its digest that a transaction's version can hold."""
+    if digest is None:
+        return None
+    return f"{int.from_bytes(hashlib.blake2b(f'{epoch} {digest}'.encode(), digest_size=8).digest()) >> 2:016x}"
 
 
 def _sync(path: str) -> None:

@@ -30,11 +30,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_replay
+from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
 from zset_join.sinks.stored_rows import Goners, StoredRowsChange
 from zset_join.zset import ZSet
 
@@ -125,7 +126,16 @@ class DeltaViewSink:
         self._opened()
         return self._last_epoch
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the table holds epochs of another chain.
+        """
+        self._opened()
+        return self.log.has(epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch to the view, in one commit.
 
         Raises:
@@ -135,13 +145,14 @@ class DeltaViewSink:
         """
         started = time.perf_counter()
         output = self._opened()
-        self._last_epoch = self.log.last_epoch(look_again=True)
-        if is_replay(str(self.log), self._last_epoch, epoch):
+        is_there = self.log.has(epoch, link)
+        self._last_epoch = self.log.last_epoch()
+        if is_there:
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
         net = ZSet.concat(self._checked(epoch, chunks), schema=output.schema).consolidated()
         delta = ZSet(net.rows.cast(self._schema), net.weights)
         change = StoredRowsChange(str(self.log), epoch, delta, self._key)
-        is_ours = self._commit(epoch, change)
+        is_ours = self._commit(epoch, change, link)
         self._last_epoch = self.log.last_epoch()
         if self._vacuum_hours is not None and epoch % _VACUUM_EVERY == _VACUUM_EVERY - 1:
             self.log.vacuum(self._vacuum_hours)
@@ -171,19 +182,19 @@ class DeltaViewSink:
             check_chunk(str(self.log), epoch, self._opened().schema, chunk)
             yield chunk
 
-    def _commit(self, epoch: int, change: StoredRowsChange) -> bool:
+    def _commit(self, epoch: int, change: StoredRowsChange, link: ChainLink | None) -> bool:
         """Rewrite what the change touches and commit it; again, when others changed the table meanwhile.
 
         Files of a commit that failed in any other way are left for VACUUM: it may have reached the log all the same.
         """
         conflict: ChangedTableError | None = None
         for _ in range(_ATTEMPTS):
-            if self.log.has(epoch):
+            if self.log.has(epoch, link):
                 return False
             with self.log.failures(f"written in epoch {epoch}"):
                 added, removed = self._rewrite(epoch, change)
             try:
-                return self.log.commit(epoch, added, removed)
+                return self.log.commit(epoch, added, removed, link=link)
             except ChangedTableError as error:
                 self._discard(added)
                 conflict = error

@@ -21,8 +21,8 @@ key 180 ms), 55 ms for 1k (48 ms), and 310 ms for 1k in a view of 10 M rows; CPU
 included, 340 ms (300 ms). Scattered deletes leave the file up to twice the size of its rows until a checkpoint of
 DuckDB merges blocks.
 
-Limits: one process at a time may hold the file open (others may read it once the sink is closed; connections within
-the process are welcome). Column names that differ only by case, and empty ones, are refused: DuckDB has no such
+Others read the file while the query runs, between epochs: it is closed a second after its last use (see `duckdb_file`), and
+a reader opens it with `read_only=True`. Limits: no one can have it open during an epoch. Column names that differ only by case, and empty ones, are refused: DuckDB has no such
 columns.
 """
 
@@ -40,12 +40,16 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError, WeightOverflowError
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_key
+from zset_join.sinks.duckdb_file import HOLD_SECONDS, PATIENCE_SECONDS, DuckDBFile
 from zset_join.sinks.duckdb_sql import (
+    ADD_CHAIN,
     CHUNK,
     CREATE_EPOCHS,
+    EPOCHS_COLUMNS,
     FIND_NAME,
     FIND_VIEW,
     INSERT_VIEW,
@@ -53,7 +57,7 @@ from zset_join.sinks.duckdb_sql import (
     UPDATE_VERSION,
     ViewStatements,
 )
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_replay
+from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.zset import ZSet
 
 __all__ = ["DuckDBViewSink"]
@@ -61,14 +65,19 @@ __all__ = ["DuckDBViewSink"]
 # The file is written through in bulk once the log has this size. DuckDB's default of 16 MB rewrites scattered blocks
 # after every second epoch of 100k rows and halves the throughput; 128 MB are replayed within seconds after a crash.
 _CHECKPOINT_THRESHOLD = "128MB"
+_MAIN = "main."
 
 
 class DuckDBViewSink:
     """Keep the view `table` in a DuckDB file equal to the sum of all answers.
 
-    Args: path: the DuckDB file; made when it is not there. table: name of the view, any string. key: columns that
-        identify a row of the view; at most one live row may hold a key, NULL being a value like any other. Default:
-        the primary key of the output relation, else none (the view is a bag).
+    Args:
+        path: the DuckDB file; made when it is not there.
+        table: name of the view, any string; `main.` before it names the schema it is in anyway.
+        key: columns that identify a row of the view; at most one live row may hold a key, NULL being a value like any other.
+            Default: the primary key of the output relation, else none (the view is a bag).
+        hold_seconds: how long the file stays open after an epoch; 0 closes it at once, None keeps others out while the query runs.
+        patience_seconds: how long an epoch waits for others that have the file open.
 
     >>> from zset_join.relation import Relation
     >>> from zset_join.zset import ZSet
@@ -82,8 +91,18 @@ class DuckDBViewSink:
     >>> view.close()
     """
 
-    def __init__(self, path: str | Path, table: str, key: Sequence[str] | None = None, *, hash_bits: int = 64) -> None:
-        if not table or isinstance(key, str) or not 1 <= hash_bits <= 64:
+    def __init__(
+        self,
+        path: str | Path,
+        table: str,
+        key: Sequence[str] | None = None,
+        *,
+        hash_bits: int = 64,
+        hold_seconds: float | None = HOLD_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        named = table[len(_MAIN) :] if table[: len(_MAIN)].lower() == _MAIN else table
+        if not named or isinstance(key, str) or not 1 <= hash_bits <= 64:
             raise OptionError(
                 f"table={table!r}, key={key!r}, hash_bits={hash_bits!r}: the name of a view may not be empty, a key is "
                 f"a list of column names, and a hash has 1 to 64 bits.",
@@ -93,12 +112,13 @@ class DuckDBViewSink:
                 hash_bits=hash_bits,
             )
         self.path = str(path)
-        self.table = table
+        self.table = named
         self.key = None if key is None else tuple(key)
         self._hash_bits = hash_bits
         # DuckDB does not promise the same hashes from one version to the next.
         self._hash_version = f"{duckdb.__version__}/{hash_bits}"
-        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._file = DuckDBFile(self.path, self._harden, hold_seconds=hold_seconds, patience_seconds=patience_seconds)
+        self._is_open = False
 
     def __repr__(self) -> str:
         return f"DuckDBViewSink({self.path!r}, {self.table!r}, key={self.key!r})"
@@ -116,22 +136,31 @@ class DuckDBViewSink:
         self._query_id = query_id
         self._check_names()
         self._statements = ViewStatements(self.table, output.schema, output.field_indices(self._key), hash_bits=self._hash_bits)
+        self._is_open = True
         try:
-            self._connection = duckdb.connect(self.path)
-            self._harden()
-            with self._transaction():
-                self._attach()
-        except BaseException as error:
+            self._file.make_directory()
+            with self._held("opened") as connection, self._transaction(connection):
+                self._attach(connection)
+        except BaseException:
             self.close()
-            if isinstance(error, duckdb.Error):
-                raise self._failed("opened", error) from error
             raise
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the view contains; None before the first."""
-        return self._stored_epoch()
+        with self._held("read") as connection:
+            return self._stored(connection)[0]
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the view holds epochs of another chain.
+        """
+        with self._held("read") as connection:
+            last, digests = self._stored(connection)
+        return is_same_epoch(self._described, last, digests.get, epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch to the view, in one transaction.
 
         Raises:
@@ -140,25 +169,28 @@ class DuckDBViewSink:
         Cost: see the module.
         """
         started = perf_counter()
-        connection = self._connected()
-        try:
-            with self._transaction():
-                if is_replay(self._described, self._stored_epoch(), epoch):
-                    return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
-                rows, retractions = self._apply(epoch) if self._load(epoch, chunks) else (0, 0)
-                connection.execute(
-                    UPDATE_EPOCH,
-                    {"view": self.table, "epoch": epoch, "rows": rows, "retractions": retractions},
-                )
-        except duckdb.Error as error:
-            if isinstance(error, duckdb.TransactionException) and self._has(epoch):
+        with self._held(f"written in epoch {epoch}") as connection:
+            try:
+                with self._transaction(connection):
+                    last, digests = self._stored(connection)
+                    if is_same_epoch(self._described, last, digests.get, epoch, link):
+                        return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
+                    rows, retractions = self._apply(epoch) if self._load(epoch, chunks) else (0, 0)
+                    chain = json.dumps(list(newest_digests(digests, epoch, link).items()))
+                    counts = {"epoch": epoch, "rows": rows, "retractions": retractions, "chain": chain}
+                    connection.execute(UPDATE_EPOCH, {"view": self.table, **counts})
+            except duckdb.TransactionException:
+                last, digests = self._stored(connection)
+                if last is None or last < epoch:
+                    raise
+                is_same_epoch(self._described, last, digests.get, epoch, link)
                 return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)  # another connection was first
-            raise self._failed(f"written in epoch {epoch}", error) from error
         return SinkProgress(epoch, rows, retractions, perf_counter() - started)
 
     def read(self) -> pa.Table:
         """Return the rows of the view, repeated by weight, in the schema of the output and in no particular order."""
-        lines = self._connected().sql(self._statements.read()).to_arrow_table()
+        with self._held("read") as connection:
+            lines = connection.sql(self._statements.read()).to_arrow_table()
         weights = lines.column("weight").to_numpy()
         rows = lines.drop_columns(["weight"]).rename_columns(self._schema.names).cast(self._schema)
         if (weights == 1).all():
@@ -167,9 +199,8 @@ class DuckDBViewSink:
 
     def close(self) -> None:
         """Close the file; what was written stays."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._is_open = False
+        self._file.close()
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -177,9 +208,20 @@ class DuckDBViewSink:
     def _described(self) -> str:
         return f'view "{self.table}" in "{self.path}"'
 
-    def _connected(self) -> duckdb.DuckDBPyConnection:
-        if self._connection is None:
+    @contextlib.contextmanager
+    def _held(self, what: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        """Have the file open; what DuckDB refuses is told as ours."""
+        if not self._is_open:
             raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", table=self.table)
+        try:
+            with self._file.held() as connection:
+                self._connection = connection
+                yield connection
+        except duckdb.Error as error:
+            raise self._failed(what, error) from error
+
+    def _connected(self) -> duckdb.DuckDBPyConnection:
+        """Return the connection, inside of `_held`."""
         return self._connection
 
     def _check_names(self) -> None:
@@ -201,8 +243,8 @@ class DuckDBViewSink:
                 missing=missing,
             )
 
-    def _harden(self) -> None:
-        connection = self._connected()
+    @staticmethod
+    def _harden(connection: duckdb.DuckDBPyConnection) -> None:
         # Other connections of this process share the settings, and an earlier `open` may have locked them.
         if _scalar(connection, "SELECT current_setting('lock_configuration')"):
             return
@@ -210,27 +252,26 @@ class DuckDBViewSink:
         connection.execute("SET GLOBAL enable_external_access = false")
         connection.execute("SET GLOBAL lock_configuration = true")
 
-    def _attach(self) -> None:
-        connection = self._connected()
+    def _attach(self, connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute(CREATE_EPOCHS)
+        if ("chain",) not in connection.execute(EPOCHS_COLUMNS).fetchall():
+            connection.execute(ADD_CHAIN)
         known = connection.execute(FIND_VIEW, {"view": self.table}).fetchall()
         if not known:
             self._create()
             return
-        query_id, epoch, layout, version = known[0]
+        query_id, epoch, layout, version, _ = known[0]
         self._check_owner(query_id, epoch, json.loads(layout))
         if version != self._hash_version:
             connection.execute(self._statements.rehash())
             connection.execute(UPDATE_VERSION, {"view": self.table, "version": self._hash_version})
 
-    def _stored_epoch(self) -> int | None:
-        """Read the last epoch from the file: another connection of this process may have written."""
-        found = self._connected().execute(FIND_VIEW, {"view": self.table}).fetchall()
-        return found[0][1] if found else None
-
-    def _has(self, epoch: int) -> bool:
-        last = self._stored_epoch()
-        return last is not None and last >= epoch
+    def _stored(self, connection: duckdb.DuckDBPyConnection) -> tuple[int | None, dict[int, str]]:
+        """Read the last epoch and the digests of the newest ones from the file: others may have written."""
+        found = connection.execute(FIND_VIEW, {"view": self.table}).fetchall()
+        if not found:
+            return None, {}
+        return found[0][1], dict(json.loads(found[0][4] or "[]"))
 
     def _layout(self) -> dict[str, Any]:
         encoded = base64.b64encode(self._schema.remove_metadata().serialize().to_pybytes()).decode()
@@ -308,8 +349,7 @@ class DuckDBViewSink:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        connection = self._connected()
+    def _transaction(self, connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         connection.execute("BEGIN TRANSACTION")
         try:
             yield

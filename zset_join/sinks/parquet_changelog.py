@@ -28,11 +28,12 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
-from zset_join.sinks.sink import SinkProgress, check_output, is_replay
+from zset_join.sinks.sink import SinkProgress, check_output, is_same_epoch
 from zset_join.storage.folder import FolderFile
 from zset_join.zset import ZSet
 
@@ -103,7 +104,16 @@ class ParquetChangelogSink:
         self._header()
         return self._last_epoch
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the changelog holds epochs of another chain.
+        """
+        with self._files.failures():
+            return _is_there(self._files, self._header(), epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Write the answer of one epoch as one file.
 
         Raises:
@@ -112,11 +122,11 @@ class ParquetChangelogSink:
         started = time.perf_counter()
         header = self._header()
         with self._files.failures():
-            if _is_there(self._files, epoch):
+            if _is_there(self._files, header, epoch, link):
                 self._last_epoch = epoch if self._last_epoch is None else max(self._last_epoch, epoch)
                 return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
         part = _write_part(self._files, header, epoch, uuid.uuid4().hex, 0, chunks, None)
-        progress = _commit_epoch(self._files, header, epoch, [part])
+        progress = _commit_epoch(self._files, header, epoch, [part], link)
         self._last_epoch = epoch
         seconds = time.perf_counter() - started
         return SinkProgress(epoch, progress.rows, progress.retractions, seconds, replayed=progress.replayed)
@@ -170,7 +180,9 @@ def are_staged(directory: str | Path, epoch: int, parts: Sequence[PartFile]) -> 
         return all(files.has_staged(epoch, part) for part in parts)
 
 
-def commit_epoch(directory: str | Path, epoch: int, parts: Sequence[PartFile]) -> SinkProgress:
+def commit_epoch(
+    directory: str | Path, epoch: int, parts: Sequence[PartFile], *, link: ChainLink | None = None
+) -> SinkProgress:
     """Make an epoch visible: the given parts and nothing else. An epoch that is there already is left alone.
 
     A commit that fails halfway leaves the epoch absent; write its parts again.
@@ -179,12 +191,14 @@ def commit_epoch(directory: str | Path, epoch: int, parts: Sequence[PartFile]) -
         directory: the changelog.
         epoch: the epoch after the last one.
         parts: one attempt of each part, as `write_part` returned them; none for an epoch that changes nothing.
+        link: its place in the chain of epochs.
 
     Raises:
-        SinkError: a part is missing or has another size, or an epoch before this one is missing.
+        SinkError: a part is missing or has another size, an epoch before this one is missing, or the changelog holds epochs of
+            another chain.
     """
     files = ChangelogDirectory(directory)
-    return _commit_epoch(files, files.header(), epoch, parts)
+    return _commit_epoch(files, files.header(), epoch, parts, link)
 
 
 def committed_epochs(directory: str | Path) -> list[int]:
@@ -266,22 +280,34 @@ def _write_part(
     return PartFile(name, lines.rows, lines.retractions, file.bytes, file.crc32)
 
 
-def _commit_epoch(files: ChangelogDirectory, header: Header, epoch: int, parts: Sequence[PartFile]) -> SinkProgress:
+def _commit_epoch(
+    files: ChangelogDirectory, header: Header, epoch: int, parts: Sequence[PartFile], link: ChainLink | None
+) -> SinkProgress:
     started = time.perf_counter()
+    digest = None if link is None else link.digest
     with files.failures():
-        if _is_there(files, epoch) or not files.reveal(header, epoch, parts):
+        if _is_there(files, header, epoch, link):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        if not files.reveal(header, epoch, parts, digest):
+            _is_there(files, header, epoch, link)
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
     rows, retractions = sum(part.rows for part in parts), sum(part.retractions for part in parts)
     return SinkProgress(epoch, rows, retractions, time.perf_counter() - started)
 
 
-def _is_there(files: ChangelogDirectory, epoch: int) -> bool:
-    """Say whether an epoch is there; refuse one that would leave a hole."""
+def _is_there(files: ChangelogDirectory, header: Header, epoch: int, link: ChainLink | None) -> bool:
+    """Say whether an epoch is there; refuse one that would leave a hole, and one of another chain."""
     if files.is_committed(epoch):
-        return True
-    if epoch == 0 or files.is_committed(epoch - 1):
-        return False
-    return is_replay(str(files), max(files.epochs(), default=None), epoch)
+        last: int | None = epoch
+    elif epoch == 0 or files.is_committed(epoch - 1):
+        last = epoch - 1 if epoch else None
+    else:
+        last = max(files.epochs(), default=None)
+    return is_same_epoch(str(files), last, lambda number: _digest_of(files, header, number), epoch, link)
+
+
+def _digest_of(files: ChangelogDirectory, header: Header, epoch: int) -> str | None:
+    return files.manifest(header, epoch).digest if files.is_committed(epoch) else None
 
 
 def _manifests(files: ChangelogDirectory, header: Header, up_to_epoch: int | None) -> Iterator[Manifest]:

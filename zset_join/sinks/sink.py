@@ -9,21 +9,41 @@ a restarted driver can ask it where to go on, and another query cannot write int
 Epochs come in order and without holes, empty ones included, and the first is 0. An epoch at or below the last one is
 a replay: its answer is the one already there, so nothing is written. A hole means that somebody replaced the output
 or the checkpoint, and is refused: rows would be missing, and nobody would notice.
+
+Numbers alone do not say that. Beside an older checkpoint that was restored, the epochs planned anew have numbers the output
+has, and other rows. So an epoch comes with its place in the chain of epochs (see `epoch_chain`), the sink keeps the digests of
+the last hundred epochs it took, and one of the same number with another digest is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import pyarrow as pa
 
+from zset_join.epoch_chain import ChainLink, accepts_argument
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
 
-__all__ = ["Sink", "SinkProgress", "check_chunk", "check_output", "is_replay"]
+__all__ = [
+    "DIGESTS_KEPT",
+    "ChainedSink",
+    "Sink",
+    "SinkProgress",
+    "check_chunk",
+    "check_output",
+    "has_epoch",
+    "is_replay",
+    "is_same_epoch",
+    "newest_digests",
+    "write_epoch",
+]
+
+DIGESTS_KEPT = 100
+"""How many of its newest epochs a sink can tell from others of the same number, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +94,110 @@ class Sink(Protocol):
         ...
 
 
+@runtime_checkable
+class ChainedSink(Sink, Protocol):
+    """A sink that keeps the digests of the epochs it took. A sink of a user's own need not."""
+
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: epochs before it are missing; or `SINK_OTHER_CHAIN`, see `write`.
+        """
+        ...
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
+        """Add the answer of one epoch.
+
+        Args:
+            epoch: the epoch.
+            chunks: its answer.
+            link: its place in the chain; without one only numbers are compared.
+
+        Raises:
+            SinkError: see `Sink`; and `SINK_OTHER_CHAIN`, the output took another epoch of this number, or of the one before it.
+        """
+        ...
+
+
+def has_epoch(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
+    """Ask a sink whether it has an epoch; one that knows no chain is asked for its last number.
+
+    Args:
+        sink: an open sink.
+        epoch: the epoch.
+        link: its place in the chain.
+
+    Raises:
+        SinkError: epochs before it are missing, or the sink holds epochs of another chain.
+    """
+    if isinstance(sink, ChainedSink):
+        return sink.has(epoch, link)
+    return is_replay(repr(sink), sink.last_epoch(), epoch)
+
+
+def write_epoch(sink: Sink, epoch: int, chunks: Iterable[ZSet], link: ChainLink | None) -> SinkProgress:
+    """Write an epoch to a sink; one whose `write` takes no `link` is given none."""
+    if accepts_argument(sink.write, "link"):
+        return cast("ChainedSink", sink).write(epoch, chunks, link=link)
+    return sink.write(epoch, chunks)
+
+
+def is_same_epoch(
+    sink: str,
+    last_epoch: int | None,
+    digest_of: Callable[[int], str | None],
+    epoch: int,
+    link: ChainLink | None,
+) -> bool:
+    """Say whether an epoch is in the output already, as `is_replay`, and compare its digest with the one that is there.
+
+    Args:
+        sink: what messages call the output.
+        last_epoch: the last epoch it holds, None before the first.
+        digest_of: gives the digest that an epoch in the output came with; None where none is known.
+        epoch: the epoch to write.
+        link: its place in the chain; None where it has none.
+
+    Raises:
+        SinkError: between the last epoch and this one others are missing, or the output holds epochs of another chain.
+
+    >>> is_same_epoch("view", 3, {3: "c"}.get, 3, ChainLink("c", "b")), is_same_epoch("view", 3, {3: "c"}.get, 4, ChainLink("d", "c"))
+    (True, False)
+    """
+    is_there = is_replay(sink, last_epoch, epoch)
+    if link is None or last_epoch is None or digest_of(last_epoch) is None:
+        return is_there
+    compared, expected = (epoch, link.digest) if is_there else (epoch - 1, link.before)
+    found = digest_of(compared)
+    if expected is None or found == expected:
+        return is_there
+    raise SinkError(
+        f"{sink} holds epochs up to {last_epoch}, and its epoch {compared} is another one than the checkpoint's epoch "
+        f"{compared}: it was made from other input, as happens when an older checkpoint is restored beside a newer output, or the "
+        "other way round. Nothing was written. Bring back the output of the same time as the checkpoint (zset-join backup keeps "
+        "both together), or delete the output and start anew with a new checkpointLocation.",
+        code="SINK_OTHER_CHAIN",
+        sink=sink,
+        last_epoch=last_epoch,
+        epoch=compared,
+        found=found,
+        expected=expected,
+    )
+
+
+def newest_digests(digests: Mapping[int, str], epoch: int, link: ChainLink | None) -> dict[int, str]:
+    """Return the digests to keep once an epoch is written.
+
+    >>> newest_digests({0: "a", 1: "b"}, 101, ChainLink("c"))
+    {1: 'b', 101: 'c'}
+    """
+    kept = {number: digest for number, digest in digests.items() if epoch - DIGESTS_KEPT <= number < epoch}
+    return kept if link is None else {**kept, epoch: link.digest}
+
+
 def is_replay(sink: str, last_epoch: int | None, epoch: int) -> bool:
-    """Say whether an epoch is in the output already.
+    """Say whether an epoch of this number is in the output already.
 
     Args:
         sink: what messages call the output.

@@ -64,10 +64,9 @@ class DeltaChangelogOutput:
         self._sink.open(relation, query_id)
         self.parts = DeltaParts(self._sink.log.location, self._sink.form, relation.primary_key)
 
-    def has(self, epoch: int) -> bool:
+    def has(self, record: CommitRecord) -> bool:
         """Ask the table."""
-        last = self._sink.last_epoch()
-        return last is not None and last >= epoch
+        return self._sink.has(record.epoch, record.link)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all files are still there; only VACUUM takes them away."""
@@ -77,7 +76,7 @@ class DeltaChangelogOutput:
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Commit the files."""
         written = [DataFile(part.file.name, part.file.bytes, part.file.rows) for part in record.parts]
-        self._sink.commit_parts(record.epoch, written)
+        self._sink.commit_parts(record.epoch, written, link=record.link)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Let Spark read the files of the newest version."""

@@ -17,10 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.record import CommitRecord
+from zset_join.epoch_chain import accepts_argument
 from zset_join.errors import StateError
 from zset_join.relation import Relation
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
-from zset_join.sinks.sink import Sink
+from zset_join.sinks.sink import Sink, has_epoch, write_epoch
 from zset_join.spark.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
 from zset_join.spark.schemas import spark_schema
 from zset_join.storage.folder import is_local, local_path
@@ -41,8 +42,12 @@ class Output(Protocol):
         """Attach it to the query."""
         ...
 
-    def has(self, epoch: int) -> bool:
-        """Say whether the epoch is in it already."""
+    def has(self, record: CommitRecord) -> bool:
+        """Say whether a committed epoch is in it already.
+
+        Raises:
+            SinkError: the output took another epoch of this number, or of the one before it.
+        """
         ...
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
@@ -81,10 +86,9 @@ class SinkOutput:
         """Open the sink."""
         self._sink.open(relation, query_id)
 
-    def has(self, epoch: int) -> bool:
+    def has(self, record: CommitRecord) -> bool:
         """Ask the sink."""
-        last = self._sink.last_epoch()
-        return last is not None and last >= epoch
+        return has_epoch(self._sink, record.epoch, record.link)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
         """Look whether all part files are whole."""
@@ -92,7 +96,7 @@ class SinkOutput:
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Write the epoch."""
-        self._sink.write(record.epoch, read_arrow_parts(files, record.parts))
+        write_epoch(self._sink, record.epoch, read_arrow_parts(files, record.parts), record.link)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the sink, when it can be read."""
@@ -126,11 +130,10 @@ class ChangelogOutput:
         """Make or check the changelog."""
         self._relation = relation
         self._sink.open(relation, query_id)
-        self._last_epoch = self._sink.last_epoch()
 
-    def has(self, epoch: int) -> bool:
-        """Compare with the last epoch of the changelog."""
-        return self._last_epoch is not None and self._last_epoch >= epoch
+    def has(self, record: CommitRecord) -> bool:
+        """Look into the changelog."""
+        return self._sink.has(record.epoch, record.link)
 
     def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
         """Look whether all parts are still staged."""
@@ -138,8 +141,7 @@ class ChangelogOutput:
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
         """Make the epoch visible."""
-        commit_epoch(self._directory, record.epoch, _part_files(record))
-        self._last_epoch = record.epoch
+        commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the committed epochs."""
@@ -156,12 +158,14 @@ class FunctionOutput:
     The function is called at least once per epoch, every time with the same rows.
 
     Args:
-        function: takes the DataFrame and the epoch.
+        function: takes the DataFrame and the epoch; and where it has an argument `chain`, the epoch's digest, by which it can
+            tell an epoch that comes again from another one of the same number (see `epoch_chain`).
         form: how weights are shown.
     """
 
-    def __init__(self, function: Callable[[DataFrame, int], Any], form: ChangelogForm) -> None:
+    def __init__(self, function: Callable[..., Any], form: ChangelogForm) -> None:
         self._function = function
+        self._takes_chain = accepts_argument(function, "chain")
         self._form = form
         self.parts: PartWriter = ParquetParts(form)
 
@@ -174,7 +178,7 @@ class FunctionOutput:
         self._schema = encoded_schema(relation.schema, format_named(self._form))
         self.parts = ParquetParts(self._form, relation.primary_key)
 
-    def has(self, epoch: int) -> bool:  # noqa: ARG002 - a function has no memory
+    def has(self, record: CommitRecord) -> bool:  # noqa: ARG002 - a function has no memory
         """Say no: only the function knows."""
         return False
 
@@ -184,7 +188,14 @@ class FunctionOutput:
 
     def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
         """Call the function."""
-        self._function(self.answer(session, files, record), record.epoch)
+        self._call(self.answer(session, files, record), record)
+
+    def _call(self, rows: DataFrame, record: CommitRecord) -> None:
+        """Call the function, with the digest of the epoch where it takes one."""
+        if self._takes_chain:
+            self._function(rows, record.epoch, chain=None if record.link is None else record.link.digest)
+        else:
+            self._function(rows, record.epoch)
 
     def answer(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> DataFrame:
         """Return the answer of an epoch, after looking at every byte of its parts."""

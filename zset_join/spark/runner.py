@@ -149,6 +149,8 @@ class EpochRunner:
             local_state_retention_seconds=self._options.local_state_retention_seconds,
             owner=self._owner,
         )
+        if self.checkpoint.last is not None:
+            self._output.has(self.checkpoint.last)  # an output of another time is told now, not when the next epoch comes
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
@@ -212,12 +214,12 @@ class EpochRunner:
             committing = time.perf_counter()
             record = checkpoint.commit(replace(answered, offsets=offsets))
             seconds["commit"] = time.perf_counter() - committing
-        elif not self._output.has(epoch) and not self._output.can_publish(checkpoint.files, record):
+        elif not self._output.has(record) and not self._output.can_publish(checkpoint.files, record):
             # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
             record = checkpoint.answer_again(self._answer_again(batch.sparkSession, record, seconds))
         reveal(self._dead_letter_path, record.quarantined)
         publishing = time.perf_counter()
-        if not self._output.has(epoch):
+        if not self._output.has(record):
             self._output.publish(batch.sparkSession, checkpoint.files, record)
         finished = time.perf_counter()
         seconds |= {"output": finished - publishing, "total": finished - started}

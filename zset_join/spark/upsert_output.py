@@ -37,11 +37,11 @@ class UpsertOutput(FunctionOutput):
     The function is called at least once per epoch, every time with the same rows.
 
     Args:
-        function: takes the DataFrame and the epoch.
+        function: see `FunctionOutput`.
         key: columns that identify a row; None for what the keys of the inputs imply.
     """
 
-    def __init__(self, function: Callable[[DataFrame, int], Any], key: Sequence[str] | None) -> None:
+    def __init__(self, function: Callable[..., Any], key: Sequence[str] | None) -> None:
         super().__init__(function, "weight")
         self._wanted_key = None if key is None else tuple(key)
 
@@ -88,7 +88,7 @@ class UpsertOutput(FunctionOutput):
         net = net.select(_ROW, _CLAIMS)
         self._refuse_doubled(net, record.epoch)
         row = [F.col(_ROW).getField(name).alias(name) for name in names]
-        self._function(net.select(*row, (F.col(_CLAIMS) == 0).alias(UpsertFormat().column)), record.epoch)
+        self._call(net.select(*row, (F.col(_CLAIMS) == 0).alias(UpsertFormat().column)), record)
 
     def _refuse_doubled(self, net: DataFrame, epoch: int) -> None:
         found = net.where(F.col(_CLAIMS) > 1).limit(1).collect()

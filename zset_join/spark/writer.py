@@ -225,14 +225,15 @@ class JoinStreamWriter:
         return self.toSink(KafkaTopicSink(config, topic, cast("KafkaForm", form), key))
 
     def foreachBatch(  # noqa: N802 - the name PySpark users type
-        self, function: Callable[[DataFrame, int], Any], *, form: str = "weight", key: Sequence[str] | None = None
+        self, function: Callable[..., Any], *, form: str = "weight", key: Sequence[str] | None = None
     ) -> JoinStreamWriter:
         """Call a function with the changes of every epoch, as a DataFrame, and the epoch's number.
 
         The function may be called again for the same epoch, with the same rows; make it idempotent per epoch.
 
         Args:
-            function: takes the DataFrame and the epoch.
+            function: takes the DataFrame and the epoch; where it has an argument `chain`, also the epoch's digest. The same digest
+                is the same epoch again; another one under a number it has seen is an epoch of a checkpoint that was restored.
             form: weight, row_kind or change_data_feed; or upsert, for one net change per key.
             key: for upsert, the columns that identify a row; default: what the keys of the inputs imply.
         """

@@ -1,0 +1,68 @@
+"""The chain of epochs: a digest per epoch that says which epochs came before it, and what each of them read.
+
+The law: two epochs with one digest come after the same epochs with the same input; so an output that keeps the digests of the
+epochs it took can tell an epoch that comes again from another one of the same number, as there is when an older checkpoint was
+restored beside a newer output.
+
+    digest(epoch) = H(digest(epoch - 1), query, epoch, what it read, its processing time where a timer may depend on it)
+
+What is read is Spark's offsets, or in process a digest of the logged input.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["ChainLink", "accepts_argument", "chained_digest"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLink:
+    """Say where an epoch stands in the chain.
+
+    Args:
+        digest: of the epoch.
+        before: of the epoch before it; None for the first one, and where a version without a chain committed it.
+    """
+
+    digest: str
+    before: str | None = None
+
+
+def chained_digest(before: str | None, query_id: str, epoch: int, *read: Any) -> str:
+    """Return the digest of an epoch.
+
+    Args:
+        before: digest of the epoch before it.
+        query_id: whose epoch it is.
+        epoch: the epoch.
+        *read: what it read, JSON-ready.
+
+    >>> first = chained_digest(None, "query", 0, "offsets")
+    >>> len(first), first == chained_digest(None, "query", 0, "other offsets")
+    (32, False)
+    """
+    told = json.dumps([before, query_id, epoch, *read])
+    return hashlib.blake2b(told.encode(), digest_size=16, person=b"zset_join chain").hexdigest()
+
+
+def accepts_argument(function: Callable[..., Any], name: str) -> bool:
+    """Say whether a function of a user's takes a keyword argument; one whose signature cannot be read does not.
+
+    >>> accepts_argument(lambda rows, epoch, chain=None: None, "chain"), accepts_argument(print, "chain")
+    (True, False)
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return any(
+        parameter.kind is inspect.Parameter.VAR_KEYWORD or (parameter.name == name and parameter.kind in by_name)
+        for parameter in parameters
+    )
