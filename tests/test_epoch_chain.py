@@ -24,7 +24,16 @@ def test_any_other_input_at_any_time_gives_another_digest(other: tuple[str, ...]
 
 
 def test_another_query_or_epoch_has_another_digest() -> None:
-    assert len({chained_digest(None, "query", 0, "a"), chained_digest(None, "other", 0, "a"), chained_digest(None, "query", 1, "a")}) == 3
+    assert (
+        len(
+            {
+                chained_digest(None, "query", 0, "a"),
+                chained_digest(None, "other", 0, "a"),
+                chained_digest(None, "query", 1, "a"),
+            }
+        )
+        == 3
+    )
 
 
 def test_a_function_is_given_what_it_has_an_argument_for() -> None:

@@ -105,7 +105,9 @@ def test_a_file_that_is_kept_or_lives_in_memory_stays_open(tmp_path: Path) -> No
     assert [file.is_open for file in files] == [False, False]
 
 
-def test_a_reader_is_waited_for_and_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reader_is_waited_for_and_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(duckdb_file, "_TELL_AFTER_SECONDS", 0.0)
     path = tmp_path / "a.duckdb"
     made(path)
@@ -123,7 +125,10 @@ def test_a_reader_that_never_closes_is_an_error_that_names_the_file(tmp_path: Pa
     path = tmp_path / "a.duckdb"
     made(path)
     with program(HOLDER, path) as reader:
-        with pytest.raises(SinkError, match="read_only=True, reads and closes") as caught, DuckDBFile(str(path), patience_seconds=0.05).held():
+        with (
+            pytest.raises(SinkError, match="read_only=True, reads and closes") as caught,
+            DuckDBFile(str(path), patience_seconds=0.05).held(),
+        ):
             pass
         told(reader, "close")
 

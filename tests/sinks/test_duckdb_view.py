@@ -395,7 +395,19 @@ def test_a_table_of_the_user_is_not_overwritten(tmp_path: Path) -> None:
         opened(tmp_path / "views.duckdb", KEYED)
 
 
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
+    assert opened(tmp_path / "missing" / "views.duckdb", KEYED).last_epoch() is None
+
+
+def test_the_schema_of_the_file_may_be_named_with_the_view(tmp_path: Path) -> None:
+    opened(tmp_path / "views.duckdb", KEYED, table="main.t").close()
+
+    with duckdb.connect(str(tmp_path / "views.duckdb"), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM main.t").fetchall() == [(0,)]
+
+
 def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "missing").write_text("a file")
     with pytest.raises(SinkError, match=r"missing/views\.duckdb") as caught:
         opened(tmp_path / "missing" / "views.duckdb", KEYED)
 

@@ -8,9 +8,9 @@ A table belongs to one query. Its properties name the query and what must be the
 
     zset_join.query_id   zset_join.kind   zset_join.form   zset_join.key
 
-The place of an epoch in the chain of epochs (see `epoch_chain`) goes into the same commit, as the version of one of 128 further
-application transactions, `zset_join:<query id>:chain:<epoch mod 128>`: the first 62 bits of a digest over both. So they come and
-go with the epoch and survive checkpoints of the log.
+The place of an epoch in the chain of epochs (see `epoch_chain`) goes into the same commit, as the version of one of 128
+further application transactions, `zset_join:<query id>:chain:<epoch mod 128>`: the first 62 bits of a digest over both. So it
+comes and goes with the epoch and survives checkpoints of the log.
 
 Others may read it, OPTIMIZE and VACUUM it; whoever else changes its rows breaks its promise. Files of attempts that did not
 commit stay until VACUUM removes them; no reader sees them.
@@ -132,7 +132,10 @@ class DeltaLog:
             SinkError: an epoch before it is missing, or the table holds epochs of another chain.
         """
         last = self.last_epoch(look_again=True)
-        marks = None if link is None else ChainLink(_mark(epoch, link.digest), _mark(epoch - 1, link.before))
+        marks = None
+        if link is not None:
+            before = None if link.before is None else _mark(epoch - 1, link.before)
+            marks = ChainLink(_mark(epoch, link.digest), before)
         return is_same_epoch(str(self), last, self.digest_of, epoch, marks)
 
     def digest_of(self, epoch: int) -> str | None:
@@ -330,10 +333,8 @@ class DeltaLog:
             )
 
 
-def _mark(epoch: int, digest: str | None) -> str | None:
+def _mark(epoch: int, digest: str) -> str:
     """Return a digest of an epoch and its digest that a transaction's version can hold."""
-    if digest is None:
-        return None
     return f"{int.from_bytes(hashlib.blake2b(f'{epoch} {digest}'.encode(), digest_size=8).digest()) >> 2:016x}"
 
 

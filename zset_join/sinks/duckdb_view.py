@@ -22,8 +22,10 @@ included, 340 ms (300 ms). Scattered deletes leave the file up to twice the size
 DuckDB merges blocks.
 
 Others read the file while the query runs, between epochs: it is closed a second after its last use (see `duckdb_file`), and
-a reader opens it with `read_only=True`. Limits: no one can have it open during an epoch. Column names that differ only by case, and empty ones, are refused: DuckDB has no such
-columns.
+a reader opens it with `read_only=True`.
+
+Limits: no one can have it open during an epoch. Column names that differ only by case, and empty ones, are refused: DuckDB has
+no such columns.
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ class DuckDBViewSink:
         table: name of the view, any string; `main.` before it names the schema it is in anyway.
         key: columns that identify a row of the view; at most one live row may hold a key, NULL being a value like any other.
             Default: the primary key of the output relation, else none (the view is a bag).
-        hold_seconds: how long the file stays open after an epoch; 0 closes it at once, None keeps others out while the query runs.
+        hold_seconds: how long the file stays open after an epoch; 0 closes it at once, None keeps others out.
         patience_seconds: how long an epoch waits for others that have the file open.
 
     >>> from zset_join.relation import Relation

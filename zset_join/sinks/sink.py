@@ -115,7 +115,7 @@ class ChainedSink(Sink, Protocol):
             link: its place in the chain; without one only numbers are compared.
 
         Raises:
-            SinkError: see `Sink`; and `SINK_OTHER_CHAIN`, the output took another epoch of this number, or of the one before it.
+            SinkError: see `Sink`; and `SINK_OTHER_CHAIN`: the output took another epoch of this number, or of the one before.
         """
         ...
 
@@ -162,7 +162,8 @@ def is_same_epoch(
     Raises:
         SinkError: between the last epoch and this one others are missing, or the output holds epochs of another chain.
 
-    >>> is_same_epoch("view", 3, {3: "c"}.get, 3, ChainLink("c", "b")), is_same_epoch("view", 3, {3: "c"}.get, 4, ChainLink("d", "c"))
+    >>> known = {3: "c"}
+    >>> is_same_epoch("view", 3, known.get, 3, ChainLink("c")), is_same_epoch("view", 3, known.get, 4, ChainLink("d", "c"))
     (True, False)
     """
     is_there = is_replay(sink, last_epoch, epoch)
@@ -174,9 +175,9 @@ def is_same_epoch(
         return is_there
     raise SinkError(
         f"{sink} holds epochs up to {last_epoch}, and its epoch {compared} is another one than the checkpoint's epoch "
-        f"{compared}: it was made from other input, as happens when an older checkpoint is restored beside a newer output, or the "
-        "other way round. Nothing was written. Bring back the output of the same time as the checkpoint (zset-join backup keeps "
-        "both together), or delete the output and start anew with a new checkpointLocation.",
+        f"{compared}: it was made from other input, as happens when an older checkpoint is restored beside a newer output, or "
+        "the other way round. Nothing was written. Bring back the output of the same time as the checkpoint (zset-join backup "
+        "keeps both together), or delete the output and start anew with a new checkpointLocation.",
         code="SINK_OTHER_CHAIN",
         sink=sink,
         last_epoch=last_epoch,

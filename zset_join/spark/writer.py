@@ -31,8 +31,6 @@ from zset_join.spark.warm_up import warm_up
 from zset_join.storage.folder import folder_below, open_folder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from zset_join.spark.views import View
 
 __all__ = ["JoinStreamWriter"]
@@ -232,8 +230,8 @@ class JoinStreamWriter:
         The function may be called again for the same epoch, with the same rows; make it idempotent per epoch.
 
         Args:
-            function: takes the DataFrame and the epoch; where it has an argument `chain`, also the epoch's digest. The same digest
-                is the same epoch again; another one under a number it has seen is an epoch of a checkpoint that was restored.
+            function: takes the DataFrame and the epoch; where it has an argument `chain`, also the epoch's digest: another one
+                under a number it has seen is not that epoch again, but one of a checkpoint that was restored.
             form: weight, row_kind or change_data_feed; or upsert, for one net change per key.
             key: for upsert, the columns that identify a row; default: what the keys of the inputs imply.
         """
