@@ -8,7 +8,8 @@
     ├── WeightOverflowError    a weight that no longer fits an int64
     ├── ResourceError          a limit that was reached; the message names the option to change
     ├── StateError             state that does not belong here, has a gap, or is damaged
-    └── SinkError              an output that cannot take the answer
+    ├── SinkError              an output that cannot take the answer
+    └── LookupFailedError      an outside system that could not be asked, or gave an answer that cannot be used
 
 Every error carries a stable `code` (documented in docs/reference/errors.md) and its facts as the mapping `facts`.
 """
@@ -21,6 +22,7 @@ from typing import Any
 __all__ = [
     "BadInputError",
     "KeyTypeError",
+    "LookupFailedError",
     "OptionError",
     "PlanError",
     "ResourceError",
@@ -108,3 +110,9 @@ class SinkError(ZsetJoinError):
     """An output that cannot take the answer of an epoch."""
 
     default_code = "SINK"
+
+
+class LookupFailedError(ZsetJoinError):
+    """An outside system that could not be asked, or gave an answer that cannot be used; the epoch was not applied."""
+
+    default_code = "LOOKUP_FAILED"

@@ -148,6 +148,10 @@ class RowLayout:
             table.lines[:, c.NULL_SAFE] = null_safe
         return table
 
+    def offset_of(self, column: str) -> int:
+        """Return where the value of a column stands inside a record."""
+        return int(self._table[self.schema.get_field_index(column), c.OFFSET])
+
     def visible_columns(self) -> ColumnTable:
         """Return the column table of the columns of the schema."""
         return ColumnTable(self._table[: self.visible])

@@ -1,0 +1,174 @@
+"""What a worker remembers of the outside: rows it was told (partial), or the whole table (full).
+
+A partial cache believes a row for `ttl`, and holds at most `max_rows`: rows that were not asked for lately go first. It is two
+generations of rows: what is asked for is kept in the young one, and when that is half full it becomes the old one. An absent key
+is kept only where the caller says so.
+
+The law: a cache answers with what the source said at most `ttl` (or `reload_interval`) ago. Cost: one probe per key and row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.row_conversion import take_rows
+from zset_join.state.keyed_rows import KeyedRows
+
+__all__ = ["FullCache", "PartialCache"]
+
+_EXPIRES = "_zset_expires_us"
+_THERE = "_zset_there"
+_KEY = "_zset_key_"
+
+Int64s = npt.NDArray[np.int64]
+
+
+def _asked(keys: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(keys.columns, names=[f"{_KEY}{at}" for at in range(keys.num_columns)])
+
+
+class PartialCache:
+    """Keep rows for a while.
+
+    Args:
+        key_schema: of the asked keys.
+        schema: of the rows.
+        ttl_us: how long a row is believed.
+        max_rows: how many there may be.
+    """
+
+    def __init__(self, key_schema: pa.Schema, schema: pa.Schema, *, ttl_us: int, max_rows: int) -> None:
+        self._names = list(schema.names)
+        own_key = [pa.field(f"{_KEY}{at}", field.type) for at, field in enumerate(key_schema)]
+        hidden = [pa.field(_THERE, pa.int64()), pa.field(_EXPIRES, pa.int64())]
+        self._schema = pa.schema([*(field.with_nullable(True) for field in schema), *own_key, *hidden])
+        self._row_schema = pa.schema([field.with_nullable(True) for field in schema])
+        key = [field.name for field in own_key]
+        self._young, self._old = (KeyedRows(f"cache {age}", self._schema, key) for age in ("young", "old"))
+        self._ttl_us = ttl_us
+        self._half = max(1, max_rows // 2)
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def find(self, keys: pa.RecordBatch, now_us: int) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch]:
+        """Return which keys are known, and their rows."""
+        asked = _asked(keys)
+        known, rows, _ = self._find_in(self._young, asked, now_us)
+        unknown = np.flatnonzero(~known)
+        parts = [rows]
+        if len(unknown) and len(self._old):
+            found, _, numbers = self._find_in(self._old, take_rows(asked, unknown), now_us)
+            if len(numbers):
+                kept = self._old.gather(numbers)
+                self._old.remove(numbers)
+                parts.append(self._present(kept))
+                self._store(kept)
+            known[unknown] = found
+        return known, pa.concat_batches(parts)
+
+    def _find_in(
+        self, generation: KeyedRows, asked: pa.RecordBatch, now_us: int
+    ) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch, Int64s]:
+        positions, numbers = generation.find(asked)
+        known = np.zeros(asked.num_rows, np.bool_)
+        if not len(numbers):
+            return known, _no_rows(self._row_schema), numbers
+        is_fresh = generation.words(_EXPIRES)[numbers - 1] > now_us
+        if not is_fresh.all():
+            generation.remove(np.unique(numbers[~is_fresh]))
+            positions, numbers = positions[is_fresh], numbers[is_fresh]
+        known[positions] = True
+        is_there = generation.words(_THERE)[numbers - 1] == 1
+        return known, generation.gather(numbers[is_there], self._names), numbers
+
+    def _present(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        is_there = rows.column(_THERE).to_numpy() == 1
+        return take_rows(rows.select(self._names), np.flatnonzero(is_there))
+
+    def _store(self, rows: pa.RecordBatch) -> None:
+        if len(self._young) + rows.num_rows > self._half:
+            self._old.clear()
+            self._young, self._old = self._old, self._young
+        self._young.add(rows.slice(0, self._half))
+
+    def remember(self, keys: pa.RecordBatch, rows: pa.RecordBatch, *, own_keys: pa.RecordBatch, missing: bool, now_us: int) -> None:
+        """Keep what was found.
+
+        Args:
+            keys: the keys that were asked for.
+            rows: what was found.
+            own_keys: the keys of these rows.
+            missing: keep that the others are absent, too.
+            now_us: from when on they are believed.
+        """
+        parts = [self._lines(rows, own_keys, 1, now_us)]
+        if missing:
+            found = KeyedRows("found", own_keys.schema, own_keys.schema.names)
+            found.add(own_keys)
+            is_absent = np.ones(keys.num_rows, np.bool_)
+            is_absent[found.find(keys)[0]] = False
+            found.close()
+            absent = take_rows(keys, np.flatnonzero(is_absent))
+            nothing = [pa.nulls(absent.num_rows, field.type) for field in self._row_schema]
+            parts.append(self._lines(pa.RecordBatch.from_arrays(nothing, schema=self._row_schema), absent, 0, now_us))
+        self._store(pa.concat_batches(parts))
+
+    def _lines(self, rows: pa.RecordBatch, keys: pa.RecordBatch, there: int, now_us: int) -> pa.RecordBatch:
+        count = rows.num_rows
+        hidden = [pa.array(np.full(count, there, np.int64)), pa.array(np.full(count, now_us + self._ttl_us, np.int64))]
+        return pa.RecordBatch.from_arrays([*rows.columns, *keys.columns, *hidden], schema=self._schema)
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+class FullCache:
+    """Keep a whole table, loaded again when it is older than an interval.
+
+    Args:
+        schema: of the rows.
+        key: columns that rows are found by.
+        interval_us: how long it is believed.
+        load: returns all rows, in that schema.
+        keys_of: returns the keys of rows, in the types they are compared in.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        interval_us: int,
+        load: Callable[[], pa.RecordBatch],
+        keys_of: Callable[[pa.RecordBatch], pa.RecordBatch],
+    ) -> None:
+        self._schema = schema
+        self._interval_us = interval_us
+        self._load = load
+        self._keys_of = keys_of
+        self._loaded_at_us: int | None = None
+        self._rows = _no_rows(schema)
+        self._index: KeyedRows | None = None
+        self.loads = 0
+
+    def find(self, keys: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
+        """Return the rows of some keys, after loading the table if it is time."""
+        if self._loaded_at_us is None or now_us - self._loaded_at_us >= self._interval_us:
+            rows = self._load()
+            own = self._keys_of(rows)
+            index = KeyedRows("loaded", own.schema, own.schema.names)
+            index.add(own)
+            if self._index is not None:
+                self._index.close()
+            self._rows, self._index, self._loaded_at_us = rows, index, now_us
+            self.loads += 1
+        assert self._index is not None  # noqa: S101 - loaded above
+        return take_rows(self._rows, self._index.find(keys)[1] - 1)
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)

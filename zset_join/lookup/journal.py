@@ -1,0 +1,150 @@
+"""What the outside answered, written down before anybody is told.
+
+The law: per epoch, stage, bucket and set of asked keys there is one answer. It is put only if new; a twin that loses reads the
+winner's. Once it is there, nobody outside is asked again: not by a replay, a retried task, nor a second evaluation.
+
+A file is `fetched/<stage>/<bucket>/<epoch>-<digest>.arrow`: a checksum over name and bytes, then one Arrow stream. The digest is of the
+asked keys in a fixed order, so the same rows in another order find it. Without a folder the journal is a dictionary.
+
+Bytes: keys and answers of each epoch that may still be replayed; `forget` removes those that cannot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from zset_join.errors import StateError
+from zset_join.storage.folder import Folder
+
+__all__ = ["FetchJournal", "digest_of"]
+
+_MAGIC = b"ZSETFETCH1 "
+
+
+def digest_of(keys: pa.RecordBatch) -> str:
+    """Return a digest of a set of keys, whatever order they come in.
+
+    >>> one, other = (pa.record_batch({"k": values}) for values in ([1, 2], [2, 1]))
+    >>> digest_of(one) == digest_of(other)
+    True
+    """
+    table = pa.Table.from_batches([keys])
+    if keys.num_columns:
+        table = table.sort_by([(name, "ascending") for name in table.schema.names])
+    return hashlib.sha256(_as_bytes(table.combine_chunks().replace_schema_metadata(None))).hexdigest()[:32]
+
+
+class FetchJournal:
+    """Keep the answers of one bucket of one stage.
+
+    Args:
+        folder: where the files are; None: in memory, for a query that keeps nothing.
+        stage: name of the stage.
+        bucket: number of the bucket.
+
+    Attributes:
+        fetches: how often the outside was asked.
+        replays: how often an answer was there already.
+    """
+
+    def __init__(self, folder: Folder | None, *, stage: str, bucket: int) -> None:
+        self._folder = folder
+        self._under = f"fetched/{stage}/{bucket}"
+        self._memory: dict[str, bytes] = {}
+        self._last: tuple[str, pa.RecordBatch] | None = None
+        self.fetches = 0
+        self.replays = 0
+
+    def fetched(self, epoch: int, keys: pa.RecordBatch, fetch: Callable[[pa.RecordBatch], pa.RecordBatch]) -> pa.RecordBatch:
+        """Return what was fetched for some keys in an epoch, asking only if nobody has.
+
+        Args:
+            epoch: its number.
+            keys: distinct keys.
+            fetch: asks the outside.
+
+        Raises:
+            StateError: a file of the journal is damaged.
+        """
+        name = f"{self._under}/{epoch:020d}-{digest_of(keys)}.arrow"
+        if self._last is not None and self._last[0] == name:
+            self.replays += 1
+            return self._last[1]
+        found = self._read(name)
+        if found is None:
+            self.fetches += 1
+            written = _sealed(name, fetch(keys))
+            if self._folder is None:
+                self._memory[name] = written
+            else:
+                try:
+                    self._folder.put_new(name, written)
+                except FileExistsError:
+                    written = b""  # a twin was first: its answer counts
+            found = self._read(name)
+        else:
+            self.replays += 1
+        if found is None:
+            raise self._damaged(name, "is gone")
+        self._last = (name, found)
+        return found
+
+    def forget(self, through_epoch: int) -> None:
+        """Remove the answers of epochs that cannot be replayed any more, because a snapshot holds them."""
+        for name in self._names():
+            if int(name.rpartition("/")[2].partition("-")[0]) <= through_epoch:
+                self._memory.pop(name, None)
+                if self._folder is not None:
+                    self._folder.remove(name)
+
+    def _names(self) -> list[str]:
+        return list(self._memory) if self._folder is None else [name for name in self._folder.names(self._under)]
+
+    def _read(self, name: str) -> pa.RecordBatch | None:
+        if self._folder is None:
+            data = self._memory.get(name)
+        else:
+            found = self._folder.read(name)
+            data = None if found is None else found.to_pybytes()
+        if data is None:
+            return None
+        head = len(_MAGIC) + 9
+        body = data[head:]
+        if data[:head] != _header(name, body):
+            raise self._damaged(name, "does not have the checksum it was written with")
+        return _as_batch(body)
+
+    def _damaged(self, name: str, what: str) -> StateError:
+        return StateError(
+            f"the journal file {name} {what}; what was looked up for its epoch is not known any more, and asking again could give "
+            "another answer. Bring the file back from a copy of the checkpoint, go back by one epoch, or start with a new "
+            "checkpointLocation.",
+            code="DAMAGED_FILE",
+            file=name,
+        )
+
+
+def _header(name: str, body: bytes) -> bytes:
+    return b"%b%08x\n" % (_MAGIC, zlib.crc32(body, zlib.crc32(name.encode())))
+
+
+def _sealed(name: str, rows: pa.RecordBatch) -> bytes:
+    body = _as_bytes(pa.Table.from_batches([rows]))
+    return _header(name, body) + body
+
+
+def _as_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _as_batch(body: bytes) -> pa.RecordBatch:
+    table = pa.ipc.open_stream(pa.py_buffer(body)).read_all().combine_chunks()
+    batches = table.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)

@@ -1,0 +1,111 @@
+"""The contract of an outside table: a description that can be pickled, and the client that a worker opens from it.
+
+A `LookupSource` says what the table is called, which columns it has, and in which modes it can be asked. It holds no connection,
+and its JSON and its `repr` no credentials. `open` gives a `LookupClient`, once per worker; `close` ends it.
+
+The law a client obeys: `lookup(keys)` returns every row of the table whose key is among the asked ones, with at least the columns
+of the opening, the key among them; none for a key that is absent. Rows of other keys are ignored. It raises
+`TransientLookupError` for what may pass if tried again (a dropped connection, a rate limit) and anything else for what will not.
+
+A source of your own implements these two, or wraps a function: `FunctionSource`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from zset_join.lookup.clock import Clock, SystemClock
+
+__all__ = ["LookupClient", "LookupSource", "Opening", "TransientLookupError"]
+
+
+class TransientLookupError(Exception):
+    """An error that may be gone when the call is made again.
+
+    Args:
+        reason: what the outside said; without credentials.
+        retry_after_seconds: how long it asked to be left alone.
+    """
+
+    def __init__(self, reason: str, *, retry_after_seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_seconds = retry_after_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """Say what a client is opened for.
+
+    Args:
+        key: columns that are looked up by.
+        columns: the columns that are wanted, the key among them.
+        is_async: whether `lookup_async` will be called.
+        max_connections: how many connections it may have.
+        clock: what to wait with.
+        constants: values that hold for every key, by key column; they are in the asked keys too.
+    """
+
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    is_async: bool = False
+    max_connections: int = 1
+    clock: Clock = field(default_factory=SystemClock)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+
+
+class LookupClient:
+    """An open connection to an outside table. A client implements the modes its source offers."""
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        """Return the rows of these distinct keys."""
+        raise NotImplementedError(type(self).__name__)
+
+    async def lookup_async(self, keys: pa.Table) -> pa.Table:
+        """Return the rows of these distinct keys."""
+        raise NotImplementedError(type(self).__name__)
+
+    def load(self) -> pa.Table:
+        """Return all rows."""
+        raise NotImplementedError(type(self).__name__)
+
+    def close(self) -> None:
+        """Let go of what is open; closed already is no error."""
+
+    async def aclose(self) -> None:
+        """Let go of what was opened on the event loop; called before `close`, where the client was async."""
+
+
+@runtime_checkable
+class LookupSource(Protocol):
+    """What is known of an outside table."""
+
+    @property
+    def name(self) -> str:
+        """Return what it is called in plans and messages."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return its columns."""
+        ...
+
+    @property
+    def modes(self) -> frozenset[str]:
+        """Return how it can be asked: `sync`, `async`, `full`."""
+        ...
+
+    def open(self, opening: Opening) -> LookupClient:
+        """Return a client."""
+        ...
+
+    def explain(self) -> str:
+        """Return what it is, in a line, without credentials."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it with its `kind`, without credentials."""
+        ...

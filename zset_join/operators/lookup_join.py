@@ -1,0 +1,542 @@
+"""The lookup join: rows of a stream, each with what an outside table said when it was asked.
+
+The outside world is no function, so this operator never asks it. It says which keys it wants (`keys_to_fetch`), somebody asks,
+writes the answers down, and hands them in as the second input; from there on everything is a function of its inputs.
+
+The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the outside table
+stands still, the sum of the answers is the batch join. A retraction takes back what was said, and never asks again.
+
+Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
+was joined with (`zset_join.state.match_memo`).
+
+Edge cases. NULL in a lookup key: nobody is asked, no match. Several answers to one key are several matches. A row that the
+residual predicate rejects is no miss: it is padded (LEFT) or dropped (INNER) at once. A miss waits only with `max_retries`; it is
+due `delay_us` after the processing time of the epoch that missed it, and asked for in the first epoch at or after that, also in
+one without rows. After the last miss LEFT pads and INNER drops. The answers of an append-only left come in the order of its rows.
+
+Known limits. INNER and LEFT. Parked rows are joined as they came, whatever happened to the outside table meanwhile.
+
+Source: FLIP-234 (retryable lookup joins); the journal and rows that are parked between epochs are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError, ResourceError, StateError
+from zset_join.expressions import Expression, check
+from zset_join.protocol import NOTHING_DUE, NextDue
+from zset_join.relation import Relation
+from zset_join.row_conversion import conform, take_rows
+from zset_join.state.keyed_rows import KeyedRows
+from zset_join.state.lookup_shape import FOUND, LookupShape
+from zset_join.state.match_memo import (
+    ARRIVAL,
+    ATTEMPTS,
+    JOINED,
+    KIND,
+    PADDED,
+    PARKED,
+    PARKED_PADDED,
+    SILENT,
+    MatchMemo,
+    TakenBack,
+    first_arrival,
+)
+from zset_join.state.memo_answers import Answer, MemoLines, as_answer
+from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.side import SideState
+from zset_join.state.side_changes import NetChanges, SideChanges
+from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["LookupJoin"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Rows whose keys are looked up in an epoch: new ones, then those that were parked and are due."""
+
+    changes: NetChanges | None
+    taken: TakenBack
+    due: Int64s
+    due_copies: Int64s
+    rows: pa.RecordBatch
+    copies: Int64s
+    attempts: Int64s
+    arrivals: Int64s
+    was_padded: npt.NDArray[np.bool_]
+    keys: pa.RecordBatch
+    has_key: npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _Prepared:
+    tick: Tick
+    deltas: tuple[ZSet, ZSet]
+    asked: _Asked
+    answer: Answer
+    kept: MemoLines
+
+
+class LookupJoin:
+    """Join a stream with what was looked up for it.
+
+    Args:
+        probe: the left input; its join key is what is looked up.
+        table: the columns of the outside table that are asked for; its join key has as many columns as the probe's, and after
+            those one per constant.
+        how: `inner` or `left`.
+        constants: values that key columns of the outside table must have, by name; they are asked for too.
+        using: put the key columns once and first, where both sides name them equally.
+        residual: a predicate over both rows that is part of ON.
+        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
+        max_retries: how often a miss is parked and looked up again in a later epoch; 0: a miss is final.
+        delay_us: how long it waits for that, in processing time.
+        emit_padded_first: LEFT only: show a parked row padded until its partner comes.
+        max_parked_rows: how many rows may wait.
+        on_parked_limit: beyond that, `error` refuses the epoch, `pad` lets further misses be final.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+
+    Raises:
+        PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
+        KeyTypeError: key types that cannot be compared.
+        StateError: the directory holds something else.
+
+    >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "who": pa.int64()}), join_key=("who",))
+    >>> table = Relation(name="customers", schema=pa.schema({"id": pa.int64(), "name": pa.string()}), join_key=("id",))
+    >>> join = LookupJoin(orders, table, "left", output_names=["id", "who", "customer", "name"])
+    >>> delta = ZSet.of({"id": [1, 2], "who": [7, 8]})
+    >>> keys = join.keys_to_fetch(Tick(0), delta)
+    >>> fetched = join.fetched_answer(keys, pa.table({"id": [7], "name": ["Ada"]}))
+    >>> [row for chunk in join.answer(Tick(0), [delta, fetched]) for row in chunk.to_pylist()]
+    [((1, 7, 7, 'Ada'), 1), ((2, 8, None, None), 1)]
+    """
+
+    def __init__(
+        self,
+        probe: Relation,
+        table: Relation,
+        how: str = "inner",
+        *,
+        constants: Mapping[str, Any] | None = None,
+        using: bool = False,
+        residual: Expression | None = None,
+        output_names: Sequence[str] | None = None,
+        max_retries: int = 0,
+        delay_us: int = 0,
+        emit_padded_first: bool = False,
+        max_parked_rows: int = 1_000_000,
+        on_parked_limit: str = "error",
+        on_bad_input: str = "error",
+        tombstone_retention_seconds: int = 172_800,
+        chunk_rows: int = 65_536,
+        hash_bits: int = 32,
+        directory: str | None = None,
+    ) -> None:
+        _check_options(how, max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit, on_bad_input)
+        shape = LookupShape.of(probe, table, how, constants=constants, using=using, output_names=output_names)
+        if residual is not None:
+            check(residual, probe.schema, table.schema)
+        is_append_only = probe.mode == "append"
+        self.shape = shape
+        self.how = how
+        self.on_bad_input = on_bad_input
+        self.inputs: tuple[Relation, ...] = (probe, shape.fetched)
+        self.output = Relation(
+            name=f"{probe.name}_lookup_{table.name}",
+            schema=shape.output_schema,
+            mode="append" if is_append_only and not emit_padded_first else "changelog",
+        )
+        self._residual = residual
+        self._max_retries, self._delay_us = max_retries, delay_us
+        self._emit_padded_first = emit_padded_first
+        self._max_parked_rows, self._on_parked_limit = max_parked_rows, on_parked_limit
+        self._chunk_rows, self._hash_bits = chunk_rows, hash_bits
+        self._is_append_only = is_append_only
+        identity = () if is_append_only else probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
+        kept_key = probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
+        self._side = SideState(
+            Relation(
+                name=probe.name,
+                schema=probe.schema,
+                join_key=kept_key,
+                primary_key=probe.primary_key,
+                sequence_by=probe.sequence_by,
+                mode=probe.mode,
+            ),
+            key_types=[probe.schema.field(column).type for column in kept_key],
+            null_safe=[True] * len(kept_key),
+            keeps_unmatchable=True,
+            has_degree=False,
+            tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
+            hash_bits=hash_bits,
+            directory=directory,
+            name="left",
+            arranges=False,
+        )
+        self._left = SideChanges(self._side, stores=not is_append_only)
+        self._memo = MatchMemo(probe.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits)
+        if self._memo.lines.side.absorbed_epoch != self._side.absorbed_epoch:
+            raise StateError(
+                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the directory and "
+                "it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=directory,
+            )
+        self._asked: tuple[Tick, ZSet, _Asked] | None = None
+        self._prepared: _Prepared | None = None
+        self._padded_at_limit = 0
+
+    # ---------------------------------------------------------------- what is to be fetched
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._side.absorbed_epoch
+
+    def keys_to_fetch(self, tick: Tick, delta: ZSet) -> pa.RecordBatch:
+        """Return the keys that must be looked up before the epoch is answered, each once, none with a NULL.
+
+        Columns are those of the outside table's key, by name and in the types they are compared in.
+
+        Raises:
+            BadInputError: rows that break the relation's contract, with policy `error`: nobody is to be asked for them.
+
+        Cost: the rows of the delta and the parked rows that are due.
+        """
+        asked = self._ask(tick, delta)
+        self._refuse_bad_input(asked, tick)
+        wanted = asked.keys.filter(pa.array(asked.has_key)) if not asked.has_key.all() else asked.keys
+        distinct = ZSet(wanted, np.ones(wanted.num_rows, np.int64)).consolidated().rows
+        return pa.RecordBatch.from_arrays(distinct.columns, schema=self.shape.key_schema)
+
+    def fetched_answer(self, keys: pa.RecordBatch, rows: pa.Table) -> ZSet:
+        """Return the second input: for each asked key what was found, or that nothing was.
+
+        Args:
+            keys: what was asked.
+            rows: what was found: the columns of the outside table, its key among them; several rows of one key are several matches.
+        """
+        return self.shape.fetched_rows(keys, rows)
+
+    # ---------------------------------------------------------------- the operator protocol
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the change of the join in chunks; all retractions come first.
+
+        Raises:
+            BadInputError: rows that break their relation's contract, with policy `error`.
+            StateError: a key was not fetched.
+            ResourceError: more rows would wait than `max_parked_rows`, with policy `error`.
+            WeightOverflowError: an output weight past int64.
+        """
+        prepared = self._prepare(tick, deltas)
+        yield from prepared.answer.chunks(self._chunk_rows)
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the deltas of one epoch into the state.
+
+        Raises:
+            StateError: an epoch that was absorbed before. So with the errors of `answer`; the state is unchanged.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        prepared = self._prepare(tick, deltas)
+        asked, memo = prepared.asked, self._memo
+        self._side.begin_absorb()
+        memo.lines.side.begin_absorb()
+        self._left.absorb(asked.changes, tick.processing_time_us)
+        memo.remove(asked.taken)
+        memo.remove(TakenBack(asked.due, asked.due_copies))
+        memo.forget_due(self._now(tick))
+        kept = prepared.kept
+        memo.add(kept.rows, kept.copies, kept.kinds, kept.arrivals, due_us=kept.due_us, attempts=kept.attempts)
+        self._padded_at_limit += kept.over_limit
+        self._prepared = self._asked = None
+        if tick.processing_time_us is not None:
+            memo.lines.side.absorb(None, tick.processing_time_us)
+        self._side.shrink_working(None)
+        self._side.end_absorb(tick.epoch)
+        memo.end_absorb(tick.epoch)
+
+    def next_due(self) -> NextDue:
+        """Return when the first parked row wants to be looked up again."""
+        due_us = self._memo.next_due_us
+        return NOTHING_DUE if due_us is None else NextDue(processing_time_us=due_us)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        if len(deltas[0]) == 0:
+            return no_rejections()
+        changes = self._ask(tick, deltas[0]).changes
+        return rejection_table(self.inputs, [None if changes is None else changes.prepared, None])
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the left rows, of the memo and of the working arrays."""
+        return self._side.resident_bytes() + self._memo.lines.side.resident_bytes()
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone."""
+        return self._side.working_bytes() + self._memo.lines.side.working_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._side.is_current() and self._memo.lines.side.is_current()
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows, lines, how many of them wait, and how many misses were final because too many waited."""
+        return {
+            **self._side.statistics(),
+            **self._memo.lines.side.statistics(),
+            "parked_rows": self._memo.parked_rows,
+            "padded_at_limit": self._padded_at_limit,
+        }
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the live left rows (none of an append-only left) and the lines of the memo, as `left` and `memo`."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        return {"left": side_reader(self._side), "memo": self._memo.lines.reader()}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = self._asked = None
+        restore_side(self._side, tables["left"])
+        self._memo.restore(tables["memo"])
+        epoch = snapshot_epoch(tables["left"])
+        self._side.end_absorb(epoch)
+        self._memo.end_absorb(epoch)
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = self._asked = None
+        self._side.close()
+        self._memo.lines.close()
+
+    # ---------------------------------------------------------------- resolving an epoch
+
+    def _now(self, tick: Tick) -> int:
+        """Return the processing time; where a tick has none, time stands still."""
+        return max(self._memo.lines.side.watermark, 0) if tick.processing_time_us is None else tick.processing_time_us
+
+    def _ask(self, tick: Tick, delta: ZSet) -> _Asked:
+        """Find out which rows go, and whose keys are to be looked up."""
+        kept = self._asked
+        if kept is not None and kept[0] == tick and kept[1] is delta:
+            return kept[2]
+        self._asked = self._prepared = None
+        memo, names = self._memo, self.inputs[0].schema.names
+        changes = self._left.resolve(delta) if len(delta) else None
+        taken = TakenBack() if changes is None else memo.take_back(changes.lost, changes.lost_copies)
+        due = memo.due(self._now(tick)) if self._max_retries or memo.parked_rows else np.zeros(0, np.int64)
+        due_copies = memo.lines.weights(due)
+        if len(due) and len(taken.numbers):
+            due_copies = due_copies - taken.copies_of(due)
+            due, due_copies = due[due_copies > 0], due_copies[due_copies > 0]
+        came = self._left.schema.empty_table().to_batches()[:0]
+        parts = [changes.new] if changes is not None else came
+        if len(due):
+            parts = [*parts, memo.lines.gather(due, names).rename_columns(names)]
+        rows = (
+            pa.concat_batches([part.cast(self._left.schema) for part in parts])
+            if parts
+            else pa.RecordBatch.from_pylist([], schema=self._left.schema)
+        )
+        count_new = 0 if changes is None else changes.new.num_rows
+        new_copies = np.zeros(0, np.int64) if changes is None else changes.new_copies
+        keys = self.shape.keys_of(rows)
+        has_key = np.ones(rows.num_rows, np.bool_)
+        for column in keys.columns:
+            if column.null_count:
+                has_key &= ~column.is_null().to_numpy(zero_copy_only=False)
+        asked = _Asked(
+            changes=changes,
+            taken=taken,
+            due=due,
+            due_copies=due_copies,
+            rows=rows,
+            copies=np.concatenate([new_copies, due_copies]),
+            attempts=np.concatenate([np.zeros(count_new, np.int64), memo.word(ATTEMPTS, due)]) + 1,
+            arrivals=np.concatenate(
+                [first_arrival(tick.epoch) + np.arange(count_new, dtype=np.int64), memo.word(ARRIVAL, due)]
+            ),
+            was_padded=np.concatenate([np.zeros(count_new, np.bool_), memo.word(KIND, due) == PARKED_PADDED]),
+            keys=keys,
+            has_key=has_key,
+        )
+        self._asked = (tick, delta, asked)
+        return asked
+
+    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
+        kept = self._prepared
+        if kept is not None and kept.tick == tick and kept.deltas[0] is deltas[0] and kept.deltas[1] is deltas[1]:
+            return kept
+        asked = self._ask(tick, deltas[0])
+        self._refuse_bad_input(asked, tick)
+        met, fetched_rows, is_miss = self._meet(asked, deltas[1], tick)
+        count = asked.rows.num_rows
+        is_joined = np.zeros(count, np.bool_)
+        is_joined[met] = True
+        parks = is_miss & (asked.attempts <= self._max_retries) & (asked.copies > 0)
+        over_limit = self._bound(parks, asked, tick)
+        is_left = self.how == "left"
+        lone = ~is_joined & ~parks
+        kinds = np.full(count, PADDED if is_left else SILENT, np.int64)
+        kinds[parks] = PARKED_PADDED if self._emit_padded_first else PARKED
+        # Lines in the order of the rows they belong to: matches, and one line for each row without any.
+        others = np.flatnonzero(~is_joined).astype(np.int64)
+        owners = np.concatenate([met, others])
+        order = np.argsort(owners, kind="stable")
+        owners = owners[order]
+        sources = np.concatenate([fetched_rows, np.full(len(others), -1, np.int64)])[order]
+        line_kinds = np.where(sources >= 0, JOINED, kinds[owners])
+        joined = self.shape.joined_rows(asked.rows, owners, deltas[1].rows, sources)
+        copies = asked.copies[owners]
+        says_now = ((line_kinds == JOINED) | (line_kinds == PADDED) | (line_kinds == PARKED_PADDED)) & ~(
+            asked.was_padded[owners] & (line_kinds != JOINED)
+        )
+        withdrawn = self._withdrawn(asked, is_joined, parks | lone)
+        answer = as_answer(
+            self.shape,
+            retracted=[self._taken_rows(asked), withdrawn],
+            inserted=(joined, copies, says_now),
+            is_plain=self._is_append_only and not self._emit_padded_first,
+            tick=tick,
+        )
+        stays = line_kinds >= PARKED if self._is_append_only else np.ones(len(owners), np.bool_)
+        kept_lines = MemoLines(
+            rows=take_rows(joined, np.flatnonzero(stays)) if not stays.all() else joined,
+            copies=copies[stays],
+            kinds=line_kinds[stays],
+            arrivals=asked.arrivals[owners][stays],
+            attempts=asked.attempts[owners][stays],
+            due_us=self._now(tick) + self._delay_us,
+            over_limit=over_limit,
+        )
+        self._prepared = _Prepared(tick, (deltas[0], deltas[1]), asked, answer, kept_lines)
+        return self._prepared
+
+    def _meet(self, asked: _Asked, fetched: ZSet, tick: Tick) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]]:
+        """Return the pairs of asked rows and fetched rows that pass ON, and which asked rows met nothing at all."""
+        is_miss = np.zeros(asked.rows.num_rows, np.bool_)
+        if not asked.has_key.any():
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), is_miss
+        answers = KeyedRows("fetched", self.shape.asked_schema, self.shape.asked_names, hash_bits=self._hash_bits)
+        given = conform(fetched.rows, self.shape.fetched)
+        answers.add(pa.RecordBatch.from_arrays([given.column(name) for name in self.shape.asked_names], schema=self.shape.asked_schema))
+        keys = pa.RecordBatch.from_arrays(asked.keys.columns, names=list(self.shape.asked_names))
+        positions, numbers = answers.find(keys)
+        answers.close()
+        seen = np.zeros(asked.rows.num_rows, np.bool_)
+        seen[positions] = True
+        unfetched = np.flatnonzero(asked.has_key & ~seen)
+        if len(unfetched):
+            key = tuple(column[int(unfetched[0])].as_py() for column in asked.keys.columns)
+            raise StateError(
+                f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: key {key} was '
+                f"not fetched ({len(unfetched)} such rows). What was fetched belongs to another delta; fetch what "
+                "keys_to_fetch asks for.",
+                code="KEY_NOT_FETCHED",
+                key=key,
+                epoch=tick.epoch,
+            )
+        sources = numbers - 1  # rows of a fresh side are numbered from 1 on, in their order
+        is_found = given.column(FOUND).to_numpy(zero_copy_only=False)[sources]
+        is_miss[positions[~is_found]] = True
+        positions, sources = positions[is_found], sources[is_found]
+        if self._residual is not None and len(positions):
+            passes = self.shape.passing(self._residual, asked.rows, positions, given, sources)
+            positions, sources = positions[passes], sources[passes]
+        return positions, sources, is_miss
+
+    def _bound(self, parks: npt.NDArray[np.bool_], asked: _Asked, tick: Tick) -> int:
+        """Keep the number of rows that wait below its limit; return how many misses are final for that."""
+        leaving = len(asked.due) + int(np.count_nonzero(self._memo.word(KIND, asked.taken.numbers) >= PARKED))
+        room = max(0, self._max_parked_rows - max(0, self._memo.parked_rows - leaving))
+        waiting = np.flatnonzero(parks)
+        if len(waiting) <= room:
+            return 0
+        if self._on_parked_limit == "error":
+            raise ResourceError(
+                f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: '
+                f"{len(waiting)} more rows would wait for another attempt, and max_parked_rows={self._max_parked_rows} leaves room "
+                f'for {room}; nothing was applied. Raise it, shorten fixed_delay or max_attempts, or set on_parked_limit="pad".',
+                code="PARKED_LIMIT",
+                limit=self._max_parked_rows,
+                waiting=len(waiting),
+                epoch=tick.epoch,
+            )
+        parks[waiting[room:]] = False
+        return len(waiting) - room
+
+    def _taken_rows(self, asked: _Asked) -> tuple[pa.RecordBatch, Int64s]:
+        """Return the output rows that go with the left rows that go."""
+        taken = asked.taken
+        kinds = self._memo.word(KIND, taken.numbers)
+        said = (kinds == JOINED) | (kinds == PADDED) | (kinds == PARKED_PADDED)
+        return self._memo.rows(taken.numbers[said]), taken.copies[said]
+
+    def _withdrawn(
+        self, asked: _Asked, is_joined: npt.NDArray[np.bool_], stays_padded: npt.NDArray[np.bool_]
+    ) -> tuple[pa.RecordBatch, Int64s]:
+        """Return the padded rows that were shown first and go because a partner has come."""
+        shown = np.flatnonzero(asked.was_padded & is_joined & ~stays_padded).astype(np.int64)
+        rows = self.shape.joined_rows(asked.rows, shown, None, np.full(len(shown), -1, np.int64))
+        return rows, asked.copies[shown]
+
+    def _refuse_bad_input(self, asked: _Asked, tick: Tick) -> None:
+        if asked.changes is not None and asked.changes.prepared.rejected and self.on_bad_input == "error":
+            raise describe_rejection(self.inputs[:1], [asked.changes.prepared], tick)
+
+
+def _check_options(
+    how: str,
+    max_retries: int,
+    delay_us: int,
+    emit_padded_first: bool,
+    max_parked_rows: int,
+    on_parked_limit: str,
+    on_bad_input: str,
+) -> None:
+    if how not in ("inner", "left"):
+        raise PlanError(
+            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be kept.",
+            code="LOOKUP_JOIN_TYPE",
+            how=how,
+        )
+    if on_bad_input not in ("error", "quarantine"):
+        raise OptionError(
+            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".', code="UNKNOWN_POLICY", value=on_bad_input
+        )
+    if on_parked_limit not in ("error", "pad"):
+        raise OptionError(
+            f'on_parked_limit={on_parked_limit!r} is unknown; use "error" or "pad".',
+            code="UNKNOWN_POLICY",
+            value=on_parked_limit,
+        )
+    if min(max_retries, delay_us, max_parked_rows) < 0:
+        raise OptionError(
+            f"max_retries={max_retries}, delay_us={delay_us} and max_parked_rows={max_parked_rows} must be 0 or more.",
+            code="OPTION_RANGE",
+        )
+    if emit_padded_first and how != "left":
+        raise OptionError(
+            'emit_padded_first=True is for how="left": an inner join shows no row without its partner.',
+            code="OPTION_VALUE",
+            option="emit_padded_first",
+        )

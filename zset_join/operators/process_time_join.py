@@ -1,0 +1,375 @@
+"""The temporal join by processing time: each left row meets the right side as it is when the row comes.
+
+The law: only left changes speak. A row that comes is joined with the right side as it stands after this epoch's right changes
+(`snapshot="current"`) or as it stood before them (`"previous"`). A row that goes takes back what it was joined with, whatever
+the right side is by now. While the right side stands still, the sum of the answers is the batch join.
+
+Remembers every live right row, as a join does. Of an append-only left nothing; of any other its live rows, and per arrival what
+it was joined with (`zset_join.state.match_memo`).
+
+Edge cases. An update of a left row looks up again. Equal left rows: the oldest arrival goes first. The right key need not be
+unique (it may be a prefix of the right primary key): then a left row meets several rows. Right copies count as in a join: weights
+multiply. NULL in a key matches nothing, unless `null_safe`. With `"previous"` the rows of the first epoch match nothing.
+
+Known limits. INNER and LEFT. The right side is its latest rows, whatever their event time.
+
+Source: Flink's processing-time temporal join, Timeplus' lookup of a versioned stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.expressions import Expression, check
+from zset_join.relation import Relation
+from zset_join.row_conversion import take_rows
+from zset_join.state.keyed_rows import KeyedRows, KeyFinder
+from zset_join.state.lookup_shape import LookupShape
+from zset_join.state.match_memo import (
+    EMITTED_KINDS,
+    JOINED,
+    KIND,
+    PADDED,
+    SILENT,
+    TIMES,
+    MatchMemo,
+    TakenBack,
+    first_arrival,
+)
+from zset_join.state.memo_answers import Answer, MemoLines, as_answer, multiplied
+from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.side_changes import NetChanges, SideChanges
+from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["ProcessTimeJoin"]
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Prepared:
+    tick: Tick
+    deltas: tuple[ZSet, ...]
+    left: NetChanges | None
+    right: NetChanges | None
+    taken: TakenBack
+    answer: Answer | None = None
+    kept: MemoLines | None = None
+
+    @property
+    def sides(self) -> list[PreparedSide | None]:
+        return [None if changes is None else changes.prepared for changes in (self.left, self.right)]
+
+
+class ProcessTimeJoin:
+    """Join each left row with the right side of its moment.
+
+    Args:
+        left: the left input.
+        right: the right input, in any mode; its join key has as many columns as the left one.
+        how: `inner` or `left`.
+        snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
+        null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
+        using: put the key columns once and first, where both sides name them equally.
+        residual: a predicate over both rows that is part of ON.
+        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+
+    Raises:
+        PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
+        KeyTypeError: key types that cannot be compared.
+        StateError: the directory holds something else.
+
+    >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "what": pa.string()}), join_key=("what",))
+    >>> schema = pa.schema({"what": pa.string(), "price": pa.int64()})
+    >>> prices = Relation(name="prices", schema=schema, join_key=("what",), primary_key=("what",), mode="upsert")
+    >>> join = ProcessTimeJoin(orders, prices, using=True)
+    >>> first = [ZSet.of({"id": [1], "what": ["nail"]}), ZSet.of({"what": ["nail"], "price": [3]})]
+    >>> [row for chunk in join.answer(Tick(0), first) for row in chunk.to_pylist()]
+    [(('nail', 1, 3), 1)]
+    >>> join.absorb(Tick(0), first)
+    >>> list(join.answer(Tick(1), [ZSet.empty(orders.schema), ZSet.of({"what": ["nail"], "price": [4]})]))
+    []
+    """
+
+    def __init__(
+        self,
+        left: Relation,
+        right: Relation,
+        how: str = "inner",
+        *,
+        snapshot: str = "current",
+        null_safe: Sequence[bool] | None = None,
+        using: bool = False,
+        residual: Expression | None = None,
+        output_names: Sequence[str] | None = None,
+        on_bad_input: str = "error",
+        tombstone_retention_seconds: int = 172_800,
+        chunk_rows: int = 65_536,
+        hash_bits: int = 32,
+        directory: str | None = None,
+    ) -> None:
+        _check_options(how, snapshot, on_bad_input)
+        shape = LookupShape.of(left, right, how, using=using, output_names=output_names, leaves_process=False)
+        if residual is not None:
+            check(residual, left.schema, right.schema)
+        safe = [False] * len(right.join_key) if null_safe is None else list(null_safe)
+        is_append_only = left.mode == "append"
+        self.how, self.snapshot_of = how, snapshot
+        self.on_bad_input = on_bad_input
+        self.shape = shape
+        self.inputs: tuple[Relation, ...] = (left, right)
+        self.output = Relation(
+            name=f"{left.name}_as_of_now_{right.name}",
+            schema=shape.output_schema,
+            mode="append" if is_append_only else "changelog",
+        )
+        self._residual = residual
+        self._is_append_only = is_append_only
+        self._chunk_rows, self._hash_bits, self._safe = chunk_rows, hash_bits, safe
+        retention_us = tombstone_retention_seconds * 1_000_000
+        whole = left.primary_key if left.mode == "upsert" else tuple(left.schema.names)
+        key_types = [field.type for field in shape.key_schema]
+        self._left_side = SideState(
+            replace(left, join_key=whole, event_time=None, watermark_delay=None),
+            key_types=[left.schema.field(column).type for column in whole],
+            null_safe=[True] * len(whole),
+            keeps_unmatchable=True,
+            has_degree=False,
+            tombstone_retention_us=retention_us,
+            hash_bits=hash_bits,
+            directory=directory,
+            name="left",
+            arranges=False,
+        )
+        self._right_side = SideState(
+            replace(right, event_time=None, watermark_delay=None),
+            key_types=key_types,
+            null_safe=safe,
+            keeps_unmatchable=False,
+            has_degree=False,
+            tombstone_retention_us=retention_us,
+            hash_bits=hash_bits,
+            directory=directory,
+            name="right",
+        )
+        self._left = SideChanges(self._left_side, stores=not is_append_only)
+        self._right = SideChanges(self._right_side, stores=True)
+        self._finder = KeyFinder(self._right_side, key_types, safe)
+        identity = () if is_append_only else whole
+        self._memo = MatchMemo(left.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits)
+        if len({side.absorbed_epoch for side in self._parts}) > 1:
+            raise StateError(
+                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the directory and "
+                "it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=directory,
+            )
+        self._prepared: _Prepared | None = None
+
+    @property
+    def _parts(self) -> tuple[SideState, SideState, SideState]:
+        return self._left_side, self._right_side, self._memo.lines.side
+
+    # ---------------------------------------------------------------- the operator protocol
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._left_side.absorbed_epoch
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the change of the join in chunks; all retractions come first. Right changes alone: nothing.
+
+        Raises:
+            BadInputError: rows that break their relation's contract, with policy `error`.
+            WeightOverflowError: an output weight past int64.
+        """
+        if all(len(delta) == 0 for delta in deltas):
+            return
+        prepared = self._prepare(tick, deltas)
+        self._refuse_bad_input(prepared)
+        if len(deltas[0]):
+            yield from self._answered(prepared).chunks(self._chunk_rows)
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the deltas of one epoch into the state.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        prepared = self._prepare(tick, deltas)
+        self._refuse_bad_input(prepared)
+        self._answered(prepared)
+        for side in self._parts:
+            side.begin_absorb()
+        self._memo.remove(prepared.taken)
+        self._left.absorb(prepared.left, tick.processing_time_us)
+        self._right.absorb(prepared.right, tick.processing_time_us)
+        kept = prepared.kept
+        if kept is not None and not self._is_append_only:
+            self._memo.add(kept.rows, kept.copies, kept.kinds, kept.arrivals, times=kept.times)
+        self._prepared = None
+        for side, found in zip(self._parts, (*prepared.sides, None), strict=True):
+            side.shrink_working(found)
+        self._left_side.end_absorb(tick.epoch)
+        self._right_side.end_absorb(tick.epoch)
+        self._memo.end_absorb(tick.epoch)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        if all(len(delta) == 0 for delta in deltas):
+            return no_rejections()
+        return rejection_table(self.inputs, self._prepare(tick, deltas).sides)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of both sides, of the memo and of the working arrays."""
+        return sum(side.resident_bytes() for side in self._parts)
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone."""
+        return sum(side.working_bytes() for side in self._parts)
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return all(side.is_current() for side in self._parts)
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows, keys, lines of the memo, tombstones and state bytes."""
+        return {name: count for side in self._parts for name, count in side.statistics().items()}
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the live rows of both sides (no left ones where it is append-only) and the lines of the memo."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        return {"left": side_reader(self._left_side), "right": side_reader(self._right_side), "memo": self._memo.lines.reader()}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        restore_side(self._left_side, tables["left"])
+        restore_side(self._right_side, tables["right"])
+        self._memo.restore(tables["memo"])
+        epoch = snapshot_epoch(tables["left"])
+        self._left_side.end_absorb(epoch)
+        self._right_side.end_absorb(epoch)
+        self._memo.end_absorb(epoch)
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = None
+        for side in self._parts:
+            side.close()
+
+    # ---------------------------------------------------------------- resolving an epoch
+
+    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
+        kept = self._prepared
+        if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
+            return kept
+        left = self._left.resolve(deltas[0]) if len(deltas[0]) else None
+        right = self._right.resolve(deltas[1]) if len(deltas[1]) else None
+        taken = TakenBack() if left is None else self._memo.take_back(left.lost, left.lost_copies)
+        self._prepared = _Prepared(tick, tuple(deltas), left, right, taken)
+        return self._prepared
+
+    def _answered(self, prepared: _Prepared) -> Answer:
+        """Join the left rows that come, once per epoch."""
+        if prepared.answer is not None:
+            return prepared.answer
+        tick, left = prepared.tick, prepared.left
+        new = self._left.rows_of(np.zeros(0, np.int64)) if left is None else left.new
+        new_copies = np.zeros(0, np.int64) if left is None else left.new_copies
+        met, right_rows, times = self._meet(new, prepared.right)
+        is_joined = np.zeros(new.num_rows, np.bool_)
+        is_joined[met] = True
+        others = np.flatnonzero(~is_joined).astype(np.int64)
+        owners = np.concatenate([met, others])
+        order = np.argsort(owners, kind="stable")
+        owners = owners[order]
+        sources = np.concatenate([np.arange(len(met), dtype=np.int64), np.full(len(others), -1, np.int64)])[order]
+        times = np.concatenate([times, np.ones(len(others), np.int64)])[order]
+        kinds = np.where(sources >= 0, JOINED, PADDED if self.how == "left" else SILENT)
+        joined = self.shape.joined_rows(new, owners, right_rows, sources)
+        copies = new_copies[owners]
+        names = self.inputs[0].name, self.inputs[1].name
+        memo, taken = self._memo, prepared.taken
+        said = np.isin(memo.word(KIND, taken.numbers), EMITTED_KINDS)
+        gone = taken.numbers[said]
+        gone_copies = multiplied(taken.copies[said], memo.word(TIMES, gone), tick, left=names[0], right=names[1])
+        prepared.answer = as_answer(
+            self.shape,
+            retracted=[(memo.rows(gone), gone_copies)],
+            inserted=(joined, multiplied(copies, times, tick, left=names[0], right=names[1]), kinds != SILENT),
+            is_plain=self._is_append_only,
+            tick=tick,
+        )
+        arrivals = first_arrival(tick.epoch) + owners
+        prepared.kept = MemoLines(joined, copies, kinds, arrivals, np.zeros(len(owners), np.int64), times=times)
+        return prepared.answer
+
+    def _meet(self, new: pa.RecordBatch, right: NetChanges | None) -> tuple[Int64s, pa.RecordBatch, Int64s]:
+        """Return which left rows meet which right rows, these one by one, and how many copies of each there are."""
+        side, keys = self._right_side, self.shape.keys_of(new)
+        positions, numbers = self._finder.find(keys)
+        if right is not None and self.snapshot_of == "current":
+            stays = ~np.isin(numbers, right.touched)
+            positions, numbers = positions[stays], numbers[stays]
+        weights = side.weights(numbers) if len(numbers) else np.zeros(0, np.int64)
+        rows = self._right.rows_of(side.refs_of(numbers) if len(numbers) else numbers)
+        if right is not None and self.snapshot_of == "current":
+            came = self._right.rows_of(right.after_refs)
+            own = self.shape.table_keys_of(came)
+            beside = KeyedRows("right", own.schema, own.schema.names, null_safe=self._safe, hash_bits=self._hash_bits)
+            beside.add(own)
+            met, found = beside.find(keys)
+            beside.close()
+            positions = np.concatenate([positions, met])
+            rows = pa.concat_batches([rows, take_rows(came, found - 1)])
+            weights = np.concatenate([weights, right.after_copies[found - 1]])
+        if self._residual is not None and len(positions):
+            passes = self.shape.passing(self._residual, new, positions, rows, np.arange(len(positions)))
+            positions, rows, weights = positions[passes], take_rows(rows, np.flatnonzero(passes)), weights[passes]
+        return positions, rows, weights
+
+    def _refuse_bad_input(self, prepared: _Prepared) -> None:
+        if self.on_bad_input == "error" and any(side is not None and side.rejected for side in prepared.sides):
+            raise describe_rejection(self.inputs, prepared.sides, prepared.tick)
+
+
+def _check_options(how: str, snapshot: str, on_bad_input: str) -> None:
+    if how not in ("inner", "left"):
+        raise PlanError(
+            f"how={how!r}: a join by processing time is INNER or LEFT; right rows have no moment at which they could be shown.",
+            code="TEMPORAL_JOIN_TYPE",
+            how=how,
+        )
+    if snapshot not in ("current", "previous"):
+        raise OptionError(
+            f'snapshot={snapshot!r} is unknown; use "current" or "previous".',
+            code="OPTION_VALUE",
+            option="snapshot",
+            value=snapshot,
+        )
+    if on_bad_input not in ("error", "quarantine"):
+        raise OptionError(
+            f'on_bad_input={on_bad_input!r} is unknown; use "error" or "quarantine".', code="UNKNOWN_POLICY", value=on_bad_input
+        )
