@@ -55,7 +55,7 @@ class EnrichmentModel:
     key: Callable[[Row], Hashable]
     identity: Callable[[Row], Hashable]
     right_width: int
-    passes: Callable[[Row, Row], bool] = lambda left, right: True
+    passes: Callable[[Row, Row], bool] = lambda *_: True
     max_retries: int = 0
     delay: int = 0
     padded_first: bool = False

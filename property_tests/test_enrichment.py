@@ -63,7 +63,7 @@ def _model(mode: str, how: str, *, residual: bool, bugs: frozenset[str] = frozen
         key=lambda row: row[1],
         identity=(lambda row: row[0]) if mode == "upsert" else (lambda row: row),
         right_width=2,
-        passes=(lambda l, r: l[2] <= r[1]) if residual else (lambda l, r: True),
+        passes=(lambda own, other: own[2] <= other[1]) if residual else (lambda *_: True),
         bugs=bugs,
         **options,
     )
@@ -76,7 +76,9 @@ def _fetched(join: LookupJoin, tick: Tick, delta: Any, table: dict[int, list[int
     return set(keys.column(0).to_pylist()), join.fetched_answer(keys, found)
 
 
-def run_lookups(mode: str, how: str, epochs: Any, *, residual: bool, reload: str, bugs: frozenset[str] = frozenset(), **options: Any) -> None:
+def run_lookups(
+    mode: str, how: str, epochs: Any, *, residual: bool, reload: str, bugs: frozenset[str] = frozenset(), **options: Any
+) -> None:
     """Follow a lookup join and its model through epochs."""
     made = {
         "max_retries": options.get("max_retries", 0),
@@ -141,7 +143,9 @@ def test_a_lookup_join_says_what_the_model_says(mode: str, data: st.DataObject) 
 @st.composite
 def _right_changes(draw: st.DrawFn, mode: str, held: dict[Any, int]) -> list[tuple[Any, int]]:
     lines = []
-    for row, gone in draw(st.lists(st.tuples(st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(0, 2)), st.booleans()), max_size=4)):
+    for row, gone in draw(
+        st.lists(st.tuples(st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(0, 2)), st.booleans()), max_size=4)
+    ):
         if mode == "upsert":
             if row[0] is not None:
                 lines.append((row, -1 if gone else 1))
@@ -166,11 +170,27 @@ def _apply(bag: dict[Any, int], mode: str, lines: list[tuple[Any, int]]) -> None
 
 
 def run_process_time(
-    left_mode: str, right_mode: str, how: str, epochs: Any, rights: Any, *, snapshot: str, residual: bool, reload: str, bugs: frozenset[str] = frozenset()
+    left_mode: str,
+    right_mode: str,
+    how: str,
+    epochs: Any,
+    rights: Any,
+    *,
+    snapshot: str,
+    residual: bool,
+    reload: str,
+    bugs: frozenset[str] = frozenset(),
 ) -> None:
     """Follow a join by processing time and its model."""
-    prices = Relation(name="prices", schema=RIGHT, join_key=("rk",), primary_key=("rk",) if right_mode == "upsert" else (), mode=right_mode)
-    made: dict[str, Any] = {"snapshot": snapshot, "residual": left("x") <= right("y") if residual else None, "chunk_rows": 3, "hash_bits": 2}
+    prices = Relation(
+        name="prices", schema=RIGHT, join_key=("rk",), primary_key=("rk",) if right_mode == "upsert" else (), mode=right_mode
+    )
+    made: dict[str, Any] = {
+        "snapshot": snapshot,
+        "residual": left("x") <= right("y") if residual else None,
+        "chunk_rows": 3,
+        "hash_bits": 2,
+    }
     model, bag = _model(left_mode, how, residual=residual, bugs=bugs), {}
     with tempfile.TemporaryDirectory() as directory:
         place = directory if reload == "directory" else None

@@ -9,6 +9,7 @@ import pytest
 
 from tests.services.kafka_broker import KafkaBroker
 from tests.services.postgres_server import PostgresServer
+from tests.services.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,15 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
         yield broker.start()
     finally:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

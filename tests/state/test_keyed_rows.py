@@ -12,7 +12,8 @@ def _filled(**options) -> KeyedRows:
     kept = KeyedRows("rates", SCHEMA, ("k", "name"), **options)
     kept.add(
         pa.record_batch(
-            [pa.array([0.0, 1.0, -0.0, None]), pa.array(["a", "a long enough name", "a", "n"]), pa.array([1, 2, 3, 4])], schema=SCHEMA
+            [pa.array([0.0, 1.0, -0.0, None]), pa.array(["a", "a long enough name", "a", "n"]), pa.array([1, 2, 3, 4])],
+            schema=SCHEMA,
         )
     )
     return kept
@@ -51,4 +52,6 @@ def test_rows_leave_by_number_and_weights_can_change():
 def test_a_snapshot_brings_the_rows_back():
     kept, other = _filled(), KeyedRows("rates", SCHEMA, ("k", "name"))
     other.restore(kept.reader().read_all())
-    assert other.gather(other.find(_asked((0.0, "a")))[1]).to_pylist() == kept.gather(kept.find(_asked((0.0, "a")))[1]).to_pylist()
+    assert (
+        other.gather(other.find(_asked((0.0, "a")))[1]).to_pylist() == kept.gather(kept.find(_asked((0.0, "a")))[1]).to_pylist()
+    )

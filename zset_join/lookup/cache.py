@@ -1,8 +1,8 @@
 """What a worker remembers of the outside: rows it was told (partial), or the whole table (full).
 
 A partial cache believes a row for `ttl`, and holds at most `max_rows`: rows that were not asked for lately go first. It is two
-generations of rows: what is asked for is kept in the young one, and when that is half full it becomes the old one. An absent key
-is kept only where the caller says so.
+generations of rows: what is asked for is kept in the young one, and when that is half full it becomes the old one. An absent
+key is kept only where the caller says so.
 
 The law: a cache answers with what the source said at most `ttl` (or `reload_interval`) ago. Cost: one probe per key and row.
 """
@@ -96,7 +96,9 @@ class PartialCache:
             self._young, self._old = self._old, self._young
         self._young.add(rows.slice(0, self._half))
 
-    def remember(self, keys: pa.RecordBatch, rows: pa.RecordBatch, *, own_keys: pa.RecordBatch, missing: bool, now_us: int) -> None:
+    def remember(
+        self, keys: pa.RecordBatch, rows: pa.RecordBatch, *, own_keys: pa.RecordBatch, missing: bool, now_us: int
+    ) -> None:
         """Keep what was found.
 
         Args:

@@ -1,14 +1,15 @@
 """The fetch step: from keys to what the outside says of them, in batches, with retries, a back-off and a cache.
 
-The law: every asked key is answered by what the source said during this fetch, or at most as long ago as the cache believes. A key is
-in one call at a time. Only an empty answer is a miss, and only misses are asked for again: `max_retries` times, each `delay` after
-the call before it completed. Where misses are parked between epochs, nothing is retried here.
+The law: every asked key is answered by what the source said during this fetch, or at most as long ago as the cache believes. A
+key is in one call at a time. Only an empty answer is a miss, and only misses are asked for again: `max_retries` times, each
+`delay` after the call before it completed. Where misses are parked between epochs, nothing is retried here.
 
-*Sync*: the batches one after the other; then one wait, and all misses again. *Async*: up to `capacity` calls under way, each with its
-own retries and its own timeout. `ordered` gives the answers in the order of the keys and begins a call only when the oldest
-one under way has room, as a queue does; unordered gives them as they come, and begins one as soon as any is done.
+*Sync*: the batches one after the other; then one wait, and all misses again. *Async*: up to `capacity` calls under way, each
+with its own retries and its own timeout. `ordered` gives the answers in the order of the keys and begins a call only when the
+oldest one under way has room, as a queue does; unordered gives them as they come, and begins one as soon as any is done.
 
-A fetcher is opened once per worker, and closed; it is for one thread at a time. Cost: the calls; memory: keys and answers of an epoch.
+A fetcher is opened once per worker, and closed; it is for one thread at a time. Cost: the calls; memory: keys and answers of
+an epoch.
 
 Source: FLIP-234 and FLIP-232 (retries, capacity, timeout, output mode), FLIP-221 (cache).
 """
@@ -282,26 +283,28 @@ class Fetcher:
     async def _complete(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Ask for one batch until it is settled, within the timeout."""
         parts: list[pa.RecordBatch] = []
-        wanted, attempt = batch, 0
+        wanted, made = batch, 0
         try:
             async with asyncio.timeout(self.settings.timeout_us / 1_000_000):
                 for attempt in range(self._retries + 1):
                     if attempt:
                         await asyncio.sleep(self.settings.delay_us / 1_000_000)
                         self._note_retry(wanted)
+                    made += 1
                     rows, wanted = self._judged(wanted, await self._call_async(wanted))
                     parts.append(rows)
                     if not wanted.num_rows:
                         break
         except TimeoutError as error:
             raise LookupFailedError(
-                f'the lookup source "{self.source.name}" did not complete {wanted.num_rows} keys such as {_first(wanted)} within '
-                f"timeout={self.settings.timeout_us / 1_000_000:g} s, {attempt + 1} attempts included; the epoch was not applied. "
+                f'the lookup source "{self.source.name}" did not complete {wanted.num_rows} keys such as {_first(wanted)} '
+                f"within "
+                f"timeout={self.settings.timeout_us / 1_000_000:g} s, {made} attempts included; the epoch was not applied. "
                 "Raise timeout, lower fixed_delay or max_attempts, or make the source faster.",
                 code="LOOKUP_TIMEOUT",
                 source=self.source.name,
                 keys=wanted.num_rows,
-                attempts=attempt + 1,
+                attempts=made,
                 timeout_seconds=self.settings.timeout_us / 1_000_000,
             ) from error
         return parts
@@ -380,7 +383,8 @@ class Fetcher:
 
     def _unusable(self, what: str) -> LookupFailedError:
         return LookupFailedError(
-            f'the lookup source "{self.source.name}" answered with {what}; the epoch was not applied. Correct the source, or the '
+            f'the lookup source "{self.source.name}" answered with {what}; the epoch was not applied. Correct the source, '
+            f"or the "
             "schema it was declared with.",
             code="LOOKUP_ANSWER",
             source=self.source.name,
@@ -389,7 +393,8 @@ class Fetcher:
     def _failed(self, batch: pa.RecordBatch | None, error: Exception, attempts: int) -> LookupFailedError:
         asked = "its whole table" if batch is None else f"{batch.num_rows} keys such as {_first(batch)}"
         return LookupFailedError(
-            f'the lookup source "{self.source.name}" ({self.source.explain()}) failed {attempts} of {attempts} times when asked '
+            f'the lookup source "{self.source.name}" ({self.source.explain()}) failed {attempts} of {attempts} times when '
+            f"asked "
             f"for {asked}: {type(error).__name__}: {error}. The epoch was not applied. Bring the source back, correct the "
             "connection, or raise error_attempts.",
             code="LOOKUP_FAILED",

@@ -3,8 +3,8 @@
 The law: per epoch, stage, bucket and set of asked keys there is one answer. It is put only if new; a twin that loses reads the
 winner's. Once it is there, nobody outside is asked again: not by a replay, a retried task, nor a second evaluation.
 
-A file is `fetched/<stage>/<bucket>/<epoch>-<digest>.arrow`: a checksum over name and bytes, then one Arrow stream. The digest is of the
-asked keys in a fixed order, so the same rows in another order find it. Without a folder the journal is a dictionary.
+A file is `fetched/<stage>/<bucket>/<epoch>-<digest>.arrow`: a checksum over name and bytes, then one Arrow stream. The digest
+is of the asked keys in a fixed order, so the same rows in another order find it. Without a folder the journal is a dictionary.
 
 Bytes: keys and answers of each epoch that may still be replayed; `forget` removes those that cannot.
 """
@@ -102,7 +102,7 @@ class FetchJournal:
                     self._folder.remove(name)
 
     def _names(self) -> list[str]:
-        return list(self._memory) if self._folder is None else [name for name in self._folder.names(self._under)]
+        return list(self._memory) if self._folder is None else list(self._folder.names(self._under))
 
     def _read(self, name: str) -> pa.RecordBatch | None:
         if self._folder is None:
@@ -120,7 +120,8 @@ class FetchJournal:
 
     def _damaged(self, name: str, what: str) -> StateError:
         return StateError(
-            f"the journal file {name} {what}; what was looked up for its epoch is not known any more, and asking again could give "
+            f"the journal file {name} {what}; what was looked up for its epoch is not known any more, and asking again "
+            f"could give "
             "another answer. Bring the file back from a copy of the checkpoint, go back by one epoch, or start with a new "
             "checkpointLocation.",
             code="DAMAGED_FILE",

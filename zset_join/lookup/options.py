@@ -28,8 +28,8 @@
 | circuit-open | circuit_open | 5s | after that many failures the source is left alone for so long; doubles |
 
 The retry options have no defaults: an incomplete set warns and retries nothing. Every option can be set for the job
-(`Lookup` as defaults) and for one join (`Lookup` as a hint), which wins. What cannot be honoured changes nothing and warns, once,
-by name.
+(`Lookup` as defaults) and for one join (`Lookup` as a hint), which wins. What cannot be honoured changes nothing and warns,
+once, by name.
 
 Source: FLIP-234 for the first nine, FLIP-221 for the cache.
 """
@@ -152,7 +152,9 @@ class Lookup:
         for name, value in options.items():
             own = _own_name(name)
             if own is None:
-                _warn(f"{where}: the option '{name}' is unknown and changes nothing; known are {', '.join(sorted(_SQL_NAMES))}.")
+                _warn(
+                    f"{where}: the option '{name}' is unknown and changes nothing; known are {', '.join(sorted(_SQL_NAMES))}."
+                )
                 continue
             try:
                 kept[own] = _checked(own, value)
@@ -207,7 +209,10 @@ class Lookup:
         retries, delay_us = _retries(values, source)
         parks = values["park"] == "epochs"
         if parks and not retries:
-            _warn(f"LOOKUP on '{source}': park='epochs' changes nothing without retry-predicate, -strategy, fixed-delay, max-attempts.")
+            _warn(
+                f"LOOKUP on '{source}': park='epochs' changes nothing without retry-predicate, -strategy, fixed-delay, "
+                f"max-attempts."
+            )
             parks = False
         padded = bool(values["emit_padded_first"]) and parks and how == "left"
         if values["emit_padded_first"] and not padded:

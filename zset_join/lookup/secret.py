@@ -4,8 +4,8 @@
     Secret.file("/run/secrets/crm")         read from a file there
     Secret.given("...")                     held in memory by the program that made it
 
-The law: `repr`, `str`, JSON and errors never show the value. What is written down is where it comes from; one that was `given` is
-written as just that, so a checkpoint cannot connect without the program.
+The law: `repr`, `str`, JSON and errors never show the value. What is written down is where it comes from; one that was `given`
+is written as just that, so a checkpoint cannot connect without the program.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The contract of an outside table: a description that can be pickled, and the client that a worker opens from it.
 
-A `LookupSource` says what the table is called, which columns it has, and in which modes it can be asked. It holds no connection,
-and its JSON and its `repr` no credentials. `open` gives a `LookupClient`, once per worker; `close` ends it.
+A `LookupSource` says what the table is called, which columns it has, and in which modes it can be asked. It holds no
+connection, and its JSON and its `repr` no credentials. `open` gives a `LookupClient`, once per worker; `close` ends it.
 
-The law a client obeys: `lookup(keys)` returns every row of the table whose key is among the asked ones, with at least the columns
-of the opening, the key among them; none for a key that is absent. Rows of other keys are ignored. It raises
-`TransientLookupError` for what may pass if tried again (a dropped connection, a rate limit) and anything else for what will not.
+The law a client obeys: `lookup(keys)` returns every row of the table whose key is among the asked ones, with at least the
+columns of the opening, the key among them; none for a key that is absent. Rows of other keys are ignored. It raises
+`TransientLookupError` for what may pass if tried again (a dropped connection, a rate limit) and anything else for what will
+not.
 
 A source of your own implements these two, or wraps a function: `FunctionSource`.
 """

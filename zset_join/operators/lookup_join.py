@@ -3,16 +3,17 @@
 The outside world is no function, so this operator never asks it. It says which keys it wants (`keys_to_fetch`), somebody asks,
 writes the answers down, and hands them in as the second input; from there on everything is a function of its inputs.
 
-The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the outside table
-stands still, the sum of the answers is the batch join. A retraction takes back what was said, and never asks again.
+The law: the answer of an epoch is decided by the rows before it, its delta, and what was fetched for it. While the outside
+table stands still, the sum of the answers is the batch join. A retraction takes back what was said, and never asks again.
 
 Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
 was joined with (`zset_join.state.match_memo`).
 
 Edge cases. NULL in a lookup key: nobody is asked, no match. Several answers to one key are several matches. A row that the
-residual predicate rejects is no miss: it is padded (LEFT) or dropped (INNER) at once. A miss waits only with `max_retries`; it is
-due `delay_us` after the processing time of the epoch that missed it, and asked for in the first epoch at or after that, also in
-one without rows. After the last miss LEFT pads and INNER drops. The answers of an append-only left come in the order of its rows.
+residual predicate rejects is no miss: it is padded (LEFT) or dropped (INNER) at once. A miss waits only with `max_retries`; it
+is due `delay_us` after the processing time of the epoch that missed it, and asked for in the first epoch at or after that,
+also in one without rows. After the last miss LEFT pads and INNER drops. The answers of an append-only left come in the order
+of its rows.
 
 Known limits. INNER and LEFT. Parked rows are joined as they came, whatever happened to the outside table meanwhile.
 
@@ -192,7 +193,8 @@ class LookupJoin:
         self._memo = MatchMemo(probe.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits)
         if self._memo.lines.side.absorbed_epoch != self._side.absorbed_epoch:
             raise StateError(
-                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the directory and "
+                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the "
+                f"directory and "
                 "it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
                 directory=directory,
@@ -229,7 +231,8 @@ class LookupJoin:
 
         Args:
             keys: what was asked.
-            rows: what was found: the columns of the outside table, its key among them; several rows of one key are several matches.
+            rows: what was found: the columns of the outside table, its key among them; several rows of one key are several
+                matches.
         """
         return self.shape.fetched_rows(keys, rows)
 
@@ -416,7 +419,6 @@ class LookupJoin:
             retracted=[self._taken_rows(asked), withdrawn],
             inserted=(joined, copies, says_now),
             is_plain=self._is_append_only and not self._emit_padded_first,
-            tick=tick,
         )
         stays = line_kinds >= PARKED if self._is_append_only else np.ones(len(owners), np.bool_)
         kept_lines = MemoLines(
@@ -438,7 +440,9 @@ class LookupJoin:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), is_miss
         answers = KeyedRows("fetched", self.shape.asked_schema, self.shape.asked_names, hash_bits=self._hash_bits)
         given = conform(fetched.rows, self.shape.fetched)
-        answers.add(pa.RecordBatch.from_arrays([given.column(name) for name in self.shape.asked_names], schema=self.shape.asked_schema))
+        answers.add(
+            pa.RecordBatch.from_arrays([given.column(name) for name in self.shape.asked_names], schema=self.shape.asked_schema)
+        )
         keys = pa.RecordBatch.from_arrays(asked.keys.columns, names=list(self.shape.asked_names))
         positions, numbers = answers.find(keys)
         answers.close()
@@ -474,8 +478,10 @@ class LookupJoin:
         if self._on_parked_limit == "error":
             raise ResourceError(
                 f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: '
-                f"{len(waiting)} more rows would wait for another attempt, and max_parked_rows={self._max_parked_rows} leaves room "
-                f'for {room}; nothing was applied. Raise it, shorten fixed_delay or max_attempts, or set on_parked_limit="pad".',
+                f"{len(waiting)} more rows would wait for another attempt, and max_parked_rows={self._max_parked_rows} "
+                f"leaves room "
+                f"for {room}; nothing was applied. Raise it, shorten fixed_delay or max_attempts, or set "
+                f'on_parked_limit="pad".',
                 code="PARKED_LIMIT",
                 limit=self._max_parked_rows,
                 waiting=len(waiting),
@@ -515,7 +521,8 @@ def _check_options(
 ) -> None:
     if how not in ("inner", "left"):
         raise PlanError(
-            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be kept.",
+            f"how={how!r}: a lookup join is INNER or LEFT; the rows of the outside table are not known, so they cannot be "
+            f"kept.",
             code="LOOKUP_JOIN_TYPE",
             how=how,
         )

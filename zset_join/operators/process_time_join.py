@@ -8,8 +8,9 @@ Remembers every live right row, as a join does. Of an append-only left nothing; 
 it was joined with (`zset_join.state.match_memo`).
 
 Edge cases. An update of a left row looks up again. Equal left rows: the oldest arrival goes first. The right key need not be
-unique (it may be a prefix of the right primary key): then a left row meets several rows. Right copies count as in a join: weights
-multiply. NULL in a key matches nothing, unless `null_safe`. With `"previous"` the rows of the first epoch match nothing.
+unique (it may be a prefix of the right primary key): then a left row meets several rows. Right copies count as in a join:
+weights multiply. NULL in a key matches nothing, unless `null_safe`. With `"previous"` the rows of the first epoch match
+nothing.
 
 Known limits. INNER and LEFT. The right side is its latest rows, whatever their event time.
 
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -174,7 +174,8 @@ class ProcessTimeJoin:
         self._memo = MatchMemo(left.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits)
         if len({side.absorbed_epoch for side in self._parts}) > 1:
             raise StateError(
-                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the directory and "
+                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the "
+                f"directory and "
                 "it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
                 directory=directory,
@@ -320,7 +321,6 @@ class ProcessTimeJoin:
             retracted=[(memo.rows(gone), gone_copies)],
             inserted=(joined, multiplied(copies, times, tick, left=names[0], right=names[1]), kinds != SILENT),
             is_plain=self._is_append_only,
-            tick=tick,
         )
         arrivals = first_arrival(tick.epoch) + owners
         prepared.kept = MemoLines(joined, copies, kinds, arrivals, np.zeros(len(owners), np.int64), times=times)

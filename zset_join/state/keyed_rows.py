@@ -185,7 +185,8 @@ class KeyedRows:
     def is_live(self) -> npt.NDArray[np.bool_]:
         """Return for every row number from 1 on whether a row has it."""
         flags: npt.NDArray[np.uint8] = self.side.record_words("u1", c.FLAGS, self.ends)
-        return (flags & c.FLAG_LIVE) != 0
+        is_live: npt.NDArray[np.bool_] = (flags & c.FLAG_LIVE) != 0
+        return is_live
 
     def weights(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the weights of rows by number."""

@@ -1,8 +1,8 @@
 """What a join of rows with looked-up rows looks like: its keys, its second input, its output.
 
-The second input of a lookup join, the *fetched* rows, has the columns of the outside table, then the asked key (`_zset_key_0`, ...)
-and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL everywhere else, so that a key
-that was asked can be told from one that was not.
+The second input of a lookup join, the *fetched* rows, has the columns of the outside table, then the asked key (`_zset_key_0`,
+...) and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL everywhere else, so
+that a key that was asked can be told from one that was not.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class LookupShape:
         plain_key = tuple(column for column in table.join_key if column not in constants)
         if not table.join_key or len(plain_key) != len(probe.join_key) or not set(constants) <= set(table.join_key):
             raise PlanError(
-                f'"{probe.name}" is looked up by {list(probe.join_key)} in "{table.name}" by {list(plain_key)} and constants for '
+                f'"{probe.name}" is looked up by {list(probe.join_key)} in "{table.name}" by {list(plain_key)} and '
+                f"constants for "
                 f"{sorted(constants)}; both sides need the same number of key columns, at least one in all.",
                 code="JOIN_KEY_LENGTH",
                 left=probe.join_key,
@@ -106,7 +107,8 @@ class LookupShape:
         for field in key_fields:
             if leaves_process and pa.types.is_nested(field.type):
                 raise PlanError(
-                    f'"{table.name}" is looked up by "{field.name}" of type {field.type}; a key that leaves the process must be '
+                    f'"{table.name}" is looked up by "{field.name}" of type {field.type}; a key that leaves the process '
+                    f"must be "
                     "a plain value. Look up by its parts.",
                     code="LOOKUP_KEY_TYPE",
                     column=field.name,

@@ -6,11 +6,12 @@ what was said. Every arrival of a left row is remembered as one *line* per row i
 The law: `take_back` of w copies names the lines of the w oldest copies of that row, whole arrivals first, and never one twice.
 
 A line is the joined row with hidden columns: what it is (`KIND`), which arrival (`ARRIVAL`: epoch and place), how many
-right copies it stands for (`TIMES`), and for one that waits when it is due (`DUE_US`) and how often it was looked up (`ATTEMPTS`).
-Copies of the left row are its weight.
+right copies it stands for (`TIMES`), and for one that waits when it is due (`DUE_US`) and how often it was looked up
+(`ATTEMPTS`). Copies of the left row are its weight.
 
-Remembers `stride` bytes per line, 13 to 26 per distinct left row, and 8 per parked one. With an append-only left only parked rows
-are kept, without an index. `due` costs the rows that are due; so does `next_due_us`, O(1). Opening costs one pass over the lines.
+Remembers `stride` bytes per line, 13 to 26 per distinct left row, and 8 per parked one. With an append-only left only parked
+rows are kept, without an index. `due` costs the rows that are due; so does `next_due_us`, O(1). Opening costs one pass over the
+lines.
 """
 
 from __future__ import annotations

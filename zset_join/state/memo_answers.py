@@ -1,7 +1,7 @@
 """The answer of an operator with a memo: rows that are taken back, then rows that are said, as chunks.
 
-The law: retractions come before insertions, no line has weight 0, and where rows may be taken back every distinct row stands once.
-Answers of an append-only input are passed on as they are, in the order of its rows.
+The law: retractions come before insertions, no line has weight 0, and where rows may be taken back every distinct row stands
+once. Answers of an append-only input are passed on as they are, in the order of its rows.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ def as_answer(
     retracted: Sequence[tuple[pa.RecordBatch, Int64s]],
     inserted: tuple[pa.RecordBatch, Int64s, npt.NDArray[np.bool_]],
     is_plain: bool,
-    tick: Tick,
 ) -> Answer:
     """Put an answer together.
 
@@ -88,7 +87,6 @@ def as_answer(
         retracted: joined rows that are taken back, with their copies.
         inserted: joined rows, their copies, and which of them are said at all.
         is_plain: nothing is ever taken back.
-        tick: for messages.
     """
     rows, copies, said = inserted
     if not said.all():

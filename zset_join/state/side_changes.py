@@ -1,7 +1,7 @@
 """What a delta changes on one side, as rows: what goes and what comes.
 
-`SideChanges` turns a delta of any changelog mode into *net* changes: per identity at most one row that goes (or loses copies) and
-one that comes (or gains copies). An identical upsert is no change, nor is a row that comes and goes in the same epoch.
+`SideChanges` turns a delta of any changelog mode into *net* changes: per identity at most one row that goes (or loses copies)
+and one that comes (or gains copies). An identical upsert is no change, nor is a row that comes and goes in the same epoch.
 
 Where nothing is stored, as for an append-only left input, rows are looked at and passed on.
 
@@ -91,5 +91,3 @@ class SideChanges:
     def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
         """Store what was resolved."""
         self.side.absorb(None if changes is None or not self.stores else changes.prepared, processing_time_us)
-
-

@@ -1,0 +1,141 @@
+"""A real HTTP server of the standard library as an outside table."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlparse
+
+import pyarrow as pa
+import pytest
+
+from zset_join.errors import LookupFailedError, OptionError
+from zset_join.lookup import Fetcher, HttpSource, Lookup, Secret
+from zset_join.relation import Relation
+from zset_join.state.lookup_shape import LookupShape
+from zset_join.testing.lookups import FakeClock
+
+SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string()})
+PEOPLE = {1: "Ada", 2: "Bob"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.server.seen.append((self.path, self.headers.get("Authorization")))
+        url = urlparse(self.path)
+        if self.server.script:
+            status, headers, body = self.server.script.pop(0)
+            return self._answer(status, body, headers)
+        if url.path == "/people":
+            wanted = [int(key) for key in parse_qs(url.query).get("id", [])]
+            return self._answer(
+                200, json.dumps({"rows": [{"id": key, "name": PEOPLE[key]} for key in wanted if key in PEOPLE]})
+            )
+        key = int(url.path.rpartition("/")[2])
+        return self._answer(200, json.dumps({"name": PEOPLE[key]})) if key in PEOPLE else self._answer(404, "{}")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        wanted = [key["id"] for key in json.loads(body)["keys"]]
+        self._answer(200, json.dumps([{"id": key, "name": PEOPLE[key]} for key in wanted if key in PEOPLE]))
+
+    def _answer(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *arguments: object) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    made = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    made.seen, made.script = [], []
+    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.shutdown()
+        thread.join()
+        made.server_close()
+
+
+def _source(server: ThreadingHTTPServer, path: str = "/people/{id}", **more) -> HttpSource:
+    return HttpSource(name="people", schema=SCHEMA, url=f"http://127.0.0.1:{server.server_port}{path}", **more)
+
+
+def _fetch(source: HttpSource, *keys: int, clock: FakeClock | None = None, **hint) -> list[dict]:
+    probe = Relation(name="orders", schema=pa.schema({"who": pa.int64()}), join_key=("who",))
+    shape = LookupShape.of(probe, Relation(name="people", schema=SCHEMA, join_key=("id",)), "inner")
+    settings = Lookup(**hint).settle(source="people", modes=source.modes, how="inner", is_insert_only=True)
+    with Fetcher(source, shape, settings, seed=1, clock=clock) as fetcher:
+        return sorted(fetcher.fetch(pa.record_batch({"id": list(keys)})).to_pylist(), key=repr)
+
+
+FOUND = [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Bob"}]
+
+
+@pytest.mark.parametrize("async_", [False, True])
+@pytest.mark.parametrize(
+    ("path", "more"), [("/people/{id}", {}), ("/people", {"many": "query", "rows_at": "rows"}), ("/people", {"many": "body"})]
+)
+def test_keys_are_found_one_by_one_or_many_at_once_and_absent_ones_are_misses(server, path, more, async_):
+    assert _fetch(_source(server, path, **more), 1, 2, 3, async_=async_) == FOUND
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_a_server_error_is_tried_again(server, async_):
+    server.script += [(503, {}, ""), (500, {}, "")]
+    assert _fetch(_source(server), 1, async_=async_, error_delay="1ms") == FOUND[:1]
+
+
+def test_a_rate_limit_is_respected_for_as_long_as_it_says(server):
+    clock = FakeClock()
+    server.script += [(429, {"Retry-After": "17"}, "")]
+    assert _fetch(_source(server), 1, async_=False, clock=clock) == FOUND[:1]
+    assert clock.now_us() == 17_000_000
+
+
+def test_a_refusal_is_not_tried_again_and_shows_no_token(server):
+    server.script += [(403, {}, "")]
+    source = _source(server, token=Secret.given("tell-nobody"))
+    with pytest.raises(LookupFailedError, match="refused: HTTP 403") as told:
+        _fetch(source, 1, async_=False)
+    assert server.seen == [("/people/1", "Bearer tell-nobody")]
+    assert "tell-nobody" not in str(told.value) + repr(source) + str(source.to_json())
+
+
+@pytest.mark.parametrize(("body", "what"), [("<html>", "no JSON"), ("[1]", "neither an object"), ("3", "neither an object")])
+def test_a_malformed_answer_is_told(server, body, what):
+    server.script += [(200, {}, body)]
+    with pytest.raises(LookupFailedError, match=what):
+        _fetch(_source(server), 1, async_=False)
+
+
+def test_objects_without_their_key_are_told(server):
+    server.script += [(200, {}, '[{"name": "Ada"}]')]
+    with pytest.raises(LookupFailedError, match=r"without the key columns \['id'\]"):
+        _fetch(_source(server, "/people", many="query"), 1, async_=False)
+
+
+def test_nobody_listening_is_told(server):
+    source = HttpSource(name="people", schema=SCHEMA, url="http://127.0.0.1:1/people/{id}")
+    with pytest.raises(LookupFailedError, match="failed 2 of 2 times"):
+        _fetch(source, 1, error_attempts=2, error_delay="1ms")
+
+
+def test_credentials_in_the_url_are_refused():
+    with pytest.raises(OptionError, match="holds credentials"):
+        HttpSource(name="p", schema=SCHEMA, url="https://me:secret@crm/people/{id}")
+
+
+def test_a_description_survives_json(server):
+    source = _source(server, token=Secret.env("TOKEN"), headers={"Accept": "application/json"})
+    assert HttpSource.from_json(json.loads(json.dumps(source.to_json()))) == source

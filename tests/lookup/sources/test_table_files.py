@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.lookup import ArrowSource, DeltaSource, Fetcher, Lookup, ParquetSource
+from zset_join.lookup.sources import read_source
+from zset_join.relation import Relation
+from zset_join.state.lookup_shape import LookupShape
+from zset_join.testing.lookups import FakeClock
+
+FIRST = pa.table({"id": [1, 2], "name": ["Ada", "Bob"]})
+SECOND = pa.table({"id": [1, 3], "name": ["Ada L.", "Eve"]})
+
+
+def _write(kind: str, path: str, table: pa.Table) -> None:
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        deltalake.write_deltalake(path, table, mode="overwrite")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_table_is_loaded_again_after_its_interval(tmp_path, kind):
+    path = str(tmp_path / "people")
+    _write(kind, path, FIRST)
+    source = (ParquetSource if kind == "parquet" else DeltaSource)(name="people", path=path)
+    clock = FakeClock()
+    probe = Relation(name="orders", schema=pa.schema({"who": pa.int64()}), join_key=("who",))
+    shape = LookupShape.of(probe, Relation(name="people", schema=source.schema, join_key=("id",)), "inner")
+    settings = Lookup(reload_interval="60s").settle(source="people", modes=source.modes, how="inner", is_insert_only=True)
+    keys = pa.record_batch({"id": [1, 2, 3]})
+    with Fetcher(source, shape, settings, clock=clock) as fetcher:
+        assert fetcher.fetch(keys).column("name").to_pylist() == ["Ada", "Bob"]
+        _write(kind, path, SECOND)
+        clock.sleep(59)
+        assert fetcher.fetch(keys).column("name").to_pylist() == ["Ada", "Bob"]
+        clock.sleep(1)
+        assert fetcher.fetch(keys).column("name").to_pylist() == ["Ada L.", "Eve"]
+    assert read_source(source.to_json()) == source
+
+
+def test_a_function_that_makes_a_table_must_say_its_columns():
+    with pytest.raises(OptionError, match="say schema="):
+        ArrowSource(name="rates", table=lambda: FIRST)
+
+
+def test_rows_in_memory_are_not_written_down():
+    with pytest.raises(PlanError, match="cannot be built from what was written down"):
+        read_source(ArrowSource(name="rates", table=FIRST).to_json())

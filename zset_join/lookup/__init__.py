@@ -1,0 +1,50 @@
+"""Lookup joins: asking outside systems, in batches, once, and writing the answers down before they are used.
+
+`source` is the contract of an outside table and `sources` the ones that come with the package; `options` are FLIP-234's and
+ours; `fetcher` asks, with retries, back-off and cache; `journal` keeps what was answered.
+"""
+
+from __future__ import annotations
+
+from zset_join.lookup.clock import Clock, SystemClock
+from zset_join.lookup.fetcher import Fetcher, LookupCounts
+from zset_join.lookup.journal import FetchJournal
+from zset_join.lookup.options import Lookup, LookupHintWarning, LookupSettings
+from zset_join.lookup.secret import Secret
+from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
+from zset_join.lookup.sources import (
+    ArrowSource,
+    DeltaSource,
+    DuckDBFileSource,
+    FunctionSource,
+    HttpSource,
+    ParquetSource,
+    PostgresSource,
+    RedisSource,
+    SQLiteFileSource,
+)
+
+__all__ = [
+    "ArrowSource",
+    "Clock",
+    "DeltaSource",
+    "DuckDBFileSource",
+    "FetchJournal",
+    "Fetcher",
+    "FunctionSource",
+    "HttpSource",
+    "Lookup",
+    "LookupClient",
+    "LookupCounts",
+    "LookupHintWarning",
+    "LookupSettings",
+    "LookupSource",
+    "Opening",
+    "ParquetSource",
+    "PostgresSource",
+    "RedisSource",
+    "SQLiteFileSource",
+    "Secret",
+    "SystemClock",
+    "TransientLookupError",
+]

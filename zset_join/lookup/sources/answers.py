@@ -1,0 +1,54 @@
+"""From what a client returns to an Arrow table of the declared types, or an error that names the column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.errors import LookupFailedError
+
+__all__ = ["table_of", "table_of_records"]
+
+
+def table_of(schema: pa.Schema, rows: Sequence[Sequence[Any]], *, source: str = "") -> pa.Table:
+    """Return rows, given as values in the order of the columns.
+
+    Raises:
+        LookupFailedError: a value that its column cannot hold.
+
+    >>> table_of(pa.schema({"id": pa.int64()}), [(1,), (2,)]).num_rows
+    2
+    """
+    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.Table.from_arrays(
+        [_column(field, values, source) for field, values in zip(schema, columns, strict=True)], schema=schema
+    )
+
+
+def table_of_records(schema: pa.Schema, records: Sequence[Mapping[str, Any]], *, source: str = "") -> pa.Table:
+    """Return rows, given by the names of their columns; a name that is missing is NULL, one that is not declared is left out.
+
+    Raises:
+        LookupFailedError: a value that its column cannot hold.
+    """
+    columns = [_column(field, [record.get(field.name) for record in records], source) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(field: pa.Field, values: Sequence[Any], source: str) -> pa.Array:
+    try:
+        return pa.array(list(values), field.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        try:
+            return pa.array(list(values)).cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise LookupFailedError(
+                f'the lookup source "{source}" answered with a value that column "{field.name}" of type {field.type} cannot '
+                f"hold "
+                f"({error}); the epoch was not applied. Correct the schema it was declared with.",
+                code="LOOKUP_ANSWER",
+                source=source,
+                column=field.name,
+            ) from error

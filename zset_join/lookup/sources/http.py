@@ -1,0 +1,277 @@
+"""An HTTP service that answers with JSON, asked for one or for many keys per request.
+
+Two ways, told apart by the URL:
+
+- `https://crm/customers/{id}`: one request per key, the key's values put into the path. The answer is one object, or a list of
+them; 404
+  is a miss.
+- `https://crm/customers` with `many="query"`: one request per batch, `?id=1&id=2`; with `many="body"`: one POST of `{"keys":
+[{"id": 1}, ...]}`.
+  The answer is a list of objects, each with its key columns, or an object that has the list under `rows_at`.
+
+The law: 404 of a single key is a miss; 408, 425, 429 and 5xx are transient, after `Retry-After` where the answer has it; any
+other status that is not 2xx is an error for good. Redirects are not followed. Answers are parsed to the declared columns.
+
+Several requests are under way at a time with async, over at most `max_connections` connections. Needs `httpx` (extra `http`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from zset_join.errors import LookupFailedError, OptionError
+from zset_join.lookup.secret import Secret, as_secret, without_secrets
+from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
+from zset_join.lookup.sources.answers import table_of_records
+from zset_join.lookup.sources.written import register_source
+from zset_join.lookup.written_schema import read_schema, write_schema
+
+__all__ = ["HttpSource"]
+
+_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_COLUMN = re.compile(r"\{([^{}]+)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpSource:
+    """Describe a service.
+
+    Args:
+        name: what it is called in plans and messages.
+        schema: the columns that may be asked for.
+        url: of one key, with its columns in braces; or of many.
+        many: how many keys are sent in one request: None, `query` or `body`.
+        rows_at: the name under which an answer has its list of objects; None: it is the answer.
+        headers: sent with every request; for credentials use `token`.
+        token: a `Secret`, or text, sent as `Authorization: Bearer ...`.
+        timeout_seconds: for one request.
+
+    >>> HttpSource(name="crm", schema=pa.schema({"id": pa.int64()}), url="https://crm/customers/{id}").explain()
+    'HTTP https://crm/customers/{id}'
+    """
+
+    name: str
+    schema: pa.Schema
+    url: str
+    many: str | None = None
+    rows_at: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    token: Secret | str | None = None
+    timeout_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "token", as_secret(self.token))
+        if self.many not in (None, "query", "body") or (self.many is None) != bool(_COLUMN.search(self.url)):
+            raise OptionError(
+                f"url={self.url!r} with many={self.many!r}: a URL of one key has its columns in braces and no `many`; one "
+                f"of many keys "
+                'has none and many="query" or "body".',
+                code="OPTION_VALUE",
+                option="many",
+                value=self.many,
+            )
+        if re.match(r"[a-z]+://[^/]*@", self.url):
+            raise OptionError(
+                "the URL of a lookup source holds credentials, which would be shown; give them as token=Secret.env(...).",
+                code="SECRET_IN_URL",
+                source=self.name,
+            )
+
+    @property
+    def modes(self) -> frozenset[str]:
+        """Return sync and async."""
+        return frozenset({"sync", "async"})
+
+    def open(self, opening: Opening) -> LookupClient:
+        """Return a client."""
+        return _HttpClient(self, opening)
+
+    def explain(self) -> str:
+        """Return the URL, without what stands behind `?`."""
+        return f"HTTP {self.url.partition('?')[0]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the token, of which only its origin."""
+        secret = as_secret(self.token)
+        return {
+            "kind": "http",
+            "name": self.name,
+            "schema": write_schema(self.schema),
+            "url": self.url,
+            "many": self.many,
+            "rows_at": self.rows_at,
+            "headers": dict(self.headers),
+            "token": None if secret is None else secret.to_json(),
+            "timeout_seconds": self.timeout_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> HttpSource:
+        """Build from what `to_json` gave."""
+        secret = None if found["token"] is None else Secret.from_json(found["token"])
+        given = {name: value for name, value in found.items() if name != "kind"}
+        return cls(**{**given, "schema": read_schema(found["schema"]), "token": secret})
+
+
+register_source("http", HttpSource.from_json)
+
+
+class _HttpClient(LookupClient):
+    def __init__(self, source: HttpSource, opening: Opening) -> None:
+        self._httpx = _library()
+        self._source = source
+        self._opening = opening
+        self._wanted = pa.schema([source.schema.field(name) for name in opening.columns])
+        self._sync: Any = None
+        self._async: Any = None
+
+    def _options(self) -> dict[str, Any]:
+        secret = as_secret(self._source.token)
+        headers = dict(self._source.headers)
+        if secret is not None:
+            headers["Authorization"] = f"Bearer {secret.reveal()}"
+        limits = self._httpx.Limits(max_connections=self._opening.max_connections)
+        return {"headers": headers, "timeout": self._source.timeout_seconds, "limits": limits, "follow_redirects": False}
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        if self._sync is None:
+            self._sync = self._httpx.Client(**self._options())
+        records: list[dict[str, Any]] = []
+        for request, key in self._requests(keys):
+            try:
+                response = self._sync.request(**request)
+            except self._httpx.HTTPError as error:
+                raise self._told(error) from None
+            records += self._records(response, key)
+        return table_of_records(self._wanted, records, source=self._source.name)
+
+    async def lookup_async(self, keys: pa.Table) -> pa.Table:
+        if self._async is None:
+            self._async = self._httpx.AsyncClient(**self._options())
+        places = asyncio.Semaphore(self._opening.max_connections)
+
+        async def one(request: dict[str, Any], key: dict[str, Any] | None) -> list[dict[str, Any]]:
+            async with places:
+                try:
+                    response = await self._async.request(**request)
+                except self._httpx.HTTPError as error:
+                    raise self._told(error) from None
+            return self._records(response, key)
+
+        tasks = [asyncio.create_task(one(request, key)) for request, key in self._requests(keys)]
+        try:
+            found = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return table_of_records(self._wanted, [record for records in found for record in records], source=self._source.name)
+
+    async def aclose(self) -> None:
+        client, self._async = self._async, None
+        if client is not None:
+            await client.aclose()
+
+    def close(self) -> None:
+        client, self._sync = self._sync, None
+        if client is not None:
+            client.close()
+
+    def _requests(self, keys: pa.Table) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
+        asked: list[dict[str, Any]] = keys.select(list(self._opening.key)).to_pylist()
+        if self._source.many == "query":
+            parameters = [(name, str(value)) for key in asked for name, value in key.items()]
+            return [({"method": "GET", "url": self._source.url, "params": parameters}, None)]
+        if self._source.many == "body":
+            content = json.dumps({"keys": asked}, default=str).encode()
+            headers = {"Content-Type": "application/json"}
+            return [({"method": "POST", "url": self._source.url, "content": content, "headers": headers}, None)]
+        return [({"method": "GET", "url": self._url_of(key)}, key) for key in asked]
+
+    def _url_of(self, key: Mapping[str, Any]) -> str:
+        return _COLUMN.sub(lambda at: quote(str(key[at[1]]), safe=""), self._source.url)
+
+    def _records(self, response: Any, key: dict[str, Any] | None) -> list[dict[str, Any]]:
+        status = response.status_code
+        if status == 404 and key is not None:
+            return []
+        if status in _TRANSIENT:
+            raise TransientLookupError(f"HTTP {status}", retry_after_seconds=_retry_after(response.headers.get("Retry-After")))
+        if not 200 <= status < 300:
+            raise self._refused(f"HTTP {status}")
+        if status == 204 or not response.content:
+            return []
+        try:
+            found = response.json()
+        except ValueError as error:
+            raise self._malformed("no JSON") from error
+        if self._source.rows_at is not None:
+            found = found.get(self._source.rows_at) if isinstance(found, dict) else None
+        records: Sequence[Any] = found if isinstance(found, list) else [found]
+        if not all(isinstance(record, dict) for record in records):
+            raise self._malformed("JSON that is neither an object nor a list of them")
+        if key is None:
+            lacking = [name for name in self._opening.key if any(name not in record for record in records)]
+            if lacking:
+                raise self._malformed(f"objects without the key columns {lacking}")
+            return [dict(record) for record in records]
+        return [{**record, **key} for record in records]
+
+    def _malformed(self, what: str) -> LookupFailedError:
+        return LookupFailedError(
+            f'the lookup source "{self._source.name}" ({self._source.explain()}) answered with {what}; the epoch was not '
+            f"applied. "
+            "Correct the service, or url, many and rows_at.",
+            code="LOOKUP_ANSWER",
+            source=self._source.name,
+        )
+
+    def _refused(self, said: str) -> LookupFailedError:
+        return LookupFailedError(
+            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {said}. The epoch was not '
+            f"applied. Correct the "
+            "URL or the token.",
+            code="LOOKUP_REFUSED",
+            source=self._source.name,
+        )
+
+    def _told(self, error: Exception) -> Exception:
+        said = without_secrets(f"{type(error).__name__}: {error}", as_secret(self._source.token))
+        if isinstance(error, self._httpx.TransportError) and not isinstance(error, self._httpx.UnsupportedProtocol):
+            return TransientLookupError(said)
+        return self._refused(said)
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Return the seconds that a Retry-After header asks for, as a number or as a date."""
+    if text is None:
+        return None
+    if text.strip().isdigit():
+        return float(text)
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())
+
+
+def _library() -> Any:
+    try:
+        import httpx
+    except ImportError as error:
+        raise OptionError(
+            "an HTTP lookup needs httpx: pip install 'zset-join[http]' on the driver and all workers.",
+            code="MISSING_PACKAGE",
+            package="httpx",
+        ) from error
+    return httpx

@@ -1,0 +1,285 @@
+"""A table or query of PostgreSQL, looked up by one statement per batch of keys.
+
+The law: one call is one round trip, whatever its keys: `SELECT ... FROM table JOIN unnest(keys) ...`, with the keys as arrays,
+never as text in the statement. Only the wanted columns are asked for. A dropped or refused connection, a server that starts or
+stops, a deadlock and a statement that timed out are transient; a wrong password, a missing table or column are not.
+
+Sync: one connection. Async: a pool of at most `max_connections`. Connections are read-only.
+
+Known limits: key columns of integer, text, boolean, floating, date, timestamp, decimal or UUID type; times of day and
+intervals cannot be keys. Needs `psycopg[binary,pool]` (extra `postgres`).
+
+Source: Flink's JDBC lookup, which asks row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.errors import LookupFailedError, OptionError
+from zset_join.lookup.secret import Secret, as_secret, without_secrets
+from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
+from zset_join.lookup.sources.answers import table_of
+from zset_join.lookup.sources.written import register_source
+from zset_join.lookup.written_schema import read_schema, write_schema
+
+__all__ = ["PostgresSource"]
+
+_TRANSIENT_STATES = ("08", "40", "53", "55", "57")
+_KEY_ARRAYS = (
+    (pt.is_boolean, "boolean[]"),
+    (pt.is_integer, "bigint[]"),
+    (pt.is_floating, "double precision[]"),
+    (pt.is_decimal, "numeric[]"),
+    (pt.is_date, "date[]"),
+    (pt.is_binary, "bytea[]"),
+    (pt.is_large_binary, "bytea[]"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSource:
+    """Describe a table of PostgreSQL.
+
+    Args:
+        name: what it is called in plans and messages.
+        schema: the columns that may be asked for, with their Arrow types.
+        table: the table, `schema.table` if need be; or a query in parentheses.
+        host: where the server is.
+        port: of the server.
+        database: its name.
+        user: who asks.
+        password: a `Secret`, or text, which is then never written down.
+        connect_timeout_seconds: for making a connection.
+        statement_timeout_seconds: for one statement.
+        sslmode: as libpq names it; None: its default.
+
+    >>> source = PostgresSource(name="customers", schema=pa.schema({"id": pa.int64()}), table="customers", password="hunter2")
+    >>> source.explain()
+    'PostgreSQL customers at localhost:5432/postgres as postgres'
+    >>> "hunter2" in repr(source) or "hunter2" in str(source.to_json())
+    False
+    """
+
+    name: str
+    schema: pa.Schema
+    table: str
+    host: str = "localhost"
+    port: int = 5432
+    database: str = "postgres"
+    user: str = "postgres"
+    password: Secret | str | None = None
+    connect_timeout_seconds: int = 10
+    statement_timeout_seconds: int = 60
+    sslmode: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "password", as_secret(self.password))
+
+    @property
+    def modes(self) -> frozenset[str]:
+        """Return all three."""
+        return frozenset({"sync", "async", "full"})
+
+    def open(self, opening: Opening) -> LookupClient:
+        """Return a client; connections are made by the first call."""
+        return _PostgresClient(self, opening)
+
+    def explain(self) -> str:
+        """Return table, server and user."""
+        shown = "a query" if self.table.lstrip().startswith("(") else self.table
+        return f"PostgreSQL {shown} at {self.host}:{self.port}/{self.database} as {self.user}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything but the password, of which only its origin."""
+        secret = as_secret(self.password)
+        return {
+            "kind": "postgres",
+            "name": self.name,
+            "schema": write_schema(self.schema),
+            "table": self.table,
+            "host": self.host,
+            "port": self.port,
+            "database": self.database,
+            "user": self.user,
+            "password": None if secret is None else secret.to_json(),
+            "connect_timeout_seconds": self.connect_timeout_seconds,
+            "statement_timeout_seconds": self.statement_timeout_seconds,
+            "sslmode": self.sslmode,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> PostgresSource:
+        """Build from what `to_json` gave."""
+        secret = None if found["password"] is None else Secret.from_json(found["password"])
+        given = {name: value for name, value in found.items() if name != "kind"}
+        return cls(**{**given, "schema": read_schema(found["schema"]), "password": secret})
+
+    def connection_options(self) -> dict[str, Any]:
+        """Return what psycopg connects with."""
+        secret = as_secret(self.password)
+        options: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "dbname": self.database,
+            "user": self.user,
+            "connect_timeout": self.connect_timeout_seconds,
+            "application_name": "zset_join lookup",
+            "options": f"-c statement_timeout={self.statement_timeout_seconds * 1000} -c default_transaction_read_only=on",
+            "autocommit": True,
+        }
+        if secret is not None:
+            options["password"] = secret.reveal()
+        if self.sslmode is not None:
+            options["sslmode"] = self.sslmode
+        return options
+
+
+register_source("postgres", PostgresSource.from_json)
+
+
+class _PostgresClient(LookupClient):
+    """Connections to one server."""
+
+    def __init__(self, source: PostgresSource, opening: Opening) -> None:
+        self._psycopg, self._pool_module = _libraries()
+        self._source = source
+        self._opening = opening
+        self._wanted = pa.schema([source.schema.field(name) for name in opening.columns])
+        self._arrays = [_array_type(source, name) for name in opening.key]
+        self._statement = self._lookup_statement()
+        self._connection: Any = None
+        self._pool: Any = None
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = self._psycopg.connect(**self._source.connection_options())
+            cursor = self._connection.cursor(binary=True)
+            rows = cursor.execute(self._statement, self._parameters(keys)).fetchall()
+        except self._psycopg.Error as error:
+            raise self._told(error) from None
+        return table_of(self._wanted, rows, source=self._source.name)
+
+    async def lookup_async(self, keys: pa.Table) -> pa.Table:
+        try:
+            if self._pool is None:
+                self._pool = self._pool_module.AsyncConnectionPool(
+                    kwargs=self._source.connection_options(),
+                    min_size=0,
+                    max_size=self._opening.max_connections,
+                    open=False,
+                    timeout=self._source.connect_timeout_seconds,
+                    reconnect_timeout=0,
+                )
+                await self._pool.open()
+            async with self._pool.connection() as connection:
+                cursor = connection.cursor(binary=True)
+                rows = await (await cursor.execute(self._statement, self._parameters(keys))).fetchall()
+        except self._pool_module.PoolTimeout:
+            raise await self._why_no_connection() from None
+        except self._psycopg.Error as error:
+            raise self._told(error) from None
+        return table_of(self._wanted, rows, source=self._source.name)
+
+    async def _why_no_connection(self) -> Exception:
+        """Return what making a connection says, which a pool keeps to itself."""
+        try:
+            connection = await self._psycopg.AsyncConnection.connect(**self._source.connection_options())
+        except self._psycopg.Error as error:
+            return self._told(error)
+        await connection.close()
+        return TransientLookupError("no connection became free in time")
+
+    def load(self) -> pa.Table:
+        try:
+            with self._psycopg.connect(**self._source.connection_options()) as connection:
+                columns = ", ".join(_quoted(name) for name in self._wanted.names)
+                rows = connection.execute(f"SELECT {columns} FROM {self._from} AS t".encode()).fetchall()  # noqa: S608 - names are quoted
+        except self._psycopg.Error as error:
+            raise self._told(error) from None
+        return table_of(self._wanted, rows, source=self._source.name)
+
+    async def aclose(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def _from(self) -> str:
+        table = self._source.table
+        return table if table.lstrip().startswith("(") else ".".join(_quoted(part) for part in table.split("."))
+
+    def _lookup_statement(self) -> bytes:
+        columns = ", ".join(f"t.{_quoted(name)}" for name in self._wanted.names)
+        names = [f"k{at}" for at in range(len(self._arrays))]
+        arrays = ", ".join(f"%s::{kind}" for kind in self._arrays)
+        pairs = " AND ".join(f"t.{_quoted(name)} = keys.{own}" for name, own in zip(self._opening.key, names, strict=True))
+        text = f"SELECT {columns} FROM unnest({arrays}) AS keys({', '.join(names)}) JOIN {self._from} AS t ON {pairs}"  # noqa: S608 - names are quoted, keys are parameters
+        return text.encode()
+
+    def _parameters(self, keys: pa.Table) -> list[list[Any]]:
+        return [keys.column(name).to_pylist() for name in self._opening.key]
+
+    def _told(self, error: Exception) -> Exception:
+        """Return an error without credentials: one that may pass, or one that will not."""
+        said = without_secrets(str(error).strip() or type(error).__name__, as_secret(self._source.password))
+        state = getattr(error, "sqlstate", None)
+        is_connection = isinstance(error, self._psycopg.OperationalError) and state is None
+        refused_for_good = any(word in said for word in ("authentication failed", "no password supplied", "does not exist"))
+        if (is_connection or str(state or "")[:2] in _TRANSIENT_STATES) and not refused_for_good:
+            return TransientLookupError(said)
+        return LookupFailedError(
+            f'the lookup source "{self._source.name}" ({self._source.explain()}) refused: {said}. The epoch was not applied. '
+            "Correct the connection, the table or the columns it was declared with.",
+            code="LOOKUP_REFUSED",
+            source=self._source.name,
+            state=state,
+        )
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        import psycopg
+        import psycopg_pool
+    except ImportError as error:
+        raise OptionError(
+            "a PostgreSQL lookup needs psycopg and its pool: pip install 'zset-join[postgres]' on the driver and all workers.",
+            code="MISSING_PACKAGE",
+            package="psycopg",
+        ) from error
+    return psycopg, psycopg_pool
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'.replace("%", "%%")
+
+
+def _array_type(source: PostgresSource, column: str) -> str:
+    kind = source.schema.field(column).type
+    for is_kind, array in _KEY_ARRAYS:
+        if is_kind(kind):
+            return array
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return "text[]"
+    if pt.is_timestamp(kind):
+        return "timestamp[]" if kind.tz is None else "timestamptz[]"
+    raise OptionError(
+        f'the lookup source "{source.name}" is looked up by "{column}" of type {kind}, which PostgreSQL is not asked for '
+        f"here; use an "
+        "integer, text, date, timestamp or decimal column.",
+        code="LOOKUP_KEY_TYPE",
+        column=column,
+        type=str(kind),
+    )

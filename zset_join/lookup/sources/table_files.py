@@ -1,0 +1,181 @@
+"""Tables that are loaded as a whole and believed for `reload_interval`: Parquet files, a Delta table, an Arrow table in memory.
+
+The law: a lookup sees the table as it was when it was last loaded. What is written between loads shows after the next one.
+
+Cost: the whole table in memory, per worker. Delta needs `deltalake` (extra `delta`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from zset_join.errors import OptionError
+from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
+from zset_join.lookup.sources.written import register_source
+from zset_join.lookup.written_schema import read_schema, write_schema
+
+__all__ = ["ArrowSource", "DeltaSource", "ParquetSource"]
+
+_FULL = frozenset({"full"})
+
+
+class _LoadedClient(LookupClient):
+    def __init__(self, load: Callable[[], pa.Table]) -> None:
+        self._load = load
+
+    def load(self) -> pa.Table:
+        try:
+            return self._load()
+        except (OSError, FileNotFoundError) as error:
+            raise TransientLookupError(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetSource:
+    """Describe a Parquet file, or a folder of them.
+
+    Args:
+        name: what it is called in plans and messages.
+        path: of the file or the folder.
+        schema: the columns that may be asked for; None: those of the files, read now.
+    """
+
+    name: str
+    path: str
+    schema: pa.Schema = None
+
+    def __post_init__(self) -> None:
+        if self.schema is None:
+            object.__setattr__(self, "schema", pads.dataset(self.path, format="parquet").schema)
+
+    @property
+    def modes(self) -> frozenset[str]:
+        """Return full."""
+        return _FULL
+
+    def open(self, opening: Opening) -> LookupClient:
+        """Return a client."""
+        columns = list(opening.columns)
+        return _LoadedClient(lambda: pads.dataset(self.path, format="parquet").to_table(columns=columns))
+
+    def explain(self) -> str:
+        """Return the path."""
+        return f"Parquet {self.path}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it."""
+        return {"kind": "parquet", "name": self.name, "path": self.path, "schema": write_schema(self.schema)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ParquetSource:
+        """Build from what `to_json` gave."""
+        return cls(name=found["name"], path=found["path"], schema=read_schema(found["schema"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaSource:
+    """Describe a Delta table, of which each load takes the newest version.
+
+    Args:
+        name: what it is called in plans and messages.
+        path: of the table.
+        schema: the columns that may be asked for; None: those of the table, read now.
+    """
+
+    name: str
+    path: str
+    schema: pa.Schema = None
+
+    def __post_init__(self) -> None:
+        if self.schema is None:
+            object.__setattr__(self, "schema", _delta(self.path).schema)
+
+    @property
+    def modes(self) -> frozenset[str]:
+        """Return full."""
+        return _FULL
+
+    def open(self, opening: Opening) -> LookupClient:
+        """Return a client."""
+        columns = list(opening.columns)
+        return _LoadedClient(lambda: _delta(self.path).to_table(columns=columns))
+
+    def explain(self) -> str:
+        """Return the path."""
+        return f"Delta table {self.path}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it."""
+        return {"kind": "delta", "name": self.name, "path": self.path, "schema": write_schema(self.schema)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> DeltaSource:
+        """Build from what `to_json` gave."""
+        return cls(name=found["name"], path=found["path"], schema=read_schema(found["schema"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowSource:
+    """Describe a table in memory, or a function that makes it anew for each load.
+
+    Args:
+        name: what it is called in plans and messages.
+        table: the rows, or a function without arguments that returns them.
+        schema: the columns that may be asked for; needed with a function.
+
+    >>> ArrowSource(name="rates", table=pa.table({"k": [1], "v": [2]})).schema.names
+    ['k', 'v']
+    """
+
+    name: str
+    table: pa.Table | Callable[[], pa.Table]
+    schema: pa.Schema = None
+
+    def __post_init__(self) -> None:
+        if self.schema is None and callable(self.table):
+            raise OptionError(
+                f'the lookup source "{self.name}" is a function; say schema=pa.schema(...), so that the query can be planned.',
+                code="LOOKUP_SCHEMA",
+                source=self.name,
+            )
+        if self.schema is None:
+            object.__setattr__(self, "schema", self.table.schema)  # type: ignore[union-attr]
+
+    @property
+    def modes(self) -> frozenset[str]:
+        """Return full."""
+        return _FULL
+
+    def open(self, opening: Opening) -> LookupClient:  # noqa: ARG002 - the contract
+        """Return a client."""
+        table = self.table
+        return _LoadedClient(table if callable(table) else lambda: table)
+
+    def explain(self) -> str:
+        """Return how many rows, where they are known."""
+        return "a function" if callable(self.table) else f"{self.table.num_rows} rows in memory"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return its name; the rows are not written down, so only the program can make it again."""
+        return {"kind": "arrow", "name": self.name}
+
+
+register_source("parquet", ParquetSource.from_json)
+register_source("delta", DeltaSource.from_json)
+
+
+def _delta(path: str) -> pads.Dataset:
+    try:
+        import deltalake
+    except ImportError as error:
+        raise OptionError(
+            "a Delta lookup needs deltalake: pip install 'zset-join[delta]' on the driver and all workers.",
+            code="MISSING_PACKAGE",
+            package="deltalake",
+        ) from error
+    return deltalake.DeltaTable(path).to_pyarrow_dataset()
