@@ -13,13 +13,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A package from outside, and the only packages of ours that may import it.
 HOMES = {
-    "deltalake": ("sinks",),
+    "deltalake": ("lookup", "sinks"),
     "confluent_kafka": ("sinks", "sources"),
-    "duckdb": ("inspection", "sinks", "sources", "spill", "cli"),
+    "duckdb": ("inspection", "lookup", "sinks", "sources", "spill", "cli"),
+    "httpx": ("lookup",),
     "hypothesis": ("testing",),
     "pandas": (),
     "psycopg": ("lookup", "sinks"),
     "pyspark": ("spark", "cli"),
+    "redis": ("lookup",),
     "sqlglot": ("sql",),
 }
 
