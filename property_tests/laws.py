@@ -377,6 +377,21 @@ def answers_are_tidy(subject: Subject, history: History) -> None:
         _require(not both or _is_route(subject), f"both retracted and inserted: {both}", subject, history)
 
 
+def late_reading_is_refused(subject: Subject, history: History) -> None:
+    """An answer that is read only after its epoch was absorbed is refused, or is the one it would have been."""
+    run = Run(subject)
+    for changes in history.epochs():
+        late = run.operator.answer(run.tick(), run.deltas(changes))
+        answer = run.step(changes)
+        try:
+            read = list(late)
+        except ZsetJoinError as error:
+            _require(error.code == "ANSWER_OUTDATED", f"a late answer raises {error}", subject, history)
+        else:
+            same = _sum(read) == _sum(answer)
+            _require(same, f"read late, the answer of epoch {run.epoch - 1} is {_lines(read)}", subject, history)
+
+
 def quarantine_keeps_the_books(subject: Subject, history: History) -> None:
     """Rows in = rows applied + rows rejected: exactly the bad lines are reported and the rest goes through."""
     epochs, bad = plant_bad_lines(subject.spec, history.epochs(), history.bad_genes)
@@ -503,6 +518,7 @@ LAWS: dict[str, Law] = {
         Law("duplicate_delivery_is_invisible", duplicate_delivery_is_invisible),
         Law("legal_in_legal_out", legal_in_legal_out),
         Law("answers_are_tidy", answers_are_tidy),
+        Law("late_reading_is_refused", late_reading_is_refused),
         Law("quarantine_keeps_the_books", quarantine_keeps_the_books, with_bad_lines=True),
         Law("errors_apply_nothing", errors_apply_nothing, with_bad_lines=True),
     )

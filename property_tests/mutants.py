@@ -262,6 +262,14 @@ class RemembersByEpoch(Wrapped):
         yield from self._given[tick.epoch]
 
 
+class AsksWhenRead(Wrapped):
+    """Ask for the answer only when it is read, of whatever state there is by then."""
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Answer late."""
+        yield from self.inner.answer(tick, deltas)
+
+
 class ReusesItsBuffer(Wrapped):
     """Give weights out of one buffer that the next chunk overwrites."""
 
@@ -378,6 +386,9 @@ WRAPPERS: tuple[Mutant, ...] = (
     _wrapper("turns_lines_around", _TIDY, "insertions come before retractions", _BuildWrapped(TurnsLinesAround)),
     _wrapper("is_one_epoch_late", _BATCH, "right in the end, wrong after every epoch", _BuildWrapped(IsOneEpochLate)),
     _wrapper("remembers_by_epoch", "answer_is_pure", "the first answer of an epoch is kept", _BuildWrapped(RemembersByEpoch)),
+    _wrapper(
+        "asks_when_read", "late_reading_is_refused", "an answer read after its epoch is empty", _BuildWrapped(AsksWhenRead)
+    ),
     _wrapper("reuses_its_buffer", "answer_is_pure", "chunks share one buffer of weights", _BuildWrapped(ReusesItsBuffer)),
     _wrapper("adds_zero_lines", _TIDY, "lines of weight 0", _BuildWrapped(AddsZeroLines)),
     _wrapper("talks_when_quiet", "quiet_on_quiet", "an empty chunk for an empty delta", _BuildWrapped(TalksWhenQuiet)),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import WeightOverflowError
+from zset_join.errors import BadInputError, WeightOverflowError
 from zset_join.zset import ZSet, single_batch
 
 MOST = 2**63 - 1
@@ -213,3 +215,34 @@ def test_the_chunks_of_a_table_come_together_in_one_batch() -> None:
 
     assert single_batch(table).to_pydict() == {"x": [1, 2, 3]}
     assert single_batch(table.slice(0, 0)).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [1.0, 0.5],
+        np.array([1.0, np.nan]),
+        [1, None],
+        ["1", "2"],
+        [1, 2**63],
+        np.array([0, 2**63], np.uint64),
+        [1, math.inf],
+        [0.5, 2**62 + 1],
+    ],
+)
+def test_a_weight_that_is_no_whole_number_is_refused(weights: Any) -> None:
+    with pytest.raises(BadInputError, match="says how many copies") as refused:
+        ZSet.of({"x": [1, 2]}, weights)
+
+    assert refused.value.code == "WEIGHT_NOT_WHOLE"
+
+
+@pytest.mark.parametrize(
+    "weights", [[1.0, -2.0], np.array([1, -2], np.int8), (1, Decimal(-2)), np.array([1.0, -2.0], np.float32)]
+)
+def test_whole_weights_of_any_type_are_taken(weights: Any) -> None:
+    assert ZSet.of({"x": [1, 2]}, weights).weights.tolist() == [1, -2]
+
+
+def test_a_large_weight_beside_a_float_keeps_its_digits() -> None:
+    assert ZSet.of({"x": [1, 2]}, [1.0, 2**62 + 1]).weights.tolist() == [1, 2**62 + 1]

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import WeightOverflowError
+from zset_join.errors import BadInputError, WeightOverflowError
 from zset_join.kernels.consolidate import sum_weights
 from zset_join.row_conversion import take_rows
 from zset_join.row_layout import RowLayout
@@ -67,13 +68,22 @@ class ZSet:
         *,
         schema: pa.Schema | None = None,
     ) -> ZSet:
-        """Build from a dict of columns, a Table or a RecordBatch; weights default to +1 each."""
+        """Build from a dict of columns, a Table or a RecordBatch; weights default to +1 each.
+
+        Raises:
+            BadInputError: `WEIGHT_NOT_WHOLE`, for a weight that is no whole number of 64 bits.
+
+        >>> ZSet.of({"k": [1]}, [0.5])
+        Traceback (most recent call last):
+            ...
+        zset_join.errors.BadInputError: [WEIGHT_NOT_WHOLE] ...
+        """
         if isinstance(columns, pa.RecordBatch):
             rows = columns if schema is None else columns.cast(schema)
         else:
             table = columns if isinstance(columns, pa.Table) else pa.table(columns, schema=schema)
             rows = single_batch(table)
-        made = np.ones(rows.num_rows, np.int64) if weights is None else np.asarray(weights, np.int64)
+        made = np.ones(rows.num_rows, np.int64) if weights is None else _whole(weights)
         return cls(rows, made)
 
     @classmethod
@@ -156,6 +166,31 @@ def _summed(rows: pa.RecordBatch, weights: npt.NDArray[np.int64]) -> tuple[npt.N
         encoded.address, layout.stride, count, columns.address, weights, table, bits, first, sums, lows
     )
     return first[:entries], sums[:entries], bool(overflow)
+
+
+def _whole(weights: Any) -> npt.NDArray[np.int64]:
+    """Return weights as int64, or refuse them: a weight is a number of copies."""
+    given = np.asarray(weights)
+    if given.dtype.kind in "bi" or not given.size:
+        return given.astype(np.int64, copy=False)
+    # What NumPy has made floats of may have been large integers.
+    values = given.ravel().tolist() if isinstance(weights, np.ndarray) else list(weights)
+    for place, weight in enumerate(values):
+        if not _is_whole(weight):
+            raise BadInputError(
+                f"the weight of row {place} is {weight!r}; a weight says how many copies of a row come (positive) or go "
+                "(negative), so give whole numbers between -2^63 and 2^63 - 1.",
+                code="WEIGHT_NOT_WHOLE",
+                row=place,
+                weight=weight,
+            )
+    return np.array([int(weight) for weight in values], np.int64).reshape(given.shape)
+
+
+def _is_whole(weight: Any) -> bool:
+    if not isinstance(weight, int | float | Decimal | np.integer | np.floating):
+        return False
+    return -(1 << 63) <= weight < 1 << 63 and weight == int(weight)
 
 
 def single_batch(table: pa.Table) -> pa.RecordBatch:

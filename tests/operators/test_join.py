@@ -360,7 +360,7 @@ def test_an_answer_is_read_to_its_end_before_the_next_epoch() -> None:
 
     join.absorb(Tick(0), deltas)
 
-    with pytest.raises(StateError, match="finish reading an answer before") as caught:
+    with pytest.raises(StateError, match="after its epoch had been absorbed") as caught:
         next(answer)
     assert caught.value.code == "ANSWER_OUTDATED"
 

@@ -17,6 +17,7 @@ from zset_join.aggregates.rejected_changes import describe_rejection, rejection_
 from zset_join.config import HotBudget
 from zset_join.errors import OptionError, StateError
 from zset_join.relation import Relation
+from zset_join.state.answers import Answers
 from zset_join.state.rejected_rows import no_rejections
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -82,6 +83,7 @@ class GroupedOperator:
         self._output = GroupedOutput(self._input.state, accumulation.results(), output.schema, chunk_rows)
         self._prepared: tuple[Tick, ZSet, PreparedGroups] | None = None
         self._reader = object()
+        self._answers = Answers()
         self._totals = {"rejected_rows": 0, "contradicting_groups": 0}
 
     # ---------------------------------------------------------------- the operator protocol
@@ -97,7 +99,11 @@ class GroupedOperator:
         Raises:
             BadInputError: rows that the groups cannot take, with policy `error`; a sum that does not fit its type.
             ResourceError: a list or set beyond its limit.
+            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
         """
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if len(delta) == 0 and not self._is_due():
             return
@@ -129,6 +135,7 @@ class GroupedOperator:
             self._totals["rejected_rows"] += prepared.rejected_rows
             self._totals["contradicting_groups"] += prepared.contradiction >= 0
         self._prepared = None
+        self._answers.outdate()
         self._input.absorb(prepared, tick.epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
@@ -167,6 +174,7 @@ class GroupedOperator:
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
+        self._answers.outdate()
         self._input.restore(tables)
 
     def statistics(self) -> dict[str, int]:
@@ -186,6 +194,7 @@ class GroupedOperator:
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
+        self._answers.outdate()
         self._input.close()
 
     # ---------------------------------------------------------------- one epoch

@@ -32,6 +32,7 @@ from zset_join.kernels.time.first_rows import first_rows
 from zset_join.key_types import check_key_type, storage_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
+from zset_join.state.answers import Answers
 from zset_join.state.rejected_rows import no_rejections
 from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
@@ -159,6 +160,7 @@ class Deduplicate:
         self._state = TimedState(found_keys, [self._rows], ["rejected"])
         self._gather = self._rows.layout.gather_plan(range(len(relation.schema)))
         self._prepared: _Epoch | None = None
+        self._answers = Answers()
 
     @property
     def absorbed_epoch(self) -> int:
@@ -170,7 +172,11 @@ class Deduplicate:
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
+            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
         """
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if not len(delta):
             return
@@ -235,6 +241,7 @@ class Deduplicate:
         epoch = self._prepare(tick, delta) if len(delta) else None
         if epoch is not None:
             self._refuse(epoch)
+        self._answers.outdate()
         self._state.begin()
         if epoch is not None:
             self._store(epoch.groups, epoch.rows)
@@ -282,6 +289,7 @@ class Deduplicate:
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
+        self._answers.outdate()
         self._state.restore(tables, self._take_back)
 
     def _take_back(
@@ -301,6 +309,7 @@ class Deduplicate:
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
+        self._answers.outdate()
         self._state.close()
 
     def _prepare(self, tick: Tick, delta: ZSet) -> _Epoch:

@@ -35,6 +35,7 @@ from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
 from zset_join.operators.join_steps import LONE, check_same_epoch, key_of, pairs_passing, weight_overflow
 from zset_join.relation import Relation
+from zset_join.state.answers import Answers
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
 from zset_join.state.hybrid_state import HybridState
@@ -170,6 +171,7 @@ class HashJoin:
         self._touched_rows = 0  # of the output arrays; the rest of them takes no memory
         self._overflowed = False
         self._reader = object()
+        self._answers = Answers()
         self._prepared: _Prepared | None = None
         self._sides = [
             SideState(
@@ -229,7 +231,11 @@ class HashJoin:
             BadInputError: rows that break their relation's contract, with policy `error`.
             WeightOverflowError: an output weight past int64.
             ResourceError: an append-only join would reach `join_max_buffered_bytes`, with policy `abort`.
+            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
         """
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         if all(len(delta) == 0 for delta in deltas):
             return
         prepared = self._prepare(tick, deltas)
@@ -248,6 +254,7 @@ class HashJoin:
         self._refuse(prepared)
         if self._residual is not None:
             self._judge(prepared, self._residual)
+        self._answers.outdate()
         if self._hybrid is not None:
             if self._residual is not None and self._residual.revises(prepared.judged):
                 with self._hybrid.rewriting():
@@ -328,6 +335,7 @@ class HashJoin:
             StateError: rows that contradict each other.
         """
         self._prepared = None
+        self._answers.outdate()
         if self._hybrid is not None:
             self._hybrid.restore(tables)
         else:
@@ -362,6 +370,7 @@ class HashJoin:
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
+        self._answers.outdate()
         for side in self._sides:
             side.close()
         if self._hybrid is not None:

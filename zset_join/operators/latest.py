@@ -112,7 +112,11 @@ class Latest(UpsertTable):
 
         Raises:
             BadInputError: rows that break the relation's contract, with policy `error`.
+            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
         """
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if len(delta) == 0:
             return

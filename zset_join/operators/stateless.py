@@ -20,6 +20,7 @@ from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_key
+from zset_join.state.answers import Answers
 from zset_join.state.rejected_rows import REJECTION_SCHEMA, no_rejections
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -63,6 +64,7 @@ class StatelessOperator(ABC):
         self._chunk_rows = chunk_rows
         self._absorbed_epoch = -1
         self._rejected_rows = 0
+        self._answers = Answers()
 
     @property
     def absorbed_epoch(self) -> int:
@@ -78,7 +80,11 @@ class StatelessOperator(ABC):
 
         Raises:
             BadInputError: a retraction from an append-only input, with policy `error`.
+            StateError: `ANSWER_OUTDATED`, where it is read after the epoch was absorbed.
         """
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         kept = self._without_bad_rows(tick, deltas)
         if not any(len(delta) for delta in kept):
             return
@@ -94,6 +100,7 @@ class StatelessOperator(ABC):
         tick.check_follows(self._absorbed_epoch)
         kept = self._without_bad_rows(tick, deltas)
         self._rejected_rows += sum(len(delta) for delta in deltas) - sum(len(delta) for delta in kept)
+        self._answers.outdate()
         self._absorbed_epoch = tick.epoch
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - part of the protocol
@@ -122,6 +129,7 @@ class StatelessOperator(ABC):
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Go on after the last epoch of a snapshot."""
+        self._answers.outdate()
         metadata = tables["stateless"].schema.metadata or {}
         self._absorbed_epoch = int(metadata.get(_EPOCH_METADATA, b"-1"))
 
@@ -129,8 +137,9 @@ class StatelessOperator(ABC):
         """Return the number of rows that were rejected so far."""
         return {"rejected_rows": self._rejected_rows}
 
-    def close(self) -> None:  # noqa: B027 - not to be overridden: there are no files to let go of
-        """Do nothing."""
+    def close(self) -> None:
+        """Let no answer be read any more; there are no files to let go of."""
+        self._answers.outdate()
 
     def _without_bad_rows(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         kept = []

@@ -22,6 +22,7 @@ from zset_join.kernels.epoch import CHANGE_WORDS
 from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
+from zset_join.state.answers import Answers
 from zset_join.state.hybrid_rows import HybridRows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
@@ -103,6 +104,7 @@ class UpsertTable:
         )
         self._hybrid = None if budget is None else HybridRows([self._side], budget, directory, cold_directory)
         self._prepared: tuple[Tick, ZSet, PreparedSide, npt.NDArray[np.int64]] | None = None
+        self._answers = Answers()
 
     @property
     def absorbed_epoch(self) -> int:
@@ -122,6 +124,7 @@ class UpsertTable:
         if len(delta):
             prepared, _ = self._prepare(tick, delta)
             self._refuse_bad_input(prepared, tick)
+        self._answers.outdate()
         if self._hybrid is not None:
             self._hybrid.begin_absorb()
         self._side.begin_absorb()
@@ -165,6 +168,7 @@ class UpsertTable:
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
+        self._answers.outdate()
         if self._hybrid is not None:
             self._hybrid.restore(tables)
         else:
@@ -178,6 +182,7 @@ class UpsertTable:
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
+        self._answers.outdate()
         self._side.close()
         if self._hybrid is not None:
             self._hybrid.close()
