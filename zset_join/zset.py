@@ -190,7 +190,7 @@ def _whole(weights: Any) -> npt.NDArray[np.int64]:
 def _is_whole(weight: Any) -> bool:
     if not isinstance(weight, int | float | Decimal | np.integer | np.floating):
         return False
-    return -(1 << 63) <= weight < 1 << 63 and weight == int(weight)
+    return bool(-(1 << 63) <= weight < 1 << 63 and weight == int(weight))
 
 
 def single_batch(table: pa.Table) -> pa.RecordBatch:
