@@ -5,6 +5,8 @@
     zset-join explain-row shop:view order_id=1     which input changes made and unmade a row
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
     zset-join rescale CHECKPOINT 8                 another number of buckets
+    zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
+    zset-join restore DIR                          bring both back
 
 `shop:view` names a function `view(spark)` in `shop.py` that returns the query as it would be started, without `.start()`. So
 what is verified is the program's own query, its expressions and functions included. The working directory is searched first.
@@ -66,6 +68,19 @@ def _parser() -> argparse.ArgumentParser:
     rescale.add_argument("--local-state-dir", help="the query's option localStateDir")
     rescale.add_argument("--cores", type=int, help="cores of the session (all)")
     rescale.set_defaults(run=_rescale)
+
+    backup = verbs.add_parser("backup", help="copy a checkpoint and its outputs together")
+    backup.add_argument("checkpoint", help="checkpointLocation of a query that does not run")
+    backup.add_argument("directory", help="where the savepoint is made; empty or missing")
+    backup.add_argument("--output", action="append", default=[], help="DuckDB file, Delta table or Parquet changelog; repeatable")
+    backup.set_defaults(run=_backup)
+
+    restore = verbs.add_parser("restore", help="bring back a checkpoint and its outputs")
+    restore.add_argument("directory", help="the savepoint")
+    restore.add_argument("--checkpoint", help="where the checkpoint is to be (where it was)")
+    restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
+    restore.add_argument("--replace", action="store_true", help="move aside what stands there now")
+    restore.set_defaults(run=_restore)
     return parser
 
 
@@ -116,6 +131,20 @@ def _rescale(options: argparse.Namespace) -> int:
 
     session = _session(options.cores)
     _say(rescale(options.checkpoint, buckets=options.buckets, session=session, local_state_dir=options.local_state_dir))
+    return 0
+
+
+def _backup(options: argparse.Namespace) -> int:
+    from zset_join.savepoint import backup
+
+    _say(backup(options.checkpoint, options.directory, outputs=options.output))
+    return 0
+
+
+def _restore(options: argparse.Namespace) -> int:
+    from zset_join.savepoint import restore
+
+    _say(restore(options.directory, checkpoint=options.checkpoint, outputs=options.output, replace=options.replace))
     return 0
 
 

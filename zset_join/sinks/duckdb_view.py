@@ -199,6 +199,11 @@ class DuckDBViewSink:
             return rows
         return rows.take(pa.array(np.repeat(np.arange(len(weights)), weights)))
 
+    def at_rest(self) -> tuple[str, ...]:
+        """Close the file until its next use, and return its path: for copies of it."""
+        self._file.close()
+        return () if self.path == ":memory:" else (self.path,)
+
     def close(self) -> None:
         """Close the file; what was written stays."""
         self._is_open = False

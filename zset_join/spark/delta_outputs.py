@@ -42,6 +42,10 @@ class DeltaViewOutput(SinkOutput):
         schema = spark_schema(self._rows)
         return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
 
+    def at_rest(self) -> tuple[str, ...]:
+        """Return its directory."""
+        return (self._view.log.location,)
+
 
 class DeltaChangelogOutput:
     """Let the tasks write the files of a Delta changelog.
@@ -82,6 +86,10 @@ class DeltaChangelogOutput:
         """Let Spark read the files of the newest version."""
         log = self._sink.log
         return read_lines(session, [log.folder.uri(file.name) for file in log.files()], self._rows, self._sink.form)
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return its directory."""
+        return (self._sink.log.location,)
 
     def close(self) -> None:
         """Let go of the table."""

@@ -62,6 +62,10 @@ class Output(Protocol):
         """Return all answers, with or without `_weight`; None when the output cannot be read back."""
         ...
 
+    def at_rest(self) -> tuple[str, ...]:
+        """Close its files until their next use, and return where they lie; nothing where it is not made of files."""
+        ...
+
     def close(self) -> None:
         """Let go of it."""
         ...
@@ -102,6 +106,11 @@ class SinkOutput:
         """Read the sink, when it can be read."""
         read: Callable[[], pa.Table] | None = getattr(self._sink, "read", None)
         return None if read is None else session.createDataFrame(read())
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Ask the sink, when it can be asked."""
+        rest: Callable[[], tuple[str, ...]] | None = getattr(self._sink, "at_rest", None)
+        return () if rest is None else rest()
 
     def close(self) -> None:
         """Close the sink."""
@@ -146,6 +155,10 @@ class ChangelogOutput:
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the committed epochs."""
         return read_lines(session, committed_files(self._directory), self._relation.schema, self._form)
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return its directory."""
+        return (self._directory,)
 
     def close(self) -> None:
         """Close the changelog."""
@@ -206,6 +219,10 @@ class FunctionOutput:
     def contents(self, session: SparkSession) -> DataFrame | None:  # noqa: ARG002 - a function has no memory
         """Return None: what the function did with the rows is its own affair."""
         return None
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return nothing: what the function wrote is its own affair."""
+        return ()
 
     def close(self) -> None:
         """Do nothing."""

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,6 +29,7 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.config import QueryOptions
 from zset_join.errors import StateError
 from zset_join.relation import Relation
+from zset_join.savepoint import Savepoint, backup
 from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
@@ -197,6 +199,12 @@ class EpochRunner:
                 yield
             finally:
                 self._output.close()
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and output between two epochs, also after the query has stopped."""
+        with self.pause():
+            outputs = self._output.at_rest()
+            return backup(self._options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Return all answers in the output, while paused; None when it cannot be read back."""

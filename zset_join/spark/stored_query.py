@@ -7,6 +7,7 @@ A running query is asked through its handle; epochs wait meanwhile. One that doe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from zset_join.spark.views import View
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.savepoint import Savepoint
     from zset_join.spark.verification import VerificationReport
 
 __all__ = ["StoredQuery"]
@@ -86,6 +88,22 @@ class StoredQuery:
             most_differences=most_differences,
             sample=sample,
         )
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and output together, between two epochs; `zset_join.savepoint.restore` brings both back.
+
+        Epochs wait meanwhile. What an output outside of files holds (a database, a topic, a function's own) is not copied.
+
+        Args:
+            directory: where the savepoint is made, a path or URI; empty or missing.
+
+        Raises:
+            OptionError: the directory has files in it.
+            StateError: the query has stopped, and another driver runs on its checkpoint.
+
+        Cost: every byte of checkpoint and output is read and written once.
+        """
+        return self._runner.backup(directory)
 
     def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
         """Return which input changes made and unmade the output rows with given values, from the log that is kept.

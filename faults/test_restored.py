@@ -1,0 +1,46 @@
+"""Checkpoints and outputs of different times are refused, and savepoints of both go on; and that is noticed when it is not so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from faults.driver import Kind
+from faults.histories import HOWS, recorded_history
+from faults.profiles import chosen
+from faults.restored import search
+from faults.tally import Tally
+from zset_join.sinks import duckdb_view, parquet_changelog
+from zset_join.sinks.sink import is_replay
+
+RUNS = chosen(short=[(1, 2), (2, 6)], long=[(copied, ran) for copied in range(6) for ran in range(copied + 1, 7)])
+JOINS = chosen(short=["left", "full"], long=list(HOWS))
+
+pytestmark = pytest.mark.usefixtures("warm")
+
+
+@pytest.mark.timeout(chosen(short=300, long=0))
+@pytest.mark.parametrize("kind", ["changelog", "view"])
+@pytest.mark.parametrize("how", JOINS)
+def test_what_is_restored_alone_is_refused_and_what_is_restored_together_goes_on(
+    how: str, kind: Kind, scratch: Path, tally: Tally
+) -> None:
+    for copied, ran in RUNS:
+        search(recorded_history(how, "upserts", seed=copied), scratch, tally, kind=kind, copied=copied, ran=ran)
+
+    assert tally.problems == []
+    assert (tally.of("refusals"), tally.of("savepoints")) == (len(RUNS), len(RUNS))
+
+
+@pytest.mark.parametrize(("kind", "module"), [("changelog", parquet_changelog), ("view", duckdb_view)])
+def test_an_output_that_compares_numbers_only_is_caught(kind: Kind, module: object, scratch: Path, tally: Tally) -> None:
+    def by_number(sink: str, last: int | None, _digests: object, epoch: int, _link: object) -> bool:
+        return is_replay(sink, last, epoch)
+
+    with mock.patch.object(module, "is_same_epoch", by_number):
+        search(recorded_history("left", "upserts", seed=1), scratch, tally, kind=kind, copied=1, ran=3)
+
+    assert tally.problems
+    tally.problems.clear()
