@@ -42,7 +42,9 @@ def search(history: History, scratch: Path, tally: Tally, *, kind: Kind, copied:
     with opened(Driver(history, place, kind)) as driver:
         driver.run(range(copied + 1, ran + 1))
     other = replace(history, epochs=history.epochs[: copied + 1] + history.epochs[copied + 2 :])
-    _half(other, place, tally, kind, f"{where}, checkpoint alone", history.expected_after(ran), copied, restored=place.checkpoint)
+    _half(
+        other, place, tally, kind, f"{where}, checkpoint alone", history.expected_after(ran), copied, restored=place.checkpoint
+    )
     restore(place.root / "savepoint", replace=True)
     with opened(Driver(other, place, kind)) as driver:
         for epoch in range(copied + 1, len(other.epochs)):

@@ -72,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     backup = verbs.add_parser("backup", help="copy a checkpoint and its outputs together")
     backup.add_argument("checkpoint", help="checkpointLocation of a query that does not run")
     backup.add_argument("directory", help="where the savepoint is made; empty or missing")
-    backup.add_argument("--output", action="append", default=[], help="DuckDB file, Delta table or Parquet changelog; repeatable")
+    backup.add_argument(
+        "--output", action="append", default=[], help="DuckDB file, Delta table or Parquet changelog; repeatable"
+    )
     backup.set_defaults(run=_backup)
 
     restore = verbs.add_parser("restore", help="bring back a checkpoint and its outputs")

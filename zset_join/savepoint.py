@@ -84,7 +84,9 @@ class Savepoint:
         return "\n".join([*lines, *(f"moved aside: {old} is {new} now" for old, new in self.moved)])
 
 
-def backup(checkpoint: str | Path, directory: str | Path, *, outputs: Sequence[str | Path] = (), is_held: bool = False) -> Savepoint:
+def backup(
+    checkpoint: str | Path, directory: str | Path, *, outputs: Sequence[str | Path] = (), is_held: bool = False
+) -> Savepoint:
     """Copy a checkpoint and its outputs.
 
     Args:
@@ -324,7 +326,11 @@ def _cleared(places: Sequence[str], query_id: str, checkpoint: str, *, replace: 
     if fixed or (taken and not replace):
         raise OptionError(
             f"{', '.join(fixed or taken)} has files in it. "
-            + ("Empty it first: an object store cannot move it aside." if fixed else "Pass replace (--replace) to move it aside."),
+            + (
+                "Empty it first: an object store cannot move it aside."
+                if fixed
+                else "Pass replace (--replace) to move it aside."
+            ),
             code="PLACE_TAKEN",
             places=fixed or taken,
         )
