@@ -1,8 +1,7 @@
 """A checkpoint and an output of different times, and savepoints of both: rows are never lost without an error.
 
-The law. Let a query have run `ran` epochs, and a copy have been made after epoch `copied`. Restored alone, the checkpoint or the
-output makes the query stop at the first epoch that is not the one the other side knows, with the output as it was. Restored
-together, from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
+The law. Let a query have run `ran` epochs, and a copy have been made after epoch `copied`. Restored alone, the checkpoint
+makes the query stop at the first epoch that is not the one the output knows, with the output as it was. Restored together, from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
 
 What is read after the restore is another history than before: one epoch of it is missing.
 """
@@ -42,9 +41,7 @@ def search(history: History, scratch: Path, tally: Tally, *, kind: Kind, copied:
     with opened(Driver(history, place, kind)) as driver:
         driver.run(range(copied + 1, ran + 1))
     other = replace(history, epochs=history.epochs[: copied + 1] + history.epochs[copied + 2 :])
-    _half(
-        other, place, tally, kind, f"{where}, checkpoint alone", history.expected_after(ran), copied, restored=place.checkpoint
-    )
+    _checkpoint_alone(other, place, tally, kind, f"{where}, checkpoint alone", history.expected_after(ran), copied)
     restore(place.root / "savepoint", replace=True)
     with opened(Driver(other, place, kind)) as driver:
         for epoch in range(copied + 1, len(other.epochs)):
@@ -53,7 +50,7 @@ def search(history: History, scratch: Path, tally: Tally, *, kind: Kind, copied:
     tally.count("savepoints")
 
 
-def _half(
+def _checkpoint_alone(
     other: History,
     place: Place,
     tally: Tally,
@@ -61,12 +58,10 @@ def _half(
     where: str,
     held: dict[tuple[object, ...], int],
     copied: int,
-    *,
-    restored: Path,
 ) -> None:
     """Restore the checkpoint alone and run on: the epochs with other input must be refused."""
-    shutil.rmtree(restored)
-    shutil.copytree(place.root / "savepoint" / "checkpoint", restored)
+    shutil.rmtree(place.checkpoint)
+    shutil.copytree(place.root / "savepoint" / "checkpoint", place.checkpoint)
     with opened(Driver(other, place, kind)) as driver:
         try:
             driver.run(range(copied + 1, len(other.epochs)))

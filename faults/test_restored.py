@@ -1,4 +1,4 @@
-"""Checkpoints and outputs of different times are refused, and savepoints of both go on; and that is noticed when it is not so."""
+"""A checkpoint and an output of different times are refused, and a savepoint of both goes on."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
       output-0/...          the outputs, in the order they were given: a directory, or a file and its log
       _savepoint.json       what belongs to it, with bytes and checksums; written last, so an unfinished one is none
 
-The law: a savepoint that was made is the query at the end of an epoch; a query that starts on what was restored goes on after it,
-and its outputs are right after every epoch, whatever was read, written or lost since. It is made while nobody runs epochs: the
+The law: a savepoint that was made is the query at the end of an epoch; a query that starts on what was restored goes on after
+it, and its outputs are right after every epoch, whatever was read, written or lost since. It is made while nobody runs epochs: the
 checkpoint is claimed as by a driver, or `backup` is called by the driver itself between two epochs.
 
 A restored checkpoint becomes one with its last file, `zset/format.json`; before that no query starts on it. What stood at the
@@ -283,8 +283,8 @@ def _header(source: Folder) -> dict[str, Any]:
     data = source.read(_HEADER)
     if data is None:
         raise StateError(
-            f"{source.location} is no savepoint, or an unfinished one: it has no {_HEADER}. Give the directory of a backup that "
-            "was completed.",
+            f"{source.location} is no savepoint, or an unfinished one: it has no {_HEADER}. Give the directory of a "
+            "backup that was completed.",
             code="NO_SAVEPOINT",
             location=source.location,
         )
