@@ -1,7 +1,8 @@
 """A checkpoint and an output of different times, and savepoints of both: rows are never lost without an error.
 
 The law. Let a query have run `ran` epochs, and a copy have been made after epoch `copied`. Restored alone, the checkpoint
-makes the query stop at the first epoch that is not the one the output knows, with the output as it was. Restored together, from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
+makes the query stop at the first epoch that is not the one the output knows, with the output as it was. Restored together,
+from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
 
 What is read after the restore is another history than before: one epoch of it is missing.
 """

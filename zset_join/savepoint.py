@@ -6,8 +6,8 @@
       _savepoint.json       what belongs to it, with bytes and checksums; written last, so an unfinished one is none
 
 The law: a savepoint that was made is the query at the end of an epoch; a query that starts on what was restored goes on after
-it, and its outputs are right after every epoch, whatever was read, written or lost since. It is made while nobody runs epochs: the
-checkpoint is claimed as by a driver, or `backup` is called by the driver itself between two epochs.
+it, and its outputs are right after every epoch, whatever was read, written or lost since. It is made while nobody runs
+epochs: the checkpoint is claimed as by a driver, or `backup` is called by the driver itself between two epochs.
 
 A restored checkpoint becomes one with its last file, `zset/format.json`; before that no query starts on it. What stood at the
 place is moved aside, never deleted; on an object store the place must be empty.
