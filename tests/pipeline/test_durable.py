@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import StateError
-from zset_join.expressions import left
+from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.pipeline.outputs import FunctionSink
@@ -131,6 +131,6 @@ def test_a_directory_of_another_query_is_refused_with_what_differs(tmp_path):
         pipeline.step(FIRST)
 
     with pytest.raises(StateError, match="made for another query") as refused:
-        Pipeline(revenue().where(left("revenue") > 10), tmp_path)
+        Pipeline(revenue().where(col("revenue") > 10), tmp_path)
 
     assert refused.value.code == "QUERY_CHANGED"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join import BadInputError, OptionError, PlanError, ZSet
-from zset_join.expressions import left, lit, right
+from zset_join.expressions import col, left, lit, right
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 
@@ -95,7 +95,7 @@ def test_on_false_matches_nothing_and_pads_what_an_outer_join_preserves(how, row
 
 
 def test_a_where_on_upserts_takes_back_the_row_that_stops_passing():
-    pipeline = Pipeline(orders().where(left("total") > 10).select("id"))
+    pipeline = Pipeline(orders().where(col("total") > 10).select("id"))
     pipeline.step({"orders": [order(1, "Ada", 30)]})
 
     delta = pipeline.step({"orders": [order(1, "Ada", 3)]})
@@ -119,7 +119,7 @@ def test_the_larger_sequence_wins_although_the_column_that_orders_is_not_shown()
         sequence_by="v",
         except_column_list=["v"],
     )
-    pipeline = Pipeline(source.select("sku", twice=left("price") * 2))
+    pipeline = Pipeline(source.select("sku", twice=col("price") * 2))
     pipeline.step({"prices": [{"sku": "a", "price": 5, "v": 7}]})
 
     late = pipeline.step({"prices": [{"sku": "a", "price": 4, "v": 6}]})
@@ -146,7 +146,7 @@ def test_a_global_aggregate_has_its_row_from_the_first_epoch_on():
 
 def test_a_row_deletes_its_key_where_the_condition_says_so():
     source = changes(
-        "orders", {**ORDERS, "op": pa.string()}, keys="id", apply_as_deletes=left("op") == "d", except_column_list=["op"]
+        "orders", {**ORDERS, "op": pa.string()}, keys="id", apply_as_deletes=col("op") == "d", except_column_list=["op"]
     )
     pipeline = Pipeline(source)
     pipeline.step({"orders": [order(1, "Ada", 30) | {"op": "c"}]})
@@ -207,10 +207,10 @@ def test_a_processing_time_needs_a_zone():
 
 
 def test_the_explanation_names_stages_sources_and_what_is_remembered():
-    view = orders().where(left("total") > 10).join(customers(), [("customer", "name")], "left")
+    view = orders().where(col("total") > 10).join(customers(), [("customer", "name")], "left")
 
     explanation = Pipeline(view).explanation()
 
-    assert 'reads "orders": Where left.total > 10' in explanation
+    assert 'reads "orders": Where total > 10' in explanation
     assert "Join left on customer = name" in explanation
     assert 'Source "customers" upsert keys=[name] columns=[name, city]' in explanation

@@ -29,7 +29,7 @@ def columns_read(expression: Expression) -> frozenset[str]:
 
 def named(column: str) -> Expression:
     """Return a column of the row."""
-    return Column("left", column)
+    return Column("row", column)
 
 
 def plain_column(expression: Expression) -> str | None:

@@ -100,10 +100,10 @@ class View:
             PlanError: a column that is not there, or an expression that cannot be computed.
 
         >>> import pyarrow as pa
-        >>> from zset_join.expressions import left
+        >>> from zset_join.expressions import col
         >>> from zset_join.pipeline import appends
         >>> sales = appends("sales", {"units": pa.int64(), "price": pa.int64()})
-        >>> sales.select("units", total=left("units") * left("price")).columns
+        >>> sales.select("units", total=col("units") * col("price")).columns
         ['units', 'total']
         """
         chosen: list[tuple[str, Expression]] = []
