@@ -32,6 +32,7 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.engine import AnsweredEpoch
+from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.stage_states import due_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan, StageNode
@@ -56,6 +57,7 @@ class PipelineDirectory:
         options: what operators take from the options of a query.
         watermarks: of the plan; set to those of the last epoch.
         contents: what the view holds, filled from the directory; None where it is not kept.
+        history: everything that came, filled from the directory; None where it is not kept.
         snapshot_after_bytes: a log that is smaller is not replaced by a snapshot.
 
     Raises:
@@ -69,6 +71,7 @@ class PipelineDirectory:
         options: StageOptions,
         watermarks: Watermarks,
         contents: Contents | None,
+        history: InputHistory | None,
         *,
         snapshot_after_bytes: int,
     ) -> None:
@@ -76,6 +79,8 @@ class PipelineDirectory:
         self._options = options
         self._watermarks = watermarks
         self._contents = contents
+        self._history = history
+        self.statistics: dict[str, dict[str, int]] = {}
         self._snapshot_after_bytes = snapshot_after_bytes
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
         location = str(Path(directory).absolute())
@@ -87,7 +92,7 @@ class PipelineDirectory:
                     location,
                     query_id=query_id,
                     buckets=1,
-                    description=_description(plan, keeps_view=contents is not None),
+                    description=_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
                     plan={
                         "stages": [{"name": node.name, "stage": node.stage.to_json()} for node in plan.nodes],
                         "plan": plan.to_json(),
@@ -124,7 +129,9 @@ class PipelineDirectory:
                 tick=tick,
             )
 
-    def commit(self, epoch: DurableEpoch, answered: AnsweredEpoch, progress: Mapping[str, Any]) -> CommitRecord:
+    def commit(
+        self, epoch: DurableEpoch, answered: AnsweredEpoch, deltas: Mapping[str, ZSet], progress: Mapping[str, Any]
+    ) -> CommitRecord:
         """Make an epoch count.
 
         Raises:
@@ -132,8 +139,8 @@ class PipelineDirectory:
         """
         histories = dict(self.checkpoint.histories)
         dues = dict(self.checkpoint.last.dues) if self.checkpoint.last is not None else {}
-        for number, (_, deltas) in answered.asked.items():
-            epoch.log(number, deltas)
+        for number, (_, fed) in answered.asked.items():
+            epoch.log(number, fed)
         for number, state in epoch.states.items():
             key = f"{self._plan.nodes[number].name}/0"
             _keep(histories, key, state.snapshot, state.merged, epoch.logs.get(number))
@@ -141,8 +148,10 @@ class PipelineDirectory:
             due = due_of(state.operator)
             if due != NOTHING_DUE:
                 dues[key] = due
+            self.statistics[self._plan.nodes[number].name] = state.operator.statistics()
         tick = Tick(answered.epoch, answered.processing_time_us)
         self._log_view(histories, tick, answered.delta)
+        self._log_inputs(histories, tick, deltas)
         parts = ArrowParts(durable=True).write(self.checkpoint.files, 0, tick, answered.delta.schema, [answered.delta])
         return self.checkpoint.commit(
             CommitRecord(
@@ -178,6 +187,8 @@ class PipelineDirectory:
         if self._contents is not None:
             for delta in self._view_rows(record.histories.get(_VIEW, BucketHistory())):
                 self._contents.add(delta)
+        if self._history is not None:
+            self._load_inputs(record, self._history)
 
     def _view_rows(self, history: BucketHistory) -> Iterator[ZSet]:
         schema = self._plan.output.schema
@@ -188,6 +199,30 @@ class PipelineDirectory:
         for log in history.logs:
             for logged in read_log(self.checkpoint.files, log, schemas=[schema]):
                 yield logged.deltas[0]
+
+    def _load_inputs(self, record: CommitRecord, history: InputHistory) -> None:
+        epochs: dict[int, tuple[Tick, dict[str, ZSet]]] = {}
+        for number, source in enumerate(self._plan.sources):
+            logs = record.histories.get(f"{_input(number)}/0", BucketHistory()).logs
+            for log in logs:
+                for logged in read_log(self.checkpoint.files, log, schemas=[source.relation.schema]):
+                    epochs.setdefault(logged.tick.epoch, (logged.tick, {}))[1][source.name] = logged.deltas[0]
+        for epoch in range(record.epoch + 1):
+            tick, deltas = epochs.get(epoch, (Tick(epoch), {}))
+            history.add(epoch, tick.processing_time_us, deltas)
+
+    def _log_inputs(self, histories: dict[str, BucketHistory], tick: Tick, deltas: Mapping[str, ZSet]) -> None:
+        """Keep what came, where it is to be kept: one line per epoch of the first source, also where that had no rows."""
+        if self._history is None:
+            return
+        files = self.checkpoint.files
+        for number, source in enumerate(self._plan.sources):
+            key = f"{_input(number)}/0"
+            tail = histories.get(key, BucketHistory()).small_tail()
+            merged = merge_logs(files, f"log/{_input(number)}-0", tail) if tail else None
+            delta = deltas.get(source.name, ZSet.empty(source.relation.schema))
+            log = write_log(files, f"log/{_input(number)}-0", tick=tick, deltas=[delta], is_due=number == 0)
+            _keep(histories, key, None, merged, log)
 
     def _log_view(self, histories: dict[str, BucketHistory], tick: Tick, delta: ZSet) -> None:
         """Keep what the view holds, as the state of a stage is kept."""
@@ -274,6 +309,10 @@ class DurableEpoch:
             self.logs[number] = entry
 
 
+def _input(number: int) -> str:
+    return f"input-{number}"
+
+
 def _waits_for_times(node: StageNode, options: StageOptions) -> bool:
     operator = node.stage.build(options, None)
     try:
@@ -300,12 +339,12 @@ def _keep(
         histories[key] = history
 
 
-def _description(plan: QueryPlan, *, keeps_view: bool) -> dict[str, Any]:
+def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> dict[str, Any]:
     """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
     lines = plan.explain(buckets=1).splitlines()
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
     described = {f"line {number:03}": line for number, line in enumerate([*lines, *schemas])}
-    return {**described, "keeps_view": keeps_view}
+    return {**described, "keeps_view": keeps_view, "keeps_inputs": keeps_inputs}
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -26,15 +26,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.checkpoint.row_history import RowHistory
 from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
+from zset_join.pipeline.explaining import explain_row
+from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
-from zset_join.pipeline.stage_states import MemoryStates
+from zset_join.pipeline.stage_states import MemoryStates, earliest
+from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.protocol import NextDue
 from zset_join.row_conversion import conform
 from zset_join.sinks.sink import Sink
 from zset_join.stages.stage import StageOptions
@@ -51,6 +57,7 @@ class Pipeline:
         view: what to keep.
         directory: where the pipeline lasts; None for memory only. It belongs to one process at a time, and to this query.
         keep_view: keep the contents of the view, for `view()`.
+        keep_inputs: keep every change that ever comes, for `verify()` and `explain_row()`; memory grows with them.
         outputs: where the deltas go as well, each epoch exactly once: sinks of `zset_join.sinks`.
         options: what operators take from the options of a query.
         idle_timeout_seconds: processing time after which a source without rows does not hold up watermarks; None for never.
@@ -82,6 +89,7 @@ class Pipeline:
         directory: str | Path | None = None,
         *,
         keep_view: bool = True,
+        keep_inputs: bool = False,
         outputs: Sequence[Sink] = (),
         options: StageOptions | None = None,
         idle_timeout_seconds: float | None = None,
@@ -97,6 +105,7 @@ class Pipeline:
         self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
         self._engine = Engine(self.plan, self._watermarks)
         self._contents = Contents(self.plan.output.schema) if keep_view else None
+        self._history = InputHistory() if keep_inputs else None
         self._processing_time_us: int | None = None
         self._last: ZSet | None = None
         self._is_broken = False
@@ -111,6 +120,7 @@ class Pipeline:
                 self._options,
                 self._watermarks,
                 self._contents,
+                self._history,
                 snapshot_after_bytes=snapshot_after_bytes,
             )
         self._outputs = PipelineOutputs(outputs)
@@ -162,7 +172,7 @@ class Pipeline:
             self.progress = self._counts(deltas, answered)
         else:
             answered = self._durable_epoch(deltas, time_us)
-        self._take(answered)
+        self._take(answered, deltas)
         self._outputs.write(answered.epoch, answered.delta)
         return answered.delta
 
@@ -191,6 +201,72 @@ class Pipeline:
                 code="VIEW_NOT_KEPT",
             )
         return self._contents.rows()
+
+    def verify(self, *, most_differences: int = 20) -> Verification:
+        """Compare the view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
+
+        Args:
+            most_differences: differing rows to tell.
+
+        Raises:
+            OptionError: the pipeline was told not to keep what is needed.
+            PlanError: DuckDB cannot be asked for a part of the query.
+        """
+        history, contents = self._kept_inputs("verify()"), self.contents()
+        if not self.epoch:
+            return Verification(equal=True, epoch=None, expected_rows=0, actual_rows=0, different_rows=0)
+        times = [
+            BatchTimes(watermark_us=watermark, processing_time_us=self._processing_time_us)
+            for watermark in self._watermarks.known.stages
+        ]
+        return verify(self.plan, history, contents, times, epoch=self.epoch - 1, most_differences=most_differences)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_changes: int = 100) -> RowHistory:
+        """Tell which changes made the rows of the view with given values, and which unmade them; needs `keep_inputs`.
+
+        Args:
+            row: columns of the view to values.
+            most_changes: changes to tell per epoch.
+
+        Raises:
+            OptionError: columns that the view does not have, more changes than are to be told, or inputs are not kept.
+        """
+        history = self._kept_inputs("explain_row()")
+        return explain_row(self.plan, history, self._options, row, most_changes=most_changes)
+
+    def statistics(self) -> dict[str, Mapping[str, Any]]:
+        """Return counts for people: per stage those of its operator and its watermark, per source its event time.
+
+        With a directory the counts of a stage are those of the last epoch that had rows for it, before these were folded in.
+        """
+        known = self._watermarks.known
+        counts = self._directory.statistics if self._memory is None and self._directory is not None else {}
+        found: dict[str, Mapping[str, Any]] = {}
+        for node in self.plan.nodes:
+            own: Mapping[str, Any] = counts.get(node.name, {})
+            if self._memory is not None:
+                operator = self._memory.operators[node.number]
+                own = {**operator.statistics(), "resident_bytes": operator.resident_bytes()}
+            found[node.name] = {
+                **own,
+                "watermark_us": known.stages[node.number],
+                "held_by": self._watermarks.holding(node.number),
+            }
+        for name, one in known.sources.items():
+            found[f"source {name}"] = {"watermark_us": one.watermark_us, "late_rows": one.late_rows}
+        return found
+
+    def next_due(self) -> NextDue:
+        """Return when `step()` has something to say though no row comes: the earliest of all stages, in memory.
+
+        With a directory a stage is known by its last commit record.
+        """
+        if self._memory is not None:
+            dues = [self._memory.next_due(node.number) for node in self.plan.nodes]
+        else:
+            record = None if self._directory is None else self._directory.last
+            dues = [] if record is None else list(record.dues.values())
+        return earliest(dues)
 
     def explanation(self) -> str:
         """Return what the query does and what it must remember."""
@@ -236,17 +312,27 @@ class Pipeline:
             raise AssertionError("a pipeline without state")
         with directory.epoch(Tick(self.epoch, time_us)) as opened:
             answered = self._engine.answer(opened, self.epoch, deltas, time_us)
-            self.progress = directory.commit(opened, answered, self._counts(deltas, answered)).progress
+            self.progress = directory.commit(opened, answered, deltas, self._counts(deltas, answered)).progress
         return answered
 
-    def _take(self, answered: AnsweredEpoch) -> None:
+    def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
         """Go on from an epoch that counts."""
+        if self._history is not None:
+            self._history.add(answered.epoch, answered.processing_time_us, deltas)
         self._engine.take(answered)
         self._processing_time_us = answered.processing_time_us
         self._last = answered.delta
         self.epoch += 1
         if self._contents is not None:
             self._contents.add(answered.delta)
+
+    def _kept_inputs(self, what: str) -> InputHistory:
+        if self._history is None:
+            raise OptionError(
+                f"{what} needs every change that came, and this pipeline does not keep them. Build it with keep_inputs=True.",
+                code="INPUTS_NOT_KEPT",
+            )
+        return self._history
 
     def _answer_again(self, epoch: int) -> ZSet:
         if self._last is None or epoch != self.epoch - 1:

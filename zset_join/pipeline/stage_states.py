@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from zset_join.plan.query_plan import QueryPlan
@@ -9,7 +10,7 @@ from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOpera
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
 
-__all__ = ["MemoryStates", "StageStates", "due_of"]
+__all__ = ["MemoryStates", "StageStates", "due_of", "earliest"]
 
 
 class StageStates(Protocol):
@@ -59,3 +60,16 @@ class MemoryStates:
 def due_of(operator: DurableOperator) -> NextDue:
     """Return when an operator must be asked though no row comes to it."""
     return operator.next_due() if isinstance(operator, TimedOperator) else NOTHING_DUE
+
+
+def earliest(dues: Iterable[NextDue]) -> NextDue:
+    """Return the first of several times.
+
+    >>> earliest([NextDue(watermark_us=5), NextDue(watermark_us=3, processing_time_us=9)])
+    NextDue(watermark_us=3, processing_time_us=9)
+    """
+    watermarks, times = [], []
+    for due in dues:
+        watermarks += [] if due.watermark_us is None else [due.watermark_us]
+        times += [] if due.processing_time_us is None else [due.processing_time_us]
+    return NextDue(min(watermarks, default=None), min(times, default=None))

@@ -1,0 +1,57 @@
+"""A row is explained by the changes without which it would have come out otherwise."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from zset_join import OptionError
+from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+
+
+def priced():
+    orders = changes("orders", {"id": pa.int64(), "item": pa.string()}, keys="id")
+    items = changes("items", {"item": pa.string(), "price": pa.int64()}, keys="item")
+    return orders.join(items, "item", "left")
+
+
+def stepped(view):
+    pipeline = Pipeline(view, keep_inputs=True)
+    pipeline.step({"orders": [{"id": 1, "item": "nail"}, {"id": 2, "item": "nail"}], "items": [{"item": "bolt", "price": 5}]})
+    pipeline.step({"items": [{"item": "nail", "price": 3}, {"item": "nut", "price": 1}]})
+    pipeline.step({"orders": [{"id": 1, "item": "bolt"}, {"id": 9, "item": "nut"}]})
+    return pipeline
+
+
+def test_every_epoch_that_touched_a_row_is_told_with_the_changes_that_caused_it():
+    history = stepped(priced()).explain_row({"id": 1})
+
+    assert [(event.epoch, [(change.stream, change.row) for change in event.changes]) for event in history.events] == [
+        (0, [("orders", {"id": 1, "item": "nail"})]),
+        (1, [("items", {"item": "nail", "price": 3})]),
+        (2, [("orders", {"id": 1, "item": "bolt"})]),
+    ]
+    assert history.events[1].emitted == (
+        ({"item": "nail", "id": 1, "price": None}, -1),
+        ({"item": "nail", "id": 1, "price": 3}, 1),
+    )
+
+
+def test_a_group_is_explained_by_all_rows_that_changed_it():
+    history = stepped(priced().groupBy("price").agg(F.count().alias("n"))).explain_row({"price": 3})
+
+    assert [(event.epoch, [change.stream for change in event.changes]) for event in history.events] == [
+        (1, ["items"]),
+        (2, ["orders"]),
+    ]
+
+
+def test_a_row_of_a_column_that_is_not_there_cannot_be_asked_for():
+    with pytest.raises(OptionError, match="its columns are"):
+        stepped(priced()).explain_row({"colour": 1})
+
+
+def test_too_many_causes_are_refused():
+    with pytest.raises(OptionError, match="more than 1 changes of epoch 0"):
+        stepped(priced().agg(F.count().alias("n"))).explain_row({"n": 2}, most_changes=1)

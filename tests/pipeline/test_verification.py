@@ -1,0 +1,134 @@
+"""A view is compared with DuckDB's batch query over everything that came."""
+
+from __future__ import annotations
+
+import decimal
+
+import pyarrow as pa
+import pytest
+
+from zset_join import OptionError, ZSet
+from zset_join.expressions import col, left, right
+from zset_join.pipeline import Pipeline, appends, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+
+ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64(), "price": pa.decimal128(9, 2), "rate": pa.float64()}
+CUSTOMERS = {"name": pa.string(), "city": pa.string(), "limit": pa.int32()}
+
+
+def orders():
+    return changes("orders", ORDERS, keys="id")
+
+
+def customers():
+    return changes("customers", CUSTOMERS, keys="name", sequence_by="limit")
+
+
+def order(id, customer, total, price="1.25", rate=0.5):  # noqa: A002 - the column's name
+    return {"id": id, "customer": customer, "total": total, "price": decimal.Decimal(price), "rate": rate}
+
+
+STEPS = [
+    {
+        "orders": [order(1, "Ada", 30), order(2, "Bob", 5, "-2.30", -0.0), order(3, None, 7)],
+        "customers": [{"name": "Ada", "city": "London", "limit": 3}],
+    },
+    {
+        "orders": [order(1, "Ada", 40, "7.01", float("nan")), order(4, "Ada", 40, "7.00")],
+        "customers": [{"name": "Ada", "city": "York", "limit": 2}],
+    },
+    {"orders": [order(2, "Ada", 1, "0.01", 1e300)], "customers": [{"name": "Bob", "city": None, "limit": 9}]},
+]
+
+
+def stepped(view, **options):
+    pipeline = Pipeline(view, keep_inputs=True, **options)
+    for rows in STEPS:
+        pipeline.step({name: given for name, given in rows.items() if name in pipeline._readings})
+    return pipeline
+
+
+def joined(how):
+    return orders().join(customers(), left("customer") == right("name"), how, condition=left("total") > right("limit"))
+
+
+VIEWS = {
+    "source": orders,
+    "where": lambda: orders().where(col("total") > 10).select("customer", twice=col("total") * 2),
+    **{how: lambda how=how: joined(how) for how in ("inner", "left", "right", "full", "semi", "anti")},
+    "using": lambda: orders().join(customers().withColumnRenamed("name", "customer"), "customer", "full"),
+    "null_safe": lambda: orders().join(customers(), [("customer", "city")], "left", null_safe=True),
+    "union": lambda: orders().select("customer").union(customers().select("name")),
+    "distinct": lambda: orders().select("customer").union(customers().select("name")).distinct(),
+    "sums": lambda: (
+        orders()
+        .groupBy("customer")
+        .agg(F.count(), F.sum("total"), F.avg("total"), F.sum("price"), F.avg("price"), F.avg("rate"))
+    ),
+    "extremes": lambda: (
+        orders().groupBy("customer").agg(F.min("rate"), F.max("price"), F.min_by("id", "total"), F.max_by("id", "total"))
+    ),
+    "lists": lambda: (
+        orders().groupBy("customer").agg(F.collect_list("total"), F.collect_set("total"), F.count_distinct("total", "price"))
+    ),
+    "filters": lambda: orders().agg(
+        F.count_if(col("total") > 5).alias("n"), F.sum("total").filter(col("customer") == "Ada").alias("s")
+    ),
+    "booleans": lambda: (
+        orders().groupBy("customer").agg(F.bool_and(col("total") > 5).alias("e"), F.bool_or(col("total") > 5).alias("s"))
+    ),
+    "spread": lambda: (
+        orders().groupBy("customer").agg(F.stddev("total"), F.var_pop("total"), F.stddev_pop("price"), F.variance("price"))
+    ),
+    "behind a join": lambda: joined("left").groupBy("city").agg(F.sum("total").alias("t")).where(col("t") > 1),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_kind_of_view_equals_the_batch_query(name):
+    verification = stepped(VIEWS[name]()).verify()
+
+    assert verification.equal, str(verification)
+    assert verification.expected_rows > 0
+
+
+def test_a_wrong_row_is_told_with_both_weights():
+    pipeline = stepped(orders().groupBy("customer").count())
+    pipeline._contents.add(ZSet.of({"customer": ["Ada"], "count": [3]}, [1], schema=pipeline.schema))
+
+    verification = pipeline.verify()
+
+    assert not verification.equal
+    assert verification.differences == (({"customer": "Ada", "count": 3}, 1, 2),)
+    assert "1 rows differ" in str(verification)
+
+
+def test_rows_of_a_bag_keep_their_copies():
+    pipeline = Pipeline(changes("x", {"x": pa.int64()}), keep_inputs=True)
+    pipeline.step({"x": ZSet.of({"x": [1, 2]}, [3, 2])})
+    pipeline.step({"x": ZSet.of({"x": [1, 2]}, [-1, -2])})
+
+    verification = pipeline.verify()
+
+    assert (verification.equal, verification.expected_rows) == (True, 2)
+
+
+def test_inputs_come_back_with_the_directory(tmp_path):
+    with Pipeline(joined("full"), tmp_path, keep_inputs=True) as pipeline:
+        for rows in STEPS:
+            pipeline.step(rows)
+
+    with Pipeline(joined("full"), tmp_path, keep_inputs=True) as again:
+        verification = again.verify()
+
+    assert verification.equal, str(verification)
+    assert verification.epoch == 2
+
+
+def test_before_the_first_epoch_there_is_nothing_to_compare():
+    assert Pipeline(orders().agg(F.count()), keep_inputs=True).verify().equal
+
+
+def test_without_the_inputs_there_is_nothing_to_compare_with():
+    with pytest.raises(OptionError, match="keep_inputs=True"):
+        Pipeline(appends("x", {"x": pa.int64()})).verify()

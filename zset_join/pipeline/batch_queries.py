@@ -1,0 +1,214 @@
+"""A plan as one batch query of DuckDB's: what the view must be, given all that came. It is what `verify()` compares with.
+
+The law: nothing of the engine is in it. DuckDB picks the newest change of every key, evaluates row steps from their SQL text,
+and each kind of stage says itself what it is as a query, in `BATCH_QUERY`.
+
+A table here is a bag: a row stands in it as often as it is there. Its columns are called c0, c1, ... in the order of its
+schema, whatever their names are: DuckDB takes names that differ by case for one.
+
+A kind of stage whose answer depends on more than the rows that are there gets the times of the last epoch and, of inputs that
+come from sources, every change that came (`BatchTable.history`).
+"""
+
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.expressions import Expression
+from zset_join.expressions.sql_text import to_sql
+from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
+from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
+from zset_join.relation import Relation
+
+__all__ = [
+    "BATCH_QUERY",
+    "BatchTable",
+    "BatchTimes",
+    "batch_sql",
+    "column",
+    "expression_sql",
+    "history_name",
+    "register_batch_query",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTimes:
+    """Say how far time had come when the last epoch ended.
+
+    Args:
+        watermark_us: of the stage; None where it has none.
+        processing_time_us: of the last epoch; None before the first.
+    """
+
+    watermark_us: int | None = None
+    processing_time_us: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTable:
+    """Name the rows of one input of a stage.
+
+    Args:
+        name: of the table, as SQL.
+        relation: its columns; `column(relation.schema, name)` is what one is called.
+        history: where it comes from sources: a table of all changes in order, with the columns of the relation, `w` the weight
+            (-1 in upsert mode: a delete), `e` the epoch and `n` the place; None otherwise.
+    """
+
+    name: str
+    relation: Relation
+    history: str | None = None
+
+    def column(self, name: str) -> str:
+        """Return what a column is called."""
+        return column(self.relation.schema, name)
+
+
+BatchQuery = Callable[[Any, Sequence[BatchTable], BatchTimes], str]
+
+BATCH_QUERY: dict[str, BatchQuery] = {}
+"""By kind of stage: given the stage, its inputs and the times, a SELECT of its output columns as c0, c1, ..."""
+
+
+def register_batch_query(kind: str, query: BatchQuery) -> None:
+    """Say what a kind of stage is as a batch query."""
+    BATCH_QUERY[kind] = query
+
+
+def column(schema: pa.Schema, name: str) -> str:
+    """Return what a column of a table is called."""
+    return f"c{schema.get_field_index(name)}"
+
+
+def history_name(number: int) -> str:
+    """Return the table that holds every change of a source, by the number of the source in the plan."""
+    return f"source_{number}"
+
+
+def expression_sql(expression: Expression, schemas: Mapping[str, pa.Schema], tables: Mapping[str, str] | None = None) -> str:
+    """Return an expression as DuckDB's SQL over tables with columns c0, c1, ...
+
+    Args:
+        expression: a checked tree.
+        schemas: side ("row", "left", "right") to columns.
+        tables: side to the name of its table, where there are two.
+    """
+
+    def named(side: str, name: str) -> str:
+        found = column(schemas[side], name)
+        return found if tables is None else f"{tables[side]}.{found}"
+
+    return to_sql(expression, schemas, dialect="duckdb", columns=named)
+
+
+def batch_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str:
+    """Return the view of a plan as one query over the tables `history_name(0)`, `history_name(1)`, ...
+
+    Args:
+        plan: the plan.
+        times: per stage.
+
+    Raises:
+        PlanError: a kind of stage, or a step, that DuckDB cannot be asked.
+    """
+    writer = _Writer(plan)
+    for number, source in enumerate(plan.sources):
+        writer.add(f"now_{number}", _current(source, history_name(number)))
+    for node in plan.nodes:
+        query = BATCH_QUERY.get(node.stage.kind)
+        if query is None:
+            raise PlanError(
+                f"verify() does not know what a stage of kind {node.stage.kind!r} is as a batch query; it knows "
+                f"{sorted(BATCH_QUERY)}.",
+                code="NOT_VERIFIABLE",
+                kind=node.stage.kind,
+            )
+        inputs = [
+            writer.input(f"in_{node.number}_{place}", feeds, one.relation)
+            for place, (feeds, one) in enumerate(zip(node.feeds, node.stage.inputs, strict=True))
+        ]
+        writer.add(f"stage_{node.number}", query(node.stage, inputs, times[node.number]))
+    last = writer.input("answer", plan.outputs, plan.output)
+    return f"WITH {', '.join(writer.parts)}\nSELECT * FROM {last.name}"
+
+
+class _Writer:
+    """Collect the parts of the query."""
+
+    def __init__(self, plan: QueryPlan) -> None:
+        self.parts: list[str] = []
+        self._plan = plan
+        self._numbers = {source.name: number for number, source in enumerate(plan.sources)}
+
+    def add(self, name: str, query: str) -> None:
+        self.parts.append(f"{name} AS MATERIALIZED (\n{query}\n)")
+
+    def input(self, name: str, feeds: Sequence[Feed], relation: Relation) -> BatchTable:
+        """Add the rows of an input, and the changes they come from where these are known."""
+        self.add(name, "\nUNION ALL\n".join(self._rows(feed, is_history=False) for feed in feeds))
+        if not all(isinstance(feed.origin, str) for feed in feeds):
+            return BatchTable(name=name, relation=relation)
+        self.parts.append(
+            f"{name}_history AS (\n" + "\nUNION ALL\n".join(self._rows(feed, is_history=True) for feed in feeds) + "\n)"
+        )
+        return BatchTable(name=name, relation=relation, history=f"{name}_history")
+
+    def _rows(self, feed: Feed, *, is_history: bool) -> str:
+        relation = self._plan.relation_of(feed.origin)
+        if isinstance(feed.origin, int):
+            query = f"SELECT * FROM stage_{feed.origin}"
+        else:
+            number = self._numbers[feed.origin]
+            query = f"SELECT * FROM {history_name(number) if is_history else f'now_{number}'}"
+        for step in feed.steps:
+            query = _step_sql(step, relation, query, is_history=is_history)
+            relation = step.output(relation)
+        return query
+
+
+def _step_sql(step: RowStep, relation: Relation, query: str, *, is_history: bool) -> str:
+    more = ", w, e, n" if is_history else ""
+    match step:
+        case WhereStep(condition):
+            passes = expression_sql(condition, _sides(relation.schema))
+            if is_history and relation.mode == "upsert":
+                columns = ", ".join(f"c{at}" for at in range(len(relation.schema)))
+                return f"SELECT {columns}, CASE WHEN {passes} THEN w ELSE -1 END AS w, e, n FROM ({query})"
+            return f"SELECT * FROM ({query}) WHERE {passes}"
+        case SelectStep(columns):
+            sides = _sides(relation.schema)
+            made = [f"{expression_sql(expression, sides)} AS c{at}" for at, (_, expression) in enumerate(columns)]
+            return f"SELECT {', '.join(made)}{more} FROM ({query})"
+        case OpaqueStep():
+            raise PlanError(
+                f"verify() cannot ask DuckDB for the step {step.text}, which is Spark's own: {step.reason}.",
+                code="NOT_VERIFIABLE",
+                step=step.text,
+            )
+
+
+def _sides(schema: pa.Schema) -> dict[str, pa.Schema]:
+    return dict.fromkeys(("row", "left", "right"), schema)
+
+
+def _current(source: PlanSource, history: str) -> str:
+    """Return the rows of a source that are there, given all its changes."""
+    relation = source.relation
+    columns = ", ".join(f"c{at}" for at in range(len(relation.schema)))
+    if relation.mode == "upsert":
+        key = ", ".join(column(relation.schema, name) for name in relation.primary_key)
+        order = [f"{column(relation.schema, name)} DESC" for name in relation.sequence_by]
+        newest = f"row_number() OVER (PARTITION BY {key} ORDER BY {', '.join([*order, 'n DESC'])}) AS place"
+        return f"SELECT {columns} FROM (SELECT *, {newest} FROM {history}) WHERE place = 1 AND w > 0"
+    return (
+        f"SELECT {columns} FROM (SELECT {columns}, sum(w) AS copies FROM {history} GROUP BY ALL HAVING sum(w) > 0), "
+        "unnest(range(CAST(copies AS BIGINT)))"
+    )

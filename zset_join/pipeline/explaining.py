@@ -1,0 +1,151 @@
+"""Which changes made and unmade a row of the view, found by asking the engine what would have been without them.
+
+The law: a change is told if the rows asked for had come out otherwise in its epoch without it. So it works for every kind of
+stage, and what is told is what the engine answers, not a second opinion about it.
+
+How: everything that came is replayed through an empty pipeline in memory. In an epoch that changed rows asked for, changes are
+left out, half of them at a time; a half that makes no difference is left, another one is halved again.
+
+Cost: a replay of all epochs, and about 2 k log n answers for k causes among n changes of an epoch. Changes that undo each other
+within one epoch (the same row in and out) are no cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from zset_join.checkpoint.row_history import InputChange, RowEvent, RowHistory
+from zset_join.errors import BadInputError, OptionError
+from zset_join.pipeline.engine import Engine
+from zset_join.pipeline.history import InputHistory, PastEpoch
+from zset_join.pipeline.stage_states import MemoryStates
+from zset_join.pipeline.watermarks import Watermarks
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.row_conversion import take_rows
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+
+__all__ = ["explain_row"]
+
+_Change = tuple[str, int]
+_Rows = list[tuple[dict[str, Any], int]]
+
+
+def explain_row(
+    plan: QueryPlan, history: InputHistory, options: StageOptions, row: Mapping[str, Any], *, most_changes: int
+) -> RowHistory:
+    """Return how the rows with given values came and went.
+
+    Args:
+        plan: the plan.
+        history: everything that came.
+        options: what operators take from the options of a query.
+        row: columns of the view to values.
+        most_changes: changes to tell per epoch.
+
+    Raises:
+        OptionError: columns that the view does not have, or more changes than are to be told.
+    """
+    unknown = [name for name in row if name not in plan.output.schema.names]
+    if unknown or not row:
+        raise OptionError(
+            f"explain_row({dict(row)!r}): name columns of the view, with values; its columns are {plan.output.schema.names}.",
+            code="ROW_QUESTION",
+            columns=unknown,
+        )
+    watermarks = Watermarks(plan)
+    engine, states = Engine(plan, watermarks), MemoryStates(plan, options)
+    events = []
+    try:
+        for past in history:
+            answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
+            emitted = _matching(answered.delta, row)
+            if emitted:
+                causes = _Causes(engine, states, past, row, emitted, most_changes).find()
+                events.append(RowEvent(past.epoch, tuple(emitted), tuple(_told(past, cause) for cause in causes)))
+                answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
+            for number, (tick, fed) in answered.asked.items():
+                states.operators[number].absorb(tick, fed)
+            engine.take(answered)
+    finally:
+        states.close()
+    return RowHistory(row, tuple(events), is_complete=True)
+
+
+class _Causes:
+    """Find the changes of one epoch without which the rows asked for come out otherwise."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        states: MemoryStates,
+        past: PastEpoch,
+        row: Mapping[str, Any],
+        emitted: _Rows,
+        most_changes: int,
+    ) -> None:
+        self._engine = engine
+        self._states = states
+        self._past = past
+        self._row = row
+        self._emitted = emitted
+        self._most_changes = most_changes
+
+    def find(self) -> list[_Change]:
+        """Return them, by source and place."""
+        changes = [(name, at) for name, delta in self._past.deltas.items() for at in range(len(delta))]
+        causes: list[_Change] = []
+        waiting = [changes]
+        while waiting:
+            group = waiting.pop()
+            if not group or not self._matters(group):
+                continue
+            if len(group) == 1:
+                causes += group
+                if len(causes) > self._most_changes:
+                    raise OptionError(
+                        f"explain_row({dict(self._row)!r}): more than {self._most_changes} changes of epoch {self._past.epoch} "
+                        "made these rows; ask for fewer rows, or raise most_changes.",
+                        code="ROW_QUESTION",
+                        epoch=self._past.epoch,
+                    )
+                continue
+            middle = len(group) // 2
+            waiting += [group[middle:], group[:middle]]
+        return causes
+
+    def _matters(self, left_out: Sequence[_Change]) -> bool:
+        past = self._past
+        deltas = {name: _without(delta, {at for one, at in left_out if one == name}) for name, delta in past.deltas.items()}
+        try:
+            answered = self._engine.answer(self._states, past.epoch, deltas, past.processing_time_us)
+        except BadInputError:
+            return True
+        return _matching(answered.delta, self._row) != self._emitted
+
+
+def _without(delta: ZSet, places: set[int]) -> ZSet:
+    if not places:
+        return delta
+    kept = np.array([at for at in range(len(delta)) if at not in places], np.int64)
+    return ZSet(take_rows(delta.rows, kept), delta.weights[kept])
+
+
+def _matching(delta: ZSet, row: Mapping[str, Any]) -> _Rows:
+    names = delta.schema.names
+    found = [(dict(zip(names, values, strict=True)), weight) for values, weight in delta.to_pylist()]
+    found = [(one, weight) for one, weight in found if all(_is_same(one[name], value) for name, value in row.items())]
+    return sorted(found, key=lambda line: (line[1], repr(line[0])))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(one == other) or (one != one and other != other)
+
+
+def _told(past: PastEpoch, cause: _Change) -> InputChange:
+    name, at = cause
+    delta = past.deltas[name]
+    return InputChange(name, delta.rows.slice(at, 1).to_pylist()[0], int(delta.weights[at]))
