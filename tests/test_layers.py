@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HOMES = {
     "deltalake": ("lookup", "sinks"),
     "confluent_kafka": ("sinks", "sources"),
-    "duckdb": ("inspection", "lookup", "sinks", "sources", "spill", "cli"),
+    "duckdb": ("inspection", "lookup", "pipeline", "sinks", "sources", "spill", "cli"),
     "httpx": ("lookup",),
     "hypothesis": ("testing",),
     "pandas": (),

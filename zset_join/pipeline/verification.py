@@ -106,7 +106,8 @@ def verify(
             "FROM compared"
         ).fetchall()
         different = connection.sql(
-            f"SELECT {', '.join(columns)}, expected, actual FROM compared WHERE expected <> actual LIMIT {int(most_differences)}"
+            f"SELECT {', '.join(columns)}, expected, actual FROM compared WHERE expected <> actual "
+            f"LIMIT {int(most_differences)}"
         ).to_arrow_table()
         return Verification(
             equal=counts[2] == 0,
