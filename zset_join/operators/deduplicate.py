@@ -35,6 +35,7 @@ from zset_join.row_conversion import conform
 from zset_join.state.answers import Answers
 from zset_join.state.rejected_rows import no_rejections
 from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
+from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import count_order_words, order_words
 from zset_join.state.time.timed_state import TimedState
@@ -294,7 +295,7 @@ class Deduplicate:
 
     def _take_back(
         self,
-        rows: VersionedRows,
+        rows: KeptRows,
         batch: pa.RecordBatch,
         weights: npt.NDArray[np.int64],
         arrivals: npt.NDArray[np.int64],
@@ -304,7 +305,8 @@ class Deduplicate:
         groups = self._state.keys.group([[batch.column(name) for name in self.keys]])
         words = order_words(batch, self._columns, self._descending)
         status = first_status(weights, is_append=False)
-        self._store(groups, rows.prepare(batch, words, weights, groups, 0, status=status, arrivals=arrivals))
+        del rows  # there is one input
+        self._store(groups, self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True, arrivals=arrivals))
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
@@ -322,7 +324,7 @@ class Deduplicate:
         status = first_status(delta.weights, is_append=relation.mode == "append")
         words = order_words(batch, self._columns, self._descending)
         weights = np.ascontiguousarray(delta.weights)
-        rows = self._rows.prepare(batch, words, weights, groups, 0, status=status)
+        rows = self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True)
         self._prepared = _Epoch(tick, delta, groups, rows, GivenRows(relation, delta, self.keys, status))
         return self._prepared
 

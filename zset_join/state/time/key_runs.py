@@ -126,6 +126,11 @@ class KeyRuns:
         """Return where a key record counts the rows that wait under it."""
         return self.run_place(self.runs)
 
+    @property
+    def forget_place(self) -> int:
+        """Return where a key record says until when its last DELETE is remembered."""
+        return self.waiting_place + 8
+
     def group(self, inputs: Sequence[Sequence[pa.Array]]) -> KeyGroups:
         """Find the keys of the rows of an epoch: per input its key columns. Cost: one hash and one probe per row.
 

@@ -16,17 +16,15 @@ import pyarrow as pa
 from zset_join.errors import StateError
 from zset_join.kernels import side as s
 from zset_join.state.side_snapshot import snapshot_epoch
+from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyRuns
-from zset_join.state.time.versioned_rows import VersionedRows
 
 __all__ = ["RestorePart", "TimedState"]
 
 _FIRST_COUNT = 48  # of the header of the keys; up to the lists of free blocks
 _EPOCH, _COUNTS = b"zset_join.absorbed_epoch", b"zset_join.counts"
 
-RestorePart = Callable[
-    [VersionedRows, pa.RecordBatch, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]], None
-]
+RestorePart = Callable[[KeptRows, pa.RecordBatch, npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]], None]
 """Takes rows of a snapshot back: the input, rows, weights, arrivals, DELETE marks."""
 
 
@@ -37,9 +35,18 @@ class TimedState:
         keys: the keys.
         inputs: the rows of each input that keeps some.
         counters: names of what is counted over all epochs.
+        on_cleared: called when everything has been forgotten.
     """
 
-    def __init__(self, keys: KeyRuns, inputs: Sequence[VersionedRows], counters: Sequence[str]) -> None:
+    def __init__(
+        self,
+        keys: KeyRuns,
+        inputs: Sequence[KeptRows],
+        counters: Sequence[str],
+        *,
+        on_cleared: Callable[[], None] | None = None,
+    ) -> None:
+        self._on_cleared = on_cleared
         self.keys = keys
         self.inputs = tuple(inputs)
         self.counters = tuple(counters)
@@ -123,6 +130,8 @@ class TimedState:
         self.keys.clear()
         for rows in self.inputs:
             rows.clear()
+        if self._on_cleared is not None:
+            self._on_cleared()
 
     def close(self) -> None:
         """Unmap everything."""

@@ -1,0 +1,151 @@
+"""Freeing what the watermark has passed.
+
+Every run has a time at which something of it may go: the second version (the first one is then no longer needed), a DELETE that
+stands first, or for rows that only wait for corrections the first of them. The runs wait in a heap by that time, so that an
+advance of the watermark touches only what is due, and no more of it in one epoch than the caller says.
+
+An entry of the heap that its key does not name any more is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zset_join.kernels.columns import FLAGS
+from zset_join.kernels.compiled import kernel
+from zset_join.kernels.memory import load_u8, load_u64, store_u64
+from zset_join.kernels.time.due_heap import pop_first, push_due
+from zset_join.kernels.time.runs import (
+    ENTRY,
+    FLAG_DELETE,
+    NEVER,
+    RUN_DUE,
+    entries_until,
+    free_entries,
+    key_address,
+    row_address,
+    run_base,
+    run_length,
+)
+
+__all__ = ["expire", "forget_deletes", "schedule"]
+
+
+@kernel
+def _due_of(keys: int, key: int, at: int, side: int, keeps_newest: bool, past: int) -> int:
+    """Return when something of a run may go; DELETEs that are past already wait elsewhere."""
+    length, base = run_length(key, at), run_base(keys, key, at)
+    if length == 0:
+        return NEVER
+    first = load_u64(base)
+    if not keeps_newest:
+        return first
+    if first > past and load_u8(row_address(side, load_u64(base + 8)) + FLAGS) & FLAG_DELETE:
+        return first
+    return load_u64(base + ENTRY) if length > 1 else NEVER
+
+
+@kernel
+def schedule(keys: int, at: int, side: int, keeps_newest: bool, numbers: Any, heap: int, length: int, past: int) -> int:
+    """Let the runs of some keys wait for their time, where it is earlier than the one they wait for; return the length."""
+    for place in range(len(numbers)):
+        if numbers[place] == 0:
+            continue
+        key = key_address(keys, numbers[place])
+        due = _due_of(keys, key, at, side, keeps_newest, past)
+        if due < load_u64(key + at + RUN_DUE):
+            store_u64(key + at + RUN_DUE, due)
+            length = push_due(heap, length, due, numbers[place])
+    return length
+
+
+@kernel
+def expire(
+    keys: int,
+    at: int,
+    forget_at: int,
+    side: int,
+    variables: int,
+    keeps_newest: bool,
+    heap: int,
+    length: int,
+    horizon: int,
+    most: int,
+    forget_time: int,
+    touched: Any,
+    forgetting: Any,
+) -> tuple[int, int, int, int]:
+    """Free what is past in runs that are due, those of at most `most` keys.
+
+    Versions go when there is a newer one at or before the horizon; a DELETE that is the newest is to be forgotten at
+    `forget_time`, which its key then says `forget_at` bytes in.
+
+    Returns:
+        The length of the heap, how many rows were freed, how many keys were touched, and how many DELETEs are to be forgotten.
+    """
+    freed, count, forgets = 0, 0, 0
+    while length > 0 and count < most and load_u64(heap) <= horizon:
+        due, number = load_u64(heap), load_u64(heap + 8)
+        length = pop_first(heap, length)
+        key = key_address(keys, number)
+        if load_u8(key + FLAGS) == 0 or load_u64(key + at + RUN_DUE) != due:
+            continue
+        store_u64(key + at + RUN_DUE, NEVER)
+        base = run_base(keys, key, at)
+        past = entries_until(base, run_length(key, at), horizon)
+        leaving = past - 1 if keeps_newest else past
+        if leaving > 0:
+            free_entries(keys, key, at, side, variables, 0, leaving)
+            freed += leaving
+            if keeps_newest:
+                store_u64(key + forget_at, 0)
+        if keeps_newest and past > 0 and load_u64(key + forget_at) == 0 and forget_time != NEVER:
+            if load_u8(row_address(side, load_u64(base + 8)) + FLAGS) & FLAG_DELETE:
+                store_u64(key + forget_at, forget_time)
+                forgetting[forgets] = number
+                forgets += 1
+        touched[count] = number
+        count += 1
+        due = _due_of(keys, key, at, side, keeps_newest, horizon)
+        if due != NEVER:
+            store_u64(key + at + RUN_DUE, due)
+            length = push_due(heap, length, due, number)
+    return length, freed, count, forgets
+
+
+@kernel
+def forget_deletes(
+    keys: int,
+    at: int,
+    forget_at: int,
+    side: int,
+    variables: int,
+    heap: int,
+    length: int,
+    now: int,
+    horizon: int,
+    most: int,
+    touched: Any,
+) -> tuple[int, int, int]:
+    """Forget DELETEs that stand first and whose time to be remembered is over.
+
+    Returns:
+        The length of the heap, how many keys were touched, and the newest time of a DELETE that was forgotten.
+    """
+    count, newest = 0, -NEVER
+    while length > 0 and count < most and load_u64(heap) <= now:
+        due, number = load_u64(heap), load_u64(heap + 8)
+        length = pop_first(heap, length)
+        key = key_address(keys, number)
+        if load_u8(key + FLAGS) == 0 or load_u64(key + forget_at) != due:
+            continue
+        store_u64(key + forget_at, 0)
+        base = run_base(keys, key, at)
+        if run_length(key, at) == 0 or load_u64(base) > horizon:
+            continue
+        if load_u8(row_address(side, load_u64(base + 8)) + FLAGS) & FLAG_DELETE:
+            newest = max(newest, load_u64(base))
+            free_entries(keys, key, at, side, variables, 0, 1)
+            touched[count] = number
+            count += 1
+    return length, count, newest

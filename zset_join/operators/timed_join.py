@@ -1,0 +1,119 @@
+"""The operator around a join by key and time: what temporal and as-of joins do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from zset_join.protocol import NOTHING_DUE, NextDue
+from zset_join.relation import Relation
+from zset_join.state.time.version_join import VersionJoin, VersionJoinShape
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["TimedJoin"]
+
+
+class TimedJoin:
+    """Answer, absorb and keep; subclasses say which rows meet, and when.
+
+    Args:
+        shape: which rows meet, and when.
+        output: the answer.
+        facts: what the files depend on besides the inputs.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        directory: map the state from files here; None keeps it in memory.
+    """
+
+    def __init__(
+        self,
+        shape: VersionJoinShape,
+        output: Relation,
+        *,
+        facts: Sequence[object],
+        on_bad_input: str,
+        tombstone_retention_seconds: int,
+        chunk_rows: int,
+        hash_bits: int,
+        directory: str | None,
+    ) -> None:
+        self.inputs: tuple[Relation, ...] = (shape.left, shape.right)
+        self.output = output
+        self.on_bad_input = on_bad_input
+        inputs = [(one.name, one.mode, one.primary_key, one.event_time) for one in self.inputs]
+        self._join = VersionJoin(
+            shape,
+            facts=(*facts, inputs, shape.key, shape.tie_by, shape.emit),
+            on_bad_input=on_bad_input,
+            retention_us=tombstone_retention_seconds * 1_000_000,
+            chunk_rows=chunk_rows,
+            hash_bits=hash_bits,
+            directory=directory,
+        )
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._join.state.absorbed_epoch
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the change of the join: what is taken back, then what is said.
+
+        Raises:
+            BadInputError: rows that break a relation's contract, with policy `error`.
+        """
+        return self._join.answer(tick, deltas)
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the deltas of one epoch into the state, and free what the watermark has passed.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        self._join.absorb(tick, deltas)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
+        return self._join.rejections(tick, deltas)
+
+    def next_due(self) -> NextDue:
+        """Return the watermark that the first waiting row needs."""
+        due = self._join.next_due()
+        return NOTHING_DUE if due is None else NextDue(watermark_us=due)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the state and of the working arrays."""
+        return self._join.resident_bytes() + self.working_bytes()
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
+        return self._join.working_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._join.is_current()
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows kept per input, keys, bytes, and what was late, ignored, answered and freed so far."""
+        return self._join.state.statistics()
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the rows that are kept, as tables `left` (where some are) and `right`."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        return self._join.state.snapshot_readers()
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._join.restore(tables)
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._join.close()

@@ -1,0 +1,86 @@
+"""What waits for a time, in mapped memory: the first that is due stands first. Kernels in `zset_join.kernels.time.due_heap`.
+
+Files: `<name>.due`. Bytes: 16 per entry.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.kernels.time import due_heap as d
+from zset_join.state.region import Region
+
+__all__ = ["DueHeap"]
+
+
+class DueHeap:
+    """Own a heap of (time, number).
+
+    Args:
+        header: where its length is kept.
+        word: position of the length in the header.
+        directory: where to map the file; None keeps it in memory.
+        name: first part of the file name.
+    """
+
+    def __init__(self, header: npt.NDArray[np.int64], word: int, *, directory: str | None, name: str) -> None:
+        path = None if directory is None else str(Path(directory) / f"{name}.due")
+        self._header, self._word, self._is_file = header, word, directory is not None
+        self._region = Region(1 << 12, path)
+
+    @property
+    def address(self) -> int:
+        """Return where it stands; moves when it grows."""
+        return self._region.address
+
+    @property
+    def length(self) -> int:
+        """Return how many entries wait."""
+        return int(self._header[self._word])
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self._header[self._word] = length
+
+    def make_room(self, entries: int) -> None:
+        """Make room for so many more entries."""
+        self._region.ensure(16 * (self.length + entries))
+
+    def first(self) -> int | None:
+        """Return the earliest time, None when nothing waits."""
+        return int(d.first_due(self.address)) if self.length else None
+
+    def due(self, time: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of what is due at a time. Cost: what is due."""
+        room = 1024
+        while True:
+            numbers, stack = np.empty(room, np.int64), np.empty(2 * room + 2, np.int64)
+            found = int(d.list_due(self.address, self.length, time, numbers, stack))
+            if found <= room:
+                return numbers[:found]
+            room = min(4 * room, self.length)
+
+    def push(self, time: int, numbers: npt.NDArray[np.int64]) -> None:
+        """Add entries of one time."""
+        self.make_room(len(numbers))
+        self.length = int(d.push_all(self.address, self.length, time, numbers))
+
+    def pop(self, time: int, due: int) -> None:
+        """Take out what is due at a time, of which there is so much."""
+        if due:
+            self.length = int(d.pop_due(self.address, self.length, time, due))
+
+    def resident_bytes(self) -> int:
+        """Return its bytes."""
+        return 16 * self.length
+
+    def is_current(self) -> bool:
+        """Say whether the mapped file is still that of the directory."""
+        return self._region.is_current()
+
+    def close(self, *, remove: bool = False) -> None:
+        """Unmap it."""
+        self._region.close(remove=remove and self._is_file)

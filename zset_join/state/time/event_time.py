@@ -1,0 +1,120 @@
+"""Event times as numbers: what rows are ordered by, and what a watermark means beside them.
+
+A watermark is in microseconds, or in the unit of an integer event time. A time column keeps its own unit; what is compared with
+it is brought to that unit, so that `time <= watermark` means the same instant in both. NULL has the smallest number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.errors import KeyTypeError, PlanError
+from zset_join.key_types import common_key_type, storage_type
+from zset_join.relation import Relation
+from zset_join.row_conversion import cast_key
+from zset_join.state.sequence import sequence_words
+from zset_join.state.time.order_words import NULL_WORD
+
+__all__ = ["EventTime", "time_column"]
+
+_MICROSECONDS = {"s": Fraction(10**6), "ms": Fraction(10**3), "us": Fraction(1), "ns": Fraction(1, 1000)}
+_LARGEST = (1 << 63) - 1
+
+
+def time_column(relation: Relation, *, role: str) -> str:
+    """Return the event-time column of an input.
+
+    Raises:
+        PlanError: it has none.
+    """
+    if relation.event_time is None:
+        raise PlanError(
+            f'relation "{relation.name}" has no event time, and as the {role} of a join by event time it needs one. Name the '
+            'column: event_time="changed_at" (Relation), or versioned_by / with_watermark.',
+            code="NO_EVENT_TIME",
+            relation=relation.name,
+        )
+    return relation.event_time
+
+
+class EventTime:
+    """Bring the event times of some inputs to one kind of number.
+
+    Args:
+        relations: inputs with an event time.
+        columns: the time column of each.
+
+    Raises:
+        KeyTypeError: types that are no times, or not of one kind.
+    """
+
+    def __init__(self, relations: Sequence[Relation], columns: Sequence[str]) -> None:
+        self.columns = tuple(columns)
+        types = [storage_type(relation.schema.field(name).type) for relation, name in zip(relations, columns, strict=True)]
+        for relation, name, kind in zip(relations, columns, types, strict=True):
+            if not (pt.is_timestamp(kind) or pt.is_date(kind) or (pt.is_integer(kind) and not pt.is_uint64(kind))):
+                raise KeyTypeError(
+                    f'relation "{relation.name}": "{name}" has type {kind}; an event time is a timestamp, a date or an integer '
+                    "of up to 63 bits. Cast it.",
+                    code="TIME_TYPE",
+                    relation=relation.name,
+                    column=name,
+                    type=str(kind),
+                )
+        if len(types) > 1 and not self._are_alike(types[0], types[1]):
+            raise KeyTypeError(
+                f'the times "{columns[0]}" ({types[0]}) of "{relations[0].name}" and "{columns[1]}" ({types[1]}) of '
+                f'"{relations[1].name}" are not of one type; cast one of them to the type of the other.',
+                code="TIME_TYPES_DIFFER",
+                left=str(types[0]),
+                right=str(types[1]),
+            )
+        self.kind = types[0]
+        for kind in types[1:]:
+            self.kind = common_key_type(self.kind, kind, left_column=columns[0], right_column=columns[1])
+        self._unit = Fraction(1)
+        if pt.is_timestamp(self.kind):
+            self._unit = _MICROSECONDS[self.kind.unit]
+        elif pt.is_date32(self.kind):
+            self._unit = Fraction(86_400 * 10**6)
+        elif pt.is_date64(self.kind):
+            self._unit = Fraction(10**3)
+
+    @staticmethod
+    def _are_alike(left: pa.DataType, right: pa.DataType) -> bool:
+        if pt.is_timestamp(left) and pt.is_timestamp(right):
+            return bool((left.tz is None) == (right.tz is None))
+        return bool((pt.is_date(left) and pt.is_date(right)) or (pt.is_integer(left) and pt.is_integer(right)))
+
+    def words(self, rows: pa.RecordBatch, which: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+        """Return the time of each row of an input, and which have none (NULL, or out of range); None when all have one."""
+        column = rows.column(self.columns[which])
+        if column.type != self.kind:
+            column, _ = cast_key(column, self.kind)  # what does not fit is NULL then
+        (words,) = sequence_words([column])
+        if not column.null_count:
+            return words, None
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        return np.where(missing, np.int64(NULL_WORD), words), missing
+
+    def of_watermark(self, watermark: int | None) -> int | None:
+        """Return the last time that a watermark has passed, None for no watermark."""
+        return None if watermark is None else _bounded((watermark / self._unit).__floor__())
+
+    def of_delay(self, delay: int) -> int:
+        """Return a duration, rounded up."""
+        return _bounded((delay / self._unit).__ceil__())
+
+    def as_watermark(self, time: int) -> int:
+        """Return the smallest watermark that has passed a time."""
+        return (time * self._unit).__ceil__()
+
+
+def _bounded(number: int) -> int:
+    return max(-_LARGEST, min(_LARGEST, number))

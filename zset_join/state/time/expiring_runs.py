@@ -1,0 +1,102 @@
+"""When the runs of one input may lose rows, and losing them. Kernels in `zset_join.kernels.time.expiry`.
+
+Files: `<name>.due`, `<name>.forget`. Bytes: 16 per key with more than one version, and per DELETE that is remembered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.kernels.time import expiry as e
+from zset_join.kernels.time.runs import NEVER
+from zset_join.state.time.due_heap import DueHeap
+from zset_join.state.time.key_runs import KeyRuns
+from zset_join.state.time.versioned_rows import VersionedRows
+
+__all__ = ["ExpiringRuns"]
+
+_Words = npt.NDArray[np.int64]
+_LEAST_KEYS = 4096
+
+
+class ExpiringRuns:
+    """Free rows of one input as the watermark passes them.
+
+    Args:
+        rows: the rows.
+        keys: their keys.
+        keeps_newest: of what is past keep the newest row of each key, which is still valid; a DELETE for a while only.
+        first_word: of the header of the keys, two words of which hold how much waits.
+        directory: where to map files; None keeps everything in memory.
+    """
+
+    def __init__(
+        self, rows: VersionedRows, keys: KeyRuns, *, keeps_newest: bool, first_word: int, directory: str | None
+    ) -> None:
+        self._rows, self._keys, self._keeps_newest = rows, keys, keeps_newest
+        self._first_word, self._directory = first_word, directory
+        self._open()
+
+    def _open(self) -> None:
+        header, name = self._keys.header, self._rows.name
+        self._due = DueHeap(header, self._first_word, directory=self._directory, name=name)
+        self._forget = DueHeap(header, self._first_word + 1, directory=self._directory, name=f"{name}.forget")
+
+    def expire(
+        self, touched: _Words, horizon: int | None, *, now: int | None, retention: int, changes: int
+    ) -> tuple[int, _Words]:
+        """Let keys wait whose rows have changed, then free what is past; return how many rows, and the keys they were of.
+
+        Args:
+            touched: numbers of keys whose rows have changed.
+            horizon: the time up to which rows are past; None: nothing is.
+            now: the processing time, None for none.
+            retention: how long a DELETE that is the newest version is remembered, in processing time.
+            changes: rows of the epoch; what is freed in one epoch is at most in proportion to them.
+        """
+        past = -NEVER if horizon is None else horizon
+        view, place, side = self._keys.view, self._rows.place, self._rows.view
+        self._due.make_room(len(touched))
+        self._due.length = int(
+            e.schedule(view, place, side, self._keeps_newest, touched, self._due.address, self._due.length, past)
+        )
+        if horizon is None:
+            return 0, np.zeros(0, np.int64)
+        most = min(max(_LEAST_KEYS, 4 * changes), self._due.length)
+        keys, forgetting = np.empty(most, np.int64), np.empty(most, np.int64)
+        forget_time = NEVER if now is None else now + retention
+        shape: tuple[Any, ...] = (view, place, self._keys.forget_place, side, self._rows.variables.address)
+        self._due.make_room(1)
+        length, freed, count, forgets = e.expire(
+            *shape, self._keeps_newest, self._due.address, self._due.length, past, most, forget_time, keys, forgetting
+        )
+        self._due.length = int(length)
+        self._forget.push(forget_time, forgetting[: int(forgets)])
+        if now is None or self._forget.length == 0:
+            return int(freed), keys[: int(count)]
+        most = min(max(_LEAST_KEYS, 4 * changes), self._forget.length)
+        forgotten = np.empty(most, np.int64)
+        length, dropped, _ = e.forget_deletes(*shape, self._forget.address, self._forget.length, now, past, most, forgotten)
+        self._forget.length = int(length)
+        return int(freed + dropped), np.concatenate([keys[: int(count)], forgotten[: int(dropped)]])
+
+    def resident_bytes(self) -> int:
+        """Return its bytes."""
+        return self._due.resident_bytes() + self._forget.resident_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory."""
+        return self._due.is_current() and self._forget.is_current()
+
+    def reopen(self) -> None:
+        """Forget everything, after the keys have been."""
+        self.close(remove=True)
+        self._open()
+
+    def close(self, *, remove: bool = False) -> None:
+        """Unmap everything."""
+        self._due.close(remove=remove)
+        self._forget.close(remove=remove)

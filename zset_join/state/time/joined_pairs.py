@@ -1,0 +1,142 @@
+"""From transitions of left rows to the lines of an answer.
+
+A transition says of a left row with what it was joined and with what it is: the address of a right row, 0 for nothing, -1 where
+the left row is not there. The rest of ON is asked of every right row that occurs; one that does not pass is nothing. An inner join
+says nothing of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.expressions import Expression, evaluate, references
+from zset_join.relation import Relation
+from zset_join.row_layout import RowLayout
+from zset_join.state.time.kept_rows import KeptRows
+from zset_join.zset import ZSet
+
+__all__ = ["JoinedPairs", "Transitions"]
+
+_Words = npt.NDArray[np.int64]
+_ABSENT = -1
+_AT_ONCE = 1 << 16
+
+
+@dataclass(slots=True)
+class Transitions:
+    """What becomes of left rows.
+
+    Args:
+        refs: their record addresses.
+        befores: what each was joined with.
+        afters: what each is joined with.
+        weights: copies.
+    """
+
+    refs: _Words
+    befores: _Words
+    afters: _Words
+    weights: _Words
+
+    @classmethod
+    def added(cls, parts: Sequence[Transitions]) -> Transitions:
+        """Return several as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("refs", "befores", "afters", "weights"))
+        )
+
+
+class JoinedPairs:
+    """Gather the lines of an answer.
+
+    Args:
+        left: the left input.
+        right: the right input.
+        left_layout: of the records of left rows.
+        left_rows: what keeps left rows; None where none is kept.
+        right_rows: what keeps right rows.
+        schema: of the output.
+        sources: per output column, (side, source column).
+        is_outer: whether a left row without a right one is shown.
+        residual: the rest of ON.
+        chunk_rows: rows per chunk.
+    """
+
+    def __init__(
+        self,
+        left: Relation,
+        right: Relation,
+        left_layout: RowLayout,
+        left_rows: KeptRows | None,
+        right_rows: KeptRows,
+        schema: pa.Schema,
+        sources: Sequence[tuple[str, str]],
+        *,
+        is_outer: bool,
+        residual: Expression | None,
+        chunk_rows: int,
+    ) -> None:
+        self._schema, self._sources = schema, list(sources)
+        self._left_rows, self._right_rows = left_rows, right_rows
+        self._is_outer, self._residual, self._chunk_rows = is_outer, residual, chunk_rows
+        shown = [
+            [relation.schema.get_field_index(name) for side, name in sources if side == wanted]
+            for wanted, relation in (("left", left), ("right", right))
+        ]
+        self._plans = (left_layout.gather_plan(shown[0]), right_rows.layout.gather_plan(shown[1]))
+        if residual is not None:
+            self._names = tuple(sorted(names) for names in references(residual))
+            self._asked = (
+                left_layout.gather_plan(left.field_indices(self._names[0])),
+                right_rows.layout.gather_plan(right.field_indices(self._names[1])),
+            )
+
+    def _heap(self, side: int) -> int:
+        if side == 1:
+            return self._right_rows.heap_address
+        return 0 if self._left_rows is None else self._left_rows.heap_address
+
+    def _passing(self, refs: _Words, matches: _Words) -> _Words:
+        """Return the matches, those that do not pass the rest of ON as 0."""
+        if self._residual is None:
+            return matches
+        asked = np.flatnonzero(matches > 0)
+        passing = matches.copy()
+        for begin in range(0, len(asked), _AT_ONCE):
+            places = asked[begin : begin + _AT_ONCE]
+            columns = []
+            for side, addresses in enumerate((refs[places], matches[places])):
+                addresses = np.ascontiguousarray(addresses)
+                found = self._asked[side].gather(int(addresses.ctypes.data), len(addresses), self._heap(side))
+                columns.append(dict(zip(self._names[side], found, strict=True)))
+            passes = evaluate(self._residual, columns[0], columns[1], len(places))
+            passing[places[~passes]] = 0
+        return passing
+
+    def lines(self, transitions: Transitions) -> Iterator[ZSet]:
+        """Yield what is taken back, then what is said."""
+        befores = self._passing(transitions.refs, transitions.befores)
+        afters = self._passing(transitions.refs, transitions.afters)
+        if not self._is_outer:
+            befores, afters = np.where(befores == 0, _ABSENT, befores), np.where(afters == 0, _ABSENT, afters)
+        changed = befores != afters
+        for matches, sign in ((befores, -1), (afters, 1)):
+            shown = np.flatnonzero(changed & (matches != _ABSENT))
+            for begin in range(0, len(shown), self._chunk_rows):
+                places = shown[begin : begin + self._chunk_rows]
+                yield self._gathered(transitions.refs[places], matches[places], sign * transitions.weights[places])
+
+    def _gathered(self, refs: _Words, matches: _Words, weights: _Words) -> ZSet:
+        columns = []
+        for side, addresses in enumerate((refs, matches)):
+            addresses = np.ascontiguousarray(addresses)
+            columns.append(iter(self._plans[side].gather(int(addresses.ctypes.data), len(addresses), self._heap(side))))
+        ordered = [next(columns[0 if side == "left" else 1]) for side, _ in self._sources]
+        return ZSet(pa.RecordBatch.from_arrays(ordered, schema=self._schema), weights)

@@ -1,0 +1,174 @@
+"""Rows an operator about time keeps, whatever leads to them, and their snapshot.
+
+A record holds the columns, then the *order words* of its row: what orders it (time, then whatever breaks ties), at last its
+arrival, so that no two rows are equal. A snapshot is the columns with weight, arrival and the mark of a DELETE.
+
+Files: `<name>.header`, `.rows`, `.heap`. Bytes per row: `layout.stride` and long strings.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.kernels import columns as c
+from zset_join.kernels import side as s
+from zset_join.kernels.time import runs as r
+from zset_join.row_layout import RowLayout
+from zset_join.state.time.key_runs import KeyRuns
+from zset_join.state.time.state_files import open_arena
+
+__all__ = ["KeptRows"]
+
+_Words = npt.NDArray[np.int64]
+
+_H_NEXT_ARRIVAL = 40
+_WEIGHT, _ARRIVAL, _DELETE = "_zset_weight", "_zset_arrival", "_zset_delete"
+_SNAPSHOT_ROWS = 1 << 16
+
+
+class KeptRows:
+    """Own the rows of one input.
+
+    Args:
+        schema: the columns.
+        keys: the keys they belong to.
+        words: how many order words there are besides the arrival.
+        name: first part of the file names.
+        latest_first: of equal rows the later arrival comes first.
+        directory: where to map files; None keeps everything in memory.
+        facts: what else the files depend on.
+
+    Raises:
+        StateError: the directory holds something else.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        keys: KeyRuns,
+        *,
+        words: int,
+        name: str,
+        latest_first: bool = False,
+        directory: str | None,
+        facts: Sequence[object] = (),
+    ) -> None:
+        self.schema = schema
+        self.keys = keys
+        self.name = name
+        self.words = words + 1
+        self._latest_first = latest_first
+        self._directory = directory
+        self._facts = (*facts, latest_first)
+        self.layout = RowLayout(schema, sequence_words=self.words)
+        self.columns = self.layout.visible_columns()
+        self.variables = self.layout.variable_columns()
+        self._open()
+
+    def _open(self) -> None:
+        self.arena = open_arena(self.layout, self._facts, directory=self._directory, name=self.name)
+        self._view = np.zeros(s.VIEW_WORDS, np.int64)
+        self.view = int(self._view.ctypes.data)
+        self.arena.write_view(self._view)
+
+    @property
+    def heap_address(self) -> int:
+        """Return where long values stand."""
+        return self.arena.heap_address
+
+    @property
+    def live_rows(self) -> int:
+        """Return how many rows are kept."""
+        return self.arena.live_rows
+
+    def make_room(self, rows: int, heap_bytes: int) -> None:
+        """Make room for so many more rows; records may move."""
+        if self.arena.make_room(rows, heap_bytes):
+            self.arena.write_view(self._view)
+
+    def next_arrivals(self, count: int) -> _Words:
+        """Return the arrival words of rows that come now."""
+        first = int(self.arena.header[_H_NEXT_ARRIVAL])
+        arrivals = np.arange(first, first + count, dtype=np.int64)
+        return ~arrivals if self._latest_first else arrivals
+
+    def count_arrivals(self, rows: int) -> None:
+        """Say that so many rows have arrived, whether they were kept or not."""
+        self.arena.header[_H_NEXT_ARRIVAL] += rows
+
+    def snapshot_schema(self) -> pa.Schema:
+        """Return the columns of a snapshot: the row's own, then what is remembered of it."""
+        hidden = [(_WEIGHT, pa.int64()), (_ARRIVAL, pa.int64()), (_DELETE, pa.bool_())]
+        own = [one.with_nullable(True) for one in self.schema]
+        return pa.schema([*own, *(pa.field(name, kind) for name, kind in hidden)])
+
+    def live_refs(self) -> _Words:
+        """Return the record addresses of all rows, in the order of their arrival."""
+        end = int(self.arena.header[s.H_ROWS_END])
+        live = np.flatnonzero(self._field("u1", c.FLAGS, end) & c.FLAG_LIVE)
+        arrivals = self._field("<i8", self._arrival_place, end)[live]
+        order = np.argsort(~arrivals if self._latest_first else arrivals, kind="stable")
+        return np.ascontiguousarray(self._view[s.ROWS] + live[order].astype(np.int64) * self.layout.stride)
+
+    @property
+    def _arrival_place(self) -> int:
+        return self.layout.sequence_offset + 8 * (self.words - 1)
+
+    def _field(self, dtype: str, offset: int, count: int) -> Any:
+        """Return one field of the first records as an array over the state itself."""
+        if count == 0:
+            return np.zeros(0, dtype)
+        records: Any = (ctypes.c_uint8 * (count * self.layout.stride)).from_address(int(self._view[s.ROWS]))
+        return np.ndarray((count,), dtype, buffer=records, offset=offset, strides=(self.layout.stride,))
+
+    def snapshot_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; the state must not change meanwhile."""
+        schema, plan = self.snapshot_schema(), self.layout.gather_plan(range(len(self.schema)))
+        refs = self.live_refs()
+        end = int(self.arena.header[s.H_ROWS_END])
+        for begin in range(0, len(refs), _SNAPSHOT_ROWS):
+            part = np.ascontiguousarray(refs[begin : begin + _SNAPSHOT_ROWS])
+            rows = (part - self._view[s.ROWS]) // self.layout.stride
+            arrivals = self._field("<i8", self._arrival_place, end)[rows]
+            columns = plan.gather(int(part.ctypes.data), len(part), self.heap_address)
+            columns += [
+                pa.array(self._field("<i8", c.WEIGHT, end)[rows]),
+                pa.array(~arrivals if self._latest_first else arrivals),
+                pa.array((self._field("u1", c.FLAGS, end)[rows] & r.FLAG_DELETE) != 0),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def restored(self, table: pa.Table) -> Iterator[tuple[pa.RecordBatch, _Words, _Words, npt.NDArray[np.uint8]]]:
+        """Yield rows, weights, arrival words and DELETE marks of a snapshot, in parts; what arrives next comes after them."""
+        for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
+            part = table.slice(begin, _SNAPSHOT_ROWS).combine_chunks()
+            weights = part.column(_WEIGHT).to_numpy().astype(np.int64)
+            arrivals = part.column(_ARRIVAL).to_numpy().astype(np.int64)
+            deletes = part.column(_DELETE).to_numpy(zero_copy_only=False).astype(np.uint8)
+            header = self.arena.header
+            header[_H_NEXT_ARRIVAL] = max(int(header[_H_NEXT_ARRIVAL]), int(arrivals.max()) + 1)
+            rows = part.select(self.schema.names).cast(pa.schema([one.with_nullable(True) for one in self.schema]))
+            yield rows.to_batches()[0], weights, ~arrivals if self._latest_first else arrivals, deletes
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of records and long values."""
+        return self.arena.record_bytes() + self.arena.heap_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory."""
+        return self.arena.is_current()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.arena.close(remove=self._directory is not None)
+        self._open()
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self.arena.close()

@@ -1,0 +1,660 @@
+"""Joining each left row with the one right row that is valid at its time: what temporal and as-of joins have in common.
+
+Both keep the right rows of a key in order of time and ask for the last one at or before the time of a left row; an as-of join that
+looks forward counts time backwards. The three ways to answer:
+
+- `once`: a left row is answered when it comes, with what is known then, and not kept.
+- `on_watermark`: it waits until the watermark has passed its time, is answered once, and freed.
+- `eager`: it is answered when it comes and kept; a change of a right row corrects the left rows from its time up to the next one.
+
+The law: `answer` reads the state before the epoch and changes nothing; what it says follows from the rows and watermarks alone, not
+from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is older.
+
+Remembers: see `zset_join.state.time.versioned_rows` and `waiting_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.expressions import Expression
+from zset_join.kernels import changes as ch
+from zset_join.kernels.time import versions as v
+from zset_join.kernels.time.runs import NEVER
+from zset_join.relation import Relation
+from zset_join.row_conversion import conform
+from zset_join.row_layout import RowLayout
+from zset_join.state.rejected_rows import no_rejections
+from zset_join.state.time import bad_rows as b
+from zset_join.state.time.event_time import EventTime
+from zset_join.state.time.expiring_runs import ExpiringRuns
+from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
+from zset_join.state.time.kept_rows import KeptRows
+from zset_join.state.time.key_runs import KeyGroups, KeyRuns
+from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words
+from zset_join.state.time.timed_state import TimedState
+from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
+from zset_join.state.time.waiting_rows import DueRows, WaitingRows
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["Emit", "Late", "VersionJoin", "VersionJoinShape"]
+
+Emit = Literal["once", "on_watermark", "eager"]
+Late = Literal["side_output", "drop", "join"]
+_Words = npt.NDArray[np.int64]
+_Marks = npt.NDArray[np.bool_]
+
+_H_RIGHT_DUE, _H_LEFT_DUE = 32, 34  # of the header of the keys; each takes two words
+COUNTERS = (
+    "rejected",
+    "late_rows",
+    "late_versions",
+    "ignored_versions",
+    "late_corrections",
+    "answered_rows",
+    "freed_versions",
+    "freed_rows",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionJoinShape:
+    """Say which rows meet, and when.
+
+    Args:
+        left: the left input.
+        right: the right input.
+        key: pairs of columns that must be equal.
+        key_types: the type each pair is compared in.
+        times: the event times of both.
+        how: `inner` or `left`.
+        emit: when to answer.
+        late: what becomes of left rows at or before the watermark before their epoch.
+        schema: of the output.
+        sources: per output column, (side, source column).
+        residual: the rest of ON, asked of the one right row that was chosen.
+        tie_by: right columns that order right rows of one time, the last one wins, after them the arrival.
+        tie_descending: whether the first one in the order of `tie_by` wins instead.
+        is_mirrored: look forward in time.
+        is_strict: do not match a right row of the very time.
+        reach: how far a right row may be away; None: any distance.
+        is_versioned: right rows are versions: a NULL key or time is bad, what is past is freed.
+        delete_column: a boolean right column that marks DELETEs; None: those of weight -1 in upsert mode are.
+        keep_probe_for: how long after the watermark eager left rows are kept for corrections.
+        max_watermark_jump: how far ahead of the watermark a time may be; None: any distance.
+    """
+
+    left: Relation
+    right: Relation
+    key: tuple[tuple[str, str], ...]
+    key_types: tuple[pa.DataType, ...]
+    times: EventTime
+    how: str
+    emit: Emit
+    late: Late
+    schema: pa.Schema
+    sources: tuple[tuple[str, str], ...]
+    residual: Expression | None = None
+    tie_by: tuple[str, ...] = ()
+    tie_descending: bool = False
+    is_mirrored: bool = False
+    is_strict: bool = False
+    reach: int | None = None
+    is_versioned: bool = True
+    delete_column: str | None = None
+    keep_probe_for: int = 0
+    max_watermark_jump: int | None = None
+
+
+@dataclass(slots=True)
+class _Epoch:
+    """One epoch, resolved against the state before it."""
+
+    tick: Tick
+    deltas: tuple[ZSet, ZSet]
+    groups: KeyGroups
+    right: PreparedRows
+    left: PreparedRows | None  # where left rows are kept in runs
+    left_address: int
+    left_times: _Words
+    given: tuple[b.GivenRows, b.GivenRows]
+    counts: dict[str, int] = field(default_factory=dict)
+    owners: list[Any] = field(default_factory=list)
+
+
+class VersionJoin:
+    """Join by key and time.
+
+    Args:
+        shape: which rows meet, and when.
+        facts: what the files depend on besides.
+        on_bad_input: `error` or `quarantine`.
+        retention_us: how long a DELETE that is the newest version is remembered.
+        chunk_rows: rows per chunk.
+        hash_bits: below 32, force collisions.
+        directory: where to map files; None keeps everything in memory.
+    """
+
+    def __init__(
+        self,
+        shape: VersionJoinShape,
+        *,
+        facts: Sequence[object],
+        on_bad_input: str,
+        retention_us: int,
+        chunk_rows: int,
+        hash_bits: int,
+        directory: str | None,
+    ) -> None:
+        self.shape = shape
+        self.on_bad_input = on_bad_input
+        self._chunk_rows = chunk_rows
+        self._retention_us = retention_us
+        left, right = shape.left, shape.right
+        self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
+        runs = 2 if self._is_eager else 1
+        self.keys = KeyRuns(
+            shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, directory=directory, facts=facts
+        )
+        words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
+        same: dict[str, Any] = {"directory": directory, "facts": facts}
+        self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
+        self.left: KeptRows | None = None
+        if self._is_eager:
+            self.left = VersionedRows(left.schema, self.keys, run=1, words=1, name="left", **same)
+        elif self._waits:
+            self.left = WaitingRows(left.schema, self.keys, words=1, name="left", **same)
+        self._left_layout = RowLayout(left.schema, sequence_words=2) if self.left is None else self.left.layout
+        kept: list[KeptRows] = [self.right] if self.left is None else [self.left, self.right]
+        self.state = TimedState(self.keys, kept, COUNTERS, on_cleared=self._reopen)
+        self._expiring: list[ExpiringRuns] = []
+        if shape.is_versioned:
+            self._expiring.append(
+                ExpiringRuns(self.right, self.keys, keeps_newest=True, first_word=_H_RIGHT_DUE, directory=directory)
+            )
+            if isinstance(self.left, VersionedRows):
+                self._expiring.append(
+                    ExpiringRuns(self.left, self.keys, keeps_newest=False, first_word=_H_LEFT_DUE, directory=directory)
+                )
+        self._pairs = JoinedPairs(
+            left,
+            right,
+            self._left_layout,
+            self.left,
+            self.right,
+            shape.schema,
+            shape.sources,
+            is_outer=shape.how == "left",
+            residual=shape.residual,
+            chunk_rows=chunk_rows,
+        )
+        self._reach = NEVER if shape.reach is None else shape.reach - (1 if shape.is_strict else 0)
+        self._right_deletes = right.mode == "upsert"
+        self._prepared: _Epoch | None = None
+
+    # ---------------------------------------------------------------- reading
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield what is taken back, then what is said.
+
+        Raises:
+            BadInputError: rows that break a relation's contract, with policy `error`.
+        """
+        if not self._has_to_do(tick, deltas):
+            return
+        epoch = self._prepare(tick, deltas)
+        self._refuse(epoch)
+        transitions = self._corrections(epoch) if self._is_eager else self._first_answers(epoch)
+        if epoch.left is not None and epoch.left.removed_begin[-1]:
+            # A row that went and came again cancels out.
+            lines = list(self._pairs.lines(transitions))
+            yield from ZSet.concat(lines, schema=self.shape.schema).tidy_chunks(self._chunk_rows)
+        else:
+            yield from self._pairs.lines(transitions)
+
+    def _has_to_do(self, tick: Tick, deltas: Sequence[ZSet]) -> bool:
+        if any(len(delta) for delta in deltas):
+            return True
+        return isinstance(self.left, WaitingRows) and self._is_due(self.left, tick)
+
+    def _is_due(self, waiting: WaitingRows, tick: Tick) -> bool:
+        first, passed = waiting.due.first(), self.shape.times.of_watermark(tick.watermark_us)
+        return first is not None and passed is not None and first <= passed
+
+    def _first_answers(self, epoch: _Epoch) -> Transitions:
+        """Return what is said of left rows for the first and only time."""
+        parts = []
+        passed = self.shape.times.of_watermark(epoch.tick.watermark_us)
+        now = epoch.given[0].status == ch.OK
+        if isinstance(self.left, WaitingRows):
+            now = now & (epoch.left_times <= passed) if passed is not None else np.zeros(len(now), np.bool_)
+            if passed is not None:
+                parts.append(self._looked_up(epoch, self.left.due_rows(passed, epoch.groups)[1]))
+        parts.append(self._looked_up(epoch, self._rows_of_delta(epoch, np.flatnonzero(now))))
+        return Transitions.added(parts)
+
+    def _rows_of_delta(self, epoch: _Epoch, places: _Words, weights: _Words | None = None) -> DueRows:
+        refs = epoch.left_address + places * self._left_layout.stride
+        groups = epoch.groups.group_of[0][places]
+        weights = np.ascontiguousarray(epoch.deltas[0].weights) if weights is None else weights
+        return DueRows(refs, epoch.groups.numbers[groups], groups, weights[places])
+
+    def _looked_up(self, epoch: _Epoch, rows: DueRows) -> Transitions:
+        """Return the answers to rows that have none yet."""
+        count, right = len(rows.refs), epoch.right
+        found = np.empty(count, np.int64)
+        v.look_up(
+            self.keys.view,
+            self.right.place,
+            self.right.view,
+            rows.refs,
+            rows.keys,
+            rows.groups,
+            count,
+            self._left_layout.sequence_offset,
+            right.address,
+            right.left,
+            right.deletes,
+            right.begin,
+            right.order,
+            right.removed_begin,
+            right.removed_at,
+            right.removed_weight,
+            self._reach,
+            found,
+        )
+        return Transitions(rows.refs, np.full(count, -1, np.int64), found, rows.weights)
+
+    def _corrections(self, epoch: _Epoch) -> Transitions:
+        """Return what becomes of the left rows that are kept, and of those that come and go."""
+        left, right, groups, rows = epoch.left, epoch.right, epoch.groups, self.left
+        if left is None or not isinstance(rows, VersionedRows):
+            raise AssertionError("eager left rows stand in runs")
+        shape = (self.keys.view, self.right.place, self.right.view)
+        gone = self._columns(int(left.removed_begin[-1]))
+        v.probe_changes(
+            *shape,
+            rows.place,
+            rows.view,
+            groups.numbers,
+            groups.count,
+            left.removed_begin,
+            left.removed_at,
+            left.removed_weight,
+            self._reach,
+            *gone,
+        )
+        room = 2 * right.count + 1024
+        while True:
+            moved = self._columns(room)
+            lines = int(
+                v.change_probes(
+                    *shape,
+                    self.right.columns.address,
+                    rows.place,
+                    rows.view,
+                    groups.numbers,
+                    groups.count,
+                    right.address,
+                    right.left,
+                    right.deletes,
+                    right.begin,
+                    right.order,
+                    right.removed_begin,
+                    right.removed_at,
+                    right.removed_weight,
+                    left.removed_begin,
+                    left.removed_at,
+                    left.removed_weight,
+                    self._reach,
+                    *moved,
+                )
+            )
+            if lines <= room:
+                break
+            room = lines
+        come = self._rows_of_delta(epoch, np.flatnonzero(left.left > 0), left.left)
+        kept = (column[:lines] for column in moved)
+        return Transitions.added([Transitions(*gone), Transitions(*kept), self._looked_up(epoch, come)])
+
+    @staticmethod
+    def _columns(count: int) -> tuple[_Words, _Words, _Words, _Words]:
+        one, other, third, fourth = (np.empty(count, np.int64) for _ in range(4))
+        return one, other, third, fourth
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
+        if not any(len(delta) for delta in deltas):
+            return no_rejections()
+        return b.late_or_bad_rows(self._prepare(tick, deltas).given)
+
+    def next_due(self) -> int | None:
+        """Return the watermark at which a row that waits must be answered; None when none waits."""
+        first = self.left.due.first() if isinstance(self.left, WaitingRows) else None
+        return None if first is None else self.shape.times.as_watermark(first)
+
+    # ---------------------------------------------------------------- preparing
+
+    def _refuse(self, epoch: _Epoch) -> None:
+        if self.on_bad_input == "error":
+            b.refuse_bad_rows(epoch.given, epoch.tick)
+
+    def horizon(self, watermark: int | None) -> int | None:
+        """Return the time up to which rows are past at a watermark."""
+        passed = self.shape.times.of_watermark(watermark)
+        if passed is None or not self.shape.is_versioned:
+            return None
+        return passed - self.shape.keep_probe_for if self._is_eager else passed
+
+    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Epoch:
+        kept = self._prepared
+        if kept is not None and kept.tick == tick and all(a is c for a, c in zip(kept.deltas, deltas, strict=True)):
+            return kept
+        self._prepared = None
+        shape = self.shape
+        batches = [conform(delta.rows, one) for delta, one in zip(deltas, (shape.left, shape.right), strict=True)]
+        weights = [np.ascontiguousarray(delta.weights) for delta in deltas]
+        inputs = [
+            [batch.column(pair[side]) for pair in shape.key] if batch.num_rows else [] for side, batch in enumerate(batches)
+        ]
+        groups = self.keys.group(inputs)
+        left_times, left_status = self._left_times(batches[0], weights[0], tick, groups)
+        right_times, right_status = self._right_times(batches[1], weights[1], tick, groups)
+        counts = self._mark_late(tick, groups, left_times, left_status, right_times, right_status, weights)
+        deletes = None
+        if self._right_deletes:
+            deletes = (weights[1] < 0).astype(np.uint8)
+        elif shape.delete_column is not None:
+            flags = batches[1].column(shape.delete_column).fill_null(False)
+            deletes = flags.to_numpy(zero_copy_only=False).astype(np.uint8)
+        right_words = [~right_times if shape.is_mirrored else right_times]
+        right_words += order_words(batches[1], shape.tie_by, [shape.tie_descending] * len(shape.tie_by))
+        right = self.right.prepare(
+            batches[1],
+            right_words,
+            weights[1],
+            groups,
+            1,
+            status=right_status,
+            retracts=shape.right.mode == "changelog",
+            deletes=deletes,
+        )
+        probe_times = self._probe_times(left_times)
+        owners: list[Any] = [batches]
+        left: PreparedRows | None = None
+        if isinstance(self.left, VersionedRows):
+            left = self.left.prepare(
+                batches[0], [probe_times], weights[0], groups, 0, status=left_status, retracts=shape.left.mode == "changelog"
+            )
+            address = left.address
+        else:
+            count = batches[0].num_rows
+            records = np.empty(count * self._left_layout.stride, np.uint8)
+            arrivals = np.zeros(count, np.int64) if self.left is None else self.left.next_arrivals(count)
+            encoded = self._left_layout.encode(batches[0], [probe_times, arrivals], records, int(records.ctypes.data))
+            owners.append(encoded)
+            address = encoded.address
+        given = (
+            b.GivenRows(shape.left, deltas[0], [pair[0] for pair in shape.key], left_status),
+            b.GivenRows(shape.right, deltas[1], [pair[1] for pair in shape.key], right_status),
+        )
+        self._prepared = _Epoch(
+            tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners
+        )
+        return self._prepared
+
+    def _probe_times(self, times: _Words) -> _Words:
+        """Return the times by which left rows ask for the last right row at or before them."""
+        missing = times == NULL_WORD
+        asked = ~times if self.shape.is_mirrored else times
+        asked = np.where(missing, NULL_WORD, asked - 1 if self.shape.is_strict else asked)
+        return np.ascontiguousarray(asked)
+
+    def _left_times(
+        self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
+    ) -> tuple[_Words, npt.NDArray[np.uint8]]:
+        times, missing = self.shape.times.words(batch, 0)
+        status = b.first_status(weights, is_append=self.shape.left.mode == "append")
+        self._mark_bad(status, missing if self.shape.is_versioned else None, times, tick, groups.unfit[0])
+        return times, status
+
+    def _right_times(
+        self, batch: pa.RecordBatch, weights: _Words, tick: Tick, groups: KeyGroups
+    ) -> tuple[_Words, npt.NDArray[np.uint8]]:
+        times, missing = self.shape.times.words(batch, 1)
+        status = b.first_status(weights, is_append=self.shape.right.mode == "append")
+        null_key: _Marks | None = None
+        for _, name in self.shape.key:
+            column = batch.column(name)
+            if column.null_count:
+                nulls = column.is_null().to_numpy(zero_copy_only=False)
+                null_key = nulls if null_key is None else null_key | nulls
+        if not self.shape.is_versioned:  # such a row never matches
+            for marked in (missing, null_key):
+                if marked is not None:
+                    status[marked & (status == ch.OK)] = ch.NOTHING
+            missing = null_key = None
+        self._mark_bad(status, missing, times, tick, groups.unfit[1])
+        if null_key is not None:
+            status[null_key & (status == ch.OK)] = b.NULL_KEY
+        return times, status
+
+    def _mark_bad(
+        self, status: npt.NDArray[np.uint8], missing: _Marks | None, times: _Words, tick: Tick, unfit: _Marks | None
+    ) -> None:
+        if missing is not None:
+            status[missing & (status == ch.OK)] = b.NULL_TIME
+        if unfit is not None:
+            status[unfit & (status == ch.OK)] = ch.KEY_RANGE
+        before = self.shape.times.of_watermark(tick.watermark_before_us)
+        if self.shape.max_watermark_jump is not None and before is not None:
+            furthest = min(before + self.shape.max_watermark_jump, NEVER)
+            status[(times > furthest) & (status == ch.OK)] = b.TIME_JUMP
+
+    def _mark_late(
+        self,
+        tick: Tick,
+        groups: KeyGroups,
+        left_times: _Words,
+        left_status: npt.NDArray[np.uint8],
+        right_times: _Words,
+        right_status: npt.NDArray[np.uint8],
+        weights: list[_Words],
+    ) -> dict[str, int]:
+        """Mark what comes after the watermark had passed it; return the counts."""
+        passed, horizon = self.shape.times.of_watermark(tick.watermark_before_us), self.horizon(tick.watermark_before_us)
+        if passed is None or horizon is None:
+            return {}
+        shape = (self.keys.view, self.right.place, groups.numbers)
+        is_late = (left_times <= passed) & (left_status == ch.OK)
+        late_rows = int((is_late & (weights[0] > 0)).sum())
+        if late_rows or is_late.any():
+            if self.shape.late == "join":
+                new = np.where(weights[0] > 0, left_status, ch.NOTHING).astype(np.uint8)
+                v.mark_unanswerable(*shape, groups.group_of[0], left_times, len(left_times), horizon, new, b.LATE_ROW)
+                left_status[new == b.LATE_ROW] = b.LATE_ROW
+            else:
+                code = b.LATE_ROW if self.shape.late == "side_output" else ch.NOTHING
+                left_status[is_late & (weights[0] > 0)] = code
+            left_status[is_late & (weights[0] < 0) & (left_times <= horizon)] = b.LATE_CORRECTION
+        accepted = int(
+            v.mark_late_versions(
+                *shape,
+                groups.group_of[1],
+                right_times,
+                weights[1],
+                len(right_times),
+                self.shape.right.mode == "changelog",
+                horizon,
+                right_status,
+                b.LATE_VERSION,
+                b.LATE_CORRECTION,
+            )
+        )
+        ignored = int((right_status == b.LATE_VERSION).sum())
+        corrections = int((left_status == b.LATE_CORRECTION).sum() + (right_status == b.LATE_CORRECTION).sum())
+        return {
+            "late_rows": late_rows,
+            "late_versions": accepted + ignored,
+            "ignored_versions": ignored,
+            "late_corrections": corrections,
+        }
+
+    # ---------------------------------------------------------------- writing
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the deltas of one epoch into the state, and free what the watermark has passed.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.state.absorbed_epoch)
+        epoch = self._prepare(tick, deltas)
+        self._refuse(epoch)
+        self.state.begin()
+        released = self._store(epoch, tick)
+        self._expire(epoch, tick, released)
+        for name, amount in epoch.counts.items():
+            self.state.count(name, amount)
+        self.state.count("rejected", sum(int(((one.status > ch.LAST_HARMLESS) & (one.status < 30)).sum()) for one in epoch.given))
+        self._prepared = None
+        self.state.end(tick.epoch)
+
+    def _store(self, epoch: _Epoch, tick: Tick) -> _Words:
+        """Store what came, release what is due; return the keys of released rows."""
+        groups, right, rows = epoch.groups, epoch.right, self.left
+        wanted = self.right.wanted(right)
+        run_bytes = self.right.run_bytes(right, groups)
+        waiting = np.zeros(0, np.int64)
+        numbers = waiting
+        passed = self.shape.times.of_watermark(tick.watermark_us)
+        if isinstance(rows, VersionedRows) and epoch.left is not None:
+            wanted = wanted | rows.wanted(epoch.left)
+            run_bytes += rows.run_bytes(epoch.left, groups)
+        elif isinstance(rows, WaitingRows):
+            stays = epoch.given[0].status == ch.OK
+            if passed is not None:
+                stays &= epoch.left_times > passed
+                numbers = rows.due_rows(passed, groups)[0]
+            waiting = np.flatnonzero(stays)
+            wanted[groups.group_of[0][waiting]] = True
+        self.keys.store(groups, wanted, run_bytes)
+        self.right.absorb(right, groups, supersedes=self._right_deletes)
+        self.right.count_arrivals(right.count)
+        if isinstance(rows, VersionedRows) and epoch.left is not None:
+            rows.absorb(epoch.left, groups, supersedes=False)
+            epoch.counts["answered_rows"] = int((epoch.left.left > 0).sum())
+        else:
+            epoch.counts["answered_rows"] = int((epoch.given[0].status == ch.OK).sum()) - len(waiting) + len(numbers)
+        if rows is not None:
+            rows.count_arrivals(len(epoch.deltas[0]))
+        if not isinstance(rows, WaitingRows) or passed is None:
+            if isinstance(rows, WaitingRows):
+                self._wait(rows, epoch, waiting)
+            return numbers
+        keys = rows.release(passed, numbers)
+        self._wait(rows, epoch, waiting)
+        epoch.counts["freed_rows"] = len(numbers)
+        return keys
+
+    def _wait(self, rows: WaitingRows, epoch: _Epoch, waiting: _Words) -> None:
+        if len(waiting):
+            weights = np.ascontiguousarray(epoch.deltas[0].weights)
+            rows.store(
+                epoch.left_address, len(weights), waiting, weights, epoch.groups, epoch.groups.group_of[0]
+            )
+
+    def _expire(self, epoch: _Epoch, tick: Tick, released: _Words) -> None:
+        numbers, empty = epoch.groups.numbers, [released]
+        removed = epoch.right.removed_begin[-1] or (epoch.left is not None and epoch.left.removed_begin[-1])
+        if removed:
+            empty.append(numbers)
+        changes = len(epoch.deltas[0]) + len(epoch.deltas[1])
+        for expiring, name in zip(self._expiring, ("freed_versions", "freed_rows"), strict=False):
+            freed, keys = expiring.expire(
+                numbers,
+                self.horizon(tick.watermark_us),
+                now=tick.processing_time_us,
+                retention=self._retention_us,
+                changes=changes,
+            )
+            epoch.counts[name] = epoch.counts.get(name, 0) + freed
+            empty.append(keys)
+        touched = np.concatenate(empty)
+        if len(touched):
+            self.keys.drop_empty(touched)
+
+    # ---------------------------------------------------------------- the state as a whole
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        self.state.restore(tables, self._take_back)
+
+    def _take_back(
+        self, rows: KeptRows, batch: pa.RecordBatch, weights: _Words, arrivals: _Words, deletes: npt.NDArray[np.uint8]
+    ) -> None:
+        side = 1 if rows is self.right else 0
+        shape = self.shape
+        columns: list[list[pa.Array]] = [[], []]
+        columns[side] = [batch.column(pair[side]) for pair in shape.key]
+        groups = self.keys.group(columns)
+        times, _ = shape.times.words(batch, side)
+        status = b.first_status(weights, is_append=False)
+        if isinstance(rows, WaitingRows):
+            records = np.empty(batch.num_rows * rows.layout.stride, np.uint8)
+            encoded = rows.layout.encode(batch, [self._probe_times(times), arrivals], records, int(records.ctypes.data))
+            self.keys.store(groups, np.ones(groups.count, np.bool_), 0)
+            everything = np.arange(batch.num_rows, dtype=np.int64)
+            rows.store(encoded.address, batch.num_rows, everything, weights, groups, groups.group_of[0])
+            return
+        if not isinstance(rows, VersionedRows):
+            raise AssertionError("rows that are kept wait, or stand in runs")
+        if side == 1:
+            words = [~times if shape.is_mirrored else times]
+            words += order_words(batch, shape.tie_by, [shape.tie_descending] * len(shape.tie_by))
+        else:
+            words = [self._probe_times(times)]
+        prepared = rows.prepare(
+            batch, words, weights, groups, side, status=status, retracts=False, deletes=deletes, arrivals=arrivals
+        )
+        self.keys.store(groups, rows.wanted(prepared), rows.run_bytes(prepared, groups))
+        rows.absorb(prepared, groups, supersedes=False)
+        for expiring in self._expiring:
+            expiring.expire(groups.numbers, None, now=None, retention=0, changes=0)
+
+    def _reopen(self) -> None:
+        for one in self._expiring:
+            one.reopen()
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the state."""
+        return self.state.resident_bytes() + sum(one.resident_bytes() for one in self._expiring)
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
+        if self._prepared is None:
+            return 0
+        left, right = (len(delta) for delta in self._prepared.deltas)
+        return left * (self._left_layout.stride + 80) + right * (self.right.layout.stride + 80)
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self.state.is_current() and all(one.is_current() for one in self._expiring)
+
+    def close(self) -> None:
+        """Unmap the state."""
+        self._prepared = None
+        self.state.close()
+        for one in self._expiring:
+            one.close()
+
+

@@ -1,0 +1,120 @@
+"""Rows that wait for the watermark to pass their time, the earliest first.
+
+They stand under no run: only a heap by time leads to them, so that an advance of the watermark touches what is due and nothing
+else. Each names its key, which is not forgotten while a row waits for it.
+
+Files: `<name>.header`, `.rows`, `.heap`, `.due`. Bytes per row: `layout.stride`, long strings, 16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.kernels.absorb import heap_bytes_needed
+from zset_join.kernels.time import versions as v
+from zset_join.kernels.time import waiting as w
+from zset_join.state.time.due_heap import DueHeap
+from zset_join.state.time.kept_rows import KeptRows
+from zset_join.state.time.key_runs import KeyGroups
+
+__all__ = ["DueRows", "WaitingRows"]
+
+_Words = npt.NDArray[np.int64]
+_H_DUE_LENGTH = 42
+
+
+@dataclass(slots=True)
+class DueRows:
+    """Rows to be looked up.
+
+    Args:
+        refs: record addresses.
+        keys: number of the key of each, 0 where the state has none.
+        groups: group of each in this epoch, -1 for none.
+        weights: of each.
+    """
+
+    refs: _Words
+    keys: _Words
+    groups: _Words
+    weights: _Words
+
+
+class WaitingRows(KeptRows):
+    """Own the waiting rows of one input; the arguments are those of `KeptRows`."""
+
+    def _open(self) -> None:
+        super()._open()
+        self.due = DueHeap(self.arena.header, _H_DUE_LENGTH, directory=self._directory, name=self.name)
+
+    def due_rows(self, time: int, groups: KeyGroups) -> tuple[_Words, DueRows]:
+        """Return the numbers of the rows that are due, and the rows."""
+        numbers = self.due.due(time)
+        count = len(numbers)
+        found = DueRows(*(np.empty(count, np.int64) for _ in range(4)))
+        v.rows_of_waiting(
+            self.keys.view,
+            self.view,
+            numbers,
+            count,
+            groups.table,
+            groups.bits,
+            groups.numbers,
+            found.refs,
+            found.keys,
+            found.groups,
+            found.weights,
+        )
+        return numbers, found
+
+    def release(self, time: int, numbers: _Words) -> _Words:
+        """Free rows that are due at a time, all of them; return their keys."""
+        keys = np.empty(len(numbers), np.int64)
+        place = self.keys.waiting_place
+        w.free_waiting(self.keys.view, place, self.view, self.variables.address, numbers, len(numbers), keys)
+        self.due.pop(time, len(numbers))
+        return keys
+
+    def store(self, address: int, rows: int, chosen: _Words, weights: _Words, groups: KeyGroups, group_of: _Words) -> None:
+        """Let rows of a delta wait: those at the positions `chosen` of `rows` records; their keys have numbers."""
+        heap_bytes = 0
+        if len(self.variables):
+            heap_bytes = int(heap_bytes_needed(address, self.layout.stride, rows, self.variables.address))
+        self.make_room(len(chosen), heap_bytes)
+        self.due.make_room(len(chosen))
+        self.due.length = int(
+            w.store_waiting(
+                self.keys.view,
+                self.keys.waiting_place,
+                self.view,
+                self.variables.address,
+                address,
+                chosen,
+                weights,
+                group_of,
+                groups.numbers,
+                self.due.address,
+                self.due.length,
+            )
+        )
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of records, long values and the heap of times."""
+        return super().resident_bytes() + self.due.resident_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory."""
+        return super().is_current() and self.due.is_current()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.due.close(remove=True)
+        super().clear()
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self.due.close()
+        super().close()
