@@ -1,23 +1,22 @@
 """The as-of join: each left row meets the nearest right row in time, before it or after it.
 
-The law: after every epoch the sum of all answers equals the batch as-of join of everything so far. Among right rows of equal keys
-for which `left op right` holds (`>=`, `>`, `<=`, `<`), the nearest is chosen; of several at one time the one with the smallest
-primary key, or the latest arrival, as `tie` says. When a nearer row comes, or the chosen one goes or changes, the old answer is
-taken back and the new one said. The rest of ON is asked of the one row that was chosen.
+The law: after every epoch the sum of all answers equals the batch as-of join of everything so far. Among right rows of equal
+keys for which `left op right` holds (`>=`, `>`, `<=`, `<`), the nearest is chosen; of several at one time the one with the
+smallest primary key, or the latest arrival, as `tie` says. When a nearer row comes, or the chosen one goes or changes, the old
+answer is taken back and the new one said. The rest of ON is asked of the one row that was chosen.
 
 Remembers all rows of both sides. A change of a right row touches the left rows from it to the next right row, no others.
 
 Edge cases: NULL in the key or in the time, on either side, matches nothing. `tolerance` bounds the distance, itself included.
 
-Known limits: INNER and LEFT. Neither side may be in upsert mode. `tie="smallest_key"` takes primary keys that are numbers, dates,
-timestamps or decimals. No hybrid state: everything is in memory, or in mapped files. Nothing is freed by time.
+Known limits: INNER and LEFT. Neither side may be in upsert mode. `tie="smallest_key"` takes primary keys that are numbers,
+dates, timestamps or decimals. No hybrid state: everything is in memory, or in mapped files. Nothing is freed by time.
 
 Source: semantics section 14; ASOF JOIN of DuckDB, `joinAsOf` of pandas on Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -28,7 +27,7 @@ from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
 from zset_join.state.join_shape import check_join, joined_schema
 from zset_join.state.time.event_time import EventTime
-from zset_join.state.time.version_join import VersionJoinShape
+from zset_join.state.time.version_join_shape import VersionJoinShape
 
 __all__ = ["AsOfComparison", "AsOfJoin", "AsOfOptions", "AsOfTie", "as_of_shape"]
 
@@ -182,7 +181,9 @@ def _check_rules(left: Relation, right: Relation, options: AsOfOptions) -> None:
             )
     if options.tolerance is not None and options.tolerance < 0:
         raise OptionError(
-            f"tolerance={options.tolerance} is a distance of 0 or more, or None for any.", code="AS_OF_OPTION", option="tolerance"
+            f"tolerance={options.tolerance} is a distance of 0 or more, or None for any.",
+            code="AS_OF_OPTION",
+            option="tolerance",
         )
     for relation, column in ((left, options.left_time), (right, options.right_time)):
         if column not in relation.schema.names:
@@ -195,15 +196,15 @@ def _check_rules(left: Relation, right: Relation, options: AsOfOptions) -> None:
             )
         if relation.mode == "upsert":
             raise PlanError(
-                f'"{relation.name}" is in upsert mode, which an as-of join does not take: feed the rows as they come (mode append), '
+                f'"{relation.name}" is in upsert mode, which an as-of join does not take: feed the rows as they come (mode '
+                "append), "
                 "or with both signs (changelog).",
                 code="AS_OF_OF_UPSERTS",
                 relation=relation.name,
             )
     if options.tie == "smallest_key" and not right.primary_key:
         raise PlanError(
-            f'tie="smallest_key" needs the primary key of "{right.name}", which has none. Declare it, or use '
-            '"latest_arrival".',
+            f'tie="smallest_key" needs the primary key of "{right.name}", which has none. Declare it, or use "latest_arrival".',
             code="AS_OF_TIE",
             **names,
         )

@@ -306,7 +306,9 @@ class Deduplicate:
         words = order_words(batch, self._columns, self._descending)
         status = first_status(weights, is_append=False)
         del rows  # there is one input
-        self._store(groups, self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True, arrivals=arrivals))
+        self._store(
+            groups, self._rows.prepare(batch, words, weights, groups, 0, status=status, retracts=True, arrivals=arrivals)
+        )
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""

@@ -1,29 +1,30 @@
 """The temporal join by event time: each left row meets the one version that was valid at its time.
 
-The law: a left row at time t meets, among the versions of its key, the newest at or before t; a DELETE ends validity. Of several at
-one time the larger sequence, then the later arrival wins. The rest of ON is asked of that one version. `emit` says when:
+The law: a left row at time t meets, among the versions of its key, the newest at or before t; a DELETE ends validity. Of
+several at one time the larger sequence, then the later arrival wins. The rest of ON is asked of that one version. `emit` says
+when:
 
 - `on_watermark`: once, when the watermark has passed the row; the sum of all answers is the batch join of the released rows.
 - `eager`: at once, corrected when versions come late; the sum is the batch join of everything so far.
 - `once`: at once with the versions known then, never corrected, nothing of the left is kept.
 
-Remembers: versions above the watermark and the newest one below it per key, a DELETE for `tombstone_retention`; left rows that wait
-(`on_watermark`), or that may be corrected: those above the watermark minus `keep_probe_for` (`eager`; all, without a watermark).
+Remembers: versions above the watermark and the newest one below it per key, a DELETE for `tombstone_retention`; left rows that
+wait (`on_watermark`), or that may be corrected: those above the watermark minus `keep_probe_for` (`eager`; all, without a
+watermark).
 
-Edge cases. Late left rows (at or before the watermark before their epoch) are set aside, dropped or joined, as `late` says; `join`
-sets those aside whose version may be freed. A late version changes answers not yet given, and in eager mode those given; one older
-than the version kept for its key is set aside and counted, and so is a retraction of what the watermark has passed. A NULL key of a
-left row matches nothing. UPDATE_BEFORE is no matter of this operator: with a primary key, decoding leaves it out.
+Edge cases. Late left rows (at or before the watermark before their epoch) are set aside, dropped or joined, as `late` says;
+`join` sets those aside whose version may be freed. A late version changes answers not yet given, and in eager mode those given;
+one older than the version kept for its key is set aside and counted, and so is a retraction of what the watermark has passed. A
+NULL key of a left row matches nothing. UPDATE_BEFORE is no matter of this operator: with a primary key, decoding leaves it out.
 
-Known limits: INNER and LEFT. A relation on the left in upsert mode is refused. A version of a key among many that come out of order
-costs a move of what is behind it in its run. No hybrid state: everything is in memory, or in mapped files.
+Known limits: INNER and LEFT. A relation on the left in upsert mode is refused. A version of a key among many that come out of
+order costs a move of what is behind it in its run. No hybrid state: everything is in memory, or in mapped files.
 
 Source: semantics section 11; FOR SYSTEM_TIME AS OF of SQL:2011, Flink's and Timeplus' temporal joins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import get_args
@@ -39,7 +40,7 @@ from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
 from zset_join.state.join_shape import check_join, joined_schema
 from zset_join.state.time.event_time import EventTime, time_column
-from zset_join.state.time.version_join import Emit, Late, VersionJoinShape
+from zset_join.state.time.version_join_shape import Emit, Late, VersionJoinShape
 
 __all__ = ["TemporalJoin", "TemporalOptions", "temporal_shape"]
 
@@ -52,10 +53,10 @@ class TemporalOptions:
         how: `inner` or `left`.
         emit: `on_watermark`, `eager` or `once`.
         late: what becomes of left rows at or before the watermark before their epoch: `side_output` lists them in `rejections`,
-            `drop` counts them only, `join` answers them where their version is still known. Default: `side_output`, in eager mode
-            `join`.
-        keep_probe_for: how long after the watermark left rows are kept for corrections, in eager mode: microseconds, or in the unit
-            of an integer event time.
+            `drop` counts them only, `join` answers them where their version is still known. Default: `side_output`, in eager
+            mode `join`.
+        keep_probe_for: how long after the watermark left rows are kept for corrections, in eager mode: microseconds, or in the
+            unit of an integer event time.
         max_watermark_jump: how far ahead of the watermark a time may be, in the same unit; None: any distance.
         delete_column: a boolean column of the versions that marks DELETEs, where they have no primary-key deletes.
         residual: the rest of ON, asked of the one version that was chosen.
@@ -79,8 +80,8 @@ class TemporalJoin(TimedJoin):
 
     Args:
         left: the left input, with an event time and a join key; append-only, in eager mode also in changelog mode.
-        right: the versions: with an event time, a primary key that is part of the join key, and in any mode. In upsert mode weight
-            -1 is a DELETE at its time; in changelog mode it takes a version back.
+        right: the versions: with an event time, a primary key that is part of the join key, and in any mode. In upsert mode
+            weight -1 is a DELETE at its time; in changelog mode it takes a version back.
         options: see `TemporalOptions`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
@@ -110,7 +111,7 @@ class TemporalJoin(TimedJoin):
         self,
         left: Relation,
         right: Relation,
-        options: TemporalOptions = TemporalOptions(),  # noqa: B008 - frozen
+        options: TemporalOptions = TemporalOptions(),
         *,
         on_bad_input: str = "error",
         tombstone_retention_seconds: int = 172_800,
@@ -191,7 +192,8 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
     names: dict[str, object] = {"left": left.name, "right": right.name}
     if options.how not in ("inner", "left"):
         raise PlanError(
-            f'the temporal join of "{left.name}" and "{right.name}" cannot be how={options.how!r}: a version has no row of its own '
+            f'the temporal join of "{left.name}" and "{right.name}" cannot be how={options.how!r}: a version has no row of '
+            "its own "
             'to preserve. Use "inner" or "left".',
             code="TEMPORAL_HOW",
             how=options.how,
@@ -206,7 +208,8 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
             raise OptionError(f"{option}={value!r} is unknown; use one of {known}.", code="TEMPORAL_OPTION", option=option)
     if options.keep_probe_for < 0 or (options.max_watermark_jump or 0) < 0:
         raise OptionError(
-            f"keep_probe_for={options.keep_probe_for} and max_watermark_jump={options.max_watermark_jump} are durations of 0 or "
+            f"keep_probe_for={options.keep_probe_for} and max_watermark_jump={options.max_watermark_jump} are durations of "
+            "0 or "
             "more.",
             code="TEMPORAL_OPTION",
             option="keep_probe_for",
@@ -214,8 +217,9 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
     if not right.primary_key or not set(right.primary_key) <= set(right.join_key):
         raise PlanError(
             f'the versioned side "{right.name}" has the primary key {list(right.primary_key)}, which must be part of what is '
-            f"compared, {list(right.join_key)}: else a left row meets several rows at one time. Compare the whole key, or bring the "
-            f"side down to one row per key first: dedup(keys={list(right.join_key)}, order_by=..., keep=\"last\").",
+            f"compared, {list(right.join_key)}: else a left row meets several rows at one time. Compare the whole key, or "
+            "bring the "
+            f'side down to one row per key first: dedup(keys={list(right.join_key)}, order_by=..., keep="last").',
             code="TEMPORAL_KEY",
             primary_key=list(right.primary_key),
             join_key=list(right.join_key),
@@ -229,7 +233,8 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
             else 'Use emit="eager", or feed the left side as it comes, without keys.'
         )
         raise PlanError(
-            f'the left side "{left.name}" of a temporal join with emit="{options.emit}" is in {left.mode} mode: what has been said '
+            f'the left side "{left.name}" of a temporal join with emit="{options.emit}" is in {left.mode} mode: what has '
+            "been said "
             f"there is never taken back, so its rows may not change. {cure}",
             code="TEMPORAL_LEFT_CHANGES",
             mode=left.mode,
@@ -239,7 +244,8 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
     without = [one.name for one in (left, right) if one.watermark_delay is None]
     if options.emit == "on_watermark" and without:
         raise PlanError(
-            f'emit="on_watermark" needs a watermark on both sides, and {without} have none: rows would wait for ever. Declare one '
+            f'emit="on_watermark" needs a watermark on both sides, and {without} have none: rows would wait for ever. '
+            "Declare one "
             '(watermark_delay, or with_watermark), or use emit="eager" or "once".',
             code="TEMPORAL_WATERMARK",
             without=without,

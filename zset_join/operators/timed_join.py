@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
-from zset_join.state.time.version_join import VersionJoin, VersionJoinShape
+from zset_join.state.time.version_join import VersionJoin
+from zset_join.state.time.version_join_shape import VersionJoinShape
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -6,14 +6,17 @@ Whoever reads stages from JSON imports this package: it registers all of them.
 from __future__ import annotations
 
 from zset_join.stages.aggregate import AggregateStage
+from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.route import RouteStage, needs_route
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
+from zset_join.stages.temporal_join import TemporalJoinStage
 
 __all__ = [
     "AggregateStage",
+    "AsOfJoinStage",
     "DeduplicateStage",
     "JoinStage",
     "LatestStage",
@@ -23,6 +26,7 @@ __all__ = [
     "StageInput",
     "StageOptions",
     "TableKey",
+    "TemporalJoinStage",
     "needs_route",
     "read_stage",
     "register_stage",

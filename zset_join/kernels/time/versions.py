@@ -349,7 +349,7 @@ def change_probes(
             if before == after or (before & 1 and after & 1) or (before & 1 and after == 0) or (before == 0 and after & 1):
                 continue
             if before != 0 and after != 0 and before & 1 == 0 and after & 1 == 0:
-                if reach == NEVER and equal_columns(before, word(side, HEAP), columns, after, word(side, HEAP), columns):
+                if equal_columns(before, word(side, HEAP), columns, after, word(side, HEAP), columns):
                     continue
             position = entries_until(probe_base, probes, time - 1) if time > -NEVER else 0
             while position < probes:

@@ -74,6 +74,10 @@ class GivenRows:
     def __init__(self, relation: Relation, delta: ZSet, key: Sequence[str], status: npt.NDArray[np.uint8]) -> None:
         self.relation, self.delta, self.key, self.status = relation, delta, tuple(key), status
 
+    def bad_rows(self) -> int:
+        """Return how many rows break the contract; late ones do not."""
+        return int(((self.status > ch.LAST_HARMLESS) & (self.status < _FIRST_LATE)).sum())
+
     def told(self, row: int) -> tuple[str, str]:
         """Return code and reason of a row."""
         code, text = _CODES[int(self.status[row])]

@@ -5,8 +5,6 @@ Files: `<name>.due`, `<name>.forget`. Bytes: 16 per key with more than one versi
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -68,10 +66,22 @@ class ExpiringRuns:
         most = min(max(_LEAST_KEYS, 4 * changes), self._due.length)
         keys, forgetting = np.empty(most, np.int64), np.empty(most, np.int64)
         forget_time = NEVER if now is None else now + retention
-        shape: tuple[Any, ...] = (view, place, self._keys.forget_place, side, self._rows.variables.address)
+        forget_place, variables = self._keys.forget_place, self._rows.variables.address
         self._due.make_room(1)
         length, freed, count, forgets = e.expire(
-            *shape, self._keeps_newest, self._due.address, self._due.length, past, most, forget_time, keys, forgetting
+            view,
+            place,
+            forget_place,
+            side,
+            variables,
+            self._keeps_newest,
+            self._due.address,
+            self._due.length,
+            past,
+            most,
+            forget_time,
+            keys,
+            forgetting,
         )
         self._due.length = int(length)
         self._forget.push(forget_time, forgetting[: int(forgets)])
@@ -79,7 +89,9 @@ class ExpiringRuns:
             return int(freed), keys[: int(count)]
         most = min(max(_LEAST_KEYS, 4 * changes), self._forget.length)
         forgotten = np.empty(most, np.int64)
-        length, dropped, _ = e.forget_deletes(*shape, self._forget.address, self._forget.length, now, past, most, forgotten)
+        length, dropped, _ = e.forget_deletes(
+            view, place, forget_place, side, variables, self._forget.address, self._forget.length, now, past, most, forgotten
+        )
         self._forget.length = int(length)
         return int(freed + dropped), np.concatenate([keys[: int(count)], forgotten[: int(dropped)]])
 

@@ -1,8 +1,8 @@
 """From transitions of left rows to the lines of an answer.
 
 A transition says of a left row with what it was joined and with what it is: the address of a right row, 0 for nothing, -1 where
-the left row is not there. The rest of ON is asked of every right row that occurs; one that does not pass is nothing. An inner join
-says nothing of nothing.
+the left row is not there. The rest of ON is asked of every right row that occurs; one that does not pass is nothing. An inner
+join says nothing of nothing.
 """
 
 from __future__ import annotations

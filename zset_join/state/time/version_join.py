@@ -1,14 +1,15 @@
 """Joining each left row with the one right row that is valid at its time: what temporal and as-of joins have in common.
 
-Both keep the right rows of a key in order of time and ask for the last one at or before the time of a left row; an as-of join that
-looks forward counts time backwards. The three ways to answer:
+Both keep the right rows of a key in order of time and ask for the last one at or before the time of a left row; an as-of join
+that looks forward counts time backwards. The three ways to answer:
 
-- `once`: a left row is answered when it comes, with what is known then, and not kept.
-- `on_watermark`: it waits until the watermark has passed its time, is answered once, and freed.
-- `eager`: it is answered when it comes and kept; a change of a right row corrects the left rows from its time up to the next one.
+- `once`: a left row is answered when it comes, with what is known then, and not kept. - `on_watermark`: it waits until the
+watermark has passed its time, is answered once, and freed. - `eager`: it is answered when it comes and kept; a change of a
+right row corrects the left rows from its time up to the next one.
 
-The law: `answer` reads the state before the epoch and changes nothing; what it says follows from the rows and watermarks alone, not
-from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is older.
+The law: `answer` reads the state before the epoch and changes nothing; what it says follows from the rows and watermarks alone,
+not from what was freed: a right row is freed only when a newer one is past the watermark too, and no left row that counts is
+older.
 
 Remembers: see `zset_join.state.time.versioned_rows` and `waiting_rows`.
 """
@@ -17,100 +18,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.expressions import Expression
 from zset_join.kernels import changes as ch
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
-from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import RowLayout
 from zset_join.state.rejected_rows import no_rejections
 from zset_join.state.time import bad_rows as b
-from zset_join.state.time.event_time import EventTime
 from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words
 from zset_join.state.time.timed_state import TimedState
+from zset_join.state.time.version_join_shape import COUNTERS, VersionJoinShape
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.state.time.waiting_rows import DueRows, WaitingRows
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["Emit", "Late", "VersionJoin", "VersionJoinShape"]
+__all__ = ["VersionJoin"]
 
-Emit = Literal["once", "on_watermark", "eager"]
-Late = Literal["side_output", "drop", "join"]
 _Words = npt.NDArray[np.int64]
 _Marks = npt.NDArray[np.bool_]
 
 _H_RIGHT_DUE, _H_LEFT_DUE = 32, 34  # of the header of the keys; each takes two words
-COUNTERS = (
-    "rejected",
-    "late_rows",
-    "late_versions",
-    "ignored_versions",
-    "late_corrections",
-    "answered_rows",
-    "freed_versions",
-    "freed_rows",
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class VersionJoinShape:
-    """Say which rows meet, and when.
-
-    Args:
-        left: the left input.
-        right: the right input.
-        key: pairs of columns that must be equal.
-        key_types: the type each pair is compared in.
-        times: the event times of both.
-        how: `inner` or `left`.
-        emit: when to answer.
-        late: what becomes of left rows at or before the watermark before their epoch.
-        schema: of the output.
-        sources: per output column, (side, source column).
-        residual: the rest of ON, asked of the one right row that was chosen.
-        tie_by: right columns that order right rows of one time, the last one wins, after them the arrival.
-        tie_descending: whether the first one in the order of `tie_by` wins instead.
-        is_mirrored: look forward in time.
-        is_strict: do not match a right row of the very time.
-        reach: how far a right row may be away; None: any distance.
-        is_versioned: right rows are versions: a NULL key or time is bad, what is past is freed.
-        delete_column: a boolean right column that marks DELETEs; None: those of weight -1 in upsert mode are.
-        keep_probe_for: how long after the watermark eager left rows are kept for corrections.
-        max_watermark_jump: how far ahead of the watermark a time may be; None: any distance.
-    """
-
-    left: Relation
-    right: Relation
-    key: tuple[tuple[str, str], ...]
-    key_types: tuple[pa.DataType, ...]
-    times: EventTime
-    how: str
-    emit: Emit
-    late: Late
-    schema: pa.Schema
-    sources: tuple[tuple[str, str], ...]
-    residual: Expression | None = None
-    tie_by: tuple[str, ...] = ()
-    tie_descending: bool = False
-    is_mirrored: bool = False
-    is_strict: bool = False
-    reach: int | None = None
-    is_versioned: bool = True
-    delete_column: str | None = None
-    keep_probe_for: int = 0
-    max_watermark_jump: int | None = None
 
 
 @dataclass(slots=True)
@@ -160,9 +98,7 @@ class VersionJoin:
         left, right = shape.left, shape.right
         self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
         runs = 2 if self._is_eager else 1
-        self.keys = KeyRuns(
-            shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, directory=directory, facts=facts
-        )
+        self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, directory=directory, facts=facts)
         words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
         same: dict[str, Any] = {"directory": directory, "facts": facts}
         self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
@@ -405,9 +341,7 @@ class VersionJoin:
             b.GivenRows(shape.left, deltas[0], [pair[0] for pair in shape.key], left_status),
             b.GivenRows(shape.right, deltas[1], [pair[1] for pair in shape.key], right_status),
         )
-        self._prepared = _Epoch(
-            tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners
-        )
+        self._prepared = _Epoch(tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners)
         return self._prepared
 
     def _probe_times(self, times: _Words) -> _Words:
@@ -524,7 +458,9 @@ class VersionJoin:
         self._expire(epoch, tick, released)
         for name, amount in epoch.counts.items():
             self.state.count(name, amount)
-        self.state.count("rejected", sum(int(((one.status > ch.LAST_HARMLESS) & (one.status < 30)).sum()) for one in epoch.given))
+        self.state.count(
+            "rejected", sum(int(((one.status > ch.LAST_HARMLESS) & (one.status < 30)).sum()) for one in epoch.given)
+        )
         self._prepared = None
         self.state.end(tick.epoch)
 
@@ -568,9 +504,7 @@ class VersionJoin:
     def _wait(self, rows: WaitingRows, epoch: _Epoch, waiting: _Words) -> None:
         if len(waiting):
             weights = np.ascontiguousarray(epoch.deltas[0].weights)
-            rows.store(
-                epoch.left_address, len(weights), waiting, weights, epoch.groups, epoch.groups.group_of[0]
-            )
+            rows.store(epoch.left_address, len(weights), waiting, weights, epoch.groups, epoch.groups.group_of[0])
 
     def _expire(self, epoch: _Epoch, tick: Tick, released: _Words) -> None:
         numbers, empty = epoch.groups.numbers, [released]
@@ -656,5 +590,3 @@ class VersionJoin:
         self.state.close()
         for one in self._expiring:
             one.close()
-
-

@@ -1,0 +1,600 @@
+"""The temporal join, by the worked examples of the documents, and against the plain join over random histories."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from tests.epochs import Change, delete, delta_of, insert, lines_of, upsert
+from zset_join import Relation, Tick
+from zset_join.errors import BadInputError, KeyTypeError, PlanError
+from zset_join.expressions import left, right
+from zset_join.operators.temporal_join import TemporalJoin, TemporalOptions
+from zset_join.testing.comparison import EmittedRows, exact_tables
+from zset_join.testing.reference import total
+from zset_join.testing.reference_temporal import TemporalHistory, TimedRow, batch_temporal
+
+ORDERS = Relation(
+    name="orders",
+    schema=pa.schema({"id": pa.int64(), "currency": pa.string(), "t": pa.int64()}),
+    join_key=("currency",),
+    primary_key=("id",),
+    event_time="t",
+    watermark_delay=0,
+)
+RATE_COLUMNS = pa.schema({"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()})
+
+
+def rates(mode="upsert", **more):
+    return Relation(
+        name="rates",
+        schema=RATE_COLUMNS,
+        join_key=("currency",),
+        primary_key=("currency",),
+        mode=mode,
+        event_time="at",
+        watermark_delay=0,
+        **more,
+    )
+
+
+class Timeline:
+    """An operator that is fed changes and watermarks."""
+
+    def __init__(self, operator):
+        self.operator = operator
+        self.epoch = 0
+        self.watermark = None
+        self.processing_time_us = None
+
+    def deltas(self, changes: Sequence[Sequence[Change]]):
+        return [delta_of(relation, lines) for relation, lines in zip(self.operator.inputs, changes, strict=True)]
+
+    def tick(self, watermark):
+        return Tick(self.epoch, self.processing_time_us, self.watermark, self.watermark if watermark is None else watermark)
+
+    def feed(self, left=(), right=(), *, watermark=None):
+        tick, deltas = self.tick(watermark), self.deltas((left, right))
+        lines = lines_of(self.operator.answer(tick, deltas))
+        self.rejected = self.operator.rejections(tick, deltas).column("code").to_pylist()
+        self.operator.absorb(tick, deltas)
+        self.epoch, self.watermark = self.epoch + 1, tick.watermark_us
+        return sorted(lines, key=lambda line: (line[1] > 0, repr(line)))
+
+
+def temporal(options=TemporalOptions(), versions=None, **more):
+    return Timeline(TemporalJoin(ORDERS, rates() if versions is None else versions, options, **more))
+
+
+def order(number, t, currency="EUR"):
+    return (number, currency, t)
+
+
+def rate(value, at, currency="EUR"):
+    return (currency, value, at)
+
+
+# ---------------------------------------------------------------- the worked examples of the documents
+
+
+def test_watermarks_10_and_8_release_rows_5_and_7_and_the_delete_at_6_hides_7():
+    join = temporal(TemporalOptions(how="left"))
+    rows, versions = insert(order(7, 7), order(5, 5)), upsert(rate(2.0, 2)) + delete(rate(None, 6))
+
+    answer = join.feed(rows, versions, watermark=min(10, 8))
+
+    assert answer == [((5, "EUR", 5, "EUR", 2.0, 2), 1), ((7, "EUR", 7, None, None, None), 1)]
+
+
+def test_a_row_behind_the_watermark_of_the_slower_side_waits_for_it():
+    join = temporal()
+
+    assert join.feed(insert(order(1, 9)), upsert(rate(2.0, 2)), watermark=8) == []
+    assert join.operator.next_due().watermark_us == 9
+    assert join.feed(watermark=9) == [((1, "EUR", 9, "EUR", 2.0, 2), 1)]
+
+
+def three_rates():
+    join = temporal(TemporalOptions(emit="eager", how="left"), rates("changelog"))
+    join.feed(insert(order(1, 1000)), insert(rate(1.1, 500), rate(1.2, 800), rate(1.3, 1200)))
+    return join
+
+
+def test_an_order_at_1000_meets_the_rate_of_800():
+    join = temporal(TemporalOptions(emit="eager"))
+
+    answer = join.feed(insert(order(1, 1000)), upsert(rate(1.1, 500), rate(1.2, 800), rate(1.3, 1200)))
+
+    assert answer == [((1, "EUR", 1000, "EUR", 1.2, 800), 1)]
+
+
+def test_a_late_version_at_900_corrects_the_order_and_taking_it_back_corrects_it_again():
+    join, late = three_rates(), rate(1.25, 900)
+
+    assert join.feed((), insert(late)) == [((1, "EUR", 1000, "EUR", 1.2, 800), -1), ((1, "EUR", 1000, "EUR", 1.25, 900), 1)]
+    assert join.feed((), delete(late)) == [((1, "EUR", 1000, "EUR", 1.25, 900), -1), ((1, "EUR", 1000, "EUR", 1.2, 800), 1)]
+
+
+def test_a_delete_at_900_ends_the_validity_and_one_at_1100_says_nothing():
+    join = temporal(TemporalOptions(emit="eager", how="left"))
+    join.feed(insert(order(1, 1000)), upsert(rate(1.1, 500), rate(1.2, 800), rate(1.3, 1200)))
+
+    assert join.feed((), delete(rate(None, 1100))) == []
+    assert join.feed((), delete(rate(None, 900))) == [
+        ((1, "EUR", 1000, "EUR", 1.2, 800), -1),
+        ((1, "EUR", 1000, None, None, None), 1),
+    ]
+
+
+@pytest.mark.parametrize(("at", "shown"), [(1030, 1005.0), (1059, 1005.0), (1100, None)])
+def test_with_the_time_of_the_change_a_delete_at_1100_hides_the_row_from_1100_on(at, shown):
+    """Insert 09:00, update 10:05, delete executed at 11:00; the value is the business time, the version time the change's own."""
+    join = temporal(TemporalOptions(how="left"))
+    changes = upsert(rate(900.0, 900), rate(1005.0, 1005)) + delete(rate(None, 1100))
+
+    ((row, _),) = join.feed(insert(order(1, at)), changes, watermark=1100)
+
+    assert row[4] == shown
+
+
+def test_with_the_time_of_the_row_the_delete_ends_the_wrong_version():
+    join = temporal(TemporalOptions(how="left"))
+    changes = upsert(rate(900.0, 900), rate(1005.0, 1005)) + delete(rate(None, 1005))
+
+    ((row, _),) = join.feed(insert(order(1, 1030)), changes, watermark=1100)
+
+    assert row[4] is None
+
+
+def test_no_version_for_the_key_of_an_order_pads_it():
+    join = temporal(TemporalOptions(how="left"))
+
+    answer = join.feed(insert(order(1, 5, "USD")), upsert(rate(1.0, 1)), watermark=5)
+
+    assert answer == [((1, "USD", 5, None, None, None), 1)]
+
+
+def test_append_only_versions_keep_nothing_of_an_emitted_order():
+    join = temporal(versions=rates("append"))
+    join.feed(insert(order(1, 5), order(2, 6, "USD")), insert(rate(1.0, 1)), watermark=6)
+
+    assert join.operator.statistics()["left_rows"] == 0
+    assert join.operator.snapshot()["left"].num_rows == 0
+    assert join.operator.statistics()["keys"] == 1
+
+
+def test_once_answers_on_arrival_and_is_never_corrected():
+    join = temporal(TemporalOptions(emit="once"))
+
+    assert join.feed(insert(order(1, 1000)), upsert(rate(1.1, 500))) == [((1, "EUR", 1000, "EUR", 1.1, 500), 1)]
+    assert join.feed((), upsert(rate(1.2, 900))) == []
+    assert "left" not in join.operator.snapshot()
+
+
+# ---------------------------------------------------------------- ties, conditions, keys
+
+
+def test_of_two_versions_at_one_time_the_larger_sequence_wins_then_the_later_arrival():
+    schema = pa.schema([*RATE_COLUMNS, pa.field("seq", pa.int64())])
+    versions = Relation(
+        name="rates",
+        schema=schema,
+        join_key=("currency",),
+        primary_key=("currency",),
+        sequence_by=("seq",),
+        mode="upsert",
+        event_time="at",
+        watermark_delay=0,
+    )
+    join = temporal(versions=versions)
+    changes = upsert(("EUR", 1.0, 5, 2), ("EUR", 2.0, 5, 1), ("EUR", 3.0, 5, 2))
+
+    assert join.feed(insert(order(1, 5)), changes, watermark=5) == [((1, "EUR", 5, "EUR", 3.0, 5, 2), 1)]
+
+
+def test_the_rest_of_on_is_asked_of_the_chosen_version_and_no_older_one_steps_in():
+    join = temporal(TemporalOptions(how="left", residual=right("rate") < 2.0))
+    changes = upsert(rate(1.0, 1), rate(5.0, 4))
+
+    answer = join.feed(insert(order(1, 3), order(2, 5)), changes, watermark=9)
+
+    assert answer == [((1, "EUR", 3, "EUR", 1.0, 1), 1), ((2, "EUR", 5, None, None, None), 1)]
+
+
+def test_a_column_compared_beside_the_primary_key_is_asked_of_the_chosen_version():
+    orders = Relation(
+        name="orders",
+        schema=pa.schema({"id": pa.int64(), "currency": pa.string(), "bank": pa.string(), "t": pa.int64()}),
+        join_key=("currency", "bank"),
+        event_time="t",
+        watermark_delay=0,
+    )
+    versions = Relation(
+        name="rates",
+        schema=pa.schema({"currency": pa.string(), "bank": pa.string(), "at": pa.int64()}),
+        join_key=("currency", "bank"),
+        primary_key=("currency",),
+        mode="upsert",
+        event_time="at",
+        watermark_delay=0,
+    )
+    join = Timeline(TemporalJoin(orders, versions))
+    changes = upsert(("EUR", "ecb", 1), ("EUR", "fed", 4))
+
+    answer = join.feed(insert((1, "EUR", "ecb", 3), (2, "EUR", "ecb", 5), (3, "EUR", "fed", 5)), changes, watermark=9)
+
+    assert [row[0] for row, _ in answer] == [1, 3]
+
+
+def test_the_weight_of_an_order_passes_and_copies_of_a_version_count_once():
+    join = temporal(versions=rates("changelog"))
+
+    answer = join.feed(insert(order(1, 5), copies=3), insert(rate(1.0, 1), copies=2), watermark=5)
+
+    assert answer == [((1, "EUR", 5, "EUR", 1.0, 1), 3)]
+
+
+def test_a_null_key_of_an_order_matches_nothing():
+    join = temporal(TemporalOptions(how="left"))
+
+    assert join.feed(insert((1, None, 5)), upsert(rate(1.0, 1)), watermark=5) == [((1, None, 5, None, None, None), 1)]
+
+
+def test_an_order_that_is_taken_back_takes_back_what_it_was_joined_with():
+    orders = Relation(
+        name="orders", schema=ORDERS.schema, join_key=("currency",), mode="changelog", event_time="t", watermark_delay=0
+    )
+    join = Timeline(TemporalJoin(orders, rates(), TemporalOptions(emit="eager")))
+    join.feed(insert(order(1, 5)), upsert(rate(1.0, 1)))
+
+    assert join.feed(delete(order(1, 5)), upsert(rate(2.0, 4))) == [((1, "EUR", 5, "EUR", 1.0, 1), -1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "times", "watermark_us"),
+    [
+        (pa.timestamp("us"), (1_000_000, 2_000_000), 2_000_000),
+        (pa.timestamp("ns", "UTC"), (1_000, 1_999), 2),
+        (pa.timestamp("s"), (1, 2), 2_999_999),
+        (pa.date32(), (1, 2), 2 * 86_400_000_000),
+        (pa.int32(), (1, 2), 2),
+    ],
+)
+def test_times_of_all_types_are_compared_with_a_watermark_in_their_own_unit(kind, times, watermark_us):
+    def typed(name, **more):
+        return Relation(
+            name=name,
+            schema=pa.schema({"k": pa.int64(), "at": kind}),
+            join_key=("k",),
+            event_time="at",
+            watermark_delay=0,
+            **more,
+        )
+
+    join = TemporalJoin(typed("l"), typed("r", primary_key=("k",)))
+    first, second = (
+        pa.scalar(value, pa.int32() if kind == pa.date32() else pa.int64()).cast(kind).as_py()
+        if not pa.types.is_integer(kind)
+        else value
+        for value in times
+    )
+    if kind == pa.timestamp("ns", "UTC"):
+        first, second = (pa.scalar(value, kind) for value in times)
+    deltas = [delta_of(join.inputs[0], insert((1, second))), delta_of(join.inputs[1], insert((1, first)))]
+
+    early = list(join.answer(Tick(0, watermark_us=watermark_us - 1), deltas))
+    released = list(join.answer(Tick(0, watermark_us=watermark_us), deltas))
+
+    assert [len(chunk) for chunk in released] == [1]
+    assert early == [] or kind == pa.timestamp("s")
+
+
+# ---------------------------------------------------------------- what is late, and what is freed
+
+
+@pytest.mark.parametrize(
+    ("late", "said", "codes"),
+    [
+        ("side_output", [], ["LATE_ROW"]),
+        ("drop", [], []),
+        ("join", [((2, "EUR", 6, "EUR", 2.0, 6), 1)], []),
+    ],
+)
+def test_a_late_order_is_set_aside_dropped_or_joined(late, said, codes):
+    join = temporal(TemporalOptions(late=late))
+    join.feed((), upsert(rate(1.0, 1), rate(2.0, 6)), watermark=8)
+
+    assert join.feed(insert(order(2, 6)), watermark=8) == said
+    assert join.rejected == codes
+    assert join.operator.statistics()["late_rows"] == 1
+
+
+def test_a_late_order_whose_version_may_be_freed_is_set_aside_though_late_is_join():
+    join = temporal(TemporalOptions(late="join"))
+    join.feed((), upsert(rate(1.0, 1), rate(2.0, 6)), watermark=8)
+
+    assert join.feed(insert(order(2, 5)), watermark=8) == []
+    assert join.rejected == ["LATE_ROW"]
+
+
+def test_versions_before_the_newest_one_past_the_watermark_are_freed():
+    join = temporal()
+    join.feed((), upsert(rate(1.0, 1), rate(2.0, 6), rate(3.0, 7), rate(4.0, 12)), watermark=8)
+
+    assert join.operator.snapshot()["right"].column("at").to_pylist() == [7, 12]
+    assert join.operator.statistics()["freed_versions"] == 2
+
+
+def test_a_late_version_is_accepted_where_it_is_the_newest_and_set_aside_where_it_is_older():
+    join = temporal()
+    join.feed((), upsert(rate(2.0, 6)), watermark=8)
+
+    join.feed((), upsert(rate(1.0, 5)))
+    assert join.rejected == ["LATE_VERSION"]
+    join.feed((), upsert(rate(3.0, 7)))
+    assert join.rejected == []
+    assert join.feed(insert(order(1, 9)), watermark=9) == [((1, "EUR", 9, "EUR", 3.0, 7), 1)]
+    counts = join.operator.statistics()
+    assert (counts["late_versions"], counts["ignored_versions"]) == (2, 1)
+
+
+def test_a_delete_below_the_watermark_is_remembered_so_that_a_late_version_does_not_bring_the_key_back():
+    join = temporal(TemporalOptions(how="left"))
+    join.feed((), upsert(rate(2.0, 2)) + delete(rate(None, 8)), watermark=10)
+
+    join.feed((), upsert(rate(6.0, 6)))
+
+    assert join.feed(insert(order(1, 12)), watermark=12) == [((1, "EUR", 12, None, None, None), 1)]
+
+
+def test_a_delete_is_forgotten_after_its_retention_with_its_key():
+    join = temporal(tombstone_retention_seconds=10)
+    join.processing_time_us = 0
+    join.feed((), upsert(rate(2.0, 2)) + delete(rate(None, 8)), watermark=10)
+    assert join.operator.statistics()["keys"] == 1
+
+    join.processing_time_us = 10_000_000
+    join.feed()
+
+    assert join.operator.statistics()["keys"] == 0
+
+
+def test_eager_left_rows_are_freed_when_the_watermark_is_further_than_keep_probe_for():
+    join = temporal(TemporalOptions(emit="eager", keep_probe_for=5))
+    join.feed(insert(order(1, 3), order(2, 6)), upsert(rate(1.0, 1)), watermark=9)
+
+    assert join.operator.snapshot()["left"].column("id").to_pylist() == [2]
+    assert join.feed((), upsert(rate(2.0, 5))) == [((2, "EUR", 6, "EUR", 1.0, 1), -1), ((2, "EUR", 6, "EUR", 2.0, 5), 1)]
+
+
+def test_taking_back_a_version_the_watermark_has_passed_is_set_aside():
+    join = temporal(TemporalOptions(emit="eager"), rates("changelog"))
+    join.feed(insert(order(1, 3)), insert(rate(1.0, 1)), watermark=5)
+
+    assert join.feed((), delete(rate(1.0, 1))) == []
+    assert join.rejected == ["LATE_CORRECTION"]
+
+
+def test_a_time_far_ahead_of_the_watermark_is_bad_input_when_a_largest_jump_is_given():
+    join = temporal(TemporalOptions(max_watermark_jump=100))
+    join.feed(watermark=10)
+
+    with pytest.raises(BadInputError, match=r"TIME_JUMP.*orders"):
+        join.feed(insert(order(1, 111)))
+    join.feed(insert(order(1, 110)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ((insert((1, "EUR", None)), ()), "NULL_TIME"),
+        (((), upsert(("EUR", 1.0, None))), "NULL_TIME"),
+        (((), upsert((None, 1.0, 1))), "NULL_KEY"),
+        ((delete(order(1, 1)), ()), "RETRACTION_IN_APPEND"),
+    ],
+)
+def test_bad_rows_stop_the_epoch_or_are_put_aside(changes, code):
+    with pytest.raises(BadInputError, match=code):
+        temporal().feed(*changes)
+
+    join = temporal(on_bad_input="quarantine")
+    join.feed(*changes)
+    assert join.rejected == [code]
+    assert join.operator.statistics()["rejected"] == 1
+
+
+# ---------------------------------------------------------------- state
+
+
+def test_waiting_rows_and_versions_lie_in_files_and_are_opened_again(tmp_path):
+    made = temporal(directory=str(tmp_path))
+    made.feed(insert(order(1, 9)), upsert(rate(2.0, 2), rate(3.0, 20)), watermark=8)
+    made.operator.close()
+
+    found = temporal(directory=str(tmp_path))
+    found.epoch, found.watermark = 1, 8
+
+    assert found.operator.is_current()
+    assert found.feed(watermark=9) == [((1, "EUR", 9, "EUR", 2.0, 2), 1)]
+    found.operator.close()
+
+
+def test_an_answer_is_due_without_rows_when_the_watermark_has_come():
+    join = temporal()
+    join.feed(insert(order(1, 9)), upsert(rate(2.0, 2)), watermark=8)
+
+    assert join.operator.next_due().is_due(watermark_us=9, processing_time_us=None)
+    assert not join.operator.next_due().is_due(watermark_us=8, processing_time_us=None)
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_what_cannot_be_joined_so_is_refused_when_it_is_built():
+    def refused(orders=ORDERS, versions=None, **options):
+        with pytest.raises(PlanError) as caught:
+            TemporalJoin(orders, rates() if versions is None else versions, TemporalOptions(**options))
+        return caught.value.code
+
+    changing = Relation(
+        name="o", schema=ORDERS.schema, join_key=("currency",), mode="changelog", event_time="t", watermark_delay=0
+    )
+    keyless = Relation(
+        name="r", schema=RATE_COLUMNS, join_key=("currency",), primary_key=("at",), event_time="at", watermark_delay=0
+    )
+    timeless = Relation(name="o", schema=ORDERS.schema, join_key=("currency",))
+    unmarked = Relation(name="o", schema=ORDERS.schema, join_key=("currency",), event_time="t")
+
+    assert refused(how="full") == "TEMPORAL_HOW"
+    assert refused(versions=keyless) == "TEMPORAL_KEY"
+    assert refused(orders=changing) == "TEMPORAL_LEFT_CHANGES"
+    assert refused(orders=unmarked) == "TEMPORAL_WATERMARK"
+    assert refused(orders=timeless, emit="once") == "NO_EVENT_TIME"
+    assert refused(emit="later") == "TEMPORAL_OPTION"
+    assert refused(delete_column="gone") == "TEMPORAL_DELETES"
+
+
+def test_times_of_two_kinds_are_refused():
+    dated = Relation(
+        name="orders",
+        schema=pa.schema({"currency": pa.string(), "t": pa.timestamp("us")}),
+        join_key=("currency",),
+        event_time="t",
+        watermark_delay=0,
+    )
+
+    with pytest.raises(KeyTypeError, match=r"TIME_TYPES_DIFFER.*orders"):
+        TemporalJoin(dated, rates())
+
+
+# ---------------------------------------------------------------- random histories
+
+LONG = "a value that is longer than twelve letters"
+LEFT_COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.int64()})
+RIGHT_COLUMNS = pa.schema({"k": pa.string(), "v": pa.string(), "at": pa.int64(), "gone": pa.bool_(), "s": pa.int32()})
+
+
+class Drawn:
+    """A temporal join, its oracle, and a legal history drawn step by step: nothing comes late."""
+
+    def __init__(self, seed):
+        self.draw = draw = random.Random(seed)
+        emit, how = draw.choice(["on_watermark", "eager", "once"]), draw.choice(["inner", "left"])
+        self.left_mode = draw.choice(["append", "changelog"]) if emit == "eager" else "append"
+        self.right_mode = draw.choice(["append", "changelog", "upsert"])
+        self.has_sequence = self.right_mode == "upsert" and draw.random() < 0.5
+        self.has_deletes = self.right_mode != "upsert" and draw.random() < 0.5
+        residual = draw.random() < 0.3
+        self.keep = draw.choice([0, 3]) if emit == "eager" else 0
+        self.options = TemporalOptions(
+            emit=emit,
+            how=how,
+            residual=left("x") < right("s") if residual else None,
+            delete_column="gone" if self.has_deletes else None,
+            keep_probe_for=self.keep,
+        )
+        timed = {"join_key": ("k",), "watermark_delay": 0}
+        self.left = Relation(name="l", schema=LEFT_COLUMNS, mode=self.left_mode, event_time="t", **timed)
+        self.right = Relation(
+            name="r",
+            schema=RIGHT_COLUMNS,
+            primary_key=("k",),
+            mode=self.right_mode,
+            sequence_by=("s",) if self.has_sequence else (),
+            event_time="at",
+            **timed,
+        )
+        self.hash_bits, self.chunk_rows = draw.choice([32, 1]), draw.choice([2, 1000])
+        self.passes = (
+            (lambda one, other: None if one[3] is None or other[4] is None else one[3] < other[4]) if residual else None
+        )
+        self.history = TemporalHistory(right_width=5, how=how, passes=self.passes, keep=self.keep)
+        self.watermark = None
+        self.live = {"left": [], "right": []}
+
+    def operator(self):
+        return TemporalJoin(self.left, self.right, self.options, hash_bits=self.hash_bits, chunk_rows=self.chunk_rows)
+
+    def time(self):
+        return self.draw.randint(-3, 6) if self.watermark is None else self.watermark + self.draw.randint(1, 6)
+
+    def changes(self, side):
+        draw, mode = self.draw, self.left_mode if side == "left" else self.right_mode
+        made = []
+        for _ in range(draw.randint(0, 4)):
+            if side == "left":
+                row = (draw.randint(1, 4), draw.choice(["a", "b", LONG, None]), self.time(), draw.choice([1, 2, None]))
+                made.append((row, draw.choice([1, 1, 2])))
+            else:
+                row = (
+                    draw.choice(["a", "b", LONG]),
+                    draw.choice(["p", LONG]),
+                    self.time(),
+                    draw.random() < 0.3,
+                    draw.randint(1, 3),
+                )
+                made.append((row, -1 if mode == "upsert" and draw.random() < 0.3 else 1))
+        if mode != "changelog":
+            return made
+        live = self.live[side] + [row for row, weight in made for _ in range(weight)]
+        past = None if self.watermark is None else self.watermark - self.keep
+        pool = [row for row in live if past is None or row[2] > past]
+        draw.shuffle(pool)
+        gone = [(row, -1) for row in pool[: draw.randint(0, 2)]]
+        for row, _ in gone:
+            live.remove(row)
+        self.live[side] = live
+        made += gone
+        draw.shuffle(made)
+        return made
+
+    def timed(self, lefts, rights):
+        upserts = self.right_mode == "upsert"
+
+        def version(row, weight):
+            deleted = weight < 0 if upserts else self.has_deletes and row[3]
+            return TimedRow((row[0],), row[2], row, (row[4],) if self.has_sequence else (), deleted)
+
+        return (
+            [(TimedRow((row[1],), row[2], row), weight) for row, weight in lefts],
+            [(version(row, weight), 1 if upserts else weight) for row, weight in rights],
+        )
+
+    def step(self, epoch):
+        """Return the tick, the changes and what is said in this epoch, by the oracle."""
+        changes = self.changes("left"), self.changes("right")
+        before = self.watermark
+        if self.draw.random() < 0.6:
+            self.watermark = (-4 if before is None else before) + self.draw.randint(0, 5)
+        lefts, rights = self.timed(*changes)
+        said = self.history.epoch(lefts, rights, before=before, after=self.watermark)
+        if self.options.emit == "once":
+            rows = [row for row, weight in lefts for _ in range(weight)]
+            said = batch_temporal(rows, self.history.versions.rows(), right_width=5, how=self.options.how, passes=self.passes)
+        return Tick(epoch, None, before, self.watermark), changes, said
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_after_every_epoch_the_answer_is_that_of_the_plain_join_and_a_snapshot_is_invisible(seed):
+    drawn = Drawn(seed)
+    operator, emitted = drawn.operator(), EmittedRows()
+    for epoch in range(8):
+        tick, changes, said = drawn.step(epoch)
+        deltas = [delta_of(relation, lines) for relation, lines in zip(operator.inputs, changes, strict=True)]
+
+        answer = list(operator.answer(tick, deltas))
+
+        assert lines_of(operator.answer(tick, deltas)) == lines_of(answer)
+        emitted.take(answer)
+        if drawn.options.emit == "eager":
+            assert emitted.counts() == drawn.history.everything()
+        else:
+            assert total(line for chunk in answer for line in chunk.to_pylist()) == said
+        operator.absorb(tick, deltas)
+        restored = drawn.operator()
+        restored.restore(operator.snapshot())
+        assert exact_tables(restored.snapshot()) == exact_tables(operator.snapshot())
+        operator = restored if epoch % 3 == 0 else operator

@@ -1,0 +1,148 @@
+"""An as-of join as a stage: each left row meets the nearest right row in time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zset_join.expressions.written import read_expression, write_expression
+from zset_join.operators.as_of_join import AsOfJoin, AsOfOptions, as_of_shape, output_of
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.temporal_join import timed_inputs, timed_never_null, timed_output_key
+from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.time.version_join_shape import VersionJoinShape
+
+__all__ = ["AsOfJoinStage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsOfJoinStage(Stage):
+    """Describe an as-of join; the relations name their join keys.
+
+    Args:
+        left: the rows of the left input.
+        right: the rows of the right input.
+        options: the times, the comparison, ties and tolerance.
+
+    Raises:
+        PlanError: relations that cannot be joined so (when `output` or `inputs` is asked).
+    """
+
+    left: Relation
+    right: Relation
+    options: AsOfOptions
+
+    @property
+    def kind(self) -> str:
+        """Return "as_of_join"."""
+        return "as_of_join"
+
+    @cached_property
+    def shape(self) -> VersionJoinShape:
+        """Return which rows meet, and when."""
+        return as_of_shape(self.left, self.right, self.options)
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return both inputs, bucketed by join key."""
+        return timed_inputs(self.shape)
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return its answer."""
+        return output_of(self.shape)
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return what identifies a row, and which columns show the join key."""
+        return timed_output_key(self.shape, self.output)
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return output columns that are never NULL: those of the left side, of an inner join those of both."""
+        return timed_never_null(self.shape, inputs)
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return all rows of both sides, by join key."""
+        return {
+            "left": TableKey(columns=self.inputs[0].key, of_input=0),
+            "right": TableKey(columns=self.inputs[1].key, of_input=1),
+        }
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the as-of join of one bucket.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        refuse_hybrid(options.hot_budget, title=self.title, option="default_hash_join")
+        return AsOfJoin(
+            self.left,
+            self.right,
+            self.options,
+            on_bad_input=options.on_bad_input,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+        )
+
+    @property
+    def title(self) -> str:
+        """Return what `explain` calls it."""
+        options = self.options
+        pairs = " and ".join(f"{a} = {b}" for a, b in zip(self.left.join_key, self.right.join_key, strict=True))
+        condition = pairs if options.residual is None else f"{pairs} and {options.residual!r}"
+        within = "" if options.tolerance is None else f", within {options.tolerance}"
+        return f"As-of join {options.how} on {condition}, nearest {options.left_time} {options.op} {options.right_time}{within}"
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return how ties are broken, and what is remembered."""
+        where = f"in {buckets or 'one per core'} buckets by join key"
+        return [
+            self.title,
+            f"  ties: {self.options.tie.replace('_', ' ')}; corrects when a nearer row comes or the chosen one goes",
+            f'  remembers: all rows of "{self.left.name}" and "{self.right.name}"; {where}; nothing is freed by time',
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the join, JSON-ready."""
+        options = self.options
+        return {
+            "kind": self.kind,
+            "left": write_relation(self.left),
+            "right": write_relation(self.right),
+            "left_time": options.left_time,
+            "right_time": options.right_time,
+            "op": options.op,
+            "how": options.how,
+            "tie": options.tie,
+            "tolerance": options.tolerance,
+            "residual": None if options.residual is None else write_expression(options.residual),
+            "using": options.using,
+            "output_names": None if options.output_names is None else list(options.output_names),
+        }
+
+
+def _read(found: Mapping[str, Any]) -> AsOfJoinStage:
+    return AsOfJoinStage(
+        left=read_relation(found["left"]),
+        right=read_relation(found["right"]),
+        options=AsOfOptions(
+            left_time=found["left_time"],
+            right_time=found["right_time"],
+            op=found["op"],
+            how=found["how"],
+            tie=found["tie"],
+            tolerance=found["tolerance"],
+            residual=None if found["residual"] is None else read_expression(found["residual"]),
+            using=found["using"],
+            output_names=None if found["output_names"] is None else tuple(found["output_names"]),
+        ),
+    )
+
+
+register_stage("as_of_join", _read)
