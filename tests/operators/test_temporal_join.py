@@ -65,8 +65,9 @@ class Timeline:
         return sorted(lines, key=lambda line: (line[1] > 0, repr(line)))
 
 
-def temporal(options=TemporalOptions(), versions=None, **more):
-    return Timeline(TemporalJoin(ORDERS, rates() if versions is None else versions, options, **more))
+def temporal(options=None, versions=None, **more):
+    versions = rates() if versions is None else versions
+    return Timeline(TemporalJoin(ORDERS, versions, options or TemporalOptions(), **more))
 
 
 def order(number, t, currency="EUR"):
