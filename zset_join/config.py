@@ -18,6 +18,7 @@ the name, the value and the cure, before anything runs.
 | `locality` | `auto` | `auto`: buckets return to the executor that has their state, where there are several; `on`; `off` |
 | `snapshotAfterBytes` | 64 MiB | a bucket gets a new snapshot once its input log outgrows this and its live rows |
 | `retainInputLog` | false | keep every input change for ever, so that `verify()` can start from the very first |
+| `udfVersion` | from the code | what says that Python functions of the query are the same as at its first start |
 | `join_max_buffered_bytes` | 524288000 | an append-only join holds less than so many bytes; 0: no limit, as in a hybrid one |
 | `join_buffer_policy` | `abort` | `abort` refuses the epoch, `evict_oldest` drops the oldest rows, `spill` moves rows to disk |
 | `on_evict` | `retract` | `retract`: the joined rows of a dropped row are retracted; `forget`: they stay |
@@ -72,6 +73,7 @@ _SPELLED = {
     "locality": "locality",
     "snapshotafterbytes": "snapshotAfterBytes",
     "retaininputlog": "retainInputLog",
+    "udfversion": "udfVersion",
     "joinmaxbufferedbytes": "join_max_buffered_bytes",
     "joinbufferpolicy": "join_buffer_policy",
     "onevict": "on_evict",
@@ -282,6 +284,7 @@ class QueryOptions:
     locality: LocalityMode = "auto"
     snapshot_after_bytes: int = 64 * 1024 * 1024
     retain_input_log: bool = False
+    udf_version: str | None = None
     buffer_limit: BufferLimit = field(default_factory=BufferLimit)
     hot_budget: HotBudget | None = None
     table_budget: HotBudget | None = None
@@ -344,6 +347,7 @@ class QueryOptions:
             locality=cast("LocalityMode", locality),
             snapshot_after_bytes=_whole("snapshotAfterBytes", given.get("snapshotafterbytes", 64 * 1024 * 1024), 0, 2**62),
             retain_input_log=_flag("retainInputLog", given.get("retaininputlog", False)),
+            udf_version=_optional_text("udfVersion", given.get("udfversion")),
             buffer_limit=buffer_limit,
             hot_budget=hot_budget,
             table_budget=table_budget,

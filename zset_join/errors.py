@@ -3,7 +3,8 @@
     ZsetJoinError
     ├── PlanError              a description (relation, join, option) that cannot run; raised when it is built
     │   ├── OptionError        an option or argument with a value that is not allowed
-    │   └── KeyTypeError       a key column whose type cannot be hashed or compared
+    │   ├── KeyTypeError       a key column whose type cannot be hashed or compared
+    │   └── MissingMethodError a method that PySpark has here and this library has not; an AttributeError too
     ├── BadInputError          rows of a delta that break the relation's contract
     ├── WeightOverflowError    a weight that no longer fits an int64
     ├── ResourceError          a limit that was reached; the message names the option to change
@@ -23,6 +24,7 @@ __all__ = [
     "BadInputError",
     "KeyTypeError",
     "LookupFailedError",
+    "MissingMethodError",
     "OptionError",
     "PlanError",
     "ResourceError",
@@ -80,6 +82,12 @@ class KeyTypeError(PlanError):
     """A key column whose type cannot be hashed, or two key columns that cannot be compared."""
 
     default_code = "KEY_TYPE"
+
+
+class MissingMethodError(PlanError, AttributeError):
+    """A method that PySpark users look for here, and that is not here; the message says what to use."""
+
+    default_code = "MISSING_METHOD"
 
 
 class BadInputError(ZsetJoinError):

@@ -16,6 +16,7 @@ In `upsert` mode rows of a delta are in arrival order; every non-key column of a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -68,7 +69,7 @@ class Relation:
                 relation=self.name,
                 mode=self.mode,
             )
-        duplicates = sorted({name for name in self.schema.names if self.schema.names.count(name) > 1})
+        duplicates = sorted(name for name, count in Counter(self.schema.names).items() if count > 1)
         if duplicates:
             raise PlanError(
                 f'relation "{self.name}" has more than one column named {duplicates}; rename them first.',

@@ -417,3 +417,21 @@ def test_a_running_query_has_the_handle_pyspark_users_know(
 
     assert not query.isActive
     assert len(sink.epochs) == 1
+
+
+def test_jobs_and_log_lines_name_query_epoch_and_stages(
+    orders: Source, customers: Source, run: Run, caplog: pytest.LogCaptureFixture, spark: SparkSession
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1))
+    customers.add((10, "Ann", 1))
+    seen: list[str | None] = []
+
+    with caplog.at_level("INFO", logger="zset_join.epochs"):
+        run(join_of(orders, customers), lambda _, __: seen.append(spark.sparkContext.getLocalProperty("spark.job.description")))
+
+    jobs: Any = spark._jsparkSession.sparkContext().statusStore().jobsList(None)  # type: ignore[attr-defined]
+    told = [jobs.apply(at).description() for at in range(jobs.size())]
+    assert "orders_left_customers epoch 0: route, join" in [one.get() for one in told if one.isDefined()]
+    assert "epoch 0" not in str(seen)
+    (line,) = caplog.messages
+    assert line.startswith("orders_left_customers epoch 0: 1 rows of orders, 1 rows of customers in, 1 out, 0 of them retr")

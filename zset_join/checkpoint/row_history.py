@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -450,7 +451,12 @@ def _value(shown: pa.Schema, name: str, value: Any) -> pa.Scalar:
             column=name,
         )
     try:
-        return pa.scalar(value, kind)
+        found = pa.scalar(value, kind)
+        if value is not None and pt.is_integer(kind) and found.as_py() != value:
+            raise pa.ArrowInvalid("it is no whole number")
+        if isinstance(value, datetime) and pt.is_date(kind):
+            raise pa.ArrowInvalid("a date has no time of day; give value.date()")
+        return found
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise OptionError(
             f'{value!r} is no value of the column "{name}" ({kind}): {error}', code="ROW_QUESTION", column=name, value=value

@@ -173,6 +173,8 @@ def _settled(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: 
     """Return the description of a side under which a query goes on."""
     if "view" in given:
         return {**given, "view": settle(given["view"], stored.get("view"), is_loaded=is_loaded)}
+    if stored and "operation" not in stored:  # of a version that did not remember it
+        given = {name: value for name, value in given.items() if name != "operation"}
     now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]
     if now and not then:
         raise StateError(

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-__all__ = ["all_rows_settings", "job_settings", "wanted_settings"]
+__all__ = ["all_rows_settings", "described_jobs", "job_settings", "wanted_settings"]
+
+_DESCRIPTION = "spark.job.description"
 
 _EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 _PRUNE_FILTERS = "org.apache.spark.sql.catalyst.optimizer.PruneFilters"
@@ -63,3 +65,15 @@ def job_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[N
                 session.conf.unset(name)
             else:
                 session.conf.set(name, before)
+
+
+@contextmanager
+def described_jobs(session: SparkSession, text: str) -> Iterator[None]:
+    """Describe the jobs that this thread runs, and so their stages, on Spark's pages."""
+    context = session.sparkContext
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None takes the property away

@@ -9,7 +9,7 @@ What is done with the joined rows is in `views`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 from pyspark.sql import Column, SparkSession
 
 from zset_join.errors import OptionError, PlanError
-from zset_join.expressions import Expression
+from zset_join.expressions import Expression, references
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
 from zset_join.relation import Relation
 from zset_join.spark.operators import output_relation
+from zset_join.spark.schemas import refuse_collations
 from zset_join.spark.stage_names import join_stage
 from zset_join.spark.stages import Segment
 from zset_join.spark.streams import ChangeStream
@@ -74,6 +75,8 @@ class JoinedStream(View):
         for side, source in zip(("left", "right"), self.inputs, strict=True):
             if isinstance(source, View):
                 described[side] = {**described[side], "view": source.fingerprint()}
+            elif source.operation:
+                described[side] = {**described[side], "operation": list(source.operation)}
         return described
 
     def _explained(self, buckets: int | None) -> list[str]:
@@ -144,9 +147,20 @@ def join(
     sides = [_side(source, [pair[position] for pair in pairs]) for position, source in enumerate((left, right))]
     node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
     joined = JoinedStream(left=left, right=right, node=node)
+    _check_collations(node)
     check_inputs(joined)
     check_names(joined.columns)  # making the output checks the condition as well
     return joined
+
+
+def _check_collations(node: JoinNode) -> None:
+    """Refuse columns with a collation that are compared: keys, and columns of the condition."""
+    asked: tuple[Collection[str], Collection[str]] = ((), ()) if node.residual is None else references(node.residual)
+    for side, columns in zip(node.sides, asked, strict=True):
+        relation = side.relation
+        refuse_collations(relation.schema, relation.join_key, relation=relation.name, use="a key of the join")
+        known = [name for name in columns if name in relation.schema.names]
+        refuse_collations(relation.schema, known, relation=relation.name, use="part of condition")
 
 
 def _side(source: ChangeStream | View, join_key: Sequence[str]) -> SideNode:

@@ -13,6 +13,7 @@ pieces are many and small, they are sorted row by row instead.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -119,11 +120,16 @@ def make_layout(left: pa.Schema, right: pa.Schema, *, has_raw: bool, types: Iter
 def assign_slots(types: list[pa.DataType], schema: pa.Schema) -> tuple[int, ...]:
     """Return the slot of every column of a side; where no slot has the type, one is added to `types`."""
     slots: list[int] = []
+    free: dict[pa.DataType, deque[int]] = {}
+    for at, kind in enumerate(types):
+        free.setdefault(kind, deque()).append(at)
     for kind in schema.types:
-        slot = next((at for at, known in enumerate(types) if known == kind and at not in slots), len(types))
-        if slot == len(types):
+        unused = free.get(kind)
+        if unused:
+            slots.append(unused.popleft())
+        else:
+            slots.append(len(types))
             types.append(kind)
-        slots.append(slot)
     return tuple(slots)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from pyspark.sql import Column
@@ -30,5 +31,5 @@ def names_clash(names: Sequence[str]) -> list[str]:
     >>> names_clash(["id", "Id", "x"])
     ['Id', 'id']
     """
-    lowered = [name.lower() for name in names]
-    return sorted({name for name in names if lowered.count(name.lower()) > 1})
+    counts = Counter(name.lower() for name in names)
+    return sorted({name for name in names if counts[name.lower()] > 1})

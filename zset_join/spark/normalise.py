@@ -31,6 +31,7 @@ from zset_join.spark.names import quoted
 from zset_join.spark.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.schemas import spark_type
 from zset_join.spark.streams import ChangeStream
+from zset_join.spark.text_select import select_text
 
 __all__ = [
     "JoinInputs",
@@ -106,6 +107,24 @@ class TaggedStreams:
         return shuffled.where(F.when(F.monotonically_increasing_id() >= 0, F.col(TARGET).isin(*numbers)))
 
 
+class NamedColumns:
+    """Columns by the names of a relation, made when they are asked for.
+
+    Args:
+        names: to the names in the DataFrame, where those are others.
+    """
+
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+        self._names = names
+
+    def __getitem__(self, name: str) -> Column:
+        return F.col(self.text(name))
+
+    def text(self, name: str) -> str:
+        """Return a column as SQL text."""
+        return quoted(name if self._names is None else self._names[name])
+
+
 def tag(joins: Sequence[JoinInputs], buckets: int) -> TaggedStreams:
     """Build the union of all streams.
 
@@ -117,11 +136,8 @@ def tag(joins: Sequence[JoinInputs], buckets: int) -> TaggedStreams:
     has_raw = any(stream.may_reject for stream in streams)
     # The rows of streams carry the slots that streams need; what a view needs besides comes behind them.
     types: list[pa.DataType] = []
-    slot_types: list[DataType] = []
     for stream in streams:
-        for slot, name in zip(assign_slots(types, stream.schema), stream.schema.names, strict=True):
-            if slot == len(slot_types):
-                slot_types.append(stream.prepared.schema[name].dataType)
+        assign_slots(types, stream.schema)
     layouts = {
         join.number: make_layout(join.node.left.relation.schema, join.node.right.relation.schema, has_raw=has_raw, types=types)
         for join in joins
@@ -135,7 +151,7 @@ def tag(joins: Sequence[JoinInputs], buckets: int) -> TaggedStreams:
                 continue
             for rows, found in ((source.prepared, tagged), (source.baseline, baselines)):
                 if rows is not None:
-                    made = _tag_side(source, rows, layouts[join.number], slot_types, join.node, side, buckets)
+                    made = _tag_side(source, rows, layouts[join.number], types, join.node, side, buckets)
                     found.append(made if len(fed) == 1 else made.select(F.lit(join.number).alias(TARGET), "*"))
     whole = union(tagged)
     if whole is None:
@@ -159,29 +175,35 @@ def _tag_side(
     stream: ChangeStream,
     rows: DataFrame,
     layout: SlotLayout,
-    slot_types: Sequence[DataType],  # of the slots that streams use; others of the layout are not there yet
+    types: Sequence[pa.DataType],  # of the slots that streams use; others of the layout are not there yet
     node: JoinNode,
     side: int,
     buckets: int,
 ) -> DataFrame:
     names = stream.schema.names
-    columns = {name: F.col(quoted(name)) for name in names}
     flag = F.lit(side).cast("byte")
     if stream.may_reject:
         flag = F.when(F.col(REJECT).isNotNull(), F.lit(side + REJECTED)).otherwise(F.lit(side)).cast("byte")
-    by_slot = {slot: columns[name] for slot, name in zip(layout.slots[side], names, strict=True)}
+    plain = {at.name: F.col(quoted(at.name)).cast(spark_type(at.type)) for at in stream.schema if at.metadata}
+    if plain:
+        rows = rows.withColumns(plain)
+    by_slot = {slot: quoted(name) for slot, name in zip(layout.slots[side], names, strict=True)}
+    empty = {kind: f"__null{at}" for at, kind in enumerate({kind for slot, kind in enumerate(types) if slot not in by_slot})}
     slots = [
-        by_slot.get(slot, F.lit(None).cast(kind)).alias(name)
-        for slot, (name, kind) in enumerate(zip(layout.names, slot_types, strict=False))
+        f"{by_slot.get(slot) or empty[kind]} AS {name}"
+        for slot, (name, kind) in enumerate(zip(layout.names, types, strict=False))
     ]
     # NULL where the row is fine, the code alone where there was nothing to read, else "code:text".
     told = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
-    raw = [told.alias("raw")] if layout.has_raw else []
-    bucket = _first_bucket(node, side, columns, buckets).alias("bucket")
-    return rows.select(flag.alias("flag"), F.col(WEIGHT).alias("weight"), *raw, *slots, bucket)
+    raw = {"__raw_told": told} if layout.has_raw else {}
+    nulls = {name: F.lit(None).cast(spark_type(kind)) for kind, name in empty.items()}
+    bucket = _first_bucket(node, side, NamedColumns(), buckets)
+    made = rows.withColumns({"__flag": flag, **raw, **nulls, "__bucket": bucket})
+    shown = ["__flag AS flag", f"{WEIGHT} AS weight", *(["__raw_told AS raw"] if raw else [])]
+    return select_text(made, [*shown, *slots, "__bucket AS bucket"])
 
 
-def _first_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:
+def _first_bucket(node: JoinNode, side: int, columns: NamedColumns, buckets: int) -> Column:
     source = node.sides[side]
     if isinstance(source, RouteNode):
         return hash_bucket([columns[name] for name in source.relation.primary_key], buckets)
@@ -199,7 +221,7 @@ def join_bucket(layout: SlotLayout, node: JoinNode, buckets: int) -> Column:
     found = F.when(F.col("flag") == NOTE_FLAG, F.lit(0))
     for side in (0, 1):
         names = layout.schemas[side].names
-        columns = {name: F.col(f"s{slot}") for slot, name in zip(layout.slots[side], names, strict=True)}
+        columns = NamedColumns({name: f"s{slot}" for slot, name in zip(layout.slots[side], names, strict=True)})
         found = found.when(F.col("flag") == side, _join_bucket(node, side, columns, buckets))
     return found.cast("int").alias("bucket")
 
@@ -211,7 +233,7 @@ def key_bucket(layout: SlotLayout, key: Sequence[str], buckets: int) -> Column:
     return F.when(F.col("flag") == NOTE_FLAG, F.lit(0)).otherwise(by_key).cast("int").alias("bucket")
 
 
-def _join_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], buckets: int) -> Column:
+def _join_bucket(node: JoinNode, side: int, columns: NamedColumns, buckets: int) -> Column:
     relation = node.sides[side].relation
     key = [columns[pair[side]].cast(kind) for pair, kind in zip(node.key_pairs, common_types(node), strict=True)]
     by_key = hash_bucket(key, buckets)
@@ -219,15 +241,14 @@ def _join_bucket(node: JoinNode, side: int, columns: Mapping[str, Column], bucke
     if not equal:
         return by_key
     cannot_match = reduce(lambda found, column: found | column, [column.isNull() for column in equal])
-    return F.when(cannot_match, hash_bucket(_identity(relation, columns), buckets)).otherwise(by_key).cast("int")
+    return F.when(cannot_match, _identity_bucket(relation, columns, buckets)).otherwise(by_key).cast("int")
 
 
-def _identity(relation: Relation, columns: Mapping[str, Column]) -> list[Column]:
-    """Return the columns that tell rows apart, as far as Spark can hash them."""
-    if relation.primary_key:
-        return [columns[name] for name in relation.primary_key]
-    hashable = [columns[field.name] for field in relation.schema if not _holds_map(field.type)]
-    return hashable or [F.lit(0)]
+def _identity_bucket(relation: Relation, columns: NamedColumns, buckets: int) -> Column:
+    """Return the bucket by the columns that tell rows apart, as far as Spark can hash them; as text, for there may be many."""
+    hashable = [field.name for field in relation.schema if not _holds_map(field.type)]
+    told = [columns.text(name) for name in relation.primary_key or hashable]
+    return F.expr(f"CAST(pmod(hash({', '.join(told) or '0'}), {buckets}) AS INT)")
 
 
 def common_types(node: JoinNode) -> list[DataType | str]:

@@ -36,7 +36,7 @@ from zset_join.checkpoint.record import CommitRecord
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.stage_names import JOIN_STAGE, join_stage, pass_stage, route_stage, stage_order
 
-__all__ = ["ProgressLog", "StreamPlace", "epoch_counts", "join_progress", "stage_seconds"]
+__all__ = ["ProgressLog", "StreamPlace", "epoch_counts", "epoch_line", "epoch_title", "join_progress", "stage_seconds"]
 
 _KEPT = 100
 _logs: WeakValueDictionary[str, ProgressLog] = WeakValueDictionary()
@@ -179,3 +179,25 @@ def stage_seconds(notes: Sequence[TaskNote]) -> dict[str, float]:
         for name, value in {note.stage: sum(note.seconds.values()), **steps}.items():
             seconds[name] = max(seconds.get(name, 0.0), value)
     return seconds
+
+
+def epoch_title(name: str, epoch: int, source_stages: Sequence[str], places: Sequence[StreamPlace]) -> str:
+    """Return what Spark's pages call the job of an epoch: query, epoch and stages."""
+    stages = ["route"] if any(place.is_routed for place in places) else []
+    stages += [stage.partition("-")[0] for stage in source_stages]
+    return f"{name} epoch {epoch}: {', '.join(stages)}"
+
+
+def epoch_line(name: str, told: Mapping[str, Any]) -> str:
+    """Return the line that the log has of an epoch.
+
+    >>> epoch_line("v", {"epoch": 3, "rows_in": {"orders": 5}, "delta_rows": 7, "retractions": 2, "seconds": {"total": 0.5}})
+    'v epoch 3: 5 rows of orders in, 7 out, 2 of them retractions, 0.500 s'
+    """
+    rows = ", ".join(f"{count} rows of {stream}" for stream, count in told["rows_in"].items())
+    again = ", replayed" if told.get("replayed") else ""
+    seconds = told["seconds"]["total"]
+    return (
+        f"{name} epoch {told['epoch']}: {rows} in, {told['delta_rows']} out, {told['retractions']} of them retractions, "
+        f"{seconds:.3f} s{again}"
+    )

@@ -11,6 +11,7 @@ row of it is one live row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
@@ -20,6 +21,7 @@ from zset_join.errors import PlanError
 from zset_join.relation import ChangelogMode
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import quoted
+from zset_join.spark.text_select import select_text
 
 __all__ = ["RAW", "REJECT", "WEIGHT", "RowOperation", "RowReading", "deletes_where", "row_kinds_in", "weights_in"]
 
@@ -83,13 +85,24 @@ class RowReading:
         reject = nothing if operation.reject is None else operation.reject
         raw = nothing if operation.raw is None else F.when(reject.isNotNull(), operation.raw.cast("string"))
         rows = df if operation.kept is None else df.where(operation.kept)
-        return rows.select(
-            *(F.col(quoted(column)) for column in self.columns),
+        made = rows.select(
+            "*",
             *(expression.alias(column) for column, expression in self.hidden.items()),
             operation.weight.alias(WEIGHT),
             reject.alias(REJECT),
             raw.alias(RAW),
         )
+        return select_text(made, [quoted(name) for name in (*self.columns, *self.hidden, WEIGHT, REJECT, RAW)])
+
+    def text(self, df: DataFrame) -> tuple[str, ...]:
+        """Return the expressions of the operation and of hidden columns as Spark writes them; none where there are none."""
+        told = [expression.alias(name) for name, expression in self.hidden.items()]
+        if self.operation is not None:
+            told.append(self.operation.weight.alias(WEIGHT))
+        if not told:
+            return ()
+        found: Any = df.select(*told)._jdf.queryExecution().analyzed().expressions()
+        return tuple(str(found.apply(at).sql()) for at in range(found.size()))
 
     def after(self, condition: Column, code: str) -> RowReading:
         """Return a reading of the rows for which a condition is true; one for which it is NULL is rejected with a code."""

@@ -7,8 +7,7 @@ aggregates, windows, generators and subqueries.
 
 Expressions are evaluated in the session's time zone as it is when the view is described, in every epoch.
 
-Limits: the text of an expression is part of the query's description, the body of a user's function is not: a function that is
-changed needs a new checkpoint, and nothing here can notice.
+The text of an expression is part of the query's description, and so is the code of a user's function: `user_functions`.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import names_clash
 from zset_join.spark.schemas import arrow_schema, spark_schema
 from zset_join.spark.streams import first_line
+from zset_join.spark.user_functions import UserFunction, functions_in
 
 __all__ = [
     "RowStep",
@@ -66,6 +66,7 @@ class RowStep:
         zone: the time zone its expressions are evaluated in.
         transform: what the call does to a DataFrame.
         kept: per column before it that is there afterwards as it was, its name then.
+        functions: the user's own functions in its expressions.
     """
 
     relation: Relation
@@ -74,6 +75,7 @@ class RowStep:
     zone: str
     transform: Transform
     kept: Mapping[str, str]
+    functions: tuple[UserFunction, ...] = ()
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step.
@@ -138,6 +140,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
         zone=zone,
         transform=transform,
         kept=kept,
+        functions=tuple(functions_in(made)),
     )
 
 
@@ -222,10 +225,12 @@ def _check_names(columns: Sequence[str], call: str, *, is_internal: bool) -> Non
             call=call,
             columns=clashing,
         )
-    taken = [name for name in columns if name.startswith("__")]
+    if any(not name.strip() for name in columns):
+        raise PlanError(f"{call}: a column has no name; give it one with alias(...).", code="COLUMN_NAME", call=call)
+    taken = [name for name in columns if name.startswith(("__", "_zset_"))]
     if taken and not is_internal:
         raise PlanError(
-            f"{call}: {taken} begin with two underscores; such names are the engine's. Rename them.",
+            f"{call}: {taken} begin with two underscores or with _zset_; such names are the engine's. Rename them.",
             code="RESERVED_COLUMN",
             call=call,
             columns=taken,

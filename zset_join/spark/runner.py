@@ -13,6 +13,7 @@ One Spark job per epoch: the tasks write logs and answers themselves and return 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -34,21 +35,24 @@ from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.fusing import passes_of
-from zset_join.spark.job_settings import all_rows_settings, job_settings, wanted_settings
+from zset_join.spark.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStreams
 from zset_join.spark.notes import TaskNote, note_of_error
 from zset_join.spark.offsets import offsets_digest
 from zset_join.spark.operators import OperatorOptions, join_builder
 from zset_join.spark.outputs import Output
-from zset_join.spark.progress import ProgressLog, StreamPlace, epoch_counts, stage_seconds
+from zset_join.spark.progress import ProgressLog, StreamPlace, epoch_counts, epoch_line, epoch_title, stage_seconds
 from zset_join.spark.quarantine import reveal
 from zset_join.spark.stage_names import JOIN_STAGE, join_stage, stage_order
 from zset_join.spark.stages import check_rows, hybrid_stages
+from zset_join.spark.user_functions import with_functions
 from zset_join.spark.views import View
 from zset_join.tick import Tick
 
 __all__ = ["EpochRunner"]
+
+_log = logging.getLogger("zset_join.epochs")
 
 
 class EpochRunner:
@@ -63,6 +67,7 @@ class EpochRunner:
         dead_letter_path: where quarantined rows go.
 
     Attributes:
+        name: what its jobs and log lines call the query.
         error: what stopped the query, as it was raised here; None while it runs.
         progress: what the newest epochs did.
         lock: held while an epoch runs.
@@ -81,6 +86,7 @@ class EpochRunner:
         dead_letter_path: str,
     ) -> None:
         self.error: BaseException | None = None
+        self.name = joined.name
         self.progress = ProgressLog()
         self.checkpoint: Checkpoint | None = None
         self.lock = threading.Lock()
@@ -135,7 +141,9 @@ class EpochRunner:
     def _open(self, query_id: str) -> None:
         given = {**self._joined.fingerprint(), **self.buffer.description()}
         location = self._options.checkpoint_location
-        description = settle(given, stored_description(location), is_loaded=has_commits(location))
+        stored = stored_description(location)
+        description = settle(given, stored, is_loaded=has_commits(location))
+        description = with_functions(description, stored, self._joined.functions, self._options.udf_version)
         self._output.open(self.relation, query_id)
         self.is_open = True
         self.progress.publish(query_id)
@@ -233,6 +241,7 @@ class EpochRunner:
         seconds |= {"output": finished - publishing, "total": finished - started}
         rounded = {name: round(value, 4) for name, value in seconds.items()}
         self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
+        _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
 
     def _opened(self) -> Checkpoint:
         if self.checkpoint is None:
@@ -247,7 +256,8 @@ class EpochRunner:
     def _evaluate(self, batch: DataFrame, tick: Tick, seconds: dict[str, float]) -> CommitRecord:
         """Answer an epoch with one Spark job."""
         started = time.perf_counter()
-        with job_settings(batch.sparkSession, self._wanted):
+        title = self._title(tick.epoch)
+        with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
             lines = self._plan(tick, self._buckets).notes(batch).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
@@ -263,7 +273,8 @@ class EpochRunner:
         """Answer a committed epoch from its logged input, with one Spark job."""
         started = time.perf_counter()
         plan = self._plan(Tick(record.epoch, record.processing_time_us), self._opened().buckets_of(record.epoch))
-        with job_settings(session, self._wanted):
+        title = f"{self._title(record.epoch)}, again"
+        with job_settings(session, self._wanted), described_jobs(session, title):
             lines = plan.notes_again(session, record).collect()
         notes = [TaskNote.from_json(line[0]) for line in lines]
         self._raise_first(notes)
@@ -285,6 +296,9 @@ class EpochRunner:
             local_state_dir=self._options.local_state_dir,
             locality=self._locality,
         )
+
+    def _title(self, epoch: int) -> str:
+        return epoch_title(self.name, epoch, [one.source_stage for one in self._joined.segments], self._places)
 
     def _processing_time_us(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""

@@ -2,20 +2,37 @@
 
 State and files hold instants in UTC and every field nullable, whatever the session's time zone and the source's nullability
 are: both may change between restarts, and the state must not.
+
+What Arrow does not tell of a type, a string's collation and the units of an interval, is in the metadata of its field, so that
+a view has the types of its inputs and expressions are evaluated under the collation. The engine compares bytes: a column with a
+collation passes by, and is refused where equality or order matters (`refuse_collations`). A type that does not come back from
+Arrow as it was, such as VARIANT, is refused.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_type
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from zset_join.errors import PlanError
 
-__all__ = ["arrow_schema", "nullable_type", "spark_schema", "spark_type"]
+__all__ = ["arrow_schema", "field_type", "nullable_type", "refuse_collations", "spark_schema", "spark_type"]
+
+_SPARK_TYPE = b"zset_join.spark_type"
 
 
 def arrow_schema(schema: StructType, *, relation: str) -> pa.Schema:
@@ -33,16 +50,48 @@ def arrow_schema(schema: StructType, *, relation: str) -> pa.Schema:
         try:
             made = to_arrow_type(field.dataType, timezone="UTC")
         except (PySparkException, TypeError, ValueError, AssertionError) as error:
-            raise PlanError(
-                f'relation "{relation}": column "{field.name}" has type {field.dataType.simpleString()}, which Arrow does not '
-                "carry to Python. Cast it, or leave it out with except_column_list.",
-                code="COLUMN_TYPE",
-                relation=relation,
-                column=field.name,
-                type=field.dataType.simpleString(),
-            ) from error
-        fields.append(pa.field(field.name, nullable_type(made)))
+            raise _not_carried(relation, field) from error
+        plain = nullable_type(made)
+        told = _told_by_arrow(field.dataType, from_arrow_type(plain))
+        if told is None:
+            raise _not_carried(relation, field)
+        wanted = None if told else {_SPARK_TYPE: json.dumps(StructType([StructField("c", field.dataType)]).jsonValue())}
+        fields.append(pa.field(field.name, plain, metadata=wanted))
     return pa.schema(fields)
+
+
+def field_type(field: pa.Field) -> DataType:
+    """Return the Spark type of a column, with what Arrow does not tell of it."""
+    told = (field.metadata or {}).get(_SPARK_TYPE)
+    if told is None:
+        return spark_type(field.type)
+    return StructType.fromJson(json.loads(told))["c"].dataType
+
+
+def refuse_collations(schema: pa.Schema, columns: Iterable[str], *, relation: str, use: str) -> None:
+    """Refuse columns with a collation where equality or order matters.
+
+    Args:
+        schema: the columns.
+        columns: those to look at.
+        relation: its name, for the message.
+        use: what the columns are there, for the message.
+
+    Raises:
+        PlanError: one of them is, or holds, a string that is not compared by its bytes.
+    """
+    for name in columns:
+        found = _collation(field_type(schema.field(name)))
+        if found is not None:
+            raise PlanError(
+                f'relation "{relation}": column "{name}" is {use} and has the collation {found}; the engine compares strings '
+                f"by their bytes, and Spark would not. Compare bytes with collate({name}, 'UTF8_BINARY') in the DataFrame, or "
+                f"a column of yours that is equal where it should be, such as lower(collate({name}, 'UTF8_BINARY')).",
+                code="COLLATION",
+                relation=relation,
+                column=name,
+                collation=found,
+            )
 
 
 def nullable_type(declared: pa.DataType) -> pa.DataType:
@@ -58,8 +107,7 @@ def nullable_type(declared: pa.DataType) -> pa.DataType:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow rows."""
-    made: StructType = from_arrow_schema(schema)
-    return made
+    return StructType([StructField(field.name, field_type(field), field.nullable) for field in schema])
 
 
 def spark_type(declared: pa.DataType) -> DataType:
@@ -69,3 +117,47 @@ def spark_type(declared: pa.DataType) -> DataType:
 
 def _nullable_field(field: pa.Field) -> Any:
     return pa.field(field.name, nullable_type(field.type))
+
+
+def _not_carried(relation: str, field: StructField) -> PlanError:
+    return PlanError(
+        f'relation "{relation}": column "{field.name}" has type {field.dataType.simpleString()}, which Arrow does not '
+        "carry to Python and back. Cast it (a VARIANT with to_json), or leave it out with except_column_list.",
+        code="COLUMN_TYPE",
+        relation=relation,
+        column=field.name,
+        type=field.dataType.simpleString(),
+    )
+
+
+def _told_by_arrow(given: DataType, back: DataType) -> bool | None:
+    """Say whether a type comes back from Arrow as it was; False where field metadata can mend it, None where nothing does."""
+    if isinstance(given, StringType) and isinstance(back, StringType):
+        return _collation(given) is None
+    if isinstance(given, DayTimeIntervalType) and isinstance(back, DayTimeIntervalType):
+        return given == back
+    if isinstance(given, ArrayType) and isinstance(back, ArrayType):
+        return _told_by_arrow(given.elementType, back.elementType)
+    if isinstance(given, MapType) and isinstance(back, MapType):
+        return _all_told([_told_by_arrow(given.keyType, back.keyType), _told_by_arrow(given.valueType, back.valueType)])
+    if isinstance(given, StructType) and isinstance(back, StructType) and given.names == back.names:
+        return _all_told([_told_by_arrow(a.dataType, b.dataType) for a, b in zip(given, back, strict=True)])
+    return True if given == back else None
+
+
+def _all_told(parts: list[bool | None]) -> bool | None:
+    return None if None in parts else all(parts)
+
+
+def _collation(kind: DataType) -> str | None:
+    """Return the first collation in a type that does not compare bytes."""
+    if isinstance(kind, StringType):
+        return None if kind.isUTF8BinaryCollation() else str(kind.collation)
+    parts: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, StructType):
+        parts = [field.dataType for field in kind.fields]
+    return next((found for found in map(_collation, parts) if found is not None), None)

@@ -42,6 +42,9 @@ def local_session(
 ) -> SparkSession:
     """Return a session on this machine that runs the driver's Python in its workers.
 
+    Its pages are at `session.sparkContext.uiWebUrl`, on the loopback address; `options={"spark.ui.enabled": "false"}` does
+    without them.
+
     Args:
         app_name: name of the application.
         cores: cores to use; all by default.
@@ -59,7 +62,7 @@ def local_session(
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", str(cores or os.cpu_count() or 1))
-        .config("spark.ui.enabled", "false")
+        .config("spark.port.maxRetries", "256")
         .config("spark.ui.showConsoleProgress", "false")
     )
     if len(tempfile.gettempdir()) <= _LONGEST_SOCKET_DIRECTORY:

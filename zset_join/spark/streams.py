@@ -43,7 +43,9 @@ from zset_join.spark.row_reading import (
     row_kinds_in,
     weights_in,
 )
-from zset_join.spark.schemas import arrow_schema
+from zset_join.spark.schemas import arrow_schema, refuse_collations
+from zset_join.spark.text_select import select_text
+from zset_join.spark.user_functions import UserFunction, functions_in
 
 if TYPE_CHECKING:
     from zset_join.spark.joined import JoinedStream
@@ -70,6 +72,8 @@ class ChangeStream:
         prepared: columns, hidden columns, then weight, reject code and raw value of each row.
         schema: Arrow schema of columns and hidden columns.
         may_reject: rows may be undecodable.
+        operation: what a row does and what orders its changes, as Spark writes the expressions.
+        functions: the user's own functions in the plan of `prepared`.
         baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
     """
 
@@ -83,6 +87,8 @@ class ChangeStream:
     prepared: DataFrame = field(repr=False)
     schema: pa.Schema = field(repr=False)
     may_reject: bool = False
+    operation: tuple[str, ...] = ()
+    functions: tuple[UserFunction, ...] = field(default=(), repr=False)
     baseline: DataFrame | None = field(default=None, repr=False)
 
     @property
@@ -226,7 +232,10 @@ def _make(
         of_stream = reading.after(_condition(df, after_baseline, "after_baseline", name), NULL_AFTER_BASELINE)
     prepared = _prepared(df, name, of_stream, f'changes "{name}"')
     hidden = tuple(reading.hidden)
-    table = prepared.drop(WEIGHT, REJECT, RAW) if hidden else df.select(*(quoted(column) for column in reading.columns))
+    table = prepared.drop(WEIGHT, REJECT, RAW) if hidden else select_text(df, [quoted(column) for column in reading.columns])
+    schema = arrow_schema(table.schema, relation=name)
+    refuse_collations(schema, reading.keys, relation=name, use="a column of keys")
+    refuse_collations(schema, (column for column, _ in reading.sequence), relation=name, use="what sequence_by orders by")
     return ChangeStream(
         name=name,
         mode=reading.mode,
@@ -236,8 +245,10 @@ def _make(
         hidden=hidden,
         dataframe=df,
         prepared=prepared,
-        schema=arrow_schema(table.schema, relation=name),
+        schema=schema,
         may_reject=of_stream.may_reject,
+        operation=reading.text(df),
+        functions=tuple(functions_in(prepared)),
         baseline=None if baseline is None else _prepared_baseline(df, prepared, baseline, name, reading),
     )
 
@@ -319,10 +330,14 @@ def _check_dataframe(df: Any, name: Any) -> None:
             name=name,
             columns=clashing,
         )
-    taken = [column for column in df.columns if column.startswith("__")]
+    if any(not column.strip() for column in df.columns):
+        raise PlanError(
+            f'"{name}" has a column without a name; columns: {df.columns}. Rename it.', code="COLUMN_NAME", name=name
+        )
+    taken = [column for column in df.columns if column.startswith(("__", "_zset_"))]
     if taken:
         raise PlanError(
-            f'"{name}" has columns {taken}; names that begin with two underscores are the engine\'s. Rename them.',
+            f'"{name}" has columns {taken}; names that begin with two underscores or _zset_ are the engine\'s. Rename them.',
             code="RESERVED_COLUMN",
             name=name,
             columns=taken,

@@ -21,6 +21,7 @@ from zset_join.relation import Relation
 from zset_join.spark.joined import check_inputs
 from zset_join.spark.names import column_named
 from zset_join.spark.row_steps import row_step
+from zset_join.spark.schemas import field_type
 from zset_join.spark.stages import Segment
 from zset_join.spark.views import View
 
@@ -88,8 +89,8 @@ def union(first: View, other: View) -> UnionedStream:
             "rows that are only added, or that carry weights, are united before: df.union(other_df).",
             code="NOT_A_VIEW",
         )
-    names, types = first.columns, [str(kind) for kind in first.output.schema.types]
-    other_types = [str(kind) for kind in other.output.schema.types]
+    names, types = first.columns, [field_type(at).simpleString() for at in first.output.schema]
+    other_types = [field_type(at).simpleString() for at in other.output.schema]
     if types != other_types:
         raise PlanError(
             f'the columns of "{other.name}" have the types {other_types}, those of "{first.name}" {types}; a union goes by '

@@ -25,6 +25,7 @@ from zset_join.errors import PlanError, SinkError
 from zset_join.relation import Relation
 from zset_join.spark.names import quoted
 from zset_join.spark.outputs import FunctionOutput
+from zset_join.spark.schemas import refuse_collations
 
 __all__ = ["UpsertOutput"]
 
@@ -65,6 +66,7 @@ class UpsertOutput(FunctionOutput):
                 code="MISSING_PRIMARY_KEY",
             )
         missing = [name for name in self._key if name not in relation.schema.names]
+        refuse_collations(relation.schema, {*self._key} - {*missing}, relation=relation.name, use='a key of form="upsert"')
         if missing:
             raise PlanError(
                 f"key={list(self._key)} names {missing}, which is not among the columns {relation.schema.names}.",

@@ -45,9 +45,10 @@ from zset_join.spark.names import column_named
 from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.sampling import sample_of
-from zset_join.spark.schemas import spark_schema, spark_type
+from zset_join.spark.schemas import field_type, spark_schema, spark_type
 from zset_join.spark.stage_names import join_stage, route_stage
 from zset_join.spark.streams import ChangeStream
+from zset_join.spark.text_select import sums_per_row
 from zset_join.spark.views import View
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 
@@ -207,7 +208,7 @@ def _given_table(stream: ChangeStream, given: DataFrame) -> DataFrame:
 
 
 def _kind(stream: ChangeStream, name: str) -> Any:
-    return spark_type(stream.schema.field(name).type)
+    return field_type(stream.schema.field(name))
 
 
 def _own_table(
@@ -235,7 +236,7 @@ def _own_table(
         found = changes.withColumn("__rank", F.row_number().over(window))
         table = found.where("__rank = 1 and __weight > 0").select(*map(column_named, columns), F.col("__weight"))
     else:
-        table = changes.groupBy(*map(column_named, columns)).agg(F.sum("__weight").alias("__weight")).where("__weight <> 0")
+        table = sums_per_row(changes, columns, ["__weight"]).where("__weight <> 0")
     return table, "snapshot and log" if has_snapshot else "log"
 
 
@@ -327,7 +328,7 @@ def batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataF
     else:
         shown = _output_columns(node, left_names, right_names, columns)
         weight = F.coalesce(F.col("lw"), one) * F.coalesce(F.col("rw"), one)
-    named = [column.cast(spark_type(at.type)).alias(at.name) for column, at in zip(shown, output.schema, strict=True)]
+    named = [column.cast(field_type(at)).alias(at.name) for column, at in zip(shown, output.schema, strict=True)]
     return rows.select(*named, weight.alias(WEIGHT))
 
 
@@ -389,7 +390,7 @@ def _compare(
     names = [f"c{number}" for number in range(len(output.schema))]
     nothing = F.lit(0).cast("long")
     both = expected.withColumn("actual", nothing).unionByName(actual.withColumn("expected", nothing))
-    sums = both.groupBy(*names).agg(F.sum("expected").alias("expected"), F.sum("actual").alias("actual")).cache()
+    sums = sums_per_row(both, names, ["expected", "actual"]).cache()
     try:
         totals = sums.agg(
             F.coalesce(F.sum("expected"), nothing),

@@ -26,10 +26,12 @@ from zset_join.spark.fusing import Fusing, fusings_of
 from zset_join.spark.names import column_named, names_clash
 from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.operators import AggregateNode
-from zset_join.spark.row_steps import Transform, row_step
-from zset_join.spark.schemas import spark_schema
+from zset_join.spark.row_steps import RowStep, Transform, row_step
+from zset_join.spark.schemas import refuse_collations, spark_schema
 from zset_join.spark.stages import AggregateStep, Segment, Step, explained_state, with_steps
 from zset_join.spark.streams import ChangeStream
+from zset_join.spark.unknown_methods import missing_on_view
+from zset_join.spark.user_functions import UserFunction, explained_functions
 
 if TYPE_CHECKING:
     from zset_join.spark.grouped import AggregateExpression, GroupedStream
@@ -121,6 +123,13 @@ class View(ABC):
             JoinInputs(number=number, node=join.node, streams=join.streams)
             for number, join in zip(numbers, self.joined, strict=True)
         )
+
+    @cached_property
+    def functions(self) -> tuple[UserFunction, ...]:
+        """Return the user's own functions in the view and its inputs."""
+        found = [one for source in self.inputs for one in source.functions]
+        found += [one for step in self.steps if isinstance(step, RowStep) for one in step.functions]
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def aggregates(self) -> tuple[AggregateNode, ...]:
@@ -241,7 +250,9 @@ class View(ABC):
 
         Raises:
             KeyTypeError: a column without equality, such as a map.
+            PlanError: a column with a collation.
         """
+        refuse_collations(self.output.schema, self.columns, relation=self.name, use="part of distinct")
         return self.then(AggregateStep(node=AggregateNode(source=self.output, group_by=tuple(self.columns), calls=())))
 
     def then(self, step: Step) -> Self:
@@ -310,6 +321,7 @@ class View(ABC):
         lines = [] if output is None else [f"Output to {output}"]
         lines += explained_state(self.segments, options, workers=self.session.sparkContext.defaultParallelism)
         lines += explained_limit(self.joins, options.buffer_limit)
+        lines += explained_functions(self.functions, options.udf_version)
         return "\n".join([*lines, self.explanation(buckets=options.buckets)])
 
     def explanation(self, *, buckets: int | None = None) -> str:
@@ -332,6 +344,9 @@ class View(ABC):
         indent = "   " * len(self.steps)
         source = [f"{indent[3:]}└─ {source[0]}", *(f"{indent}{line}" for line in source[1:])] if self.steps else source
         return "\n".join([*lines, *source])
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_on_view(name)
 
     def _then(self, call: str, transform: Transform) -> View:
         return self.then(row_step(self.session, self.output, call, transform))

@@ -26,6 +26,7 @@ from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.session import check_session
 from zset_join.spark.stored_query import StoredQuery
+from zset_join.spark.unknown_methods import missing_on_writer
 from zset_join.spark.upsert_output import UpsertOutput
 from zset_join.spark.warm_up import warm_up
 from zset_join.storage.folder import folder_below, open_folder
@@ -49,6 +50,9 @@ class JoinStreamWriter:
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
         self._output: Output | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_on_writer(name)
 
     def option(self, name: str, value: Any) -> JoinStreamWriter:
         """Set one option; see `zset_join.config` for all of them."""
@@ -348,6 +352,7 @@ class JoinStreamWriter:
             output=self._output,
             dead_letter_path=quarantine.location,
         )
+        runner.name = self._name or runner.name
         return runner, tagged, options.checkpoint_location
 
     def _to(self, output: Output) -> JoinStreamWriter:

@@ -162,5 +162,6 @@ def _output_field(side: str, source: str, name: str, left: Relation, right: Rela
     if side == "both":
         other = right.schema.field(source)
         kind = common_key_type(field.type, other.type, left_column=source, right_column=source)
-        return pa.field(name, kind, field.nullable or other.nullable)
-    return pa.field(name, field.type, field.nullable or padded)
+        told = field.metadata if field.metadata == other.metadata else None
+        return pa.field(name, kind, field.nullable or other.nullable, metadata=told)
+    return field.with_name(name).with_nullable(field.nullable or padded)

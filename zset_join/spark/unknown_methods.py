@@ -1,0 +1,49 @@
+"""Methods that PySpark users look for on a view or its writer, and that are not there: what to use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from zset_join.errors import MissingMethodError
+
+__all__ = ["missing_on_view", "missing_on_writer"]
+
+_ROWS = "a view has rows only while its query runs: write it with writeStream to an output, and read that"
+_ON_VIEW: Mapping[str, str] = {
+    **dict.fromkeys(("show", "collect", "toPandas", "toArrow", "take", "head", "first", "toLocalIterator", "foreach"), _ROWS),
+    **dict.fromkeys(("count", "isEmpty", "describe", "summary"), "count with agg(F.count(...)), which is kept up to date"),
+    **dict.fromkeys(("orderBy", "sort", "limit", "offset"), "a view has no order; sort where the view is read"),
+    **dict.fromkeys(("dropDuplicates", "drop_duplicates"), "use distinct(), or groupBy(...).agg(...) for one row per key"),
+    **dict.fromkeys(("write", "writeTo"), "the view streams: use writeStream"),
+    "crossJoin": "a cross join has no bounded change; join on a key",
+}
+_ON_WRITER: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("toTable", "table", "format", "foreach", "partitionBy", "clusterBy"),
+        "outputs here are toDuckDB, toDelta, toParquet, toSink and foreachBatch; for a table of a catalog, MERGE in "
+        'foreachBatch(function, form="upsert")',
+    ),
+    "outputMode": "what comes out are changes; choose their form with form=...",
+}
+
+
+def missing_on_view(name: str) -> AttributeError:
+    """Return the error for an attribute that a view has not."""
+    return _missing("view", name, _ON_VIEW.get(name), is_of_spark=hasattr(DataFrame, name))
+
+
+def missing_on_writer(name: str) -> AttributeError:
+    """Return the error for an attribute that a writer has not."""
+    return _missing("writer of a view", name, _ON_WRITER.get(name), is_of_spark=hasattr(DataStreamWriter, name))
+
+
+def _missing(owner: str, name: str, cure: str | None, *, is_of_spark: bool) -> AttributeError:
+    if not is_of_spark:
+        return AttributeError(f"a {owner} has no attribute {name!r}")
+    return MissingMethodError(
+        f"a {owner} has no {name}, which PySpark has; {cure or 'compute it in the DataFrame before, or where it is read'}.",
+        method=name,
+    )
