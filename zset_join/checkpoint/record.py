@@ -168,6 +168,7 @@ class CommitRecord:
         buckets: the number of buckets since then; None when there was none.
         watermarks: input with event time to its watermark after the epoch; one that has none yet is missing.
         dues: "stage/bucket" to when it must answer again though no row comes; one that waits for nothing is missing.
+        positions: source to how far it has been read after the epoch, in the source's own words; of a pipeline in process.
         link: where the epoch stands in the chain of epochs; None in records of versions without one.
     """
 
@@ -186,6 +187,7 @@ class CommitRecord:
     buckets: int | None = None
     watermarks: Mapping[str, int] = field(default_factory=dict)
     dues: Mapping[str, NextDue] = field(default_factory=dict)
+    positions: Mapping[str, Any] = field(default_factory=dict)
     link: ChainLink | None = None
 
     def chained(self, last: CommitRecord | None) -> CommitRecord:
@@ -220,6 +222,7 @@ class CommitRecord:
             "epoch": self.epoch,
             "processing_time_us": self.processing_time_us,
             "watermarks": dict(self.watermarks),
+            "positions": dict(self.positions),
             "dues": {key: [due.watermark_us, due.processing_time_us] for key, due in self.dues.items()},
             "histories": histories_to_json(self.histories),
             "parts": [part.to_json() for part in self.parts],
@@ -259,6 +262,7 @@ class CommitRecord:
             epoch=found["epoch"],
             processing_time_us=found["processing_time_us"],
             watermarks=found["watermarks"],
+            positions=found.get("positions", {}),
             dues={key: NextDue(*times) for key, times in found["dues"].items()},
             histories=histories_from_json(found["histories"]),
             parts=tuple(PartEntry.from_json(part) for part in found["parts"]),

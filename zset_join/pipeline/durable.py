@@ -130,7 +130,12 @@ class PipelineDirectory:
             )
 
     def commit(
-        self, epoch: DurableEpoch, answered: AnsweredEpoch, deltas: Mapping[str, ZSet], progress: Mapping[str, Any]
+        self,
+        epoch: DurableEpoch,
+        answered: AnsweredEpoch,
+        deltas: Mapping[str, ZSet],
+        progress: Mapping[str, Any],
+        positions: Mapping[str, Any],
     ) -> CommitRecord:
         """Make an epoch count.
 
@@ -163,6 +168,7 @@ class PipelineDirectory:
                 progress=progress,
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
+                positions=positions,
             )
         )
 

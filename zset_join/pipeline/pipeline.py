@@ -67,6 +67,7 @@ class Pipeline:
         plan: the plan of the query.
         epoch: number of the next epoch.
         progress: counts of the last epoch, for people.
+        positions: how far sources had been read after the last epoch, as `step` was told.
 
     Raises:
         PlanError: the query cannot be planned, or only Spark can run it.
@@ -98,6 +99,7 @@ class Pipeline:
         self.plan: QueryPlan = view.plan()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
+        self.positions: Mapping[str, Any] = {}
         self._readings = {reading.source.name: reading for reading in view.readings}
         self._relations = {source.name: source.relation for source in self.plan.sources}
         self._options = StageOptions() if options is None else options
@@ -141,6 +143,7 @@ class Pipeline:
         *,
         processing_time: datetime.datetime | int | None = None,
         epoch: int | None = None,
+        positions: Mapping[str, Any] | None = None,
     ) -> ZSet:
         """Take one epoch of changes, and return the change of the view.
 
@@ -150,6 +153,7 @@ class Pipeline:
             processing_time: of the epoch, a datetime with a time zone or microseconds since 1970; default now. It never goes
                 back.
             epoch: its number, for callers that may ask twice: the last epoch is answered as it was, and nothing is applied.
+            positions: how far sources have been read with these rows, JSON-ready; kept with the epoch, see the attribute.
 
         Returns:
             Every changed row once, with its weight; retractions come first.
@@ -163,6 +167,7 @@ class Pipeline:
         if epoch is not None and epoch != self.epoch:
             return self._answer_again(epoch)
         deltas, time_us = self._deltas(rows or {}), self._time(processing_time)
+        reached = {**self.positions, **(positions or {})}
         if self._memory is not None:
             answered = self._engine.answer(self._memory, self.epoch, deltas, time_us)
             self._is_broken = True
@@ -171,7 +176,8 @@ class Pipeline:
             self._is_broken = False
             self.progress = self._counts(deltas, answered)
         else:
-            answered = self._durable_epoch(deltas, time_us)
+            answered = self._durable_epoch(deltas, time_us, reached)
+        self.positions = reached
         self._take(answered, deltas)
         self._outputs.write(answered.epoch, answered.delta)
         return answered.delta
@@ -302,17 +308,19 @@ class Pipeline:
             return
         self.epoch = record.epoch + 1
         self.progress = record.progress
+        self.positions = record.positions
         self._processing_time_us = record.processing_time_us
         self._last = directory.answer(record)
         self._outputs.write(record.epoch, self._last)
 
-    def _durable_epoch(self, deltas: Mapping[str, ZSet], time_us: int) -> AnsweredEpoch:
+    def _durable_epoch(self, deltas: Mapping[str, ZSet], time_us: int, reached: Mapping[str, Any]) -> AnsweredEpoch:
         directory = self._directory
         if directory is None:
             raise AssertionError("a pipeline without state")
         with directory.epoch(Tick(self.epoch, time_us)) as opened:
             answered = self._engine.answer(opened, self.epoch, deltas, time_us)
-            self.progress = directory.commit(opened, answered, deltas, self._counts(deltas, answered)).progress
+            counts = self._counts(deltas, answered)
+            self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
         return answered
 
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:

@@ -1,0 +1,120 @@
+"""A real Debezium writes the changes of a real PostgreSQL to a real Kafka; a pipeline keeps a view of them in PostgreSQL.
+
+In the end the view equals the same query in the source database.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tests.services.debezium_connect import DebeziumConnect
+from tests.services.kafka_broker import KafkaBroker
+from tests.services.postgres_server import PostgresServer
+from zset_join.pipeline import Pipeline, View
+from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
+from zset_join.pipeline.records import records
+from zset_join.pipeline.running import run
+from zset_join.sinks.kafka_topic import KafkaTopicSink
+from zset_join.sinks.postgres_view import PostgresViewSink
+from zset_join.sources.kafka import KafkaSource
+
+TRANSACTIONS = 400
+CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string(), "city": pa.string()})
+ORDERS = pa.schema({"id": pa.int64(), "customer_id": pa.int64(), "total": pa.decimal128(12, 2), "note": pa.string()})
+MADE = (
+    "CREATE TABLE customers (id bigint PRIMARY KEY, name text, city text DEFAULT 'nowhere')",
+    "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, total numeric(12, 2), note text)",
+    "ALTER TABLE orders ALTER COLUMN note SET STORAGE EXTERNAL",  # long notes are stored apart, and not sent when untouched
+    "INSERT INTO customers SELECT n, 'c' || n, CASE WHEN n % 3 > 0 THEN 'city' || n % 3 END FROM generate_series(1, 20) AS n",
+    "INSERT INTO orders SELECT n, n % 25, n * 1.5, repeat('x', 3000) FROM generate_series(1, 60) AS n",
+)
+QUERY = (
+    "SELECT c.city, count(*), sum(o.total), sum(length(o.note)) FROM orders AS o JOIN customers AS c ON o.customer_id = c.id "
+    "GROUP BY c.city"
+)
+JOINED = "SELECT o.id, o.total, o.note, c.name, c.city FROM orders AS o LEFT JOIN customers AS c ON o.customer_id = c.id"
+
+
+@pytest.fixture
+def captured(tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker) -> Iterator[None]:
+    postgres.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", *MADE)
+    for table in ("customers", "orders"):
+        kafka.create_topic(f"shop.public.{table}")
+    connect = DebeziumConnect(tmp_path / "connect", postgres, kafka, ["public.customers", "public.orders"])
+    try:
+        connect.start()
+        yield
+    finally:
+        connect.stop()
+
+
+def transact(postgres: PostgresServer, seed: int) -> None:
+    """Change both tables as applications do: key moves, deletes, untouched long texts, NULLs over defaults, a truncate."""
+    draw = random.Random(seed)
+    with psycopg.connect(postgres.conninfo) as connection:
+        for number in range(TRANSACTIONS):
+            order, customer = draw.randrange(1, 90), draw.randrange(1, 25)
+            statement: tuple[str, list[Any]] = draw.choice(
+                [
+                    ("UPDATE orders SET total = total + 1 WHERE id = %s", [order]),
+                    ("UPDATE orders SET customer_id = %s WHERE id = %s", [customer, order]),
+                    ("UPDATE orders SET id = id + 1000 WHERE id = %s AND id < 1000", [order]),
+                    ("DELETE FROM orders WHERE id = %s", [order]),
+                    ("INSERT INTO orders VALUES (%s, %s, 9.99, repeat('y', 2500)) ON CONFLICT DO NOTHING", [order, customer]),
+                    ("UPDATE customers SET city = NULL WHERE id = %s", [customer]),
+                    ("UPDATE customers SET city = 'moved' WHERE id = %s", [customer]),
+                    ("DELETE FROM customers WHERE id = %s", [customer]),
+                    ("INSERT INTO customers (id, name) VALUES (%s, 'new') ON CONFLICT DO NOTHING", [customer]),
+                ]
+            )
+            if number == TRANSACTIONS // 2:
+                statement = ("TRUNCATE orders", [])
+            connection.execute(statement[0].encode(), statement[1])
+            connection.commit()
+
+
+def joined(how: str) -> View:
+    orders = records("orders", "debezium-json", ORDERS, keys="id")
+    customers = records("customers", "debezium-json", CUSTOMERS, keys="id")
+    return orders.join(customers, on=[("customer_id", "id")], how=how)
+
+
+def test_views_of_captured_tables_equal_the_query_in_the_source_database(
+    captured: None, tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker
+) -> None:
+    kafka.create_topic("by-city")
+    by_city = joined("inner").groupBy("city").agg(F.count().alias("orders"), F.sum("total").alias("total"))
+    sinks = [
+        PostgresViewSink(postgres.conninfo, "by_city", ["city"]),
+        KafkaTopicSink({"bootstrap.servers": kafka.servers}, "by-city", key=["city"]),
+    ]
+    rows = joined("left").select("id", "total", "note", "name", "city")
+    transact(postgres, seed=1)
+    last = postgres.execute("INSERT INTO customers VALUES (99, 'last', 'last') RETURNING id")
+    assert last == [(99,)]
+
+    def sources() -> dict[str, KafkaSource]:
+        config = {"bootstrap.servers": kafka.servers}
+        return {name: KafkaSource(config, f"shop.public.{name}") for name in ("orders", "customers")}
+
+    expected = sorted(postgres.execute(JOINED), key=repr)
+    with Pipeline(rows, tmp_path / "rows") as pipeline:
+        for _ in range(60):
+            run(pipeline, sources(), available_now=True, most_rows=200, trigger_seconds=1)
+            found = sorted((tuple(row.values()) for row in pipeline.view().to_pylist()), key=repr)
+            if found == expected:
+                break
+        assert found == expected
+
+    with Pipeline(by_city, tmp_path / "by city", outputs=sinks) as grouped:
+        run(grouped, sources(), available_now=True, most_rows=300, trigger_seconds=2)
+    ours = sorted(postgres.execute("SELECT city, orders, total FROM by_city"), key=repr)
+    assert ours == sorted((row[:3] for row in postgres.execute(QUERY)), key=repr)
+    assert "__debezium" not in str(expected)

@@ -1,0 +1,114 @@
+"""A topic of a real Kafka is read from where a pipeline stands, and what it lost is told."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.services.kafka_broker import KafkaBroker
+from zset_join.errors import StateError
+from zset_join.sources.kafka import RECORD_SCHEMA, KafkaSource
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    name = f"records-{next(_numbers)}"
+    kafka.create_topic(name)
+    return name
+
+
+def write(kafka: KafkaBroker, topic: str, *values: str, **config: Any) -> None:
+    producer = Producer({"bootstrap.servers": kafka.servers, "log_level": 0, **config})
+    for value in values:
+        producer.produce(topic, value.encode(), b"k")
+    assert producer.flush(60) == 0
+
+
+def opened(kafka: KafkaBroker, topic: str, position: Any = None) -> KafkaSource:
+    source = KafkaSource({"bootstrap.servers": kafka.servers}, topic)
+    source.open(position)
+    return source
+
+
+def values(source: KafkaSource, most_rows: int = 1000) -> tuple[list[str], Any]:
+    table, position = source.poll(most_rows=most_rows, wait_seconds=5)
+    assert table.schema == RECORD_SCHEMA
+    return [value.decode() for value in table.column("value").to_pylist()], position
+
+
+def test_records_come_from_the_beginning_and_then_from_a_position(kafka: KafkaBroker, topic: str) -> None:
+    write(kafka, topic, "a", "b", "c")
+    source = opened(kafka, topic)
+
+    first, position = values(source, most_rows=2)
+    source.close()
+    again = opened(kafka, topic, position)
+    rest, _ = values(again, most_rows=1)
+    again.close()
+
+    assert (first, rest) == (["a", "b"], ["c"])
+
+
+def test_records_of_an_aborted_transaction_are_not_read(kafka: KafkaBroker, topic: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions()
+    for value, is_kept in (("gone", False), ("kept", True)):
+        producer.begin_transaction()
+        producer.produce(topic, value.encode())
+        producer.flush(60)
+        (producer.commit_transaction if is_kept else producer.abort_transaction)(60)
+
+    source = opened(kafka, topic)
+    assert values(source, most_rows=1)[0] == ["kept"]
+    source.close()
+
+
+def test_records_that_retention_removed_are_told(kafka: KafkaBroker, topic: str) -> None:
+    write(kafka, topic, "a", "b", "c")
+    source = opened(kafka, topic)
+    _, position = values(source, most_rows=1)
+    source.close()
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    for made in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
+        made.result(60)
+
+    with pytest.raises(StateError, match="retention removed records") as lost:
+        opened(kafka, topic, position)
+
+    assert lost.value.code == "SOURCE_LOST_ROWS"
+
+
+def test_a_topic_that_was_made_anew_is_told(kafka: KafkaBroker, topic: str) -> None:
+    write(kafka, topic, "a")
+    source = opened(kafka, topic)
+    _, position = values(source)
+    source.close()
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    admin.delete_topics([topic])[topic].result(60)
+    kafka.create_topic(topic)
+
+    with pytest.raises(StateError, match="deleted and made anew"):
+        opened(kafka, topic, position)
+
+
+def test_a_topic_that_ends_before_the_position_is_told(kafka: KafkaBroker, topic: str) -> None:
+    write(kafka, topic, "a")
+    source = opened(kafka, topic)
+    _, position = values(source)
+    source.close()
+
+    with pytest.raises(StateError, match="ends at offset 1"):
+        opened(kafka, topic, {**position, "next": {"0": 5}})
+
+
+def test_a_topic_that_is_not_there_is_told(kafka: KafkaBroker) -> None:
+    with pytest.raises(StateError) as refused:
+        opened(kafka, "nowhere")
+
+    assert refused.value.code == "SOURCE_MISSING"

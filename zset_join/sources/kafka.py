@@ -1,0 +1,204 @@
+"""Records of a Kafka topic, for a pipeline in process.
+
+The law: as `Source`. The position is the next offset of every partition and the id of the topic; nothing is committed to
+Kafka, so the pipeline's checkpoint alone says what was taken. Only committed records are read.
+
+Loss is told, never skipped: a topic whose records before the position were removed by retention, that ends before the
+position, or that was made anew, stops the pipeline.
+
+Within a partition records come in the order of their offsets; those of several partitions come in the order of partitions per
+call.
+
+Memory: the records of one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from zset_join.errors import OptionError, StateError
+
+__all__ = ["RECORD_SCHEMA", "KafkaSource"]
+
+RECORD_SCHEMA = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("ms", tz="UTC"),
+    }
+)
+_AT_ONCE = 10_000
+
+
+class KafkaSource:
+    """Read a topic from its beginning, or from where a pipeline stands.
+
+    Args:
+        config: what librdkafka takes; at least `bootstrap.servers`. It is never shown.
+        topic: the topic.
+        retry_seconds: how long a broker that does not answer is waited for.
+
+    Raises:
+        OptionError: no bootstrap.servers, or no topic.
+    """
+
+    def __init__(self, config: Mapping[str, Any], topic: str, *, retry_seconds: float = 60.0) -> None:
+        if "bootstrap.servers" not in config or not topic:
+            raise OptionError(
+                f"KafkaSource({sorted(config)}, topic={topic!r}): config names bootstrap.servers, and a topic has a name.",
+                code="SOURCE_OPTION",
+                topic=topic,
+            )
+        self.topic = topic
+        self._config = {"log_level": 0, **config}
+        self._retry_seconds = retry_seconds
+        self._consumer: Consumer | None = None
+        self._next: dict[int, int] = {}
+        self._id = ""
+
+    def __repr__(self) -> str:
+        return f"KafkaSource({self.topic!r})"
+
+    def open(self, position: Any) -> None:
+        """Go to a position, or to the beginning.
+
+        Raises:
+            StateError: the topic is not there, was made anew, ends before the position, or has lost records after it; or the
+                broker does not answer.
+        """
+        self.close()
+        config = {
+            **self._config,
+            "group.id": f"zset_join-{self.topic}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+        self._consumer = Consumer(config)
+        try:
+            self._id, partitions = self._described()
+            wanted = {} if position is None else {int(number): int(at) for number, at in position["next"].items()}
+            if position is not None and position["id"] != self._id:
+                raise self._lost("was deleted and made anew", position["id"])
+            self._next = {number: self._start(number, wanted.get(number)) for number in partitions}
+            self._consumer.assign([TopicPartition(self.topic, number, at) for number, at in self._next.items()])
+        except KafkaException as error:
+            self.close()
+            raise self._failed(error) from error
+        except StateError:
+            self.close()
+            raise
+
+    def poll(self, *, most_rows: int, wait_seconds: float) -> tuple[pa.Table, Any]:
+        """Return the next records as `RECORD_SCHEMA`, and the position behind them.
+
+        Raises:
+            StateError: records were lost, or the broker does not answer.
+        """
+        consumer = self._connected()
+        found: list[Message] = []
+        until = monotonic() + wait_seconds
+        try:
+            while len(found) < most_rows:
+                batch = consumer.consume(min(_AT_ONCE, most_rows - len(found)), max(0.0, until - monotonic()))
+                for message in batch:
+                    error = message.error()
+                    if error is not None:
+                        raise KafkaException(error)
+                found += batch
+                if not batch or monotonic() >= until:
+                    break
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+                raise self._lost("has lost records that were not read yet", self._id) from error
+            raise self._failed(error) from error
+        found.sort(key=lambda message: (message.partition(), message.offset()))
+        for message in found:
+            self._next[_number(message.partition())] = _number(message.offset()) + 1
+        return _table(found), {"id": self._id, "next": {str(number): at for number, at in self._next.items()}}
+
+    def close(self) -> None:
+        """Close the connection."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _connected(self) -> Consumer:
+        if self._consumer is None:
+            raise StateError(
+                f'Kafka topic "{self.topic}" is not open; call open first.', code="SOURCE_CLOSED", topic=self.topic
+            )
+        return self._consumer
+
+    def _described(self) -> tuple[str, list[int]]:
+        admin = AdminClient(self._config)
+        made = admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._retry_seconds)
+        try:
+            topic = made[self.topic].result(self._retry_seconds)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise StateError(
+                    f'Kafka topic "{self.topic}" is not there. Make it, or correct the name.',
+                    code="SOURCE_MISSING",
+                    topic=self.topic,
+                ) from error
+            raise
+        return str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
+
+    def _start(self, number: int, wanted: int | None) -> int:
+        low, high = self._connected().get_watermark_offsets(TopicPartition(self.topic, number), self._retry_seconds)
+        if wanted is None:
+            return low
+        if wanted > high:
+            raise self._lost(f"ends at offset {high} of partition {number}, before", wanted)
+        if wanted < low:
+            raise self._lost(f"begins at offset {low} of partition {number} by now: retention removed records after", wanted)
+        return wanted
+
+    def _lost(self, what: str, position: Any) -> StateError:
+        return StateError(
+            f'Kafka topic "{self.topic}" {what} (the pipeline stands at {position}). What it lacks cannot be read any more: '
+            "start anew from a complete topic with a new directory and output, and give the topic a longer retention.",
+            code="SOURCE_LOST_ROWS",
+            topic=self.topic,
+            position=position,
+        )
+
+    def _failed(self, error: KafkaException) -> StateError:
+        told = error.args[0]
+        return StateError(
+            f'Kafka topic "{self.topic}" cannot be read: {told.str()} ({told.name()}). Check that the broker runs, and the '
+            "rights of the user; the pipeline goes on where it stands.",
+            code="SOURCE_IO",
+            topic=self.topic,
+            kafka=told.name(),
+        )
+
+
+def _number(given: int | None) -> int:
+    if given is None:
+        raise TypeError("a record that was read has a partition and an offset")
+    return given
+
+
+def _table(found: list[Message]) -> pa.Table:
+    columns = [
+        [message.key() for message in found],
+        [message.value() for message in found],
+        [message.topic() for message in found],
+        [message.partition() for message in found],
+        [message.offset() for message in found],
+        [message.timestamp()[1] for message in found],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=RECORD_SCHEMA)
