@@ -1,6 +1,7 @@
 """A real Debezium writes the changes of a real PostgreSQL to a real Kafka; a pipeline keeps a view of them in PostgreSQL.
 
-In the end the view equals the same query in the source database.
+In the end the view equals the same query in the source database. Keys change only of rows without a long text: what
+PostgreSQL does not send of a row that gets another key is known to nobody, see `docs/how-to/capture-a-database.md`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ MADE = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, total numeric(12, 2), note text)",
     "ALTER TABLE orders ALTER COLUMN note SET STORAGE EXTERNAL",  # long notes are stored apart, and not sent when untouched
     "INSERT INTO customers SELECT n, 'c' || n, CASE WHEN n % 3 > 0 THEN 'city' || n % 3 END FROM generate_series(1, 20) AS n",
-    "INSERT INTO orders SELECT n, n % 25, n * 1.5, repeat('x', 3000) FROM generate_series(1, 60) AS n",
+    "INSERT INTO orders SELECT n, n % 25, n * 1.5, CASE WHEN n % 2 = 0 THEN repeat('x', 3000) ELSE 'short' END "
+    "FROM generate_series(1, 60) AS n",
 )
 QUERY = (
     "SELECT c.city, count(*), sum(o.total), sum(length(o.note)) FROM orders AS o JOIN customers AS c ON o.customer_id = c.id "
@@ -65,7 +67,7 @@ def transact(postgres: PostgresServer, seed: int) -> None:
                 [
                     ("UPDATE orders SET total = total + 1 WHERE id = %s", [order]),
                     ("UPDATE orders SET customer_id = %s WHERE id = %s", [customer, order]),
-                    ("UPDATE orders SET id = id + 1000 WHERE id = %s AND id < 1000", [order]),
+                    ("UPDATE orders SET id = id + 1000 WHERE id = %s AND id < 1000 AND note = 'short'", [order]),
                     ("DELETE FROM orders WHERE id = %s", [order]),
                     ("INSERT INTO orders VALUES (%s, %s, 9.99, repeat('y', 2500)) ON CONFLICT DO NOTHING", [order, customer]),
                     ("UPDATE customers SET city = NULL WHERE id = %s", [customer]),

@@ -40,7 +40,7 @@ _MOST_COLUMNS = 63
 _WEIGHT = "_zset_weight"
 _REASON = (
     "leaves out the value of column {columns}, and no row of this key is known to take it from; read a snapshot of the "
-    "table first, or let the source send whole rows (REPLICA IDENTITY FULL)"
+    "table first, or let the source send whole rows (REPLICA IDENTITY FULL), which rows that get another key need"
 )
 
 _Int64s = npt.NDArray[np.int64]
