@@ -34,8 +34,10 @@ MADE = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, total numeric(12, 2), note text)",
     "ALTER TABLE orders ALTER COLUMN note SET STORAGE EXTERNAL",  # long notes are stored apart, and not sent when untouched
     "INSERT INTO customers SELECT n, 'c' || n, CASE WHEN n % 3 > 0 THEN 'city' || n % 3 END FROM generate_series(1, 20) AS n",
-    "INSERT INTO orders SELECT n, n % 25, n * 1.5, CASE WHEN n % 2 = 0 THEN repeat('x', 3000) ELSE 'short' END "
-    "FROM generate_series(1, 60) AS n",
+    (
+        "INSERT INTO orders SELECT n, n % 25, n * 1.5, CASE WHEN n % 2 = 0 THEN repeat('x', 3000) ELSE 'short' END "
+        "FROM generate_series(1, 60) AS n"
+    ),
 )
 QUERY = (
     "SELECT c.city, count(*), sum(o.total), sum(length(o.note)) FROM orders AS o JOIN customers AS c ON o.customer_id = c.id "
