@@ -123,7 +123,7 @@ class ChangelogOutput:
         if not committed_epochs(self._directory):
             return {}
         lines = read_changelog(self._directory).to_pylist()
-        return total((tuple(line.values())[:-1], line["_weight"]) for line in lines)
+        return total((tuple(line.values())[:-2], line["_weight"]) for line in lines)
 
     def close(self) -> None:
         """Close the changelog."""

@@ -42,7 +42,7 @@ def opened(directory: Path, form: Any = "weight") -> ParquetChangelogSink:
 
 
 def lines(directory: Path, up_to_epoch: int | None = None) -> list[tuple[Any, ...]]:
-    return [tuple(line.values()) for line in read_changelog(directory, up_to_epoch).to_pylist()]
+    return [tuple(line.values())[:-1] for line in read_changelog(directory, up_to_epoch).to_pylist()]
 
 
 def test_the_changelog_holds_every_delta_in_order(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_the_manifest_names_epoch_files_rows_and_retractions(tmp_path: Path) -> 
 def test_an_empty_changelog_reads_as_no_lines_with_the_right_columns(tmp_path: Path) -> None:
     opened(tmp_path / "log")
 
-    assert read_changelog(tmp_path / "log").schema.names == ["k", "v", "_weight"]
+    assert read_changelog(tmp_path / "log").schema.names == ["k", "v", "_weight", "epoch"]
 
 
 def test_any_reader_of_parquet_sees_committed_epochs_only(tmp_path: Path) -> None:
@@ -380,3 +380,34 @@ def test_a_directory_with_other_files_is_left_alone(tmp_path: Path) -> None:
 def test_a_part_outside_a_changelog_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=r"ParquetChangelogSink\.open makes it"):
         write_part(tmp_path, 0, "first", 0, [OLD])
+
+
+# -- names and types that readers would not see -----------------------------------------------------------------------
+
+
+def test_the_lines_say_their_epoch(tmp_path: Path) -> None:
+    sink = ParquetChangelogSink(tmp_path / "log")
+    sink.open(OUTPUT, "query")
+    sink.write(0, [OLD])
+    sink.write(1, [-OLD, NEW])
+
+    assert read_changelog(tmp_path / "log").column("epoch").to_pylist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["epoch", "EPOCH"])
+def test_a_column_that_the_directories_would_hide_is_refused(tmp_path: Path, name: str) -> None:
+    output = Relation(name="answer", schema=pa.schema({name: pa.int64()}), mode="changelog")
+
+    with pytest.raises(SinkError, match="would show their number in its place") as refused:
+        ParquetChangelogSink(tmp_path / "log").open(output, "query")
+
+    assert refused.value.code == "SINK_COLUMNS"
+
+
+def test_a_duration_is_refused_by_name(tmp_path: Path) -> None:
+    output = Relation(name="answer", schema=pa.schema({"waits": pa.list_(pa.duration("us"))}), mode="changelog")
+
+    with pytest.raises(SinkError, match='column "waits".*whole number of microseconds') as refused:
+        ParquetChangelogSink(tmp_path / "log").open(output, "query")
+
+    assert refused.value.code == "SINK_TYPE"

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from tests.sinks.under_test import (
     MAKERS,
@@ -25,8 +28,9 @@ from tests.sinks.under_test import (
     summed,
 )
 from zset_join.epoch_chain import ChainLink
-from zset_join.errors import SinkError
+from zset_join.errors import PlanError, SinkError
 from zset_join.relation import Relation
+from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet
@@ -150,6 +154,8 @@ HOSTILE_NAMES = [
     "a b,;{}()=\t\n",
     "`tick`",
     "%20",
+    "__hive_default_partition__",
+    "epoch=1",
     "naïve 名前 😀",
     "x" * 1000,
 ]
@@ -164,6 +170,76 @@ def test_a_column_may_have_any_name(sink: Any) -> None:
     sink.write(1, [ZSet(rows.rows.slice(0, 1), -rows.weights[:1])])
 
     assert contents(sink) == {("b",) * len(HOSTILE_NAMES): 1}
+
+
+# Every word that a sink, a layout, a form of a changelog or a reader of one gives a meaning of its own.
+RESERVED_NAMES = [
+    "epoch",
+    "EPOCH",
+    "_epoch",
+    "_weight",
+    "_row_kind",
+    "_change_type",
+    "_commit_version",
+    "_commit_timestamp",
+    "_deleted",
+    "_metadata",
+    "_file",
+    "_zset_weight",
+    "_zset_hash",
+    "_zset_join_epochs",
+    "rowid",
+    "rownum",
+    "row_hash",
+    "key_hash",
+    "base_row",
+    "delta_row",
+    "candidate",
+    "matched",
+    "held",
+    "net",
+    "filename",
+    "file_row_number",
+]
+
+
+@pytest.mark.parametrize("name", RESERVED_NAMES)
+def test_a_column_with_a_reserved_name_is_kept_for_every_reader_or_refused_before_anything_is_made(
+    sink: Any, name: str, tmp_path: Path
+) -> None:
+    schema = pa.schema({"k": pa.int64(), name: pa.string()})
+    rows = ZSet.of({"k": [1, 2], name: ["a", "b"]}, schema=schema)
+    try:
+        sink.open(Relation(name="answer", schema=schema, primary_key=("k",), mode="changelog"), "query")
+    except (SinkError, PlanError) as refused:
+        assert name in str(refused)
+        assert refused.code in ("SINK_COLUMNS", "DUPLICATE_COLUMN")
+        sink.open(OUTPUT, "query")
+        return
+
+    sink.write(0, [rows])
+    sink.write(1, [ZSet(rows.rows.slice(0, 1), -rows.weights[:1])])
+    sink.close()
+
+    assert shown_to_others(tmp_path, name) <= {"a", "b"}
+
+
+def shown_to_others(place: Path, name: str) -> set[Any]:
+    """Return what readers that follow Hive partitions, and DuckDB, show in a column."""
+    found: set[Any] = set()
+    for path in place.glob("log/epoch=*"):
+        found |= set(pq.read_table(place / "log", columns=[name]).column(name).to_pylist()) if path else set()
+        files = f"{place}/log/epoch=*/*.parquet"
+        found |= {
+            row[0]
+            for row in duckdb.sql(f"SELECT {quote(name)} FROM read_parquet('{files}', hive_partitioning=true)").fetchall()
+        }
+    if (place / "table").exists():
+        found |= set(DeltaTable(place / "table").to_pyarrow_table().column(name).to_pylist())
+    if (place / "views.duckdb").exists():
+        with duckdb.connect(str(place / "views.duckdb"), read_only=True) as connection:
+            found |= {row[0] for row in connection.sql(f"SELECT {quote(name)} FROM view").fetchall()}
+    return found
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string(), "x": pa.float64()})
 OUTPUT = Relation(name="answer", schema=SCHEMA, primary_key=("k",), mode="changelog")
 _GONE = frozenset({"-U", "-D", "update_preimage", "delete"})
 _ADDED = frozenset(
-    {"_weight", "_row_kind", "_change_type", "_commit_version", "_commit_timestamp", "_epoch"},
+    {"_weight", "_row_kind", "_change_type", "_commit_version", "_commit_timestamp", "_epoch", "epoch"},
 )
 Bag = dict[tuple[Any, ...], int]
 

@@ -29,6 +29,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.types as pt
 
+from zset_join.sinks.sink import holds_duration
+
 __all__ = [
     "ADD_CHAIN",
     "CHUNK",
@@ -254,7 +256,7 @@ def _prefixed(table: str, columns: Iterable[str]) -> str:
 
 def _exported(expression: str, data_type: pa.DataType) -> str:
     """Return the expression with every duration as microseconds: exported as an interval it would overflow."""
-    if not _has_duration(data_type):
+    if not holds_duration(data_type):
         return expression
     if pt.is_duration(data_type):
         return f"epoch_us({expression})"
@@ -268,9 +270,3 @@ def _exported(expression: str, data_type: pa.DataType) -> str:
     else:
         made = f"list_transform({expression}, lambda element: {_exported('element', data_type.value_type)})"
     return f"CASE WHEN {expression} IS NULL THEN NULL ELSE {made} END"
-
-
-def _has_duration(data_type: pa.DataType) -> bool:
-    if pt.is_duration(data_type):
-        return True
-    return any(_has_duration(data_type.field(index).type) for index in range(data_type.num_fields))

@@ -10,6 +10,9 @@ retraction and insertion lie in different parts is written as `-D` and `+I`.
 
 Memory: one chunk for the form `weight`, the whole epoch (of a part: the whole part) for the others, which look for updates.
 
+Readers that follow Hive partitioning (Spark, DuckDB, polars) make a column `epoch` of the names of the directories, which would
+hide one of that name in the rows; so such a column is refused, and durations, which Parquet keeps as plain numbers, are too.
+
 Limits: a directory per epoch, for ever; who writes thousands a day takes a Delta table instead. On an object store read
 `committed_files`, not whatever lies in the directories.
 """
@@ -23,6 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
@@ -33,11 +37,12 @@ from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.changelog_directory import ChangelogDirectory, Header, Manifest, PartFile, first_checksum
 from zset_join.sinks.changelog_lines import ChangelogLines
-from zset_join.sinks.sink import SinkProgress, check_output, is_same_epoch
+from zset_join.sinks.sink import SinkProgress, check_output, holds_duration, is_same_epoch
 from zset_join.storage.folder import FolderFile
 from zset_join.zset import ZSet
 
 __all__ = [
+    "EPOCH_PARTITION",
     "ParquetChangelogSink",
     "PartFile",
     "are_staged",
@@ -47,6 +52,9 @@ __all__ = [
     "read_changelog",
     "write_part",
 ]
+
+EPOCH_PARTITION = "epoch"
+"""What the directories of epochs are called: `epoch=00000012`."""
 
 
 class ParquetChangelogSink:
@@ -89,6 +97,7 @@ class ParquetChangelogSink:
             SinkError: the changelog belongs to another query or has other columns or another form.
         """
         check_output(str(self._files), output)
+        _check_columns(str(self._files), output.schema)
         encoded_schema(output.schema, format_named(self.form))
         wanted = Header(query_id, self.form, output.primary_key, output.schema.remove_metadata())
         with self._files.failures():
@@ -225,7 +234,7 @@ def committed_files(directory: str | Path, up_to_epoch: int | None = None) -> li
 
 
 def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.Table:
-    """Return the lines of a changelog, in the order of their epochs.
+    """Return the lines of a changelog, in the order of their epochs, with the epoch in the last column, `epoch`.
 
     Args:
         directory: the changelog.
@@ -239,11 +248,37 @@ def read_changelog(directory: str | Path, up_to_epoch: int | None = None) -> pa.
     schema = encoded_schema(header.schema, format_named(header.form))
     with files.failures():
         tables = [
-            pq.ParquetFile(pa.BufferReader(files.read_part(header, manifest.epoch, part))).read().cast(schema)
+            _with_epoch(
+                pq.ParquetFile(pa.BufferReader(files.read_part(header, manifest.epoch, part))).read().cast(schema),
+                manifest.epoch,
+            )
             for manifest in _manifests(files, header, up_to_epoch)
             for part in manifest.files
         ]
-    return pa.concat_tables([schema.empty_table(), *tables])
+    return pa.concat_tables([_with_epoch(schema.empty_table(), 0), *tables])
+
+
+def _with_epoch(lines: pa.Table, epoch: int) -> pa.Table:
+    return lines.append_column(EPOCH_PARTITION, pa.array(np.full(lines.num_rows, epoch, np.int64)))
+
+
+def _check_columns(described: str, schema: pa.Schema) -> None:
+    for field in schema:
+        if field.name.lower() == EPOCH_PARTITION:
+            raise SinkError(
+                f'{described} cannot have a column "{field.name}": its directories are called {EPOCH_PARTITION}=..., and Spark, '
+                "DuckDB and others would show their number in its place. Rename the column of the output, or write a Delta table.",
+                code="SINK_COLUMNS",
+                column=field.name,
+            )
+        if holds_duration(field.type):
+            raise SinkError(
+                f'{described} cannot keep column "{field.name}" of type {field.type}: Parquet keeps a duration as a plain number, '
+                "and readers would not know that it is one. Cast it to a whole number of microseconds in the query.",
+                code="SINK_TYPE",
+                column=field.name,
+                type=str(field.type),
+            )
 
 
 def _write_part(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast, runtime_checkable
 
 import pyarrow as pa
+import pyarrow.types as pt
 
 from zset_join.epoch_chain import ChainLink, accepts_argument
 from zset_join.errors import SinkError
@@ -36,6 +37,7 @@ __all__ = [
     "check_chunk",
     "check_output",
     "has_epoch",
+    "holds_duration",
     "is_replay",
     "is_same_epoch",
     "newest_digests",
@@ -255,6 +257,17 @@ def check_chunk(sink: str, epoch: int, schema: pa.Schema, chunk: ZSet) -> None:
             sink=sink,
             epoch=epoch,
         )
+
+
+def holds_duration(data_type: pa.DataType) -> bool:
+    """Say whether a type is a duration, or has one inside.
+
+    >>> holds_duration(pa.list_(pa.duration("us"))), holds_duration(pa.int64())
+    (True, False)
+    """
+    if pt.is_duration(data_type):
+        return True
+    return any(holds_duration(data_type.field(index).type) for index in range(data_type.num_fields))
 
 
 def _describe(schema: pa.Schema) -> str:
