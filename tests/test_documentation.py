@@ -3,7 +3,8 @@
 A ```python block of *.md or docs/**/*.md is one test. The blocks of a page share one namespace and one scratch
 directory, in order; picking one block runs those before it first. A block written as a Python session (`>>>`) has its
 output compared. Below the comment `<!-- spark -->`, that block and all later ones of the page are given the session of
-the tests as `spark`. Blocks in any other language are only read, never run.
+the tests as `spark`. Those below `<!-- services -->` run with `make test-services`. Blocks in any other language are only read,
+never run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ FENCE = re.compile(r"^(?P<indent> *)(?P<fence>```+|~~~+) *(?P<language>[\w+-]*)"
 HEADING = re.compile(r"^#{1,6} +(?P<title>.+?) *#*$")
 LINK = re.compile(r"(?<!`)\[[^\]]*\]\((?P<target>[^)\s]+)(?: +\"[^\"]*\")?\)|^\[[^\]]+\]: +(?P<reference>\S+)")
 SPARK_MARK = "<!-- spark -->"
+SERVICES_MARK = "<!-- services -->"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Block:
     text: str
     line: int
     below_spark_mark: bool
+    below_services_mark: bool = False
 
 
 @dataclass
@@ -44,6 +47,7 @@ class Page:
     blocks_run: int = 0
     directory: Path | None = None
     spark_directory: Path | None = None
+    runs_services: bool = False
 
     @property
     def name(self) -> str:
@@ -52,7 +56,8 @@ class Page:
 
     def python_blocks(self) -> list[Block]:
         """Return the blocks that run, in order."""
-        return [block for block in blocks(self.path) if block.language == "python"]
+        found = [block for block in blocks(self.path) if block.language == "python"]
+        return [block for block in found if self.runs_services or not block.below_services_mark]
 
     def run_through(self, index: int) -> None:
         """Run the blocks up to and including `index` that have not run yet."""
@@ -78,12 +83,12 @@ def pages() -> list[Path]:
 
 def blocks(path: Path) -> Iterator[Block]:
     """Yield every fenced block of a page."""
-    below_spark_mark = False
+    below_spark_mark = below_services_mark = False
     language, indent, closing, first, text = "", 0, "", 0, list[str]()
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         fence = FENCE.match(line)
         if closing and line.strip() == closing:
-            yield Block(language, "\n".join(text) + "\n", first, below_spark_mark)
+            yield Block(language, "\n".join(text) + "\n", first, below_spark_mark, below_services_mark)
             closing = ""
         elif closing:
             text.append(line[indent:])
@@ -92,6 +97,8 @@ def blocks(path: Path) -> Iterator[Block]:
             first, text = number + 1, []
         elif line.strip() == SPARK_MARK:
             below_spark_mark = True
+        elif line.strip() == SERVICES_MARK:
+            below_services_mark = True
 
 
 def prose(path: Path) -> Iterator[str]:

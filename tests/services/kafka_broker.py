@@ -104,6 +104,11 @@ class KafkaBroker:
         for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
             made.result(30)
 
+    def ensure_topic(self, name: str) -> None:
+        """Make a topic unless it is there."""
+        if name not in AdminClient({"bootstrap.servers": self.servers, "log_level": 0}).list_topics(timeout=30).topics:
+            self.create_topic(name)
+
     def _java(self, *arguments: str) -> None:
         command = ["java", "-cp", f"{self._jars}/*", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

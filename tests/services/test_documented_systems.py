@@ -1,0 +1,32 @@
+"""The blocks of the documentation that need real servers run against them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.services.kafka_broker import KafkaBroker
+from tests.services.postgres_server import PostgresServer
+from tests.test_documentation import ROOT, SERVICES_MARK, Page
+
+PAGES = [
+    path for path in sorted((ROOT / "docs").rglob("*.md")) if SERVICES_MARK in path.read_text(encoding="utf-8").splitlines()
+]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_blocks_of_a_page_run(
+    path: Path, postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSTGRES", postgres.conninfo)
+    monkeypatch.setenv("KAFKA_SERVERS", kafka.servers)
+    postgres.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    for topic in ("orders_by_customer", "shop.public.orders"):
+        kafka.ensure_topic(topic)
+    page = Page(path, runs_services=True)
+
+    page.run_through(len(page.python_blocks()) - 1)
+
+    assert page.blocks_run == len(page.python_blocks())
