@@ -35,6 +35,7 @@ from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.saved import SavedState, load_state, save_state
 from zset_join.pipeline.stage_states import MemoryStates, earliest
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
@@ -240,6 +241,43 @@ class Pipeline:
         history = self._kept_inputs("explain_row()")
         return explain_row(self.plan, history, self._options, row, most_changes=most_changes)
 
+    def save(self, path: str | Path) -> None:
+        """Write the state of a pipeline in memory to a directory, which `load` reads; see `zset_join.pipeline.saved`.
+
+        Raises:
+            OptionError: the pipeline has a directory, which is its state already.
+        """
+        known = self._watermarks.known
+        save_state(
+            Path(path),
+            self.plan,
+            self._in_memory("save()").operators,
+            SavedState(
+                epoch=self.epoch,
+                processing_time_us=self._processing_time_us,
+                watermarks=self._watermarks.written(known),
+                late_rows={name: one.late_rows for name, one in known.sources.items()},
+                contents=None if self._contents is None else self._contents.rows(),
+            ),
+        )
+
+    def load(self, path: str | Path) -> None:
+        """Go on from a state that `save` wrote, in place of the own one. What was kept of inputs is forgotten.
+
+        Raises:
+            OptionError: the pipeline has a directory.
+            StateError: there is no state, or that of another query.
+        """
+        operators = self._in_memory("load()").operators
+        state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
+        self.epoch = state.epoch
+        self._processing_time_us, self._last = state.processing_time_us, None
+        self._watermarks.load(state.watermarks, state.late_rows)
+        if self._contents is not None and state.contents is not None:
+            self._contents.replace(state.contents)
+        if self._history is not None:
+            self._history = None  # what came before is not known, so nothing can be verified against it
+
     def statistics(self) -> dict[str, Mapping[str, Any]]:
         """Return counts for people: per stage those of its operator and its watermark, per source its event time.
 
@@ -333,6 +371,16 @@ class Pipeline:
         self.epoch += 1
         if self._contents is not None:
             self._contents.add(answered.delta)
+
+    def _in_memory(self, what: str) -> MemoryStates:
+        self._check_usable()
+        if self._memory is None:
+            raise OptionError(
+                f"{what} is for a pipeline in memory; this one has a directory, which holds its state after every epoch. Copy "
+                "the directory while no process uses it.",
+                code="PIPELINE_DIRECTORY",
+            )
+        return self._memory
 
     def _kept_inputs(self, what: str) -> InputHistory:
         if self._history is None:

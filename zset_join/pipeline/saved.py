@@ -1,0 +1,137 @@
+"""The state of a pipeline in memory, written to a directory once and read back: what lies between `directory=` and nothing.
+
+    <path>/state.json                   the plan, the number of the next epoch, times; written last
+    <path>/stage-<n>-<table>.parquet    what an operator remembers
+    <path>/view.parquet                 what the view holds, with weights
+
+The law: a pipeline that is loaded answers every further epoch as the one that was saved would have. A directory without
+`state.json` is none: a process that died while it saved leaves nothing that can be loaded. An older state in its place stays
+until the new one is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.errors import StateError
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.protocol import DurableOperator
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["SavedState", "load_state", "save_state"]
+
+_FORMAT = 1
+_WEIGHT = "__weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """Hold what a pipeline goes on from, beside its operators.
+
+    Args:
+        epoch: number of the next epoch.
+        processing_time_us: of the last one.
+        watermarks: as a commit record has them.
+        late_rows: by source.
+        contents: what the view holds; None where it was not kept.
+    """
+
+    epoch: int
+    processing_time_us: int | None
+    watermarks: Mapping[str, int]
+    late_rows: Mapping[str, int]
+    contents: ZSet | None
+
+
+def save_state(path: Path, plan: QueryPlan, operators: Sequence[DurableOperator], state: SavedState) -> None:
+    """Write a state; one that is there already is replaced by it as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    made.mkdir()
+    try:
+        tables = {}
+        for number, operator in enumerate(operators):
+            held = operator.snapshot()
+            tables[str(number)] = sorted(held)
+            for name, table in held.items():
+                pq.write_table(table, made / _table(number, name))
+        if state.contents is not None:
+            rows = state.contents
+            pq.write_table(
+                pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights)), made / "view.parquet"
+            )
+        written = {
+            "format": _FORMAT,
+            "plan": plan.to_json(),
+            "epoch": state.epoch,
+            "processing_time_us": state.processing_time_us,
+            "watermarks": dict(state.watermarks),
+            "late_rows": dict(state.late_rows),
+            "tables": tables,
+            "keeps_view": state.contents is not None,
+        }
+        (made / "state.json").write_text(json.dumps(written), encoding="utf-8")
+        if path.exists():
+            shutil.rmtree(path)
+        made.rename(path)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def load_state(path: Path, plan: QueryPlan, operators: Sequence[DurableOperator], *, keeps_view: bool) -> SavedState:
+    """Restore operators, and return what else there is to go on from.
+
+    Raises:
+        StateError: there is no state, or that of another query or format.
+    """
+    try:
+        written: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StateError(
+            f"{path} holds no saved state of a pipeline ({error}). Give the path that save() was given.",
+            code="NO_SAVED_STATE",
+            path=str(path),
+        ) from error
+    if written.get("format") != _FORMAT or written["plan"] != json.loads(json.dumps(plan.to_json())):
+        raise StateError(
+            f"{path} holds the state of another query, or of another version of the library; state cannot be carried over. "
+            "Load it into the query that saved it, or start anew.",
+            code="QUERY_CHANGED",
+            path=str(path),
+        )
+    if keeps_view and not written["keeps_view"]:
+        raise StateError(
+            f"{path} was saved with keep_view=False, so what the view held is not there. Load it with keep_view=False.",
+            code="VIEW_NOT_KEPT",
+            path=str(path),
+        )
+    for number, operator in enumerate(operators):
+        names = written["tables"][str(number)]
+        operator.restore({name: pq.read_table(path / _table(number, name)) for name in names})
+    contents = None
+    if keeps_view:
+        table = pq.read_table(path / "view.parquet")
+        weights = np.asarray(single_batch(table.select([_WEIGHT])).column(0), np.int64)
+        contents = ZSet(single_batch(table.drop_columns([_WEIGHT]).cast(plan.output.schema)), weights)
+    return SavedState(
+        epoch=written["epoch"],
+        processing_time_us=written["processing_time_us"],
+        watermarks=written["watermarks"],
+        late_rows=written["late_rows"],
+        contents=contents,
+    )
+
+
+def _table(number: int, name: str) -> str:
+    return f"stage-{number}-{name}.parquet"
