@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from zset_join.plan.passes.choose_fast_paths import choose_fast_paths
 from zset_join.plan.passes.derive_keys import derive_keys
 from zset_join.plan.passes.fuse_steps import fuse_steps
+from zset_join.plan.passes.insert_routes import insert_routes
 from zset_join.plan.passes.number_stages import number_stages
 from zset_join.plan.passes.settle_upserts import settle_upserts
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.tree import Node
 
-__all__ = ["PASSES", "plan_query"]
-
-PASSES: tuple[Callable[[Node], Node], ...] = (settle_upserts, derive_keys, fuse_steps)
-"""What is done to a tree, in this order, before its stages are numbered."""
+__all__ = ["passes", "plan_query"]
 
 
-def plan_query(root: Node, *, name: str = "view") -> QueryPlan:
+def passes(*, buckets: int | None = 1) -> tuple[Callable[[Node], Node], ...]:
+    """Return what is done to a tree, in this order, before its stages are numbered.
+
+    Args:
+        buckets: how many parts the state has; None when not yet known.
+    """
+    return (settle_upserts, derive_keys, partial(insert_routes, buckets=buckets), choose_fast_paths, fuse_steps)
+
+
+def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1) -> QueryPlan:
     """Return the plan of a query.
 
     Args:
         root: the query as it was written.
         name: what the view is called.
+        buckets: how many parts the state has; None when not yet known, so that it may be more than one.
 
     Raises:
         PlanError: it cannot be planned.
         OptionError: two sources share a name.
     """
-    for run in PASSES:
+    for run in passes(buckets=buckets):
         root = run(root)
     return number_stages(root, name)

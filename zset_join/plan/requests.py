@@ -17,8 +17,9 @@ from zset_join.relation import Relation
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
+from zset_join.stages.route import RouteStage
 
-__all__ = ["AggregateRequest", "JoinRequest", "LatestRequest"]
+__all__ = ["AggregateRequest", "JoinRequest", "LatestRequest", "RouteRequest"]
 
 _KEY = "__key_"
 
@@ -160,3 +161,31 @@ class LatestRequest:
         """Return the table of an input like this."""
         hidden = tuple(name for name in inputs[0].hidden if name != self.control)
         return LatestStage(source=replace(inputs[0].relation, join_key=()), hidden=hidden, control=self.control)
+
+
+@dataclass(frozen=True, eq=False)
+class RouteRequest:
+    """Ask for the route of upserts to the bucket of another key than their own.
+
+    Args:
+        key: the columns whose value decides the bucket.
+    """
+
+    key: tuple[str, ...]
+
+    @property
+    def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
+        """Return nothing."""
+        return ((),)
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - as the protocol has it
+        """Say that upserts are what it is for."""
+        return True
+
+    def with_keys_computed(self) -> RouteRequest:
+        """Return the same request."""
+        return self
+
+    def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
+        """Return the route of an input like this."""
+        return RouteStage(source=replace(inputs[0].relation, join_key=self.key))

@@ -28,7 +28,20 @@ from zset_join.plan.row_steps import RowStep, SelectStep, WhereStep, as_changelo
 from zset_join.relation import Relation
 from zset_join.stages.stage import Stage
 
-__all__ = ["Apply", "InputRows", "Merge", "Node", "Operate", "Read", "StageRequest", "changelog_of", "rebuilt", "visible"]
+__all__ = [
+    "Apply",
+    "Forward",
+    "InputRows",
+    "Merge",
+    "Node",
+    "Operate",
+    "Read",
+    "StageRequest",
+    "changelog_of",
+    "drawn",
+    "rebuilt",
+    "visible",
+]
 
 
 @dataclass(frozen=True)
@@ -235,6 +248,16 @@ class Operate:
         return self.stage.output
 
 
+@dataclass(frozen=True, eq=False)
+class Forward(Operate):
+    """Run a stage that changes where rows are and not what they are; hidden columns go along."""
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return the hidden columns of the input."""
+        return self.inputs[0].hidden
+
+
 Node = Read | Apply | Merge | Operate
 
 
@@ -244,8 +267,8 @@ def takes_as_is(node: Operate, place: int) -> bool:
 
 
 def is_derived(node: Node) -> bool:
-    """Say whether the rows of a node come from a stage, at least in part."""
-    return isinstance(node, Operate) or any(map(is_derived, node.children))
+    """Say whether rows are the answer of a stage, at least in part; upserts name their rows by key all the same."""
+    return node.relation.mode != "upsert" and (isinstance(node, Operate) or any(map(is_derived, node.children)))
 
 
 def with_columns(relation: Relation, columns: tuple[tuple[str, Expression], ...]) -> SelectStep:
@@ -302,10 +325,39 @@ def _with_children(node: Node, children: tuple[Node, ...]) -> Node:
         case Merge():
             return Merge(children)
         case Operate():
-            return Operate(node.request, children)
+            return replace(node, inputs=children)
         case _:
             return node
 
 
 def _described(relation: Relation) -> list[str]:
     return [f"{field.name}: {field.type}" for field in relation.schema]
+
+
+def drawn(root: Node) -> str:
+    """Return a tree as text, for messages of tests and for fixtures: every node once, what it reads below it."""
+    lines: list[str] = []
+    seen: dict[int, int] = {}
+
+    def draw(node: Node, depth: int) -> None:
+        indent = "  " * depth
+        if id(node) in seen:
+            lines.append(f"{indent}same as line {seen[id(node)]}")
+            return
+        if not isinstance(node, Read):
+            seen[id(node)] = len(lines) + 1
+        hidden = f" hides {', '.join(node.hidden)}" if node.hidden else ""
+        match node:
+            case Read(source):
+                lines.append(f"{indent}{source.name}{hidden}")
+            case Apply():
+                lines.append(f"{indent}{node.step.describe()}{hidden}")
+            case Merge():
+                lines.append(f"{indent}Union")
+            case Operate():
+                lines.append(f"{indent}{node.stage.explain(1)[0]}{hidden}")
+        for child in node.children:
+            draw(child, depth + 1)
+
+    draw(root, 0)
+    return "\n".join(lines)

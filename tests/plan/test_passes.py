@@ -1,0 +1,90 @@
+"""Every pass does to a query what its fixture file says, and the plan that comes out answers as the batch query does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from zset_join.expressions import col, lit
+from zset_join.pipeline import Pipeline, appends, changes
+from zset_join.plan.planner import passes, plan_query
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.tree import drawn
+
+FIXTURES = Path(__file__).parent / "fixtures"
+NAMES = {
+    "orders": changes("orders", {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}, keys="id"),
+    "prices": changes(
+        "prices",
+        {"sku": pa.string(), "price": pa.int64(), "v": pa.int64()},
+        keys="sku",
+        sequence_by="v",
+        except_column_list=["v"],
+    ),
+    "clicks": appends("clicks", {"user": pa.int64(), "page": pa.string()}),
+    "col": col,
+    "lit": lit,
+}
+STEPS = [
+    {
+        "orders": [{"id": 1, "customer": "a", "total": 3}, {"id": 2, "customer": "b", "total": 1}],
+        "clicks": [{"user": 2, "page": "a"}],
+    },
+    {"prices": [{"sku": "a", "price": 3, "v": 2}], "clicks": [{"user": 4, "page": "a"}, {"user": 2, "page": "a"}]},
+    {
+        "prices": [{"sku": "a", "price": 1, "v": 1}, {"sku": "b", "price": 1, "v": 1}],
+        "orders": [{"id": 1, "customer": "b", "total": 3}],
+    },
+]
+
+
+def cases():
+    for path in sorted(FIXTURES.glob("*.txt")):
+        for title, query, tree in re.findall(r"^# (.*)\n(.*)\n--\n((?:.+\n)+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            yield pytest.param(path.stem, query, tree.strip(), id=f"{path.stem}: {title}")
+
+
+CASES = list(cases())
+
+
+@pytest.mark.parametrize(("name", "query", "tree"), CASES)
+def test_a_pass_does_what_its_fixture_says(name, query, tree):
+    root = eval(query, dict(NAMES)).node
+    for run in passes(buckets=4 if name == "insert_routes" else 1):
+        root = run(root)
+        if getattr(run, "func", run).__name__ == name:
+            break
+
+    assert drawn(root) == tree
+
+
+@pytest.mark.parametrize(("name", "query", "tree"), CASES)
+def test_the_plan_of_a_fixture_answers_as_the_batch_query_does(name, query, tree):
+    pipeline = Pipeline(eval(query, dict(NAMES)), keep_inputs=True)
+    for rows in STEPS:
+        pipeline.step({source: given for source, given in rows.items() if source in pipeline._readings})
+
+    verification = pipeline.verify()
+
+    assert verification.equal, str(verification)
+
+
+@pytest.mark.parametrize("buckets", [1, None])
+@pytest.mark.parametrize(("name", "query", "tree"), CASES)
+def test_the_plan_of_a_fixture_comes_back_from_json(name, query, tree, buckets):
+    plan = plan_query(eval(query, dict(NAMES)).node, buckets=buckets)
+
+    again = QueryPlan.from_json(json.loads(json.dumps(plan.to_json())))
+
+    assert again.to_json() == plan.to_json()
+    assert again.explain() == plan.explain()
+
+
+def test_every_pass_has_a_fixture():
+    named = [getattr(run, "func", run).__name__ for run in passes()]
+
+    assert sorted(path.stem for path in FIXTURES.glob("*.txt")) == sorted(named)

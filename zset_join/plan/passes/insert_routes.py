@@ -1,0 +1,36 @@
+"""Route upserts whose bucket may change.
+
+In several buckets a stage finds the old row of a key only if it lies where the new one goes. Upserts are bucketed by what the
+stage compares; where that is not part of their primary key, a table by primary key goes before it and says where the row was.
+In one bucket, as in process, every row is where it always was, and the pass does nothing.
+"""
+
+from __future__ import annotations
+
+from zset_join.plan.requests import RouteRequest
+from zset_join.plan.tree import Forward, Node, Operate, rebuilt
+
+__all__ = ["insert_routes"]
+
+
+def insert_routes(root: Node, *, buckets: int | None) -> Node:
+    """Return a tree whose stages are given every change in the bucket of the row it replaces.
+
+    Args:
+        root: the tree.
+        buckets: how many parts the state has; None when not yet known, so that it may be more than one.
+    """
+    if buckets == 1:
+        return root
+
+    def change(node: Node) -> Node:
+        if not isinstance(node, Operate) or isinstance(node, Forward):
+            return node
+        inputs = list(node.inputs)
+        for place, (child, wanted) in enumerate(zip(node.inputs, node.stage.inputs, strict=True)):
+            relation = child.relation
+            if relation.mode == "upsert" and not set(wanted.key) <= set(relation.primary_key):
+                inputs[place] = Forward(RouteRequest(wanted.key), (child,))
+        return node if inputs == list(node.inputs) else Operate(node.request, tuple(inputs))
+
+    return rebuilt(root, change)
