@@ -140,6 +140,16 @@ class Lookup:
         """Return what was said."""
         return {at.name: getattr(self, at.name) for at in fields(self) if getattr(self, at.name) is not None}
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what was said, JSON-ready; durations as seconds or text."""
+        told = {name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in self.given().items()}
+        return dict(told)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Lookup:
+        """Build from what `to_json` gave."""
+        return cls(**found)
+
     @classmethod
     def from_hint(cls, options: Mapping[str, Any], *, where: str = "LOOKUP") -> Lookup:
         """Build from the options of a hint in SQL, by FLIP-234's names; what is unknown or not allowed warns and is left out.

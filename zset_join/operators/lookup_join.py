@@ -36,7 +36,7 @@ from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
 from zset_join.state.keyed_rows import KeyedRows
-from zset_join.state.lookup_shape import FOUND, LookupShape
+from zset_join.state.lookup_shape import FOUND, LookupShape, RetryPolicy
 from zset_join.state.match_memo import (
     ARRIVAL,
     ATTEMPTS,
@@ -163,8 +163,7 @@ class LookupJoin:
             mode="append" if is_append_only and not emit_padded_first else "changelog",
         )
         self._residual = residual
-        self._max_retries, self._delay_us = max_retries, delay_us
-        self._emit_padded_first = emit_padded_first
+        self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first)
         self._max_parked_rows, self._on_parked_limit = max_parked_rows, on_parked_limit
         self._chunk_rows, self._hash_bits = chunk_rows, hash_bits
         self._is_append_only = is_append_only
@@ -210,6 +209,11 @@ class LookupJoin:
         """Return the last epoch folded into the state, -1 when there was none."""
         return self._side.absorbed_epoch
 
+    @property
+    def parked_rows(self) -> int:
+        """Return how many rows wait for another attempt."""
+        return self._memo.parked_rows
+
     def keys_to_fetch(self, tick: Tick, delta: ZSet) -> pa.RecordBatch:
         """Return the keys that must be looked up before the epoch is answered, each once, none with a NULL.
 
@@ -234,7 +238,7 @@ class LookupJoin:
             rows: what was found: the columns of the outside table, its key among them; several rows of one key are several
                 matches.
         """
-        return self.shape.fetched_rows(keys, rows)
+        return self.shape.fetched_rows(keys, rows, self._policy)
 
     # ---------------------------------------------------------------- the operator protocol
 
@@ -346,7 +350,7 @@ class LookupJoin:
         memo, names = self._memo, self.inputs[0].schema.names
         changes = self._left.resolve(delta) if len(delta) else None
         taken = TakenBack() if changes is None else memo.take_back(changes.lost, changes.lost_copies)
-        due = memo.due(self._now(tick)) if self._max_retries or memo.parked_rows else np.zeros(0, np.int64)
+        due = memo.due(self._now(tick))
         due_copies = memo.lines.weights(due)
         if len(due) and len(taken.numbers):
             due_copies = due_copies - taken.copies_of(due)
@@ -392,15 +396,16 @@ class LookupJoin:
         asked = self._ask(tick, deltas[0])
         self._refuse_bad_input(asked, tick)
         met, fetched_rows, is_miss = self._meet(asked, deltas[1], tick)
+        policy = self.shape.policy_of(deltas[1].rows)
         count = asked.rows.num_rows
         is_joined = np.zeros(count, np.bool_)
         is_joined[met] = True
-        parks = is_miss & (asked.attempts <= self._max_retries) & (asked.copies > 0)
+        parks = is_miss & (asked.attempts <= policy.max_retries) & (asked.copies > 0)
         over_limit = self._bound(parks, asked, tick)
         is_left = self.how == "left"
         lone = ~is_joined & ~parks
         kinds = np.full(count, PADDED if is_left else SILENT, np.int64)
-        kinds[parks] = PARKED_PADDED if self._emit_padded_first else PARKED
+        kinds[parks] = PARKED_PADDED if policy.padded_first else PARKED
         # Lines in the order of the rows they belong to: matches, and one line for each row without any.
         others = np.flatnonzero(~is_joined).astype(np.int64)
         owners = np.concatenate([met, others])
@@ -418,7 +423,7 @@ class LookupJoin:
             self.shape,
             retracted=[self._taken_rows(asked), withdrawn],
             inserted=(joined, copies, says_now),
-            is_plain=self._is_append_only and not self._emit_padded_first,
+            is_plain=self.output.mode == "append",
         )
         stays = line_kinds >= PARKED if self._is_append_only else np.ones(len(owners), np.bool_)
         kept_lines = MemoLines(
@@ -427,7 +432,7 @@ class LookupJoin:
             kinds=line_kinds[stays],
             arrivals=asked.arrivals[owners][stays],
             attempts=asked.attempts[owners][stays],
-            due_us=self._now(tick) + self._delay_us,
+            due_us=self._now(tick) + policy.delay_us,
             over_limit=over_limit,
         )
         self._prepared = _Prepared(tick, (deltas[0], deltas[1]), asked, answer, kept_lines)

@@ -37,6 +37,7 @@ from zset_join.pipeline.stage_states import due_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan, StageNode
 from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
@@ -82,6 +83,7 @@ class PipelineDirectory:
         self._history = history
         self.statistics: dict[str, dict[str, int]] = {}
         self._snapshot_after_bytes = snapshot_after_bytes
+        self.effects = Effects()
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
         location = str(Path(directory).absolute())
         query_id = stored_query_id(location) or str(uuid.uuid4())
@@ -125,6 +127,7 @@ class PipelineDirectory:
                 checkpoint=self.checkpoint,
                 options=self._options,
                 is_timed=self._is_timed,
+                effects=self.effects,
                 opened=opened,
                 tick=tick,
             )
@@ -158,7 +161,7 @@ class PipelineDirectory:
         self._log_view(histories, tick, answered.delta)
         self._log_inputs(histories, tick, deltas)
         parts = ArrowParts(durable=True).write(self.checkpoint.files, 0, tick, answered.delta.schema, [answered.delta])
-        return self.checkpoint.commit(
+        committed = self.checkpoint.commit(
             CommitRecord(
                 query_id=self.query_id,
                 epoch=answered.epoch,
@@ -171,6 +174,8 @@ class PipelineDirectory:
                 positions=positions,
             )
         )
+        self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
+        return committed
 
     def answer(self, record: CommitRecord) -> ZSet:
         """Return the answer of a committed epoch.
@@ -183,6 +188,7 @@ class PipelineDirectory:
 
     def close(self) -> None:
         """Let go, so that the directory can be opened again."""
+        self.effects.close()
         self._owner.release()
 
     def _load(self) -> None:
@@ -264,12 +270,14 @@ class DurableEpoch:
         opened: closes what is opened here.
         tick: the epoch.
         is_timed: per stage, whether its operator waits for times.
+        effects: what asks the outside.
     """
 
     plan: QueryPlan
     checkpoint: Checkpoint
     options: StageOptions
     is_timed: Sequence[bool]
+    effects: Effects
     opened: ExitStack
     tick: Tick
     states: dict[int, BucketState] = field(default_factory=dict)
@@ -293,6 +301,11 @@ class DurableEpoch:
             )
             self.states[number] = self.opened.enter_context(state)
         return state.operator
+
+    def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
+        node, folder = self.plan.nodes[number], self.checkpoint.files.folder
+        return self.effects.completed(node.stage, operator, tick, fed, options=self.options, name=node.name, folder=folder)
 
     def next_due(self, number: int) -> NextDue:
         """Return when a stage must be asked though no row comes to it.
@@ -347,7 +360,7 @@ def _keep(
 
 def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> dict[str, Any]:
     """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
-    lines = plan.explain(buckets=1).splitlines()
+    lines = [line for line in plan.explain(buckets=1).splitlines() if not line.startswith(CHANGEABLE)]
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
     described = {f"line {number:03}": line for number, line in enumerate([*lines, *schemas])}
     return {**described, "keeps_view": keeps_view, "keeps_inputs": keeps_inputs}

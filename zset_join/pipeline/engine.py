@@ -92,8 +92,10 @@ class Engine:
             tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
             if not any(map(len, fed)) and not self._speaks(states, number, tick):
                 continue
+            operator = states.operator(number, tick)
+            fed = states.completed(number, operator, tick, fed)
             asked[number] = tick, fed
-            answer = self._gathered(number, list(states.operator(number, tick).answer(tick, fed)))
+            answer = self._gathered(number, list(operator.answer(tick, fed)))
             if answer is not None:
                 known[number] = answer
         delta = self._output.collect(known)

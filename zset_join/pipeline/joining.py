@@ -13,7 +13,7 @@ from zset_join.plan.conditions import JoinCondition, no_key, split_condition, to
 from zset_join.plan.joins import join_type
 from zset_join.plan.requests import JoinRequest
 
-__all__ = ["join"]
+__all__ = ["equal_pairs", "join"]
 
 _Pair = tuple[Expression, Expression]
 
@@ -32,6 +32,21 @@ def join(
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
+    pairs, flags, using, more = equal_pairs(left, right, on, null_safe, condition)
+    kind = join_type(how)
+    names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
+    request = JoinRequest(pairs, kind, flags, using=using, condition=more, names=names)
+    return left.operate(request, right).alias(f"{left.name}_{kind}_{names[1]}")
+
+
+def equal_pairs(
+    left: View, right: View, on: Any, null_safe: bool | Sequence[bool], condition: Expression | None
+) -> tuple[tuple[_Pair, ...], tuple[bool, ...], bool, Expression | None]:
+    """Return the pairs of keys of a join, their flags, whether they are shown once, and what else must hold.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
     if not isinstance(right, View):
         raise OptionError(
             f"join expects another view, got {type(right).__name__}. Describe the source first: changes(name, schema, "
@@ -44,7 +59,6 @@ def join(
             "right from zset_join.expressions.",
             code="CONDITION",
         )
-    kind = join_type(how)
     if isinstance(on, Expression):
         parts = split_condition(on)
         using = False
@@ -57,9 +71,7 @@ def join(
         for pair in parts.keys:
             value_type(pair[side], view.schema)
     more = together([one for one in (parts.condition, condition) if one is not None])
-    names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
-    request = JoinRequest(parts.keys, kind, parts.null_safe, using=using, condition=more, names=names)
-    return left.operate(request, right).alias(f"{left.name}_{kind}_{names[1]}")
+    return parts.keys, parts.null_safe, using, more
 
 
 def _pairs(left: View, right: View, on: Any) -> tuple[list[_Pair], bool]:

@@ -408,8 +408,14 @@ class Pipeline:
             "rows": {name: len(delta) for name, delta in deltas.items()},
             "answer_rows": len(answered.delta),
             "retractions": int((answered.delta.weights < 0).sum()),
+            **({"lookups": lookups} if (lookups := self._lookups()) else {}),
             "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
         }
+
+    def _lookups(self) -> dict[str, dict[str, int]]:
+        """Return what was asked of the outside, by stage."""
+        owner = self._memory if self._memory is not None else self._directory
+        return {} if owner is None else owner.effects.counts()
 
     def _check_usable(self) -> None:
         if self._is_broken:

@@ -7,8 +7,10 @@ from typing import Protocol
 
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
+from zset_join.zset import ZSet
 
 __all__ = ["MemoryStates", "StageStates", "due_of", "earliest"]
 
@@ -24,6 +26,10 @@ class StageStates(Protocol):
         """Return when a stage must be asked though no row comes to it."""
         ...
 
+    def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
+        ...
+
 
 class MemoryStates:
     """Keep the operators of a plan in memory.
@@ -35,6 +41,8 @@ class MemoryStates:
 
     def __init__(self, plan: QueryPlan, options: StageOptions) -> None:
         self.operators: list[DurableOperator] = []
+        self.effects = Effects()
+        self._plan, self._options = plan, options
         try:
             for node in plan.nodes:
                 self.operators.append(node.stage.build(options, None))
@@ -51,8 +59,14 @@ class MemoryStates:
         """Return when a stage must be asked though no row comes to it."""
         return due_of(self.operators[number]) if self._is_timed[number] else NOTHING_DUE
 
+    def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
+        node = self._plan.nodes[number]
+        return self.effects.completed(node.stage, operator, tick, fed, options=self._options, name=node.name)
+
     def close(self) -> None:
-        """Let go of all state."""
+        """Let go of all state, and of what asks the outside."""
+        self.effects.close()
         for operator in self.operators:
             operator.close()
 

@@ -25,6 +25,8 @@ from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
 
 if TYPE_CHECKING:
+    from zset_join.lookup.options import Lookup
+    from zset_join.lookup.source import LookupSource
     from zset_join.pipeline.grouping import Aggregated, GroupedView
     from zset_join.pipeline.sources import Reading
 
@@ -204,6 +206,68 @@ class View:
         from zset_join.pipeline.joining import join
 
         return join(self, other, on, how, null_safe=null_safe, condition=condition)
+
+    def lookup_join(
+        self,
+        source: LookupSource,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        hint: Lookup | None = None,
+        columns: Sequence[str] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        condition: Expression | None = None,
+        alias: str | None = None,
+    ) -> View:
+        """Join with what an outside table says when a row comes.
+
+        Args:
+            source: the outside table, such as `PostgresSource(...)`.
+            on: a column name, a list of names, or a list of pairs (name or expression over the row, column of the table).
+            how: inner or left.
+            hint: how to ask: `Lookup(async_=True, capacity=200, ...)`.
+            columns: columns of the table that are wanted; default all.
+            constants: values that columns of the table must have; they are part of the key that is asked for.
+            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+            alias: what the table is called here; hints may use it.
+
+        Raises:
+            PlanError: see the message; it names the argument, its value and the cure.
+        """
+        from zset_join.pipeline.looking_up import lookup_join
+
+        return lookup_join(
+            self, source, on, how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
+        )
+
+    def temporal_join(
+        self,
+        other: View,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        as_of: Any,
+        snapshot: str = "current",
+        null_safe: bool | Sequence[bool] = False,
+        condition: Expression | None = None,
+    ) -> View:
+        """Join each row with another view as it is when the row comes; changes of that view alone say nothing.
+
+        Args:
+            other: the right rows.
+            on: as for `join`.
+            how: inner or left.
+            as_of: `PROCESSING_TIME`.
+            snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
+            null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
+            condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+
+        Raises:
+            PlanError: see the message; it names the argument, its value and the cure.
+        """
+        from zset_join.pipeline.looking_up import temporal_join
+
+        return temporal_join(self, other, on, how, as_of=as_of, snapshot=snapshot, null_safe=null_safe, condition=condition)
 
     def union(self, other: View) -> View:
         """Return the rows of this view and of another one; columns go by position, equal rows stay apart, as in PySpark.

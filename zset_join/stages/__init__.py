@@ -10,6 +10,8 @@ from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
+from zset_join.stages.lookup_join import LookupJoinStage
+from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.route import RouteStage, needs_route
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage
@@ -20,7 +22,9 @@ __all__ = [
     "DeduplicateStage",
     "JoinStage",
     "LatestStage",
+    "LookupJoinStage",
     "OutputKey",
+    "ProcessTimeJoinStage",
     "RouteStage",
     "Stage",
     "StageInput",

@@ -3,6 +3,9 @@
 The second input of a lookup join, the *fetched* rows, has the columns of the outside table, then the asked key (`_zset_key_0`,
 ...) and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL everywhere else, so
 that a key that was asked can be told from one that was not.
+
+They also carry what becomes of a miss (`RetryPolicy`), so that an epoch that is folded into the state after its options were
+changed is folded as it was answered.
 """
 
 from __future__ import annotations
@@ -24,12 +27,28 @@ from zset_join.state.join_shape import joined_schema
 from zset_join.state.keyed_rows import KeyedRows
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["FOUND", "LookupShape"]
+__all__ = ["FOUND", "LookupShape", "RetryPolicy"]
 
 FOUND = "_zset_found"
+_POLICY = ("_zset_max_retries", "_zset_delay_us", "_zset_padded_first")
 _ASKED = "_zset_key_"
 
 Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Say what becomes of a miss.
+
+    Args:
+        max_retries: how often it is parked and looked up again.
+        delay_us: how long it waits for that.
+        padded_first: whether it is shown padded meanwhile.
+    """
+
+    max_retries: int = 0
+    delay_us: int = 0
+    padded_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,7 +144,10 @@ class LookupShape:
         asked_schema = pa.schema([pa.field(f"{_ASKED}{at}", field.type) for at, field in enumerate(key_fields)])
         columns = [field.with_nullable(True) for field in table.schema]
         fetched = Relation(
-            name=f"{table.name} (fetched)", schema=pa.schema([*columns, *asked_schema, pa.field(FOUND, pa.bool_())])
+            name=f"{table.name} (fetched)",
+            schema=pa.schema(
+                [*columns, *asked_schema, pa.field(FOUND, pa.bool_()), *(pa.field(name, pa.int64()) for name in _POLICY)]
+            ),
         )
         bare_table = Relation(name=table.name, schema=table.schema, join_key=plain_key)
         joined, _ = joined_schema(probe, bare_table, how, using=False, output_names=_inner_names(probe, table))
@@ -168,12 +190,13 @@ class LookupShape:
         ]
         return pa.RecordBatch.from_arrays(cast, schema=self.key_schema)
 
-    def fetched_rows(self, keys: pa.RecordBatch, rows: pa.Table) -> ZSet:
+    def fetched_rows(self, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy) -> ZSet:
         """Return the fetched rows for asked keys and what was found; rows of keys that were not asked are left out.
 
         Args:
             keys: distinct keys, as `keys_of` gives them.
             rows: the columns of the table, in any order, castable to its types.
+            policy: what becomes of a miss.
         """
         found = single_batch(rows.select(self.table.schema.names).cast(self.table.schema))
         kept = KeyedRows("fetched", self.key_schema, self.key_schema.names)
@@ -192,8 +215,18 @@ class LookupShape:
         ]
         asked = take_rows(keys, np.concatenate([positions, misses])).columns
         is_found = np.concatenate([np.ones(len(positions), np.bool_), np.zeros(len(misses), np.bool_)])
-        batch = pa.RecordBatch.from_arrays([*fetched, *asked, pa.array(is_found)], schema=self.fetched.schema)
+        words = (policy.max_retries, policy.delay_us, int(policy.padded_first))
+        carried = [pa.array(np.full(len(is_found), word, np.int64)) for word in words]
+        batch = pa.RecordBatch.from_arrays([*fetched, *asked, pa.array(is_found), *carried], schema=self.fetched.schema)
         return ZSet(batch, np.ones(batch.num_rows, np.int64))
+
+    @staticmethod
+    def policy_of(fetched: pa.RecordBatch) -> RetryPolicy:
+        """Return what becomes of a miss, as it was decided when these rows were fetched."""
+        if not fetched.num_rows:
+            return RetryPolicy()
+        retries, delay_us, padded = (int(fetched.column(name)[0].as_py()) for name in _POLICY)
+        return RetryPolicy(retries, delay_us, bool(padded))
 
     def joined_rows(
         self, left: pa.RecordBatch, owners: Int64s, right: pa.RecordBatch | None, sources: Int64s

@@ -1,0 +1,337 @@
+"""Lookup joins and joins by processing time in the fluent API: rows in, rows out, and which calls were made for them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pyarrow as pa
+import pytest
+
+from zset_join.errors import LookupFailedError, OptionError, PlanError, ResourceError
+from zset_join.expressions import left, right
+from zset_join.lookup import Lookup, LookupHintWarning, PostgresSource, TransientLookupError
+from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
+from zset_join.pipeline import functions as F
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.stages.stage import StageOptions
+from zset_join.testing.lookups import FakeClock, ScriptedSource
+
+ORDERS = {"o": pa.int64(), "who": pa.int64(), "total": pa.int64()}
+CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string(), "limit": pa.int64()})
+PARKED = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fixed_delay": "10s", "max_attempts": 2, "park": "epochs"}
+SECOND = 1_000_000
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def customers(clock):
+    source = ScriptedSource("customers", CUSTOMERS, clock=clock)
+    source.put({"id": 7, "name": "Ada", "limit": 50})
+    return source
+
+
+class Run:
+    """A pipeline on a fake clock."""
+
+    def __init__(self, view, clock, directory=None, **defaults):
+        self.view, self.clock, self.directory = view, clock, directory
+        more = {"lookup_clock": clock, **({"lookup": Lookup(**defaults)} if defaults else {})}
+        self.options = StageOptions(more=more)
+        self.pipeline = Pipeline(view, directory, options=self.options)
+
+    def at(self, second, **rows):
+        """Take an epoch at a time, and return its answer."""
+        self.clock.sleep(second - self.clock.now_us() / SECOND)
+        return self.pipeline.step(rows, processing_time=int(second * SECOND)).to_pylist()
+
+    def reopen(self, view=None):
+        """Let the process end, and go on in another one."""
+        self.pipeline.close()
+        self.pipeline = Pipeline(view or self.view, self.directory, options=self.options)
+
+
+def order(o, who, total=1):
+    return {"o": o, "who": who, "total": total}
+
+
+@pytest.fixture(params=["memory", "directory"])
+def place(request, tmp_path):
+    return None if request.param == "memory" else tmp_path / "lasting"
+
+
+def test_rows_are_enriched_and_a_miss_is_dropped_or_padded(clock, customers):
+    orders = appends("orders", ORDERS)
+    inner = Run(orders.lookup_join(customers, on=[("who", "id")], columns=["name"]), clock)
+    outer = Run(orders.lookup_join(customers, on=[("who", "id")], how="left", columns=["name"]), clock)
+    rows = [order(1, 7), order(2, 8), order(3, None)]
+    assert inner.at(0, orders=rows) == [((1, 7, 1, 7, "Ada"), 1)]
+    assert outer.at(0, orders=rows) == [((1, 7, 1, 7, "Ada"), 1), ((2, 8, 1, None, None), 1), ((3, None, 1, None, None), 1)]
+
+
+def test_equal_keys_of_an_epoch_are_one_question_and_null_is_none(clock, customers):
+    run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")]), clock)
+    run.at(0, orders=[order(1, 7), order(2, 7), order(3, None), order(4, 8)])
+    assert [sorted(call.keys) for call in customers.calls] == [[(7,), (8,)]]
+
+
+def test_constants_and_expressions_are_part_of_the_key(clock, customers):
+    orders = appends("orders", ORDERS)
+    view = orders.lookup_join(customers, on=[(left("who") + 1, "id")], constants={"limit": 50}, columns=["name"])
+    run = Run(view, clock)
+    assert run.at(0, orders=[order(1, 6), order(2, 7)]) == [((1, 6, 1, 7, "Ada", 50), 1)]
+    assert {key for call in customers.calls for key in call.keys} == {(7, 50), (8, 50)}
+
+
+def test_a_row_that_the_condition_rejects_is_no_miss(clock, customers):
+    hint = Lookup(**PARKED)
+    view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, condition=left("total") <= right("limit"))
+    run = Run(view, clock)
+    assert run.at(0, orders=[order(1, 7, total=99)]) == [((1, 7, 99, None, None, None), 1)]
+    assert run.at(60) == []
+    assert len(customers.calls) == 1
+
+
+class TestParkedRows:
+    def test_a_late_partner_is_met_in_an_epoch_without_rows(self, clock, customers, place):
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]), clock, place)
+        customers.put({"id": 8, "name": "Bob", "limit": 1}, at=5)
+        assert run.at(0, orders=[order(2, 8), order(1, 7)]) == [((1, 7, 1, 7, "Ada"), 1)]
+        assert run.at(9) == []
+        assert run.at(10) == [((2, 8, 1, 8, "Bob"), 1)]
+        assert [call.at for call in customers.calls] == [0.0, 10.0]
+
+    def test_after_the_last_miss_left_pads(self, clock, customers, place):
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED), columns=["name"]), clock, place)
+        assert [run.at(second, orders=[order(2, 8)] if second == 0 else []) for second in (0, 10, 20, 30)] == [[], [], [((2, 8, 1, None, None), 1)], []]
+        assert [call.at for call in customers.calls] == [0.0, 10.0, 20.0]
+
+    def test_a_padded_row_that_was_shown_first_is_taken_back_when_its_partner_comes(self, clock, customers, place):
+        hint = Lookup(**PARKED, emit_padded_first=True)
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]), clock, place)
+        customers.put({"id": 8, "name": "Bob", "limit": 1}, at=15)
+        padded = (2, 8, 1, None, None)
+        assert [run.at(second, orders=[order(2, 8)] if second == 0 else []) for second in (0, 10, 20, 30)] == [[(padded, 1)], [], [(padded, -1), ((2, 8, 1, 8, "Bob"), 1)], []]
+
+    def test_they_outlive_the_process(self, clock, customers, tmp_path):
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]), clock, tmp_path / "lasting")
+        customers.put({"id": 8, "name": "Bob", "limit": 1}, at=5)
+        run.at(0, orders=[order(2, 8)])
+        run.reopen()
+        assert run.at(10) == [((2, 8, 1, 8, "Bob"), 1)]
+
+    def test_options_may_change_between_starts(self, clock, customers, tmp_path):
+        orders = appends("orders", ORDERS)
+        run = Run(orders.lookup_join(customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED), columns=["name"]), clock, tmp_path / "lasting")
+        assert run.at(0, orders=[order(2, 8)]) == []
+        run.reopen(orders.lookup_join(customers, on=[("who", "id")], how="left", columns=["name"]))
+        assert run.at(5) == []
+        assert run.at(10) == [((2, 8, 1, None, None), 1)]
+
+    def test_they_are_bounded_by_an_error_that_names_the_option(self, clock, customers):
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED, max_parked_rows=1)), clock)
+        with pytest.raises(ResourceError, match="max_parked_rows=1 leaves room for 1"):
+            run.at(0, orders=[order(1, 8), order(2, 9)])
+        assert run.at(0, orders=[order(1, 8)]) == []
+
+    def test_or_further_misses_are_final(self, clock, customers):
+        hint = Lookup(**PARKED, max_parked_rows=1, on_parked_limit="pad")
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]), clock)
+        assert run.at(0, orders=[order(1, 8), order(2, 9)]) == [((2, 9, 1, None, None), 1)]
+
+    def test_they_show_in_progress(self, clock, customers):
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED)), clock)
+        run.at(0, orders=[order(1, 8)])
+        run.at(1, orders=[order(2, 7)])
+        (lookups,) = run.pipeline.progress["lookups"].values()
+        assert (lookups["parked_rows"], lookups["calls"], lookups["misses"]) == (1, 2, 1)
+
+
+class TestRowsThatAreTakenBack:
+    def test_a_retraction_takes_back_what_was_said_and_asks_nobody(self, clock, customers, place):
+        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(customers, on=[("who", "id")], columns=["name"])
+        run = Run(view, clock, place)
+        customers._rows.clear()
+        customers.put({"id": 7, "name": "Ada", "limit": 1}, until=5)
+        customers.put({"id": 7, "name": "Ada L.", "limit": 1}, at=5)
+        assert run.at(0, orders=[{**order(1, 7), "w": 1}]) == [((1, 7, 1, 7, "Ada"), 1)]
+        assert run.at(6, orders=[{**order(1, 7), "w": -1}]) == [((1, 7, 1, 7, "Ada"), -1)]
+        assert len(customers.calls) == 1
+
+    def test_an_update_looks_up_again_and_an_equal_upsert_does_not(self, clock, customers, place):
+        view = changes("orders", ORDERS, keys="o").lookup_join(customers, on=[("who", "id")], columns=["name"])
+        run = Run(view, clock, place)
+        assert run.at(0, orders=[order(1, 7)]) == [((1, 7, 1, 7, "Ada"), 1)]
+        assert run.at(1, orders=[order(1, 7)]) == []
+        assert run.at(2, orders=[order(1, 7, total=2)]) == [((1, 7, 1, 7, "Ada"), -1), ((1, 7, 2, 7, "Ada"), 1)]
+        assert [call.at for call in customers.calls] == [0.0, 2.0]
+
+    def test_a_parked_row_can_be_taken_back(self, clock, customers, place):
+        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED))
+        run = Run(view, clock, place)
+        run.at(0, orders=[{**order(1, 8), "w": 1}])
+        assert run.at(5, orders=[{**order(1, 8), "w": -1}]) == []
+        assert run.at(30) == []
+        assert len(customers.calls) == 1
+
+    def test_groups_behind_it_follow(self, clock, customers):
+        orders = changes("orders", ORDERS, keys="o")
+        run = Run(orders.lookup_join(customers, on=[("who", "id")], columns=["name"]).groupBy("name").agg(F.sum("total").alias("sum")), clock)
+        run.at(0, orders=[order(1, 7, 10), order(2, 7, 5)])
+        assert run.at(1, orders=[order(1, 7, 20)]) == [(("Ada", 15), -1), (("Ada", 25), 1)]
+
+
+class TestTheJournal:
+    def test_an_epoch_that_failed_after_it_had_asked_does_not_ask_again(self, clock, customers, tmp_path, monkeypatch):
+        from zset_join.checkpoint.checkpoint import Checkpoint
+
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], columns=["name"]), clock, tmp_path / "lasting")
+        run.at(0, orders=[order(1, 7)])
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "commit", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
+            with pytest.raises(OSError, match="disk"):
+                run.at(1, orders=[order(2, 8), order(3, 7)])
+        customers.put({"id": 8, "name": "Too late", "limit": 1})
+        run.reopen()
+        assert run.at(2, orders=[order(3, 7), order(2, 8)]) == [((3, 7, 1, 7, "Ada"), 1)]
+        assert len(customers.calls) == 2
+
+    def test_it_is_forgotten_once_the_epoch_is_logged(self, clock, customers, tmp_path):
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")]), clock, tmp_path / "lasting")
+        run.at(0, orders=[order(1, 7)])
+        assert list((tmp_path / "lasting" / "zset").rglob("fetched/**/*.arrow")) == []
+        run.reopen()
+        run.at(1, orders=[order(2, 7)])
+        assert len(customers.calls) == 2
+
+    def test_an_epoch_that_could_not_ask_leaves_no_trace(self, clock, customers, place):
+        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], columns=["name"], hint=Lookup(error_attempts=1, circuit_open="1s")), clock, place)
+        customers.failures = [TransientLookupError("refused")]
+        with pytest.raises(LookupFailedError, match="refused"):
+            run.at(0, orders=[order(1, 7)])
+        assert run.at(2, orders=[order(1, 7)]) == [((1, 7, 1, 7, "Ada"), 1)]
+
+
+class TestHints:
+    def test_defaults_of_the_job_are_overridden_per_join(self, clock, customers):
+        orders = appends("orders", ORDERS)
+        view = orders.lookup_join(customers, on=[("who", "id")], hint=Lookup(batch_keys=1, async_=False))
+        Run(view, clock, batch_keys=5, cache="partial").at(0, orders=[order(1, 7), order(2, 8)])
+        run = Run(view, clock, batch_keys=5, cache="partial")
+        run.at(0, orders=[order(1, 7), order(2, 8)])
+        run.at(1, orders=[order(1, 7)])
+        (lookups,) = run.pipeline.progress["lookups"].values()
+        assert (lookups["calls"], lookups["cache_hits"]) == (2, 1)
+
+    def test_two_joins_with_one_table_have_each_their_own_retry(self, clock, customers):
+        orders = appends("orders", ORDERS)
+        once = orders.lookup_join(customers, on=[("who", "id")], hint=Lookup(table="c1"), alias="c1", columns=["name"])
+        twice = once.lookup_join(customers, on=[("total", "id")], hint=Lookup(table="c2", **PARKED), alias="c2", columns=["name"])
+        assert "no retry" in twice.plan().explain()
+        assert "asked for 2 more times" in twice.plan().explain()
+
+    @pytest.mark.parametrize(
+        ("hint", "said"),
+        [
+            (Lookup(table="nobody", cache="partial"), "the table 'nobody' is not looked up here"),
+            (Lookup(async_=True), "async=true changes nothing"),
+            (Lookup(retry_predicate="lookup_miss"), "nothing is retried: retry-strategy, fixed-delay, max-attempts must be given too"),
+            (Lookup(park="epochs"), "park='epochs' changes nothing"),
+            (Lookup(emit_padded_first=True), "emit-padded-first changes nothing"),
+            (Lookup(cache="full"), "cache='full' changes nothing"),
+        ],
+    )
+    def test_what_cannot_be_honoured_warns_once_and_changes_nothing(self, clock, hint, said):
+        source = ScriptedSource("customers", CUSTOMERS, clock=clock, modes=frozenset({"sync"}))
+        orders = appends("orders", ORDERS)
+        plain = orders.lookup_join(source, on=[("who", "id")]).plan().explain()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            view = orders.lookup_join(source, on=[("who", "id")], hint=hint)
+        assert [warning.category for warning in caught] == [LookupHintWarning]
+        assert said in str(caught[0].message)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert view.plan().explain() == plain
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize("how", ["right", "full", "left_semi"])
+    def test_other_join_types(self, customers, how):
+        with pytest.raises(PlanError, match="INNER or LEFT"):
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how=how)
+
+    def test_a_join_without_key(self, customers):
+        with pytest.raises(PlanError, match="has no key"):
+            appends("orders", ORDERS).lookup_join(customers)
+
+    def test_unknown_columns(self, customers):
+        with pytest.raises(PlanError, match='"nope", which "customers"'):
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "nope")])
+
+    def test_another_view(self):
+        orders = appends("orders", ORDERS)
+        with pytest.raises(OptionError, match="expects an outside table"):
+            orders.lookup_join(orders, on="who")
+
+
+def test_credentials_are_in_no_plan_no_explanation_and_no_checkpoint(tmp_path):
+    source = PostgresSource(name="customers", schema=CUSTOMERS, table="customers", port=1, password="hunter2-secret", user="clerk")
+    view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], hint=Lookup(error_attempts=1))
+    written = json.dumps(view.plan().to_json())
+    assert "hunter2-secret" not in written + view.plan().explain() + repr(view.plan())
+    assert QueryPlan.from_json(json.loads(written)).explain() == view.plan().explain()
+    with Pipeline(view, tmp_path / "lasting") as pipeline, pytest.raises(LookupFailedError) as told:
+        pipeline.step({"orders": [order(1, 7)]})
+    assert "hunter2-secret" not in str(told.value)
+    for path in (tmp_path / "lasting").rglob("*"):
+        assert path.is_dir() or b"hunter2-secret" not in path.read_bytes()
+
+
+class TestJoinsByProcessingTime:
+    def _view(self, **more):
+        orders = appends("orders", ORDERS)
+        prices = changes("prices", {"who": pa.int64(), "price": pa.int64()}, keys="who")
+        return orders.temporal_join(prices, on="who", as_of=PROCESSING_TIME, **more)
+
+    def test_a_row_meets_the_table_as_it_is_and_is_never_corrected(self, clock, place):
+        run = Run(self._view(), clock, place)
+        assert run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}]) == [((7, 1, 1, 3), 1)]
+        assert run.at(1, prices=[{"who": 7, "price": 4}]) == []
+        assert run.at(2, orders=[order(2, 7)]) == [((7, 2, 1, 4), 1)]
+
+    def test_the_previous_snapshot_is_the_table_of_the_epoch_before(self, clock, place):
+        run = Run(self._view(snapshot="previous", how="left"), clock, place)
+        assert run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}]) == [((7, 1, 1, None), 1)]
+        assert run.at(1, orders=[order(2, 7)], prices=[{"who": 7, "price": 4}]) == [((7, 2, 1, 3), 1)]
+
+    def test_a_retractable_left_takes_back_what_it_was_joined_with(self, clock, place):
+        orders = changes("orders", ORDERS, keys="o")
+        prices = changes("prices", {"who": pa.int64(), "price": pa.int64()}, keys="who")
+        run = Run(orders.temporal_join(prices, on="who", as_of=PROCESSING_TIME), clock, place)
+        run.at(0, orders=[order(1, 7)], prices=[{"who": 7, "price": 3}])
+        run.at(1, prices=[{"who": 7, "price": 4}])
+        assert run.at(2, orders=[order(1, 7, total=2)]) == [((7, 1, 1, 3), -1), ((7, 1, 2, 4), 1)]
+
+    def test_a_key_that_is_a_prefix_of_the_primary_key_gives_all_matches(self, clock):
+        orders = appends("orders", ORDERS)
+        lines = changes("lines", {"who": pa.int64(), "n": pa.int64()}, keys=["who", "n"])
+        run = Run(orders.temporal_join(lines, on="who", as_of=PROCESSING_TIME), clock)
+        assert run.at(0, orders=[order(1, 7)], lines=[{"who": 7, "n": 1}, {"who": 7, "n": 2}]) == [((7, 1, 1, 1), 1), ((7, 1, 1, 2), 1)]
+
+    def test_right_and_full_are_refused(self):
+        with pytest.raises(PlanError, match="INNER or LEFT"):
+            self._view(how="full")
+
+    def test_explain_says_which_moment_counts_and_what_is_kept(self):
+        text = self._view().plan().explain()
+        assert "nothing of \"orders\", which is append-only" in text
+        assert "after the changes of the same epoch" in text
+
+    def test_a_plan_survives_json(self):
+        plan = self._view(how="left").plan()
+        assert QueryPlan.from_json(json.loads(json.dumps(plan.to_json()))).explain() == plan.explain()

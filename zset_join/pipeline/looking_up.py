@@ -1,0 +1,139 @@
+"""Joins that look something up: in an outside table, or in another view as it is when a row comes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import named, value_type
+from zset_join.lookup.options import Lookup
+from zset_join.lookup.source import LookupSource
+from zset_join.pipeline.joining import equal_pairs
+from zset_join.pipeline.view import View
+from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
+
+__all__ = ["PROCESSING_TIME", "lookup_join", "temporal_join"]
+
+PROCESSING_TIME = "processing_time"
+"""As `as_of`: the moment at which a row comes."""
+
+
+def lookup_join(
+    view: View,
+    source: LookupSource,
+    on: Any,
+    how: str = "inner",
+    *,
+    hint: Lookup | None = None,
+    columns: Sequence[str] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    condition: Expression | None = None,
+    alias: str | None = None,
+) -> View:
+    """Describe a lookup join; see `View.lookup_join`.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    if not isinstance(source, LookupSource):
+        raise OptionError(
+            f"lookup_join expects an outside table, such as PostgresSource(...), got {type(source).__name__}. For another "
+            f"view use "
+            "join, or temporal_join.",
+            code="NOT_A_SOURCE",
+        )
+    if hint is not None and not isinstance(hint, Lookup):
+        raise OptionError(
+            f"hint is a {type(hint).__name__}; expected Lookup(...), or Lookup.from_hint({{...}}) for options by their SQL "
+            f"names.",
+            code="ARGUMENT",
+            argument="hint",
+        )
+    given = [on] if isinstance(on, str) or (isinstance(on, tuple) and len(on) == 2) else list(on or ())
+    using = bool(given) and all(isinstance(entry, str) for entry in given)
+    keys = [_key(view, source, (entry, entry) if isinstance(entry, str) else entry, on) for entry in given]
+    if not keys and not constants:
+        raise PlanError(
+            f'the lookup join of "{view.name}" with "{source.name}" has no key; name the columns to look up by, as in '
+            f'on="customer_id" '
+            'or on=[("customer_id", "id")].',
+            code="JOIN_KEY_LENGTH",
+        )
+    wanted = tuple(source.schema.names if columns is None else columns)
+    request = LookupJoinRequest(
+        source=source,
+        keys=tuple(keys),
+        columns=wanted,
+        how=_how(how),
+        hint=Lookup() if hint is None else hint,
+        constants=dict(constants or {}),
+        using=using,
+        condition=condition,
+        alias=alias,
+        name=view.name,
+    )
+    return view.operate(request).alias(f"{view.name}_lookup_{alias or source.name}")
+
+
+def _key(view: View, source: LookupSource, entry: Any, on: Any) -> tuple[Expression, str]:
+    if not isinstance(entry, list | tuple) or len(entry) != 2 or not isinstance(entry[1], str):
+        raise OptionError(
+            f"on={on!r} is not understood; expected a column name, a list of names, or a list of pairs (name or expression "
+            f"over the "
+            "row, column of the outside table).",
+            code="ON",
+        )
+    own, column = entry
+    if isinstance(own, str) and own not in view.columns:
+        raise PlanError(
+            f'on={on!r} names "{own}", which "{view.name}" does not have; its columns are {view.columns}.',
+            code="UNKNOWN_COLUMN",
+            name=view.name,
+            missing=[own],
+        )
+    if column not in source.schema.names:
+        raise PlanError(
+            f'on={on!r} names "{column}", which "{source.name}" does not have; its columns are {source.schema.names}.',
+            code="UNKNOWN_COLUMN",
+            name=source.name,
+            missing=[column],
+        )
+    expression = named(own) if isinstance(own, str) else own
+    value_type(expression, view.schema)
+    return expression, column
+
+
+def temporal_join(
+    left: View,
+    right: View,
+    on: Any,
+    how: str = "inner",
+    *,
+    as_of: Any,
+    snapshot: str = "current",
+    null_safe: bool | Sequence[bool] = False,
+    condition: Expression | None = None,
+) -> View:
+    """Describe a temporal join; see `View.temporal_join`.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    if as_of != PROCESSING_TIME:
+        raise OptionError(
+            f"temporal_join(as_of={as_of!r}) is not understood; expected PROCESSING_TIME of zset_join.pipeline.",
+            code="ARGUMENT",
+            argument="as_of",
+        )
+    pairs, flags, using, more = equal_pairs(left, right, on, null_safe, condition)
+    names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
+    request = ProcessTimeJoinRequest(pairs, _how(how), snapshot, flags, using=using, condition=more, names=names)
+    return left.operate(request, right).alias(f"{left.name}_as_of_now_{names[1]}")
+
+
+def _how(how: str) -> str:
+    """Return the plain name of a join type; the stage refuses those that cannot be."""
+    plain = str(how).lower().replace("_", "").replace(" ", "")
+    return {"leftouter": "left", "inner": "inner", "left": "left"}.get(plain, str(how))

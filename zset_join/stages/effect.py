@@ -1,0 +1,112 @@
+"""The contract of a stage that asks the outside: a fetch step before `answer`, whose result is one input more.
+
+The law: `Effect.completed` gives, for one epoch and the same rows, the same deltas whenever and wherever it is asked; the
+first time it may ask the outside, and writes down what it heard before it returns. So `answer` and `absorb` stay functions of
+their inputs.
+
+What a runner does: before it asks the operator of such a stage, it puts the deltas of the stage's inputs through `completed`,
+and from there on treats what comes out as the epoch's deltas: it answers them, logs them, folds them. The operator has one
+input more than the stage. Once an epoch is committed, with these deltas in its log, `forget` may drop what was written down
+for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from zset_join.protocol import DurableOperator
+from zset_join.stages.stage import StageOptions
+from zset_join.storage.folder import Folder
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["CHANGEABLE", "Effect", "EffectStage", "Effects"]
+
+CHANGEABLE = "  asks: "
+"""How a line of `explain()` begins that tells of options which may change between starts."""
+
+
+class Effect(Protocol):
+    """The fetch step of one bucket of one stage, opened once per worker."""
+
+    def completed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator is asked with.
+
+        Args:
+            operator: in the state before the epoch.
+            tick: the epoch.
+            deltas: those of the stage's inputs.
+        """
+        ...
+
+    def forget(self, through_epoch: int) -> None:
+        """Drop what was written down for epochs that are committed and logged."""
+        ...
+
+    def counts(self) -> Mapping[str, int]:
+        """Return what was done, for progress."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+@runtime_checkable
+class EffectStage(Protocol):
+    """A stage whose operator is fed what the outside says."""
+
+    def open_effect(self, options: StageOptions, *, name: str, bucket: int, buckets: int, folder: Folder | None) -> Effect:
+        """Return the fetch step of one bucket.
+
+        Args:
+            options: of the query.
+            name: of the stage in its plan.
+            bucket: number of the bucket.
+            buckets: how many there are; limits of the query are shared among them.
+            folder: of the checkpoint, where answers are written down; None for a query that keeps nothing.
+        """
+        ...
+
+
+class Effects:
+    """Open the fetch steps of a runner as they are needed, and close them together."""
+
+    def __init__(self) -> None:
+        self._opened: dict[tuple[str, int], Effect] = {}
+
+    def completed(
+        self,
+        stage: object,
+        operator: DurableOperator,
+        tick: Tick,
+        deltas: Sequence[ZSet],
+        *,
+        options: StageOptions,
+        name: str,
+        bucket: int = 0,
+        buckets: int = 1,
+        folder: Folder | None = None,
+    ) -> list[ZSet]:
+        """Return the deltas that the operator of a stage is asked with: the same ones where it asks nobody."""
+        if not isinstance(stage, EffectStage):
+            return list(deltas)
+        if (name, bucket) not in self._opened:
+            self._opened[name, bucket] = stage.open_effect(options, name=name, bucket=bucket, buckets=buckets, folder=folder)
+        return self._opened[name, bucket].completed(operator, tick, deltas)
+
+    def forget(self, through_epoch: int) -> None:
+        """Drop what was written down for epochs that are committed and logged."""
+        for effect in self._opened.values():
+            effect.forget(through_epoch)
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return what was done, by stage."""
+        return {name: dict(effect.counts()) for (name, _), effect in self._opened.items()}
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        opened, self._opened = self._opened, {}
+        for effect in opened.values():
+            effect.close()

@@ -1,0 +1,277 @@
+"""A lookup join as a stage: one input, the stream; the outside table is asked by the fetch step before each answer.
+
+Rows meet in the bucket of their lookup key, so equal keys of an epoch are one question. Connections are shared among the
+buckets. Options may change between starts: they travel with what was fetched, so an epoch is folded as it was answered.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, cast
+
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions.written import read_expression, write_expression
+from zset_join.lookup.fetcher import Fetcher
+from zset_join.lookup.journal import FetchJournal
+from zset_join.lookup.options import Lookup, LookupSettings
+from zset_join.lookup.source import LookupSource
+from zset_join.lookup.sources import read_source
+from zset_join.operators.lookup_join import LookupJoin
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.effect import CHANGEABLE, Effect
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.lookup_shape import LookupShape
+from zset_join.storage.folder import Folder
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["LookupJoinStage"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LookupJoinStage(Stage):
+    """Describe a lookup join.
+
+    Args:
+        probe: the rows of the stream, with the lookup key as join key, hidden columns included.
+        source: the outside table.
+        key: its columns that are looked up by, in the order of the probe's join key; those of `constants` behind them.
+        columns: its columns that are asked for, the key among them.
+        hint: how to ask.
+        how: inner or left.
+        constants: values that key columns of the table must have.
+        using: put the key columns once and first.
+        residual: a condition over both rows beside the keys, or None.
+        hidden: columns of the probe that no answer shows.
+        alias: what the table is called in this join, beside its name; hints may use either.
+
+    Raises:
+        PlanError: keys, columns or names that do not go together (when `output` is asked).
+    """
+
+    probe: Relation
+    source: LookupSource
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    hint: Lookup = field(default_factory=Lookup)
+    how: str = "inner"
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    using: bool = False
+    residual: Any = None
+    hidden: tuple[str, ...] = ()
+    alias: str | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in (*self.key, *self.columns, *self.constants) if name not in self.source.schema.names]
+        if unknown:
+            raise PlanError(
+                f'the lookup source "{self.source.name}" has no columns {unknown}; it has {self.source.schema.names}.',
+                code="UNKNOWN_COLUMN",
+                name=self.source.name,
+                missing=unknown,
+            )
+        self.settings(StageOptions(), warns=True)
+
+    @property
+    def kind(self) -> str:
+        """Return "lookup_join"."""
+        return "lookup_join"
+
+    @cached_property
+    def table(self) -> Relation:
+        """Return the columns of the outside table that are asked for."""
+        names = tuple(dict.fromkeys((*self.key, *self.columns)))
+        schema = pa.schema([self.source.schema.field(name) for name in self.source.schema.names if name in names])
+        return Relation(name=self.alias or self.source.name, schema=schema, join_key=self.key)
+
+    @cached_property
+    def shape(self) -> LookupShape:
+        """Return what the join looks like."""
+        return LookupShape.of(self.probe, self.table, self.how, constants=self.constants, using=self.using)
+
+    def settings(self, options: StageOptions, *, warns: bool = False) -> LookupSettings:
+        """Return how the join asks, after the options of the job (`more["lookup"]`).
+
+        Args:
+            options: of the query.
+            warns: of suggestions that cannot be honoured; said once, where the stage is made.
+        """
+        defaults = options.more.get("lookup")
+        if defaults is not None and not isinstance(defaults, Lookup):
+            raise OptionError(
+                f"the lookup defaults of a job are a Lookup(...), not {defaults!r}.", code="OPTION_VALUE", option="lookup"
+            )
+        with warnings.catch_warnings():
+            if not warns:
+                warnings.simplefilter("ignore")
+            return self.hint.over(defaults).settle(
+                source=self.source.name,
+                modes=self.source.modes,
+                how=self.how,
+                is_insert_only=self.probe.mode == "append",
+                aliases=() if self.alias is None else (self.alias,),
+            )
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return the stream, bucketed by lookup key; rows with a NULL in it are spread."""
+        types = tuple(field.type for field in self.shape.key_schema)[: len(self.probe.join_key)]
+        return (StageInput(relation=self.probe, key=self.probe.join_key, key_types=types, unmatchable="by_identity"),)
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return the relation of the answer, hidden columns left out."""
+        made = self._made(StageOptions(), None)
+        try:
+            whole = made.output
+        finally:
+            made.close()
+        shown = pa.schema([column for column in whole.schema if column.name not in self.hidden])
+        return Relation(name=whole.name, schema=shown, mode=whole.mode)
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return the lookup key, which bucketed the rows."""
+        shown = set(self.output.schema.names)
+        key = self.probe.join_key
+        return OutputKey(bucketed_by=key if set(key) <= shown else ())
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return the stream's columns that came without NULL; with INNER those of the lookup key too."""
+        matched = set(self.probe.join_key) if self.how == "inner" else set()
+        return (inputs[0] | matched) & set(self.output.schema.names) & set(self.probe.schema.names)
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return the live rows and the memo, by lookup key."""
+        key = TableKey(columns=self.probe.join_key, of_input=0)
+        return {"left": key, "memo": key}
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the lookup join of one bucket."""
+        return cast("DurableOperator", self._made(options, directory))
+
+    def _made(self, options: StageOptions, directory: str | None) -> LookupJoin:
+        settings = self.settings(options)
+        return LookupJoin(
+            self.probe,
+            self.table,
+            self.how,
+            constants=self.constants,
+            using=self.using,
+            residual=self.residual,
+            max_retries=settings.max_retries if settings.parks else 0,
+            delay_us=settings.delay_us if settings.parks else 0,
+            emit_padded_first=settings.emit_padded_first,
+            max_parked_rows=settings.max_parked_rows,
+            on_parked_limit=settings.on_parked_limit,
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+        )
+
+    def open_effect(self, options: StageOptions, *, name: str, bucket: int, buckets: int, folder: Folder | None) -> Effect:
+        """Return the fetch step of one bucket."""
+        settings = self.settings(options).share(buckets)
+        fetcher = Fetcher(self.source, self.shape, settings, clock=options.more.get("lookup_clock"))
+        return _LookupEffect(self.shape, fetcher, FetchJournal(folder, stage=name, bucket=bucket))
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return the condition, how the table is asked, and what is remembered."""
+        pairs = [f"{left} = {right}" for left, right in zip(self.probe.join_key, self.key, strict=False)]
+        pairs += [f"{name} = {value!r}" for name, value in self.constants.items()]
+        condition = " and ".join(pairs) + ("" if self.residual is None else f" and {self.residual!r}")
+        parked = "rows that wait for another attempt"
+        kept = parked if self.probe.mode == "append" else f"live rows, what each was joined with, and {parked}"
+        return [
+            f'Lookup join {self.how} with "{self.table.name}" ({self.source.explain()}) on {condition}',
+            f"{CHANGEABLE}{self.settings(StageOptions()).describe()}",
+            f"  asked for: {', '.join(self.table.schema.names)}; the answers are journaled before they are used",
+            f"  remembers: {kept}; in {buckets or 'one per core'} buckets by lookup key",
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the join, JSON-ready; of credentials only where they come from."""
+        schema = self.shape.key_schema
+        constants = {
+            name: pa.scalar(value, schema.field(name).type).cast(pa.string()).as_py() for name, value in self.constants.items()
+        }
+        return {
+            "kind": self.kind,
+            "probe": write_relation(self.probe),
+            "source": self.source.to_json(),
+            "key": list(self.key),
+            "columns": list(self.columns),
+            "hint": self.hint.to_json(),
+            "how": self.how,
+            "constants": constants,
+            "using": self.using,
+            "residual": None if self.residual is None else write_expression(self.residual),
+            "hidden": list(self.hidden),
+            "alias": self.alias,
+        }
+
+
+@dataclass
+class _LookupEffect:
+    """Fetch what a lookup join needs, once."""
+
+    shape: LookupShape
+    fetcher: Fetcher
+    journal: FetchJournal
+    parked_rows: int = 0
+
+    def completed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
+        join = cast("LookupJoin", operator)
+        self.parked_rows = join.parked_rows
+        keys = join.keys_to_fetch(tick, deltas[0])
+        if not keys.num_rows:
+            return [deltas[0], ZSet.empty(self.shape.fetched.schema)]
+        fetched = self.journal.fetched(
+            tick.epoch, keys, lambda wanted: join.fetched_answer(wanted, self.fetcher.fetch(wanted)).rows
+        )
+        return [deltas[0], ZSet.of(fetched)]
+
+    def forget(self, through_epoch: int) -> None:
+        self.journal.forget(through_epoch)
+
+    def counts(self) -> Mapping[str, int]:
+        journal = {"fetches": self.journal.fetches, "replays": self.journal.replays, "parked_rows": self.parked_rows}
+        return {**asdict(self.fetcher.counts), **journal}
+
+    def close(self) -> None:
+        self.fetcher.close()
+
+
+def _read(found: Mapping[str, Any]) -> LookupJoinStage:
+    source = read_source(found["source"])
+    constants = {
+        name: pa.scalar(text, pa.string()).cast(source.schema.field(name).type).as_py()
+        for name, text in found["constants"].items()
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said when the query was made
+        return LookupJoinStage(
+            probe=read_relation(found["probe"]),
+            source=source,
+            key=tuple(found["key"]),
+            columns=tuple(found["columns"]),
+            hint=Lookup.from_json(found["hint"]),
+            how=found["how"],
+            constants=constants,
+            using=found["using"],
+            residual=None if found["residual"] is None else read_expression(found["residual"]),
+            hidden=tuple(found["hidden"]),
+            alias=found["alias"],
+        )
+
+
+register_stage("lookup_join", _read)

@@ -1,0 +1,177 @@
+"""A temporal join by processing time as a stage: both inputs meet in the bucket of their join key; only the left one speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import pyarrow as pa
+
+from zset_join.expressions.written import read_expression, write_expression
+from zset_join.operators.process_time_join import ProcessTimeJoin
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.lookup_shape import LookupShape
+
+__all__ = ["ProcessTimeJoinStage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessTimeJoinStage(Stage):
+    """Describe a join by processing time; the relations name their join keys.
+
+    Args:
+        left: the rows of the left input, hidden columns included.
+        right: the rows of the right input.
+        how: inner or left.
+        snapshot: `current` or `previous`.
+        null_safe: per key column, True for `<=>`; none: nowhere.
+        using: put the key columns once and first.
+        residual: a condition over both rows beside the keys, or None.
+        hidden: per input, the columns that are in it only to order its changes.
+
+    Raises:
+        PlanError: keys, columns or names that do not go together (when `output` is asked).
+    """
+
+    left: Relation
+    right: Relation
+    how: str = "inner"
+    snapshot: str = "current"
+    null_safe: tuple[bool, ...] = ()
+    using: bool = False
+    residual: Any = None
+    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    @property
+    def kind(self) -> str:
+        """Return "process_time_join"."""
+        return "process_time_join"
+
+    @property
+    def _flags(self) -> tuple[bool, ...]:
+        return self.null_safe or (False,) * len(self.left.join_key)
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return both inputs, bucketed by join key."""
+        shape = LookupShape.of(self.left, self.right, self.how, using=self.using, leaves_process=False)
+        types = tuple(field.type for field in shape.key_schema)
+        left, right = (
+            StageInput(
+                relation=relation,
+                key=relation.join_key,
+                key_types=types,
+                unmatchable="by_identity",
+                null_safe=self._flags,
+                keeps_unmatchable=is_left,
+            )
+            for relation, is_left in ((self.left, True), (self.right, False))
+        )
+        return left, right
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return the relation of the answer, hidden columns left out."""
+        made = self._made(StageOptions(), None)
+        try:
+            whole = made.output
+        finally:
+            made.close()
+        hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
+        return Relation(
+            name=whole.name, schema=pa.schema([column for column in whole.schema if column.name not in hidden]), mode=whole.mode
+        )
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return the left key, which bucketed the rows."""
+        shown, key = set(self.output.schema.names), self.left.join_key
+        return OutputKey(bucketed_by=key if set(key) <= shown else ())
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return the left columns that came without NULL; with INNER under `=` those of the key too."""
+        matched = set(self.left.join_key) if self.how == "inner" and not any(self._flags) else set()
+        return (inputs[0] | matched) & set(self.output.schema.names) & set(self.left.schema.names)
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return the live rows of both sides and the memo, by join key."""
+        return {
+            "left": TableKey(columns=self.left.join_key, of_input=0),
+            "right": TableKey(columns=self.right.join_key, of_input=1),
+            "memo": TableKey(columns=self.left.join_key, of_input=0),
+        }
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the join of one bucket."""
+        return cast("DurableOperator", self._made(options, directory))
+
+    def _made(self, options: StageOptions, directory: str | None) -> ProcessTimeJoin:
+        return ProcessTimeJoin(
+            self.left,
+            self.right,
+            self.how,
+            snapshot=self.snapshot,
+            null_safe=self._flags,
+            using=self.using,
+            residual=self.residual,
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            chunk_rows=options.chunk_rows,
+            directory=directory,
+        )
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return the condition, which moment counts, and what is remembered."""
+        pairs = zip(self.left.join_key, self.right.join_key, self._flags, strict=True)
+        condition = " and ".join(f"{left} {'<=>' if safe else '='} {right}" for left, right, safe in pairs)
+        condition += "" if self.residual is None else f" and {self.residual!r}"
+        moment = "after the changes of the same epoch" if self.snapshot == "current" else "as the epoch before left it"
+        kept = (
+            f'nothing of "{self.left.name}", which is append-only'
+            if self.left.mode == "append"
+            else f'live rows of "{self.left.name}" and what each was joined with'
+        )
+        left, right = self.left.name, self.right.name
+        where = f"in {buckets or 'one per core'} buckets by join key"
+        return [
+            f"Temporal join {self.how} by processing time on {condition}",
+            f'  each row of "{left}" meets "{right}" {moment}; changes of "{right}" alone say nothing',
+            f'  remembers: {kept}; live rows of "{right}" with a complete key; {where}',
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about the join, JSON-ready."""
+        return {
+            "kind": self.kind,
+            "left": write_relation(self.left),
+            "right": write_relation(self.right),
+            "how": self.how,
+            "snapshot": self.snapshot,
+            "null_safe": list(self.null_safe),
+            "using": self.using,
+            "residual": None if self.residual is None else write_expression(self.residual),
+            "hidden": [list(names) for names in self.hidden],
+        }
+
+
+def _read(found: Mapping[str, Any]) -> ProcessTimeJoinStage:
+    left, right = found["hidden"]
+    return ProcessTimeJoinStage(
+        left=read_relation(found["left"]),
+        right=read_relation(found["right"]),
+        how=found["how"],
+        snapshot=found["snapshot"],
+        null_safe=tuple(found["null_safe"]),
+        using=found["using"],
+        residual=None if found["residual"] is None else read_expression(found["residual"]),
+        hidden=(tuple(left), tuple(right)),
+    )
+
+
+register_stage("process_time_join", _read)
