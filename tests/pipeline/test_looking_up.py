@@ -12,14 +12,20 @@ from zset_join.errors import LookupFailedError, OptionError, PlanError, Resource
 from zset_join.expressions import left, right
 from zset_join.lookup import Lookup, LookupHintWarning, PostgresSource, TransientLookupError
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
-from zset_join.pipeline import functions as F
+from zset_join.pipeline import functions as F  # noqa: N812 - the name PySpark users know it by
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages.stage import StageOptions
 from zset_join.testing.lookups import FakeClock, ScriptedSource
 
 ORDERS = {"o": pa.int64(), "who": pa.int64(), "total": pa.int64()}
 CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string(), "limit": pa.int64()})
-PARKED = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fixed_delay": "10s", "max_attempts": 2, "park": "epochs"}
+PARKED = {
+    "retry_predicate": "lookup_miss",
+    "retry_strategy": "fixed_delay",
+    "fixed_delay": "10s",
+    "max_attempts": 2,
+    "park": "epochs",
+}
 SECOND = 1_000_000
 
 
@@ -89,7 +95,9 @@ def test_constants_and_expressions_are_part_of_the_key(clock, customers):
 
 def test_a_row_that_the_condition_rejects_is_no_miss(clock, customers):
     hint = Lookup(**PARKED)
-    view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, condition=left("total") <= right("limit"))
+    view = appends("orders", ORDERS).lookup_join(
+        customers, on=[("who", "id")], how="left", hint=hint, condition=left("total") <= right("limit")
+    )
     run = Run(view, clock)
     assert run.at(0, orders=[order(1, 7, total=99)]) == [((1, 7, 99, None, None, None), 1)]
     assert run.at(60) == []
@@ -98,7 +106,11 @@ def test_a_row_that_the_condition_rejects_is_no_miss(clock, customers):
 
 class TestParkedRows:
     def test_a_late_partner_is_met_in_an_epoch_without_rows(self, clock, customers, place):
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]), clock, place)
+        run = Run(
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]),
+            clock,
+            place,
+        )
         customers.put({"id": 8, "name": "Bob", "limit": 1}, at=5)
         assert run.at(0, orders=[order(2, 8), order(1, 7)]) == [((1, 7, 1, 7, "Ada"), 1)]
         assert run.at(9) == []
@@ -106,19 +118,43 @@ class TestParkedRows:
         assert [call.at for call in customers.calls] == [0.0, 10.0]
 
     def test_after_the_last_miss_left_pads(self, clock, customers, place):
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED), columns=["name"]), clock, place)
-        assert [run.at(second, orders=[order(2, 8)] if second == 0 else []) for second in (0, 10, 20, 30)] == [[], [], [((2, 8, 1, None, None), 1)], []]
+        run = Run(
+            appends("orders", ORDERS).lookup_join(
+                customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED), columns=["name"]
+            ),
+            clock,
+            place,
+        )
+        assert [run.at(second, orders=[order(2, 8)] if second == 0 else []) for second in (0, 10, 20, 30)] == [
+            [],
+            [],
+            [((2, 8, 1, None, None), 1)],
+            [],
+        ]
         assert [call.at for call in customers.calls] == [0.0, 10.0, 20.0]
 
     def test_a_padded_row_that_was_shown_first_is_taken_back_when_its_partner_comes(self, clock, customers, place):
         hint = Lookup(**PARKED, emit_padded_first=True)
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]), clock, place)
+        run = Run(
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]),
+            clock,
+            place,
+        )
         customers.put({"id": 8, "name": "Bob", "limit": 1}, at=15)
         padded = (2, 8, 1, None, None)
-        assert [run.at(second, orders=[order(2, 8)] if second == 0 else []) for second in (0, 10, 20, 30)] == [[(padded, 1)], [], [(padded, -1), ((2, 8, 1, 8, "Bob"), 1)], []]
+        assert [run.at(second, orders=[order(2, 8)] if second == 0 else []) for second in (0, 10, 20, 30)] == [
+            [(padded, 1)],
+            [],
+            [(padded, -1), ((2, 8, 1, 8, "Bob"), 1)],
+            [],
+        ]
 
     def test_they_outlive_the_process(self, clock, customers, tmp_path):
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]), clock, tmp_path / "lasting")
+        run = Run(
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED), columns=["name"]),
+            clock,
+            tmp_path / "lasting",
+        )
         customers.put({"id": 8, "name": "Bob", "limit": 1}, at=5)
         run.at(0, orders=[order(2, 8)])
         run.reopen()
@@ -126,21 +162,30 @@ class TestParkedRows:
 
     def test_options_may_change_between_starts(self, clock, customers, tmp_path):
         orders = appends("orders", ORDERS)
-        run = Run(orders.lookup_join(customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED), columns=["name"]), clock, tmp_path / "lasting")
+        run = Run(
+            orders.lookup_join(customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED), columns=["name"]),
+            clock,
+            tmp_path / "lasting",
+        )
         assert run.at(0, orders=[order(2, 8)]) == []
         run.reopen(orders.lookup_join(customers, on=[("who", "id")], how="left", columns=["name"]))
         assert run.at(5) == []
         assert run.at(10) == [((2, 8, 1, None, None), 1)]
 
     def test_they_are_bounded_by_an_error_that_names_the_option(self, clock, customers):
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED, max_parked_rows=1)), clock)
+        run = Run(
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED, max_parked_rows=1)),
+            clock,
+        )
         with pytest.raises(ResourceError, match="max_parked_rows=1 leaves room for 1"):
             run.at(0, orders=[order(1, 8), order(2, 9)])
         assert run.at(0, orders=[order(1, 8)]) == []
 
     def test_or_further_misses_are_final(self, clock, customers):
         hint = Lookup(**PARKED, max_parked_rows=1, on_parked_limit="pad")
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]), clock)
+        run = Run(
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]), clock
+        )
         assert run.at(0, orders=[order(1, 8), order(2, 9)]) == [((2, 9, 1, None, None), 1)]
 
     def test_they_show_in_progress(self, clock, customers):
@@ -153,7 +198,9 @@ class TestParkedRows:
 
 class TestRowsThatAreTakenBack:
     def test_a_retraction_takes_back_what_was_said_and_asks_nobody(self, clock, customers, place):
-        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(customers, on=[("who", "id")], columns=["name"])
+        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(
+            customers, on=[("who", "id")], columns=["name"]
+        )
         run = Run(view, clock, place)
         customers._rows.clear()
         customers.put({"id": 7, "name": "Ada", "limit": 1}, until=5)
@@ -171,7 +218,9 @@ class TestRowsThatAreTakenBack:
         assert [call.at for call in customers.calls] == [0.0, 2.0]
 
     def test_a_parked_row_can_be_taken_back(self, clock, customers, place):
-        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED))
+        view = changes("orders", {**ORDERS, "w": pa.int64()}, weight_column="w").lookup_join(
+            customers, on=[("who", "id")], how="left", hint=Lookup(**PARKED)
+        )
         run = Run(view, clock, place)
         run.at(0, orders=[{**order(1, 8), "w": 1}])
         assert run.at(5, orders=[{**order(1, 8), "w": -1}]) == []
@@ -180,7 +229,12 @@ class TestRowsThatAreTakenBack:
 
     def test_groups_behind_it_follow(self, clock, customers):
         orders = changes("orders", ORDERS, keys="o")
-        run = Run(orders.lookup_join(customers, on=[("who", "id")], columns=["name"]).groupBy("name").agg(F.sum("total").alias("sum")), clock)
+        run = Run(
+            orders.lookup_join(customers, on=[("who", "id")], columns=["name"])
+            .groupBy("name")
+            .agg(F.sum("total").alias("sum")),
+            clock,
+        )
         run.at(0, orders=[order(1, 7, 10), order(2, 7, 5)])
         assert run.at(1, orders=[order(1, 7, 20)]) == [(("Ada", 15), -1), (("Ada", 25), 1)]
 
@@ -189,7 +243,9 @@ class TestTheJournal:
     def test_an_epoch_that_failed_after_it_had_asked_does_not_ask_again(self, clock, customers, tmp_path, monkeypatch):
         from zset_join.checkpoint.checkpoint import Checkpoint
 
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], columns=["name"]), clock, tmp_path / "lasting")
+        run = Run(
+            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], columns=["name"]), clock, tmp_path / "lasting"
+        )
         run.at(0, orders=[order(1, 7)])
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoint, "commit", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
@@ -209,7 +265,13 @@ class TestTheJournal:
         assert len(customers.calls) == 2
 
     def test_an_epoch_that_could_not_ask_leaves_no_trace(self, clock, customers, place):
-        run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], columns=["name"], hint=Lookup(error_attempts=1, circuit_open="1s")), clock, place)
+        run = Run(
+            appends("orders", ORDERS).lookup_join(
+                customers, on=[("who", "id")], columns=["name"], hint=Lookup(error_attempts=1, circuit_open="1s")
+            ),
+            clock,
+            place,
+        )
         customers.failures = [TransientLookupError("refused")]
         with pytest.raises(LookupFailedError, match="refused"):
             run.at(0, orders=[order(1, 7)])
@@ -227,10 +289,12 @@ class TestHints:
         (lookups,) = run.pipeline.progress["lookups"].values()
         assert (lookups["calls"], lookups["cache_hits"]) == (2, 1)
 
-    def test_two_joins_with_one_table_have_each_their_own_retry(self, clock, customers):
+    def test_two_joins_with_one_table_have_each_their_own_retry(self, customers):
         orders = appends("orders", ORDERS)
         once = orders.lookup_join(customers, on=[("who", "id")], hint=Lookup(table="c1"), alias="c1", columns=["name"])
-        twice = once.lookup_join(customers, on=[("total", "id")], hint=Lookup(table="c2", **PARKED), alias="c2", columns=["name"])
+        twice = once.lookup_join(
+            customers, on=[("total", "id")], hint=Lookup(table="c2", **PARKED), alias="c2", columns=["name"]
+        )
         assert "no retry" in twice.plan().explain()
         assert "asked for 2 more times" in twice.plan().explain()
 
@@ -239,7 +303,10 @@ class TestHints:
         [
             (Lookup(table="nobody", cache="partial"), "the table 'nobody' is not looked up here"),
             (Lookup(async_=True), "async=true changes nothing"),
-            (Lookup(retry_predicate="lookup_miss"), "nothing is retried: retry-strategy, fixed-delay, max-attempts must be given too"),
+            (
+                Lookup(retry_predicate="lookup_miss"),
+                "nothing is retried: retry-strategy, fixed-delay, max-attempts must be given too",
+            ),
             (Lookup(park="epochs"), "park='epochs' changes nothing"),
             (Lookup(emit_padded_first=True), "emit-padded-first changes nothing"),
             (Lookup(cache="full"), "cache='full' changes nothing"),
@@ -280,7 +347,9 @@ class TestWhatIsRefused:
 
 
 def test_credentials_are_in_no_plan_no_explanation_and_no_checkpoint(tmp_path):
-    source = PostgresSource(name="customers", schema=CUSTOMERS, table="customers", port=1, password="hunter2-secret", user="clerk")
+    source = PostgresSource(
+        name="customers", schema=CUSTOMERS, table="customers", port=1, password="hunter2-secret", user="clerk"
+    )
     view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], hint=Lookup(error_attempts=1))
     written = json.dumps(view.plan().to_json())
     assert "hunter2-secret" not in written + view.plan().explain() + repr(view.plan())
@@ -321,7 +390,10 @@ class TestJoinsByProcessingTime:
         orders = appends("orders", ORDERS)
         lines = changes("lines", {"who": pa.int64(), "n": pa.int64()}, keys=["who", "n"])
         run = Run(orders.temporal_join(lines, on="who", as_of=PROCESSING_TIME), clock)
-        assert run.at(0, orders=[order(1, 7)], lines=[{"who": 7, "n": 1}, {"who": 7, "n": 2}]) == [((7, 1, 1, 1), 1), ((7, 1, 1, 2), 1)]
+        assert run.at(0, orders=[order(1, 7)], lines=[{"who": 7, "n": 1}, {"who": 7, "n": 2}]) == [
+            ((7, 1, 1, 1), 1),
+            ((7, 1, 1, 2), 1),
+        ]
 
     def test_right_and_full_are_refused(self):
         with pytest.raises(PlanError, match="INNER or LEFT"):
@@ -329,7 +401,7 @@ class TestJoinsByProcessingTime:
 
     def test_explain_says_which_moment_counts_and_what_is_kept(self):
         text = self._view().plan().explain()
-        assert "nothing of \"orders\", which is append-only" in text
+        assert 'nothing of "orders", which is append-only' in text
         assert "after the changes of the same epoch" in text
 
     def test_a_plan_survives_json(self):

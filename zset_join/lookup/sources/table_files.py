@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from zset_join.errors import OptionError
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
@@ -51,7 +50,7 @@ class ParquetSource:
 
     def __post_init__(self) -> None:
         if self.schema is None:
-            object.__setattr__(self, "schema", pads.dataset(self.path, format="parquet").schema)
+            object.__setattr__(self, "schema", _parquet(self.path).schema)
 
     @property
     def modes(self) -> frozenset[str]:
@@ -61,7 +60,7 @@ class ParquetSource:
     def open(self, opening: Opening) -> LookupClient:
         """Return a client."""
         columns = list(opening.columns)
-        return _LoadedClient(lambda: pads.dataset(self.path, format="parquet").to_table(columns=columns))
+        return _LoadedClient(lambda: _parquet(self.path).to_table(columns=columns))
 
     def explain(self) -> str:
         """Return the path."""
@@ -169,7 +168,13 @@ register_source("parquet", ParquetSource.from_json)
 register_source("delta", DeltaSource.from_json)
 
 
-def _delta(path: str) -> pads.Dataset:
+def _parquet(path: str) -> Any:
+    import pyarrow.dataset  # not at the top: it brings pandas in where that is installed
+
+    return pyarrow.dataset.dataset(path, format="parquet")
+
+
+def _delta(path: str) -> Any:
     try:
         import deltalake
     except ImportError as error:
