@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from tests.services.kafka_broker import KafkaBroker
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
@@ -187,3 +188,18 @@ def test_a_broker_that_was_killed_and_started_again_holds_what_was_committed(own
     assert again.last_epoch() == 1
     again.close()
     assert [value["v"] for _, value in committed(own_broker, "t")] == ["a", "b"]
+
+
+def test_an_epoch_of_another_chain_is_refused(kafka: KafkaBroker, topic: str) -> None:
+    sink = opened(kafka, topic)
+    sink.write(0, changes((1, "a", 1)), link=ChainLink("d0"))
+    sink.write(1, [], link=ChainLink("d1", "d0"))
+    sink.close()
+    sink = opened(kafka, topic)
+
+    assert sink.write(1, [], link=ChainLink("d1", "d0")).replayed
+    with pytest.raises(SinkError, match="another one") as refused:
+        sink.write(2, changes((2, "b", 1)), link=ChainLink("d2", "other"))
+    sink.close()
+
+    assert refused.value.code == "SINK_OTHER_CHAIN"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.services.postgres_server import PostgresServer
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.postgres_view import PostgresViewSink
@@ -208,3 +209,18 @@ def test_a_wrong_password_is_told_without_it(tmp_path_factory: pytest.TempPathFa
         assert isinstance(refused.value.__cause__, psycopg.Error)
     finally:
         server.stop()
+
+
+def test_an_epoch_of_another_chain_is_refused(database: PostgresServer) -> None:
+    sink = opened(database)
+    sink.write(0, changes((1, 1, "a", 1)), link=ChainLink("d0"))
+    sink.write(1, [], link=ChainLink("d1", "d0"))
+    sink.close()
+    sink = opened(database)
+
+    assert sink.write(1, [], link=ChainLink("d1", "d0")).replayed
+    with pytest.raises(SinkError, match="another one") as refused:
+        sink.write(1, changes((2, 2, "b", 1)), link=ChainLink("other", "d0"))
+    sink.close()
+
+    assert (refused.value.code, contents(database)) == ("SINK_OTHER_CHAIN", [(1, 1, "a")])

@@ -407,7 +407,7 @@ def test_a_column_that_the_directories_would_hide_is_refused(tmp_path: Path, nam
 def test_a_duration_is_refused_by_name(tmp_path: Path) -> None:
     output = Relation(name="answer", schema=pa.schema({"waits": pa.list_(pa.duration("us"))}), mode="changelog")
 
-    with pytest.raises(SinkError, match='column "waits".*whole number of microseconds') as refused:
+    with pytest.raises(SinkError, match=r'column "waits".*whole number of microseconds') as refused:
         ParquetChangelogSink(tmp_path / "log").open(output, "query")
 
     assert refused.value.code == "SINK_TYPE"

@@ -28,7 +28,7 @@ from tests.sinks.under_test import (
     summed,
 )
 from zset_join.epoch_chain import ChainLink
-from zset_join.errors import PlanError, SinkError
+from zset_join.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
@@ -209,11 +209,10 @@ def test_a_column_with_a_reserved_name_is_kept_for_every_reader_or_refused_befor
 ) -> None:
     schema = pa.schema({"k": pa.int64(), name: pa.string()})
     rows = ZSet.of({"k": [1, 2], name: ["a", "b"]}, schema=schema)
-    try:
-        sink.open(Relation(name="answer", schema=schema, primary_key=("k",), mode="changelog"), "query")
-    except (SinkError, PlanError) as refused:
-        assert name in str(refused)
-        assert refused.code in ("SINK_COLUMNS", "DUPLICATE_COLUMN")
+    output = Relation(name="answer", schema=schema, primary_key=("k",), mode="changelog")
+    refused = refusal(sink, output)
+    if refused is not None:
+        assert (name in str(refused), refused.code in ("SINK_COLUMNS", "DUPLICATE_COLUMN")) == (True, True)
         sink.open(OUTPUT, "query")
         return
 
@@ -222,6 +221,15 @@ def test_a_column_with_a_reserved_name_is_kept_for_every_reader_or_refused_befor
     sink.close()
 
     assert shown_to_others(tmp_path, name) <= {"a", "b"}
+
+
+def refusal(sink: Any, output: Relation) -> ZsetJoinError | None:
+    """Return what a sink says against an output; None where it takes it."""
+    try:
+        sink.open(output, "query")
+    except (SinkError, PlanError) as refused:
+        return refused
+    return None
 
 
 def shown_to_others(place: Path, name: str) -> set[Any]:

@@ -34,10 +34,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from zset_join.changelog import ChangelogFormat, RowKindFormat, UpsertFormat, WeightFormat, encode, encoded_schema
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.json_rows import JsonWriter
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_replay
+from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.zset import ZSet
 
 __all__ = ["KafkaForm", "KafkaTopicSink"]
@@ -95,6 +96,7 @@ class KafkaTopicSink:
         self._timeout_seconds = transaction_timeout_seconds
         self._retry_seconds = retry_seconds
         self._last_epoch: int | None = None
+        self._digests: dict[int, str] = {}
         self._producer: Producer | None = None
         self._writers: list[JsonWriter] = []
 
@@ -140,7 +142,16 @@ class KafkaTopicSink:
         self._connected()
         return self._last_epoch
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the topic holds epochs of another chain.
+        """
+        self._connected()
+        return is_same_epoch(self._described, self._last_epoch, self._digests.get, epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch, in one transaction.
 
         Raises:
@@ -149,9 +160,10 @@ class KafkaTopicSink:
         """
         started = perf_counter()
         producer = self._connected()
-        if is_replay(self._described, self._last_epoch, epoch):
+        if self.has(epoch, link):
             return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
         rows = self._encoded(epoch, chunks)
+        digests = newest_digests(self._digests, epoch, link)
         retractions = 0
         try:
             producer.begin_transaction()
@@ -159,7 +171,7 @@ class KafkaTopicSink:
                 for key, value, is_retraction in self._records(rows):
                     self._produce(producer, self.topic, key, value)
                     retractions += is_retraction
-                mark = {**self._layout(), "epoch": epoch}
+                mark = {**self._layout(), "epoch": epoch, "chain": list(digests.items())}
                 self._produce(producer, self._epochs, self.topic, json.dumps(mark))
                 self._retried(producer.commit_transaction)
             except BaseException:
@@ -167,7 +179,7 @@ class KafkaTopicSink:
                 raise
         except KafkaException as error:
             raise self._failed(f"written in epoch {epoch}", error) from error
-        self._last_epoch = epoch
+        self._last_epoch, self._digests = epoch, digests
         return SinkProgress(epoch, rows.num_rows, retractions, perf_counter() - started)
 
     def close(self) -> None:
@@ -225,7 +237,7 @@ class KafkaTopicSink:
 
     def _attach(self) -> None:
         """Read the last mark; from here on nobody else adds one."""
-        self._last_epoch = None
+        self._last_epoch, self._digests = None, {}
         for mark in self._marks():
             if mark["query_id"] != self._query_id:
                 raise SinkError(
@@ -248,6 +260,7 @@ class KafkaTopicSink:
                     topic=self.topic,
                 )
             self._last_epoch = int(mark["epoch"])
+            self._digests = dict(mark.get("chain", ()))
 
     def _marks(self) -> Iterator[dict[str, Any]]:
         """Yield what was committed on the topic of the epochs about this topic, oldest first."""

@@ -266,15 +266,16 @@ def _check_columns(described: str, schema: pa.Schema) -> None:
     for field in schema:
         if field.name.lower() == EPOCH_PARTITION:
             raise SinkError(
-                f'{described} cannot have a column "{field.name}": its directories are called {EPOCH_PARTITION}=..., and Spark, '
-                "DuckDB and others would show their number in its place. Rename the column of the output, or write a Delta table.",
+                f'{described} cannot have a column "{field.name}": its directories are called {EPOCH_PARTITION}=..., and '
+                "Spark, DuckDB and others would show their number in its place. Rename the column of the output, or write "
+                "a Delta table.",
                 code="SINK_COLUMNS",
                 column=field.name,
             )
         if holds_duration(field.type):
             raise SinkError(
-                f'{described} cannot keep column "{field.name}" of type {field.type}: Parquet keeps a duration as a plain number, '
-                "and readers would not know that it is one. Cast it to a whole number of microseconds in the query.",
+                f'{described} cannot keep column "{field.name}" of type {field.type}: Parquet keeps a duration as a plain '
+                "number, and readers would not know that it is one. Cast it to a whole number of microseconds in the query.",
                 code="SINK_TYPE",
                 column=field.name,
                 type=str(field.type),

@@ -29,21 +29,24 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.relation import Relation
 from zset_join.sinks.postgres_sql import EPOCHS, WEIGHT, PostgresStatements, csv_of, postgres_type
-from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_replay
+from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.zset import ZSet
 
 __all__ = ["PostgresViewSink"]
 
 _CREATE_EPOCHS = sql.SQL(
     "CREATE TABLE IF NOT EXISTS {} (view text PRIMARY KEY, query_id text NOT NULL, epoch bigint, rows bigint NOT NULL, "
-    "retractions bigint NOT NULL, layout text NOT NULL)"
+    "retractions bigint NOT NULL, layout text NOT NULL, chain text)"
 ).format(EPOCHS)
-_FIND = sql.SQL("SELECT query_id, epoch, layout FROM {} WHERE view = %s").format(EPOCHS)
-_INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s)").format(EPOCHS)
-_UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s WHERE view = %s").format(EPOCHS)
+_ADD_CHAIN = sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS chain text").format(EPOCHS)
+"""Tables of versions without a chain of epochs get its column when they are opened."""
+_FIND = sql.SQL("SELECT query_id, epoch, layout, chain FROM {} WHERE view = %s").format(EPOCHS)
+_INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s, NULL)").format(EPOCHS)
+_UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s, chain = %s WHERE view = %s").format(EPOCHS)
 _SEND_BYTES = 1 << 20
 
 
@@ -94,6 +97,7 @@ class PostgresViewSink:
                 # Two that start at once would both make the tables.
                 self._connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", ["zset_join"])
                 self._connection.execute(_CREATE_EPOCHS)
+                self._connection.execute(_ADD_CHAIN)
                 self._attach()
         except psycopg.Error as error:
             self.close()
@@ -107,11 +111,25 @@ class PostgresViewSink:
         try:
             connection = self._connected()
             with connection.transaction():
-                return self._stored_epoch(connection)
+                return self._stored(connection)[0]
         except psycopg.Error as error:
             raise self._failed("read", error) from error
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the view holds epochs of another chain.
+        """
+        try:
+            connection = self._connected()
+            with connection.transaction():
+                last, digests = self._stored(connection)
+        except psycopg.Error as error:
+            raise self._failed("read", error) from error
+        return is_same_epoch(self._described, last, digests.get, epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Add the answer of one epoch to the view, in one transaction.
 
         Raises:
@@ -123,10 +141,12 @@ class PostgresViewSink:
         try:
             with connection.transaction():
                 connection.execute(sql.SQL("SELECT FROM {} WHERE view = %s FOR UPDATE").format(EPOCHS), [self.table])
-                if is_replay(self._described, self._stored_epoch(connection), epoch):
+                last, digests = self._stored(connection)
+                if is_same_epoch(self._described, last, digests.get, epoch, link):
                     return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
                 rows, retractions = self._apply(connection, epoch, chunks)
-                connection.execute(_UPDATE, [epoch, rows, retractions, self.table])
+                chain = json.dumps(list(newest_digests(digests, epoch, link).items()))
+                connection.execute(_UPDATE, [epoch, rows, retractions, chain, self.table])
         except psycopg.errors.UniqueViolation as error:
             raise SinkError(
                 f"{self._described}: two live rows claim one key in epoch {epoch}: {error.diag.message_detail}. Name "
@@ -200,7 +220,7 @@ class PostgresViewSink:
         connection = self._connected()
         found = connection.execute(_FIND, [self.table]).fetchone()
         if found is not None:
-            self._check_owner(*found)
+            self._check_owner(*found[:3])
             return
         taken = connection.execute("SELECT to_regclass(%s), to_regclass(%s)", self._quoted_names(connection)).fetchone()
         if taken is not None and any(name is not None for name in taken):
@@ -243,7 +263,8 @@ class PostgresViewSink:
                 table=self.table,
             )
 
-    def _stored_epoch(self, connection: psycopg.Connection[tuple[Any, ...]]) -> int | None:
+    def _stored(self, connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[int | None, dict[int, str]]:
+        """Return the last epoch, and the digests of the newest ones."""
         found = connection.execute(_FIND, [self.table]).fetchone()
         if found is None:
             raise SinkError(
@@ -252,7 +273,7 @@ class PostgresViewSink:
                 code="SINK_RETRACTION",
                 table=self.table,
             )
-        return None if found[1] is None else int(found[1])
+        return None if found[1] is None else int(found[1]), dict(json.loads(found[3] or "[]"))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
