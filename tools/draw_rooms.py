@@ -61,7 +61,7 @@ def drawing() -> str:
 
 
 def _levels(rooms: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Return how high each room stands: above what it imports; rooms that import each other stand as their other imports say."""
+    """Return how high each room stands: above what it imports, but for rooms that import it too."""
     levels = dict.fromkeys(rooms, 0)
     for _ in rooms:
         for room, targets in rooms.items():

@@ -1,6 +1,6 @@
 """Which module imports which, read from the code: type-only and deferred imports count like all others.
 
-python -m tools.import_graph          circles of imports, one line each, and how many modules they tie; exit 1 where there are any
+python -m tools.import_graph      the circles of imports, one line each; exit 1 where there are any
 """
 
 from __future__ import annotations
