@@ -19,6 +19,7 @@ HOMES = {
     "httpx": ("lookup",),
     "hypothesis": ("testing",),
     "pandas": (),
+    "prompt_toolkit": ("sql",),
     "psycopg": ("lookup", "sinks"),
     "pyspark": ("spark", "cli"),
     "redis": ("lookup",),

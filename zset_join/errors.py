@@ -5,6 +5,9 @@
     │   ├── OptionError        an option or argument with a value that is not allowed
     │   ├── KeyTypeError       a key column whose type cannot be hashed or compared
     │   └── MissingMethodError a method that PySpark has here and this library has not; an AttributeError too
+
+
+    │   └── SqlError           a statement that cannot be read, or asks for what is refused
     ├── BadInputError          rows of a delta that break the relation's contract
     ├── WeightOverflowError    a weight that no longer fits an int64
     ├── ResourceError          a limit that was reached; the message names the option to change
@@ -29,6 +32,7 @@ __all__ = [
     "PlanError",
     "ResourceError",
     "SinkError",
+    "SqlError",
     "StateError",
     "WeightOverflowError",
     "ZsetJoinError",
@@ -88,6 +92,25 @@ class MissingMethodError(PlanError, AttributeError):
     """A method that PySpark users look for here, and that is not here; the message says what to use."""
 
     default_code = "MISSING_METHOD"
+
+
+class SqlError(PlanError):
+    """A statement that cannot be read, or asks for what is refused; the message shows the place.
+
+    Args:
+        message: as for every error.
+        code: as for every error.
+        at: where it stands; what it looks like as text is shown below the message.
+        **facts: as for every error; `line` and `column` are among them where the place is known.
+    """
+
+    default_code = "SQL"
+
+    def __init__(self, message: str, *, code: str | None = None, at: Any = None, **facts: Any) -> None:
+        if at is not None:
+            facts = {**facts, "line": at.line, "column": at.column}
+            message = f"{message}\n{at}"
+        super().__init__(message, code=code, **facts)
 
 
 class BadInputError(ZsetJoinError):

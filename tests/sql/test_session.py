@@ -1,0 +1,278 @@
+"""A session in process: statements, consoles, views, and the session of the Timeplus page with its numbers."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from zset_join.errors import OptionError, SqlError, ZsetJoinError
+from zset_join.sql import Message, Query, Session, SqlWarning, connect
+
+AGGREGATES = """SELECT
+    count(),
+    min(i), max(i), avg(i),
+    min(ii), max(ii), avg(ii)
+FROM left_mu
+JOIN right_mu
+ON left_mu.k = right_mu.kk;"""
+
+
+@pytest.fixture
+def session() -> Any:
+    seconds = itertools.count(1_700_000_000_000_000, 1_000_000)
+    with connect(dialect="timeplus", clock=lambda: next(seconds)) as opened:
+        yield opened
+
+
+def query(session: Session, text: str) -> Query:
+    made = session.sql(text)
+    assert isinstance(made, Query)
+    return made
+
+
+def rows(table: pa.Table, *without: str) -> list[tuple[Any, ...]]:
+    kept = [name for name in table.column_names if name not in without]
+    return [tuple(line[name] for name in kept) for line in table.select(kept).to_pylist()]
+
+
+def test_the_session_of_the_timeplus_page_gives_its_numbers(session: Session) -> None:
+    """Source: the page "Bidirectional Join", run the join and aggregation with concrete data samples."""
+    session.sql(
+        """CREATE MUTABLE STREAM left_mu (
+            i  int,
+            k  string,
+            k1 string
+        )
+        PRIMARY KEY (k, k1);
+
+        CREATE MUTABLE STREAM right_mu (
+            ii  int,
+            kk  string,
+            kk1 string
+        )
+        PRIMARY KEY (kk, kk1);"""
+    )
+    times = ("_tp_time", "right_mu._tp_time")
+    console_1 = query(
+        session, "SELECT *, _tp_delta FROM left_mu JOIN right_mu ON left_mu.k = right_mu.kk EMIT CHANGELOG;"
+    ).start()
+    console_2 = query(session, AGGREGATES).start()
+
+    session.sql("INSERT INTO left_mu(i, k, k1) VALUES (1, 'a', 'b'); INSERT INTO right_mu(ii, kk, kk1) VALUES (11, 'a', 'bb');")
+    first = console_1.changelog()
+    assert first.column_names == ["i", "k", "k1", "_tp_time", "ii", "kk", "kk1", "right_mu._tp_time", "_tp_delta"]
+    assert rows(first, *times) == [(1, "a", "b", 11, "a", "bb", 1)]
+    assert rows(console_2.table()) == [(1, 1, 1, 1.0, 11, 11, 11.0)]
+
+    session.sql("INSERT INTO left_mu(i, k, k1) VALUES (2, 'a', 'b');")
+    assert rows(console_1.changelog(), *times) == [(1, "a", "b", 11, "a", "bb", -1), (2, "a", "b", 11, "a", "bb", 1)]
+    assert rows(console_2.table()) == [(1, 2, 2, 2.0, 11, 11, 11.0)]
+
+    session.sql("INSERT INTO right_mu(ii, kk, kk1) VALUES (22, 'a', 'bb');")
+    assert rows(console_1.changelog(), *times) == [(2, "a", "b", 11, "a", "bb", -1), (2, "a", "b", 22, "a", "bb", 1)]
+    assert rows(console_2.table()) == [(1, 2, 2, 2.0, 22, 22, 22.0)]
+
+    historical = AGGREGATES.replace("FROM left_mu", "FROM table(left_mu) AS left_mu")
+    historical = historical.replace("JOIN right_mu", "JOIN table(right_mu) AS right_mu")
+    assert rows(query(session, historical).table()) == [(1, 2, 2, 2.0, 22, 22, 22.0)]
+
+
+def test_a_processing_time_column_has_the_time_of_its_epoch(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int); INSERT INTO s VALUES (1)")
+
+    (line,) = query(session, "SELECT a, _tp_time FROM s").table().to_pylist()
+
+    assert line["_tp_time"] == datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
+
+
+def test_a_query_that_starts_later_begins_with_what_its_tables_hold(session: Session) -> None:
+    session.sql("CREATE MUTABLE STREAM t (k string, v int) PRIMARY KEY (k)")
+    session.sql("INSERT INTO t VALUES ('a', 1), ('b', 2); INSERT INTO t VALUES ('a', 3)")
+
+    running = query(session, "SELECT k, v FROM t").start()
+
+    assert sorted(rows(running.changelog())) == [("a", 3, 1), ("b", 2, 1)]
+
+
+def test_a_changelog_stream_deletes_by_its_delta(session: Session) -> None:
+    session.sql("CREATE STREAM t (k string, v int) PRIMARY KEY (k) SETTINGS mode='changelog_kv'")
+    running = query(session, "SELECT k, v FROM t").start()
+
+    session.sql("INSERT INTO t (k, v, _tp_delta) VALUES ('a', 1, 1)")
+    session.sql("INSERT INTO t (k, v, _tp_delta) VALUES ('a', 1, -1)")
+
+    assert rows(running.changelog()) == [("a", 1, 1), ("a", 1, -1)]
+
+
+def test_views_stand_for_their_queries_and_hold_what_they_read(session: Session) -> None:
+    session.sql("CREATE MUTABLE STREAM t (k string, v int) PRIMARY KEY (k)")
+    session.sql("CREATE VIEW large AS SELECT k, v FROM t WHERE v > 1; CREATE VIEW counted AS SELECT count(*) AS n FROM large")
+    session.sql("INSERT INTO t VALUES ('a', 1), ('b', 2)")
+
+    assert rows(query(session, "SELECT * FROM counted").table()) == [(1,)]
+    with pytest.raises(SqlError, match="is read by large") as refused:
+        session.sql("DROP STREAM t")
+    assert refused.value.code == "STILL_READ"
+    session.sql("DROP VIEW counted; DROP VIEW large; DROP STREAM t")
+    assert session.catalog.relations() == []
+
+
+def test_a_materialized_view_writes_into_a_table_that_others_read(session: Session) -> None:
+    session.sql("CREATE MUTABLE STREAM t (k string, g string, v int) PRIMARY KEY (k)")
+    session.sql("CREATE MUTABLE STREAM sums (g string, total bigint) PRIMARY KEY (g)")
+    session.sql("CREATE MATERIALIZED VIEW m INTO sums AS SELECT g, sum(v) AS total FROM t GROUP BY g")
+    reader = query(session, "SELECT g, total * 10 AS ten FROM sums").start()
+
+    session.sql("INSERT INTO t VALUES ('a', 'x', 1), ('b', 'x', 2)")
+    session.sql("INSERT INTO t VALUES ('a', 'x', 5)")
+
+    assert rows(reader.table()) == [("x", 70)]
+
+
+def test_insert_select_goes_on_for_streams_and_is_done_at_once_for_stored_rows(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int); CREATE STREAM copy (a int); CREATE STREAM once (a int)")
+    session.sql("INSERT INTO s VALUES (1); INSERT INTO copy SELECT a + 1 FROM s; INSERT INTO once SELECT a FROM table(s)")
+    session.sql("INSERT INTO s VALUES (5)")
+
+    assert sorted(rows(query(session, "SELECT a FROM table(copy)").table())) == [(2,), (6,)]
+    assert rows(query(session, "SELECT a FROM table(once)").table()) == [(1,)]
+
+
+def test_a_bounded_query_has_an_order_and_a_limit(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int, b string); INSERT INTO s VALUES (2, 'x'), (NULL, 'y'), (3, 'z')")
+
+    assert rows(query(session, "SELECT b FROM table(s) ORDER BY b DESC LIMIT 2").table()) == [("z",), ("y",)]
+    assert rows(query(session, "SELECT a FROM table(s) ORDER BY a").table()) == [(None,), (2,), (3,)]
+
+
+def test_arrow_tables_are_registered_and_the_fluent_api_goes_on(session: Session) -> None:
+    session.register("orders", pa.table({"id": [1, 2], "total": [5, 50]}), keys="id")
+    made = query(session, "SELECT id, total FROM orders WHERE total > 10")
+
+    assert made.view.columns == ["id", "total"]
+    assert rows(made.table()) == [(2, 50)]
+    with pytest.raises(OptionError, match="does not become an Arrow table"):
+        session.register("nonsense", 5)
+
+
+def test_computed_columns_are_computed_when_rows_come_in() -> None:
+    with connect(dialect="flink") as session:
+        session.sql("CREATE TABLE t (a INT, b AS a * 2, ts TIMESTAMP(3), WATERMARK FOR ts AS ts - INTERVAL '5' SECOND)")
+        session.sql("INSERT INTO t VALUES (3, TIMESTAMP '2024-01-01 00:00:00')")
+
+        assert rows(query(session, "SELECT a, b FROM t").table()) == [(3, 6)]
+
+
+def test_settings_are_checked_when_they_are_given(session: Session) -> None:
+    session.sql("SET max_hot_keys = 1000; SET 'table.exec.async-lookup.timeout' = '180s'")
+    assert session.catalog.settings["max_hot_keys"] == "1000"
+
+    with pytest.raises(SqlError, match="Did you mean max_hot_keys") as refused:
+        session.sql("SET max_hot_key = 5")
+    assert refused.value.code == "UNKNOWN_SETTING"
+    with pytest.raises(SqlError, match="default_hash_join"):
+        session.sql("SET default_hash_join = 'disk'")
+
+
+def test_an_append_only_join_stops_at_its_limit(session: Session) -> None:
+    session.sql("CREATE STREAM left_append(i int, k string); CREATE STREAM right_append(ii int, kk string);")
+    running = query(
+        session,
+        "SELECT * FROM left_append JOIN right_append ON left_append.k = right_append.kk SETTINGS join_max_buffered_bytes=10",
+    ).start()
+    with pytest.raises(ZsetJoinError, match="join_max_buffered_bytes"):
+        session.sql("INSERT INTO left_append(i, k) VALUES (1, 'a')")
+    running.stop()
+    again = query(
+        session,
+        "SELECT i, ii FROM left_append JOIN right_append ON left_append.k = right_append.kk "
+        "SETTINGS join_max_buffered_bytes=102400000",
+    ).start()
+    session.sql("INSERT INTO right_append(ii, kk) VALUES (22, 'a')")
+    assert rows(again.table()) == [(1, 22)]
+
+
+def test_describe_says_what_a_table_is_and_why() -> None:
+    with connect(dialect="flink") as session:
+        session.sql("CREATE TABLE a (k STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts, PRIMARY KEY(k) NOT ENFORCED)")
+        session.sql("CREATE TABLE b (k STRING)")
+
+        assert "versioned: it has the primary key (k) and the event time ts" in str(session.sql("DESCRIBE a"))
+        assert "latest-only: it has no primary key and no event time" in str(session.sql("DESCRIBE b"))
+        shown = session.sql("SHOW TABLES")
+        assert isinstance(shown, Message)
+        assert str(shown) == "a\nb"
+        assert "Select" in str(session.sql("EXPLAIN SELECT k FROM a WHERE k > 'x'")) or "Where" in str(
+            session.sql("EXPLAIN SELECT k FROM a WHERE k > 'x'")
+        )
+
+
+def test_an_unknown_hint_warns_and_changes_nothing(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int)")
+
+    with pytest.warns(SqlWarning, match="BROADCAST"):
+        session.sql("SELECT /*+ BROADCAST(s) */ a FROM s")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("SELECT b FROM s", "UNKNOWN_COLUMN", 'there is no column "b"'),
+        ("SELECT a FROM ss", "UNKNOWN_TABLE", "Did you mean s?"),
+        ("SELECT x.a FROM s", "UNKNOWN_TABLE", 'no "x" in FROM'),
+        ("SELECT a FROM s, t", "CROSS_JOIN", "cross join"),
+        ("SELECT s.a FROM s JOIN t ON s.a < t.a", "CROSS_JOIN", "equal expressions"),
+        ("SELECT a FROM s JOIN t ON s.a = t.a", "AMBIGUOUS_COLUMN", "s.a"),
+        ("SELECT a FROM s JOIN s ON s.a = s.a", "DUPLICATE_NAME", "another name"),
+        ("SELECT a FROM s WHERE a NOT IN (SELECT a FROM t)", "NOT_IN", "NOT EXISTS"),
+        ("SELECT a FROM s WHERE a", "NOT_BOOLEAN", "boolean"),
+        ("SELECT now() FROM s", "NON_DETERMINISTIC", "another value"),
+        ("SELECT a FROM s ORDER BY a", "NOT_OFFERED", "no order"),
+        ("SELECT a FROM s LIMIT 5", "NOT_OFFERED", "no order"),
+        ("SELECT a, count(*) FROM s", "NOT_GROUPED", "GROUP BY"),
+        ("SELECT frobnicate(a) FROM s", "UNKNOWN_FUNCTION", "FROBNICATE"),
+        ("SELECT a FROM s INTERSECT SELECT a FROM t", "NOT_OFFERED", "EXISTS"),
+        ("WITH RECURSIVE r AS (SELECT a FROM s) SELECT a FROM r", "NOT_OFFERED", "recursive"),
+        ("SELECT 1", "NOT_OFFERED", "FROM"),
+        ("SELECT a, (SELECT max(a) FROM t) FROM s", "NOT_OFFERED", "subquery"),
+        ("SELECT sum(a) OVER (ORDER BY a) FROM s", "NOT_OFFERED", "window function"),
+        ("SELECT a FROM (SELECT a, ROW_NUMBER() OVER (PARTITION BY a ORDER BY a) AS rn FROM s)", "NOT_OFFERED", "rn = 1"),
+        ("SELECT ROW_NUMBER() OVER (PARTITION BY a ORDER BY a) AS rn, a FROM s", "NOT_OFFERED", "rn = 1"),
+        ("SELECT s.a FROM s RIGHT JOIN t FOR SYSTEM_TIME AS OF s.a ON s.a = t.a", "TEMPORAL_SIDE", "LEFT or INNER"),
+        ("SELECT a FROM s SETTINGS max_hot = 5", "UNKNOWN_SETTING", "Did you mean max_hot_keys"),
+        ("SELEC a FROM s", "SQL_SYNTAX", "Did you mean SELECT"),
+        ("SELECT a FROM", "SQL_SYNTAX", "syntax"),
+        ("INSERT INTO s VALUES (1, 2)", "INSERT_COLUMNS", "has 1 values here"),
+        ("INSERT INTO s VALUES ('x')", "LITERAL", "does not fit"),
+        ("INSERT INTO s (b) VALUES (1)", "UNKNOWN_COLUMN", "no column b"),
+        ("CREATE STREAM s (a int)", "NAME_TAKEN", "taken"),
+        ("CREATE STREAM u (a integr)", "UNKNOWN_TYPE", "INT"),
+        ("CREATE MUTABLE STREAM u (a int)", "NO_PRIMARY_KEY", "PRIMARY KEY"),
+        ("CREATE TABLE u (a int) WITH ('connector' = 'kafkaa')", "UNKNOWN_CONNECTOR", "kafka"),
+        ("CREATE TABLE u (a int) WITH ('format' = 'jsn')", "UNKNOWN_FORMAT", "json"),
+        ("CREATE TABLE u (a int, WATERMARK FOR a AS a * 2)", "WATERMARK", "nothing else"),
+        ("DROP VIEW nothing", "UNKNOWN_TABLE", "nothing"),
+        ("CREATE FUNCTION f AS 'x'", "NOT_OFFERED", "FUNCTION"),
+        ("SELECT a FROM s TABLESAMPLE (10 PERCENT)", "NOT_OFFERED", "ample"),
+        ("SELECT " + "(" * 100 + "a" + ")" * 100 + " FROM s", "SQL_TOO_DEEP", "views"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_says_why_and_where(text: str, code: str, words: str, session: Session) -> None:
+    session.sql("CREATE STREAM s (a int); CREATE STREAM t (a int)")
+
+    with pytest.raises(SqlError) as refused:
+        session.sql(text)
+
+    assert (refused.value.code, words in str(refused.value)) == (code, True), str(refused.value)
+    assert "line 1, column" in str(refused.value)
+
+
+def test_engines_and_dialects_that_are_not_there_are_refused() -> None:
+    with pytest.raises(OptionError, match="there is local and spark"):
+        connect(engine="flink")
+    with pytest.raises(OptionError, match="Did you mean flink"):
+        connect(dialect="fllnk")

@@ -1,0 +1,18 @@
+"""SQL over changing tables: the statements of five systems, bound to the same plan the fluent API makes.
+
+    from zset_join.sql import connect
+
+    session = connect(dialect="timeplus")
+    session.sql("CREATE MUTABLE STREAM orders (id int, customer string, total int) PRIMARY KEY (id)")
+    revenue = session.sql("SELECT customer, sum(total) AS revenue FROM orders GROUP BY customer EMIT CHANGELOG").start()
+
+Needs the extra `sql`. sqlglot parses and is imported nowhere else; names and types are bound here, and no text of a user
+reaches another engine.
+"""
+
+from __future__ import annotations
+
+from zset_join.sql.results import Message, Query, Running
+from zset_join.sql.session import Session, SqlWarning, connect
+
+__all__ = ["Message", "Query", "Running", "Session", "SqlWarning", "connect"]

@@ -1,0 +1,202 @@
+"""GROUP BY, HAVING and aggregates of a SELECT: what is computed for each group, and what stands for it afterwards.
+
+Keys may be expressions, names of the SELECT list, or places in it. An expression above the groups may use keys and
+aggregates; a column that is neither is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from zset_join.errors import PlanError, SqlError
+from zset_join.expressions import Column, Expression, lit
+from zset_join.pipeline import Aggregated, View
+from zset_join.sql.places import near
+from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.scopes import Scope
+
+if TYPE_CHECKING:
+    from zset_join.sql.queries import QueryBinder
+
+__all__ = ["AGGREGATES", "Aggregation", "has_aggregates"]
+
+AGGREGATES: dict[type[exp.Expr], str] = {
+    exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Stddev: "stddev", exp.StddevPop: "stddev_pop",
+    exp.StddevSamp: "stddev_samp", exp.Variance: "var_samp", exp.VariancePop: "var_pop", exp.ArgMax: "max_by", exp.ArgMin:
+    "min_by", exp.LogicalAnd: "bool_and", exp.LogicalOr: "bool_or", exp.ArrayAgg: "collect_list", exp.ArrayUniqueAgg:
+    "collect_set",
+}  # fmt: skip
+_NAMES = ("avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if", "max", "max_by", "min", "min_by",
+          "stddev", "stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp", "variance")  # fmt: skip
+
+
+def has_aggregates(node: exp.Select) -> bool:
+    """Say whether a SELECT makes groups."""
+    if node.args.get("group") is not None:
+        return True
+    parts = [*node.expressions, *([node.args["having"]] if node.args.get("having") is not None else [])]
+    return any(_calls(part) for part in parts)
+
+
+def _calls(node: exp.Expr) -> list[exp.Expr]:
+    """Return the aggregates in an expression, outermost only, none inside windows or subqueries."""
+    if isinstance(node, exp.Window | exp.Query | exp.Subquery):
+        return []
+    if isinstance(node, exp.Filter | exp.AggFunc):
+        return [node]
+    return [call for child in node.iter_expressions() for call in _calls(child)]
+
+
+class Aggregation:
+    """Group the rows of a SELECT.
+
+    Args:
+        query: for messages.
+        scope: the items in sight.
+        view: the rows.
+        binder: of the rows.
+    """
+
+    def __init__(self, query: QueryBinder, scope: Scope, view: View, binder: ScalarBinder) -> None:
+        self._query = query
+        self._scope = scope
+        self._view = view
+        self._binder = binder
+        self._keys: list[tuple[str, Expression]] = []
+        self._calls: list[tuple[exp.Expr, str]] = []
+
+    def group(self, node: exp.Select, outputs: Sequence[tuple[str, Any]]) -> View:
+        """Return the groups, with keys and aggregates as columns.
+
+        Raises:
+            SqlError: a key or an aggregate that is not offered.
+        """
+        group = node.args.get("group")
+        if group is not None:
+            for name in ("rollup", "cube", "grouping_sets", "totals", "all"):
+                if group.args.get(name):
+                    raise SqlError(
+                        f"GROUP BY {name.upper().replace('_', ' ')} is not offered; write a UNION ALL of queries.",
+                        code="NOT_OFFERED",
+                        at=self._query.at(node),
+                    )
+            for key in group.expressions:
+                tree = self._binder.bind(self._key(key, outputs))
+                name = tree.name if isinstance(tree, Column) else f"key {len(self._keys) + 1}"
+                if not any(known.same_as(tree) for _, known in self._keys):
+                    self._keys.append((name, tree))
+        aggregated = []
+        parts = [one for _, one in outputs if isinstance(one, exp.Expr)]
+        if node.args.get("having") is not None:
+            parts.append(node.args["having"])
+        for call in [call for part in parts for call in _calls(part)]:
+            if self._name_of(call) is None:
+                name = f"aggregate {len(self._calls) + 1}"
+                aggregated.append(self._aggregated(call).alias(name))
+                self._calls.append((call, name))
+        keys = {name: Column("left", tree.name) if isinstance(tree, Column) else tree for name, tree in self._keys}
+        try:
+            if not aggregated:
+                return self._view.select(keys).distinct()
+            return self._view.groupBy(**keys).agg(*aggregated)
+        except PlanError as error:
+            raise SqlError(error.message, code=error.code, at=self._query.at(node)) from error
+
+    def replace(self, node: exp.Expr) -> Expression | None:
+        """Return the column that stands for an aggregate or a key; None for others."""
+        name = self._name_of(node)
+        if name is not None:
+            return Column("row", name)
+        if isinstance(node, exp.Literal | exp.Boolean | exp.Null | exp.Interval) or _calls(node):
+            return None
+        try:
+            tree = self._binder.bind(node)
+        except PlanError:
+            return None
+        return next((Column("row", name) for name, known in self._keys if known.same_as(tree)), None)
+
+    def not_grouped(self, node: exp.Column) -> Expression:
+        """Refuse a column that is no key.
+
+        Raises:
+            SqlError: always.
+        """
+        self._scope.find(node)
+        keys = ", ".join(repr(tree) for _, tree in self._keys) or "nothing"
+        raise SqlError(
+            f'"{node.name}" is neither grouped by nor aggregated; the groups are by {keys}. Add it to GROUP BY, or take max or '
+            "min of it.",
+            code="NOT_GROUPED",
+            at=self._query.at(node),
+        )
+
+    def _key(self, node: exp.Expr, outputs: Sequence[tuple[str, Any]]) -> exp.Expr:
+        if isinstance(node, exp.Literal) and node.name.isdecimal():
+            place = int(node.name)
+            if not 1 <= place <= len(outputs) or not isinstance(outputs[place - 1][1], exp.Expr):
+                raise SqlError(
+                    f"GROUP BY {place}: there is no such place in the SELECT list.", code="NOT_OFFERED", at=self._query.at(node)
+                )
+            chosen: exp.Expr = outputs[place - 1][1]
+            return chosen
+        if isinstance(node, exp.Column) and not node.table and self._scope.search(node) is None:
+            for name, one in outputs:
+                if name.lower() == node.name.lower() and isinstance(one, exp.Expr):
+                    return one
+        return node
+
+    def _name_of(self, node: exp.Expr) -> str | None:
+        return next((name for call, name in self._calls if call is node or call == node), None)
+
+    def _aggregated(self, node: exp.Expr) -> Aggregated:
+        condition: Expression | None = None
+        call = node
+        if isinstance(node, exp.Filter):
+            call = node.this
+            condition = self._binder.condition(node.expression.this)
+        made = self._call(call)
+        return made if condition is None else made.filter(condition)
+
+    def _call(self, node: exp.Expr) -> Aggregated:
+        given = node.this
+        if isinstance(node, exp.CountIf):
+            return Aggregated(function="count", condition=self._binder.condition(given), shown="count_if")
+        if isinstance(node, exp.Count):
+            if given is None or isinstance(given, exp.Star | exp.Literal):
+                return Aggregated(function="count")
+            if isinstance(given, exp.Distinct):
+                return Aggregated(function="count_distinct", columns=tuple(self._argument(one) for one in given.expressions))
+            if node.expressions:
+                raise SqlError(
+                    "count takes one value; write count(DISTINCT a, b).", code="NOT_OFFERED", at=self._query.at(node)
+                )
+            return Aggregated(function="count", columns=(self._argument(given),))
+        function = AGGREGATES.get(type(node))
+        name = node.sql_name() if isinstance(node, exp.Func) else type(node).__name__
+        if function is None:
+            raise SqlError(
+                f"the aggregate {name} is not offered.{near(name, _NAMES)}", code="UNKNOWN_FUNCTION", at=self._query.at(node)
+            )
+        if isinstance(given, exp.Distinct):
+            if function not in {"min", "max"}:
+                raise SqlError(
+                    f"{name}(DISTINCT ...) is not offered; take the DISTINCT rows in a subquery.",
+                    code="NOT_OFFERED",
+                    at=self._query.at(node),
+                )
+            given = given.expressions[0]
+        columns = [self._argument(given)]
+        if function in {"min_by", "max_by"}:
+            columns.append(self._argument(node.expression))
+        return Aggregated(function=function, columns=tuple(columns))
+
+    def _argument(self, node: exp.Expr) -> Expression:
+        if _calls(node):
+            raise SqlError(
+                "an aggregate inside an aggregate is not offered; nest queries.", code="NOT_OFFERED", at=self._query.at(node)
+            )
+        tree = self._binder.bind(node)
+        return Column("left", tree.name) if isinstance(tree, Column) else lit(tree)

@@ -1,0 +1,258 @@
+"""What names in statements stand for: tables and streams, views, temporal table functions, and settings.
+
+A name is looked up as it is written, and then without regard to case, where only one fits.
+
+A table says what its rows mean: *append* (only ever added), *upsert* (the row of its key), or *changelog* (with weights). It is
+*versioned* when it has a primary key and an event time; else only its latest rows are known, and `DESCRIBE` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import pyarrow as pa
+from sqlglot import exp
+
+from zset_join.errors import SqlError
+from zset_join.pipeline import View, appends, changes
+from zset_join.sql.places import Place, near
+
+if TYPE_CHECKING:
+    from zset_join.sql.queries import BoundQuery
+
+__all__ = ["Catalog", "ColumnDefinition", "Mode", "NamedView", "Table", "TemporalFunction"]
+
+Mode = Literal["append", "upsert", "changelog"]
+
+_Entry = TypeVar("_Entry")
+
+
+@dataclass(frozen=True)
+class ColumnDefinition:
+    """One column of a table.
+
+    Args:
+        name: its name.
+        type: its Arrow type.
+        computed: the expression it is computed from when a row comes in; None for what comes in.
+        metadata: the name of the metadata field it is filled from; None for a plain column.
+        is_processing_time: it holds the processing time of the row's epoch.
+    """
+
+    name: str
+    type: pa.DataType
+    computed: exp.Expr | None = None
+    metadata: str | None = None
+    is_processing_time: bool = False
+
+    @property
+    def is_given(self) -> bool:
+        """Say whether who inserts rows gives it."""
+        return self.computed is None and not self.is_processing_time
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or stream as it was declared.
+
+    Args:
+        name: its name.
+        word: what it was declared as: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
+        columns: all of them.
+        mode: what its rows mean.
+        primary_key: columns that identify a row.
+        watermark: the event-time column and how many microseconds its watermark stays behind.
+        options: those of WITH (...).
+        settings: those of SETTINGS.
+        delta_column: the column whose -1 deletes; None where there is none.
+    """
+
+    name: str
+    word: str
+    columns: tuple[ColumnDefinition, ...]
+    mode: Mode
+    primary_key: tuple[str, ...] = ()
+    watermark: tuple[str, int] | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    delta_column: str | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns that rows have."""
+        return pa.schema([(column.name, column.type) for column in self.columns])
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Return the columns that `*` stands for."""
+        return tuple(column.name for column in self.columns if column.name != self.delta_column)
+
+    @property
+    def is_versioned(self) -> bool:
+        """Say whether its rows have versions in event time."""
+        return bool(self.primary_key) and self.watermark is not None
+
+    def why(self) -> str:
+        """Say whether it is versioned or latest-only, and why."""
+        if self.is_versioned and self.watermark is not None:
+            key = ", ".join(self.primary_key)
+            return f"versioned: it has the primary key ({key}) and the event time {self.watermark[0]}"
+        missing = [
+            *([] if self.primary_key else ["no primary key"]),
+            *([] if self.watermark is not None else ["no event time (WATERMARK FOR ...)"]),
+        ]
+        return f"latest-only: it has {' and '.join(missing)}"
+
+    @cached_property
+    def rows(self) -> View:
+        """Return its rows, for the fluent API: one source, however often it is asked for."""
+        watermark = None if self.watermark is None else (self.watermark[0], f"{self.watermark[1]} microseconds")
+        if self.mode == "append":
+            return appends(self.name, self.schema, keys=self.primary_key, watermark=watermark)
+        if self.delta_column is not None:
+            from zset_join.expressions import col
+
+            if self.primary_key:
+                return changes(
+                    self.name,
+                    self.schema,
+                    keys=self.primary_key,
+                    apply_as_deletes=col(self.delta_column) < 0,
+                    except_column_list=[self.delta_column],
+                    watermark=watermark,
+                )
+            return changes(self.name, self.schema, weight_column=self.delta_column, watermark=watermark)
+        return changes(self.name, self.schema, keys=self.primary_key, watermark=watermark)
+
+
+@dataclass(frozen=True)
+class NamedView:
+    """A view: a query under a name.
+
+    Args:
+        name: its name.
+        query: what it stands for.
+        sql: its text.
+        is_materialized: it is kept, not only named.
+    """
+
+    name: str
+    query: BoundQuery
+    sql: str
+    is_materialized: bool = False
+
+
+@dataclass(frozen=True)
+class TemporalFunction:
+    """A temporal table function, Flink's older way to name the versions of a table.
+
+    Args:
+        name: its name.
+        relation: the table or view whose rows are the versions.
+        time: the column with the time of a version.
+        key: the column that identifies what has versions.
+    """
+
+    name: str
+    relation: str
+    time: str
+    key: str
+
+
+class Catalog:
+    """Keep what names stand for."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {}
+        self.views: dict[str, NamedView] = {}
+        self.functions: dict[str, TemporalFunction] = {}
+        self.settings: dict[str, str] = {}
+
+    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
+        """Give something its name.
+
+        Raises:
+            SqlError: the name is taken.
+        """
+        if not replace and entry.name in {*self.tables, *self.views, *self.functions}:
+            raise SqlError(
+                f'the name "{entry.name}" is taken. DROP it first, or write CREATE OR REPLACE.', code="NAME_TAKEN", at=at
+            )
+        self._forget(entry.name)
+        if isinstance(entry, Table):
+            self.tables[entry.name] = entry
+        elif isinstance(entry, NamedView):
+            self.views[entry.name] = entry
+        else:
+            self.functions[entry.name] = entry
+
+    def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
+        """Return the table or view of a name.
+
+        Raises:
+            SqlError: there is none.
+        """
+        known: dict[str, Table | NamedView] = {**self.tables, **self.views}
+        found = pick(known, name)
+        if found is None:
+            raise SqlError(
+                f'there is no table or view "{name}".{near(name, self.relations())} Create or register it first.',
+                code="UNKNOWN_TABLE",
+                at=at,
+                name=name,
+            )
+        return found
+
+    def function(self, name: str, *, at: Place | None = None) -> TemporalFunction:
+        """Return a temporal table function.
+
+        Raises:
+            SqlError: there is none.
+        """
+        found = pick(self.functions, name)
+        if found is None:
+            raise SqlError(
+                f'there is no temporal table function "{name}".{near(name, self.functions)} Make it with '
+                "session.create_temporal_table_function(name, relation, time, key), or write FOR SYSTEM_TIME AS OF.",
+                code="UNKNOWN_TABLE",
+                at=at,
+                name=name,
+            )
+        return found
+
+    def relations(self) -> list[str]:
+        """Return the names of tables and views."""
+        return [*self.tables, *self.views]
+
+    def drop(self, name: str, *, at: Place | None = None, if_exists: bool = False) -> str | None:
+        """Forget a name; return it as it was kept.
+
+        Raises:
+            SqlError: there is none, or a view reads it.
+        """
+        if if_exists and pick({**self.tables, **self.views}, name) is None:
+            return None
+        entry = self.find(name, at=at)
+        readers = [view.name for view in self.views.values() if entry.name in view.query.reads and view.name != entry.name]
+        if readers:
+            raise SqlError(
+                f'"{entry.name}" is read by {", ".join(readers)}. Drop those first.', code="STILL_READ", at=at, name=entry.name
+            )
+        self._forget(entry.name)
+        return entry.name
+
+    def _forget(self, name: str) -> None:
+        kept: Iterable[dict[str, Any]] = (self.tables, self.views, self.functions)
+        for entries in kept:
+            entries.pop(name, None)
+
+
+def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:
+    """Return the entry of a name, or of the only one that differs in case alone."""
+    if name in entries:
+        return entries[name]
+    alike = [one for one in entries if one.lower() == name.lower()]
+    return entries[alike[0]] if len(alike) == 1 else None

@@ -1,0 +1,422 @@
+"""CREATE TABLE, STREAM, SOURCE and SINK: columns, keys, watermarks, options.
+
+    CREATE TABLE name (column type [NOT NULL] [PRIMARY KEY], column AS expression, column AS PROCTIME(),
+                       column type METADATA [FROM 'field'], column type AS SYSTEM_METADATA('field'),
+                       PRIMARY KEY (a, b) [NOT ENFORCED], WATERMARK FOR column AS column [- INTERVAL '5' SECOND])
+           [APPEND ONLY] [PRIMARY KEY (a, b)] [WITH ('key' = 'value')] [SETTINGS key = 'value']
+
+What its rows mean:
+
+| declared | mode |
+|---|---|
+| `MUTABLE STREAM`, `mode='versioned_kv'`, a primary key without a connector, `upsert-kafka` | upsert |
+| `mode='changelog_kv'` | upsert, and `_tp_delta = -1` deletes |
+| `debezium-json`, `canal-json`, `maxwell-json`, `debezium-avro-confluent` | upsert by primary key, changelog without |
+| `APPEND ONLY`, `STREAM`, `SOURCE`, any other format | append; a primary key is then trusted to be unique |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from zset_join.errors import SqlError
+from zset_join.sql.catalog import ColumnDefinition, Mode, Table
+from zset_join.sql.dialects import Statement, parse_expression
+from zset_join.sql.places import near
+from zset_join.sql.types import type_named
+
+__all__ = ["CONNECTORS", "FORMATS", "Reader", "read_table"]
+
+CONNECTORS = ("blackhole", "datagen", "filesystem", "jdbc", "kafka", "memory", "print", "redis", "upsert-kafka")
+FORMATS = (
+    "avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet", "raw",
+)  # fmt: skip
+_CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json"})
+_MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
+_INTERVALS = {
+    "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,
+    "US": 1, "MS": 1000, "S": 10**6, "M": 60 * 10**6, "H": 3600 * 10**6, "D": 86400 * 10**6,
+}  # fmt: skip
+_TP_TIME = "_tp_time"
+TP_DELTA = "_tp_delta"
+
+
+class Reader:
+    """Read the tokens of one statement, one after the other.
+
+    Args:
+        statement: what is read.
+        index: the token to begin with.
+    """
+
+    def __init__(self, statement: Statement, index: int = 0) -> None:
+        self.statement = statement
+        self.tokens = statement.tokens
+        self.index = index
+
+    @property
+    def word(self) -> str:
+        """Return the current token in capitals; empty behind the last one."""
+        return self.tokens[self.index].text.upper() if self.index < len(self.tokens) else ""
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether all tokens are read."""
+        return self.index >= len(self.tokens)
+
+    def has(self, *words: str) -> bool:
+        """Read these words if they come next, and say so; a quoted name is no word."""
+        index, left = self.index, list(words)
+        while left:
+            if index >= len(self.tokens) or self.tokens[index].token_type in {TokenType.IDENTIFIER, TokenType.STRING}:
+                return False
+            # Some words come in one token, such as PRIMARY KEY.
+            parts = self.tokens[index].text.upper().split()
+            if parts != left[: len(parts)]:
+                return False
+            left = left[len(parts) :]
+            index += 1
+        self.index = index
+        return True
+
+    def expect(self, *words: str) -> None:
+        """Read these words.
+
+        Raises:
+            SqlError: others come.
+        """
+        if not self.has(*words):
+            self.fail(f"expected {' '.join(words)}")
+
+    def fail(self, what: str) -> None:
+        """Refuse what comes next.
+
+        Raises:
+            SqlError: always.
+        """
+        found = f'"{self.tokens[self.index].text}"' if not self.is_done else "the end"
+        raise SqlError(f"{what}, found {found}.", code="SQL_SYNTAX", at=self.statement.place(self.index))
+
+    def name(self, what: str = "a name") -> str:
+        """Read a name, or the last part of one with dots.
+
+        Raises:
+            SqlError: none comes.
+        """
+        found = self._part(what)
+        while not self.is_done and self.tokens[self.index].token_type == TokenType.DOT:
+            self.index += 1
+            found = self._part(what)
+        return found
+
+    def _part(self, what: str) -> str:
+        token = self.tokens[self.index] if not self.is_done else None
+        is_word = token is not None and (token.text[:1].isalpha() or token.text[:1] == "_")
+        if token is None or not (token.token_type == TokenType.IDENTIFIER or is_word) or token.token_type == TokenType.STRING:
+            self.fail(f"expected {what}")
+            return ""
+        self.index += 1
+        return token.text
+
+    def names(self) -> tuple[str, ...]:
+        """Read names in brackets."""
+        self.expect("(")
+        found = [self.name("a column")]
+        while self.has(","):
+            found.append(self.name("a column"))
+        self.expect(")")
+        return tuple(found)
+
+    def value(self) -> str:
+        """Read a string, number, or word."""
+        if self.is_done:
+            self.fail("expected a value")
+        token = self.tokens[self.index]
+        self.index += 1
+        if token.token_type == TokenType.DASH:
+            return "-" + self.value()
+        return token.text
+
+    def options(self, *, equals: str = "=") -> dict[str, str]:
+        """Read `key = value, ...` as long as it goes on."""
+        found: dict[str, str] = {}
+        while not self.is_done and self.word != ")":
+            key = self._key()
+            self.expect(equals)
+            found[key] = self.value()
+            if not self.has(","):
+                break
+        return found
+
+    def _key(self) -> str:
+        if not self.is_done and self.tokens[self.index].token_type == TokenType.STRING:
+            return self.value()
+        parts = [self._part("an option")]
+        while self.has("."):
+            parts.append(self._part("an option"))
+        return ".".join(parts)
+
+    def until(self, *ends: str) -> tuple[Token, ...]:
+        """Read tokens up to a comma, a closing bracket or one of the words, outside of brackets."""
+        begin, depth = self.index, 0
+        while not self.is_done:
+            if depth == 0 and (self.word in {",", ")"} or self.word in ends):
+                break
+            depth += {"(": 1, ")": -1}.get(self.word, 0)
+            self.index += 1
+        return tuple(self.tokens[begin : self.index])
+
+
+@dataclass
+class _Declared:
+    columns: list[ColumnDefinition]
+    primary_key: tuple[str, ...] = ()
+    watermark: tuple[str, int] | None = None
+
+
+def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
+    """Read a declaration from behind its first words on.
+
+    Args:
+        reader: stands at the name.
+        word: TABLE, STREAM, MUTABLE STREAM, SOURCE or SINK.
+
+    Returns:
+        The table, and whether one of its name may be there already.
+
+    Raises:
+        SqlError: the declaration cannot be read, or asks for what is not there.
+    """
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    place = reader.statement.place(reader.index)
+    name = reader.name("the name of the table")
+    declared = _Declared([])
+    if reader.has("("):
+        _elements(reader, declared)
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    is_append_only = False
+    while not reader.is_done:
+        if reader.has("PRIMARY", "KEY"):
+            declared.primary_key = reader.names()
+            reader.has("NOT", "ENFORCED")
+        elif reader.has("WITH"):
+            reader.expect("(")
+            options = reader.options()
+            reader.expect(")")
+        elif reader.has("SETTINGS"):
+            settings = reader.options()
+        elif reader.has("APPEND", "ONLY"):
+            is_append_only = True
+        elif reader.has("COMMENT"):
+            reader.value()
+        elif reader.has("USING"):
+            options["connector"] = {"parquet": "filesystem"}.get(reader.name("a format"), "filesystem")
+        else:
+            reader.fail("expected PRIMARY KEY, WITH (...), SETTINGS or the end")
+    if not declared.columns:
+        raise SqlError(f'"{name}" has no columns; name them in brackets.', code="SQL_SYNTAX", at=place)
+    _check(declared, name, reader)
+    mode, delta = _mode(reader, word, declared, options, settings, is_append_only)
+    columns = list(declared.columns)
+    if delta is not None and delta not in {column.name for column in columns}:
+        columns.append(ColumnDefinition(delta, pa.int8()))
+    if reader.statement.dialect == "timeplus" and _TP_TIME not in {column.name for column in columns}:
+        columns.append(ColumnDefinition(_TP_TIME, pa.timestamp("us", tz="UTC"), is_processing_time=True))
+    if mode == "upsert":
+        # A processing time in a row that is kept by its key would make every repetition of the row a change.
+        kept = reader.statement.dialect == "timeplus"
+        columns = [column for column in columns if kept or not column.is_processing_time]
+    table = Table(
+        name=name,
+        word=word,
+        columns=tuple(columns),
+        mode=mode,
+        primary_key=declared.primary_key,
+        watermark=declared.watermark,
+        options=options,
+        settings=settings,
+        delta_column=delta,
+    )
+    return table, may_exist
+
+
+def _elements(reader: Reader, declared: _Declared) -> None:
+    while not reader.has(")"):
+        if reader.has("PRIMARY", "KEY"):
+            declared.primary_key = reader.names()
+            reader.has("NOT", "ENFORCED")
+        elif reader.has("WATERMARK", "FOR"):
+            declared.watermark = _watermark(reader)
+        else:
+            _column(reader, declared)
+        if not reader.has(",") and reader.word != ")":
+            reader.fail("expected a comma or a closing bracket")
+
+
+def _watermark(reader: Reader) -> tuple[str, int]:
+    column = reader.name("the event-time column")
+    reader.expect("AS")
+    place = reader.statement.place(reader.index)
+    node = parse_expression(reader.statement, reader.until())
+    delay = 0
+    if isinstance(node, exp.Sub) and isinstance(node.expression, exp.Interval):
+        unit = str(node.expression.unit or "").upper().removesuffix("S") or "SECOND"
+        amount = node.expression.this
+        text = amount.name if isinstance(amount, exp.Literal) else ""
+        parts = text.split()
+        if len(parts) == 2:
+            text, unit = parts[0], parts[1].upper().removesuffix("S")
+        if unit not in _INTERVALS or not text.isdecimal():
+            raise SqlError(
+                "the delay of a watermark is a whole number of seconds, minutes, hours or days, as in INTERVAL '5' SECOND.",
+                code="WATERMARK",
+                at=place,
+            )
+        delay = int(text) * _INTERVALS[unit]
+        node = node.this
+    if not isinstance(node, exp.Column) or node.name.lower() != column.lower():
+        raise SqlError(
+            f"a watermark is {column} or {column} - INTERVAL '...' SECOND, nothing else.", code="WATERMARK", at=place
+        )
+    return column, delay
+
+
+def _column(reader: Reader, declared: _Declared) -> None:
+    name = reader.name("a column")
+    if reader.has("AS"):
+        node = parse_expression(reader.statement, reader.until())
+        if isinstance(node, exp.Anonymous) and node.name.upper() == "PROCTIME":
+            declared.columns.append(ColumnDefinition(name, pa.timestamp("us", tz="UTC"), is_processing_time=True))
+            return
+        kind = _computed_type(node, declared, reader)
+        declared.columns.append(ColumnDefinition(name, kind, computed=node))
+        return
+    kind = _type(reader)
+    metadata: str | None = None
+    computed: exp.Expr | None = None
+    while True:
+        if reader.has("NOT", "NULL") or reader.has("NULL") or reader.has("VIRTUAL"):
+            continue
+        if reader.has("PRIMARY", "KEY"):
+            declared.primary_key = (name,)
+            reader.has("NOT", "ENFORCED")
+        elif reader.has("METADATA"):
+            metadata = reader.value() if reader.has("FROM") else name
+        elif reader.has("AS", "SYSTEM_METADATA"):
+            reader.expect("(")
+            metadata = reader.value()
+            reader.expect(")")
+        elif reader.has("COMMENT"):
+            reader.value()
+        elif reader.has("DEFAULT"):
+            place = reader.statement.place(reader.index)
+            reader.until("NOT", "COMMENT", "PRIMARY")
+            raise SqlError("DEFAULT is not kept; give the value when rows are inserted.", code="NOT_OFFERED", at=place)
+        else:
+            break
+    declared.columns.append(ColumnDefinition(name, kind, computed=computed, metadata=metadata))
+
+
+def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.DataType:
+    from zset_join.expressions.rows import value_type
+    from zset_join.sql.scalars import ScalarBinder
+
+    schema = pa.schema([(column.name, column.type) for column in declared.columns])
+    binder = ScalarBinder.over(schema, reader.statement)
+    return value_type(binder.bind(node), schema)
+
+
+def _type(reader: Reader) -> pa.DataType:
+    place = reader.statement.place(reader.index)
+    word = reader.name("a type").upper()
+    if word in {"NULLABLE", "LOW_CARDINALITY"} and reader.has("("):
+        kind = _type(reader)
+        reader.expect(")")
+        return kind
+    if word == "DOUBLE":
+        reader.has("PRECISION")
+    if word == "CHARACTER":
+        reader.has("VARYING")
+    arguments: list[int] = []
+    if reader.has("("):
+        while not reader.has(")"):
+            value = reader.value()
+            if value.isdecimal():
+                arguments.append(int(value))
+            reader.has(",")
+    if word == "TIMESTAMP" and (reader.has("WITH", "LOCAL", "TIME", "ZONE") or reader.has("WITH", "TIME", "ZONE")):
+        word = "TIMESTAMPTZ"
+    reader.has("WITHOUT", "TIME", "ZONE")
+    kind = type_named(word, tuple(arguments), dialect=reader.statement.dialect)
+    if kind is None:
+        names = ("BIGINT", "BOOLEAN", "BYTES", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
+        raise SqlError(f'the type "{word}" is not known.{near(word, names)}', code="UNKNOWN_TYPE", at=place)
+    return kind
+
+
+def _check(declared: _Declared, name: str, reader: Reader) -> None:
+    names = [column.name for column in declared.columns]
+    place = reader.statement.place(0)
+    twice = sorted({one for one in names if names.count(one) > 1})
+    if twice:
+        raise SqlError(f'"{name}" names {", ".join(twice)} twice.', code="DUPLICATE_COLUMN", at=place)
+    lower = {one.lower(): one for one in names}
+    for what, wanted in (
+        ("PRIMARY KEY", declared.primary_key),
+        ("WATERMARK", declared.watermark[:1] if declared.watermark else ()),
+    ):
+        missing = [str(one) for one in wanted if str(one).lower() not in lower]
+        if missing:
+            raise SqlError(
+                f'{what} names {", ".join(missing)}, which "{name}" does not have.{near(missing[0], names)}',
+                code="UNKNOWN_COLUMN",
+                at=place,
+            )
+    declared.primary_key = tuple(lower[one.lower()] for one in declared.primary_key)
+    if declared.watermark is not None:
+        declared.watermark = (lower[declared.watermark[0].lower()], declared.watermark[1])
+
+
+def _mode(
+    reader: Reader,
+    word: str,
+    declared: _Declared,
+    options: dict[str, str],
+    settings: dict[str, str],
+    is_append_only: bool,
+) -> tuple[Mode, str | None]:
+    place = reader.statement.place(0)
+    connector, form = options.get("connector"), options.get("format", options.get("value.format"))
+    if connector is not None and connector not in CONNECTORS:
+        raise SqlError(
+            f"the connector '{connector}' is not known.{near(connector, CONNECTORS)}", code="UNKNOWN_CONNECTOR", at=place
+        )
+    if form is not None and form not in FORMATS:
+        raise SqlError(f"the format '{form}' is not known.{near(form, FORMATS)}", code="UNKNOWN_FORMAT", at=place)
+    wanted = settings.get("mode")
+    if wanted is not None and wanted not in _MODES:
+        raise SqlError(f"mode='{wanted}' is not known.{near(wanted, _MODES)}", code="UNKNOWN_SETTING", at=place)
+    unknown = [key for key in settings if key != "mode"]
+    if unknown:
+        raise SqlError(
+            f"the setting {unknown[0]} of a stream is not known.{near(unknown[0], ('mode',))}", code="UNKNOWN_SETTING", at=place
+        )
+    needs_key = word == "MUTABLE STREAM" or wanted in {"versioned_kv", "changelog_kv"} or connector == "upsert-kafka"
+    if needs_key and not declared.primary_key:
+        raise SqlError(
+            "rows are kept by their key here, and there is none. Add PRIMARY KEY (...).", code="NO_PRIMARY_KEY", at=place
+        )
+    if wanted in {"changelog_kv", "changelog"}:
+        return ("upsert" if declared.primary_key else "changelog"), TP_DELTA
+    if needs_key:
+        return "upsert", None
+    if form in _CHANGELOG_FORMATS:
+        return ("upsert" if declared.primary_key else "changelog"), None
+    if is_append_only or wanted == "append" or word in {"STREAM", "SOURCE"} or form is not None:
+        return "append", None
+    return ("upsert" if declared.primary_key else "append"), None

@@ -1,0 +1,279 @@
+"""The SQL of five systems: how each quotes, what it calls its types, and which of its clauses others do not have.
+
+All parse into one tree of sqlglot's nodes: a dialect here is Spark's, with the few differences that the documents of the system
+name. What no dialect of sqlglot reads is read here: `VERSIONED ON`, `EMIT CHANGELOG`, `SETTINGS`, an alias before or after
+`FOR SYSTEM_TIME AS OF`, ON behind a comma, MATCH_CONDITION.
+
+Statements are split by the tokenizer, never by text: a semicolon in a string, a name or a comment is no end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ParseError, SqlglotError, TokenError
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from zset_join.errors import OptionError, SqlError
+from zset_join.sql.places import Place, near
+
+__all__ = ["DIALECTS", "Statement", "dialect_named", "parse_expression", "parse_query", "split"]
+
+MAX_CHARACTERS = 1_000_000
+MAX_TOKENS = 200_000
+MAX_DEPTH = 60
+MAX_JOINS = 64
+
+
+class _StreamParser(SparkParser):
+    """Spark's parser with the forms of queries over streams."""
+
+    def _parse_version(self) -> exp.Version | None:
+        version = super()._parse_version()
+        if version is not None and self._match_text_seq("VERSIONED", "ON"):
+            version.set("versioned_on", self._parse_id_var())
+        return version
+
+    def _parse_table(self, *args: Any, **options: Any) -> exp.Expr | None:
+        table = super()._parse_table(*args, **options)
+        if isinstance(table, exp.Table) and table.args.get("version") is None and not options.get("schema"):
+            version = self._parse_version()
+            if version is not None:
+                table.set("version", version)
+                if not table.alias:
+                    alias = self._parse_table_alias()
+                    if alias is not None:
+                        table.set("alias", alias)
+        return table
+
+    def _parse_join(self, *args: Any, **options: Any) -> exp.Join | None:
+        is_comma = self._curr.token_type == TokenType.COMMA
+        join = super()._parse_join(*args, **options)
+        if is_comma and join is not None and self._match(TokenType.ON):
+            join.set("on", self._parse_disjunction())
+            join.set("kind", None)
+        return join
+
+
+class StreamSql(Spark):
+    """Spark SQL with the forms of queries over streams."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """Spark's tokens, and two words more."""
+
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {
+            **Spark.Tokenizer.KEYWORDS,
+            "ASOF": TokenType.ASOF,
+            "MATCH_CONDITION": TokenType.MATCH_CONDITION,
+        }
+        # No statement is taken as opaque text.
+        COMMANDS: ClassVar[set[TokenType]] = set()
+
+    Parser = _StreamParser
+
+
+class SparkSql(StreamSql):
+    """Spark SQL."""
+
+
+class FlinkSql(StreamSql):
+    """Flink SQL: names in backticks."""
+
+
+class TimeplusSql(StreamSql):
+    """Timeplus: names in backticks or double quotes."""
+
+    class Tokenizer(StreamSql.Tokenizer):
+        """Double quotes quote names."""
+
+        IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ['"', "`"]
+        QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
+
+
+class RisingWaveSql(TimeplusSql):
+    """RisingWave: Postgres' quotes."""
+
+
+class LaminarSql(TimeplusSql):
+    """LaminarDB: standard quotes."""
+
+
+DIALECTS: dict[str, type[StreamSql]] = {
+    "flink": FlinkSql,
+    "laminardb": LaminarSql,
+    "risingwave": RisingWaveSql,
+    "spark": SparkSql,
+    "timeplus": TimeplusSql,
+}
+"""Every dialect by its name."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement, as tokens.
+
+    Args:
+        text: the whole of what was read; places count from its beginning.
+        tokens: those of the statement, without the semicolon.
+        dialect: the name of the dialect.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    dialect: str
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return the tokens as upper-case words."""
+        return tuple(token.text.upper() for token in self.tokens)
+
+    @property
+    def sql(self) -> str:
+        """Return the text of the statement."""
+        return self.text[self.tokens[0].start : self.tokens[-1].end + 1]
+
+    def place(self, index: int) -> Place:
+        """Return where a token stands; behind the last one where there are not so many."""
+        if index < len(self.tokens):
+            return Place(self.text, self.tokens[index].start)
+        return Place(self.text, self.tokens[-1].end + 1)
+
+
+def dialect_named(name: str) -> type[StreamSql]:
+    """Return a dialect.
+
+    Raises:
+        OptionError: there is none of that name.
+    """
+    found = DIALECTS.get(name.lower())
+    if found is None:
+        raise OptionError(
+            f"dialect={name!r} is not known.{near(name, DIALECTS)} Choose one of {', '.join(DIALECTS)}.",
+            code="UNKNOWN_DIALECT",
+            dialect=name,
+        )
+    return found
+
+
+def split(text: str, *, dialect: str) -> list[Statement]:
+    r"""Split a text into statements, by its tokens.
+
+    Raises:
+        SqlError: it is too long, or holds what is no token, such as a string without an end.
+
+    >>> [statement.sql for statement in split("SELECT ';' AS a; -- ; \n SELECT 2", dialect="spark")]
+    ["SELECT ';' AS a", 'SELECT 2']
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise SqlError(
+            f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are read at once. Split the file.",
+            code="SQL_TOO_LONG",
+        )
+    try:
+        tokens = dialect_named(dialect)().tokenize(text)
+    except (TokenError, ParseError) as error:
+        raise SqlError(f"the text cannot be read: {error}. Close what is open, such as a quote.", code="SQL_SYNTAX") from error
+    if len(tokens) > MAX_TOKENS:
+        raise SqlError(
+            f"the text has {len(tokens)} words; at most {MAX_TOKENS} are read at once. Split the file.", code="SQL_TOO_LONG"
+        )
+    statements: list[Statement] = []
+    current: list[Token] = []
+    depth = 0
+    for token in tokens:
+        if token.token_type == TokenType.SEMICOLON and depth <= 0:
+            if current:
+                statements.append(Statement(text, tuple(current), dialect))
+            current = []
+            depth = 0
+            continue
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if depth > MAX_DEPTH:
+            raise SqlError(
+                f"more than {MAX_DEPTH} brackets are open here; write parts of it as views.",
+                code="SQL_TOO_DEEP",
+                at=Place(text, token.start),
+            )
+        current.append(token)
+    if current:
+        statements.append(Statement(text, tuple(current), dialect))
+    return statements
+
+
+def parse_query(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
+    """Parse tokens of a statement as a query.
+
+    Raises:
+        SqlError: they are none.
+    """
+    node = _parsed(statement, tokens)
+    if not isinstance(node, exp.Query):
+        raise SqlError(
+            f"this is no query but {type(node).__name__.upper()}; write SELECT ...", code="SQL_SYNTAX", at=statement.place(0)
+        )
+    return node
+
+
+def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
+    """Parse tokens of a statement as an expression.
+
+    Raises:
+        SqlError: they are none.
+    """
+    if not tokens:
+        raise SqlError("an expression is missing here.", code="SQL_SYNTAX", at=statement.place(len(statement.tokens)))
+    prefix = dialect_named(statement.dialect)().tokenize("SELECT ")
+    shifted = Token(TokenType.SELECT, prefix[0].text, line=tokens[0].line, col=0, start=tokens[0].start, end=tokens[0].start)
+    node = _parsed(statement, (shifted, *tokens))
+    if not isinstance(node, exp.Select) or len(node.expressions) != 1 or node.args.get("from_"):
+        raise SqlError("this is not one expression.", code="SQL_SYNTAX", at=Place(statement.text, tokens[0].start))
+    found: exp.Expr = node.expressions[0]
+    return found
+
+
+def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
+    parser = dialect_named(statement.dialect)().parser()
+    try:
+        nodes = parser.parse(list(tokens), statement.text)
+    except ParseError as error:
+        raise _syntax(statement, error) from error
+    except (SqlglotError, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError) as error:
+        # The parser's own stumbles over nonsense; what they are called helps nobody.
+        raise SqlError(
+            "this statement cannot be read. Check it from here on.", code="SQL_SYNTAX", at=statement.place(0)
+        ) from error
+    except RecursionError:
+        raise SqlError(
+            "the statement is nested too deeply; write parts of it as views.", code="SQL_TOO_DEEP", at=statement.place(0)
+        ) from None
+    if len(nodes) != 1 or nodes[0] is None:
+        raise SqlError("one statement is expected here.", code="SQL_SYNTAX", at=statement.place(0))
+    node: exp.Expr = nodes[0]
+    joins = sum(1 for _ in node.find_all(exp.Join))
+    if joins > MAX_JOINS:
+        raise SqlError(
+            f"the statement has {joins} joins; at most {MAX_JOINS} are planned. Write parts of it as views.",
+            code="SQL_TOO_DEEP",
+            at=statement.place(0),
+        )
+    return node
+
+
+def _syntax(statement: Statement, error: ParseError) -> SqlError:
+    found: dict[str, Any] = error.errors[0] if error.errors else {}
+    line, column = found.get("line"), found.get("col")
+    highlight = str(found.get("highlight") or "")
+    place = statement.place(0)
+    if isinstance(line, int) and isinstance(column, int):
+        for token in statement.tokens:
+            if token.line == line and token.col == column:
+                place = Place(statement.text, token.start)
+                break
+    what = str(found.get("description") or "it cannot be read").rstrip(".")
+    shown = f' at "{highlight}"' if highlight else ""
+    return SqlError(f"syntax: {what}{shown}.", code="SQL_SYNTAX", at=place)

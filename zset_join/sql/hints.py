@@ -1,0 +1,49 @@
+"""Hints of a SELECT: `/*+ LOOKUP('table'='dim', 'async'='true') */`.
+
+A hint is a suggestion: one that is not known, or names no table of the query, warns and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+if TYPE_CHECKING:
+    from zset_join.sql.queries import QueryBinder
+
+__all__ = ["Hints", "read_hints"]
+
+
+@dataclass
+class Hints:
+    """What a SELECT suggests.
+
+    Args:
+        lookups: by the table it names, the options of LOOKUP.
+    """
+
+    lookups: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def read_hints(node: exp.Select, query: QueryBinder) -> Hints:
+    """Return the hints of a SELECT; those that are not known become warnings of the query."""
+    hints = Hints()
+    given = node.args.get("hint")
+    for one in given.expressions if given is not None else ():
+        name = one.name.upper()
+        if name != "LOOKUP" or not isinstance(one, exp.Anonymous):
+            query.warnings.append(f"the hint {name or one.sql()} is not known and changes nothing; LOOKUP is.")
+            continue
+        options = {
+            pair.this.name: pair.expression.name
+            for pair in one.expressions
+            if isinstance(pair, exp.EQ) and isinstance(pair.this, exp.Literal) and isinstance(pair.expression, exp.Literal)
+        }
+        table = options.pop("table", None)
+        if table is None or len(options) + 1 != len(one.expressions):
+            query.warnings.append("the hint LOOKUP changes nothing: it takes 'key'='value' pairs, 'table' among them.")
+            continue
+        hints.lookups[table] = options
+    return hints

@@ -1,0 +1,382 @@
+"""FROM and its joins: in the order they are written, each over what was joined before it.
+
+A comma is an inner join whose ON stands in WHERE. EXISTS and IN, joined to the rest of WHERE by AND, are semi joins; NOT
+EXISTS is an anti join. A condition over one input of an inner join is asked before the join, so the join keeps fewer rows.
+
+Refused: a join without a pair of equal expressions, NOT IN, two items of one name, NATURAL joins, joins in brackets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from zset_join.errors import PlanError, SqlError
+from zset_join.expressions import Call, Column, Expression
+from zset_join.expressions.rows import named
+from zset_join.pipeline import View
+from zset_join.plan.conditions import together
+from zset_join.sql.catalog import pick
+from zset_join.sql.hints import Hints, read_hints
+from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.scopes import Item, Scope
+from zset_join.sql.timed_joins import Version, as_of_join, temporal_join
+
+if TYPE_CHECKING:
+    from zset_join.sql.queries import BoundQuery, QueryBinder
+
+__all__ = ["JoinPlanner"]
+
+_SIDES = {
+    ("", ""): "inner", ("", "INNER"): "inner", ("", "CROSS"): "inner", ("LEFT", ""): "left", ("LEFT", "OUTER"): "left",
+    ("RIGHT", ""): "right", ("RIGHT", "OUTER"): "right", ("FULL", ""): "full", ("FULL", "OUTER"): "full", ("", "OUTER"): "full",
+    ("LEFT", "SEMI"): "left_semi", ("", "SEMI"): "left_semi", ("LEFT", "ANTI"): "left_anti", ("", "ANTI"): "left_anti",
+}  # fmt: skip
+_KEEPS_LEFT = frozenset({"inner", "right", "left_semi"})
+_KEEPS_RIGHT = frozenset({"inner", "left", "left_semi", "left_anti"})
+
+
+@dataclass
+class _Step:
+    item: Item
+    node: exp.Join
+    how: str
+    version: Version | None = None
+
+
+@dataclass
+class JoinPlanner:
+    """Plan the FROM and WHERE of one SELECT.
+
+    Args:
+        query: binds what is below, and says where things stand.
+        ctes: queries in sight by name.
+        outer: the scope of the query around a subquery.
+    """
+
+    query: QueryBinder
+    ctes: Mapping[str, BoundQuery]
+    outer: Scope | None
+    correlated: list[exp.Expr] = field(default_factory=list)
+    hints: Hints = field(default_factory=Hints)
+
+    def plan(self, node: exp.Select) -> tuple[Scope, View, list[exp.Expr]]:
+        """Return the items in sight, the joined rows, and the conditions that are still to be asked.
+
+        Raises:
+            SqlError: a join that is not offered.
+        """
+        self.hints = read_hints(node, self.query)
+        scope = Scope(self.query.statement, outer=self.outer)
+        first = self._item(node.args["from_"].this)
+        steps = [self._step(join) for join in node.args.get("joins") or []]
+        scope.items = [first, *(step.item for step in steps)]
+        self._check_names(scope, node)
+        self._rename(scope)
+        where = node.args.get("where")
+        conjuncts = self._conjuncts(where.this if where is not None else None)
+        conjuncts = self._correlated(conjuncts, scope)
+        subqueries = [one for one in conjuncts if _subquery_of(one) is not None]
+        conjuncts = self._pushed([one for one in conjuncts if one not in subqueries], scope, steps)
+        view, joined = first.view.alias(first.alias), [first]
+        for step in steps:
+            view, conjuncts = self._joined(view, joined, step, conjuncts, scope)
+            joined.append(step.item)
+        scope.items = [
+            item
+            for item in scope.items
+            if not any(step.item is item and step.how in {"left_semi", "left_anti"} for step in steps)
+        ]
+        for one in subqueries:
+            view = self._subquery(view, scope, one)
+        return scope, view, conjuncts
+
+    def _conjuncts(self, node: exp.Expr | None) -> list[exp.Expr]:
+        from zset_join.sql.queries import conjuncts_of
+
+        return conjuncts_of(node)
+
+    def _item(self, node: exp.Expr) -> Item:
+        query, at = self.query, self.query.at(node)
+        if node.args.get("joins"):
+            raise SqlError("joins in brackets are not offered; write them one after the other.", code="NOT_OFFERED", at=at)
+        if isinstance(node, exp.Subquery):
+            bound = query.bind(node.this, ctes=self.ctes)
+            return query.item_of_query(bound, node.alias or f"query_{at.line}_{at.column}")
+        if isinstance(node, exp.Lateral):
+            return self._lateral(node)
+        if not isinstance(node, exp.Table):
+            raise SqlError(
+                f"{type(node).__name__.upper()} in FROM is not offered; name a table, a view or a query.",
+                code="NOT_OFFERED",
+                at=at,
+            )
+        inner = node.this
+        if isinstance(inner, exp.Anonymous) and inner.name.lower() == "table" and len(inner.expressions) == 1:
+            name = inner.expressions[0].name
+            item = query.item_of(name, node.alias or name, query.at(inner.expressions[0]), self.ctes)
+            item.is_bounded = True
+            return item
+        if isinstance(inner, exp.Func):
+            raise SqlError(
+                f"the table function {inner.sql(dialect='spark')} is not offered. A window is a column: date_trunc(...).",
+                code="NOT_OFFERED",
+                at=at,
+            )
+        if node.args.get("sample") or node.args.get("pivots"):
+            raise SqlError("samples and PIVOT are not offered.", code="NOT_OFFERED", at=at)
+        return query.item_of(node.name, node.alias or node.name, at, self.ctes)
+
+    def _lateral(self, node: exp.Lateral) -> Item:
+        """Return LATERAL TABLE(f(o.t)): the versions that a temporal table function names."""
+        query, call = self.query, node.this
+        inner = call.expressions[0] if isinstance(call, exp.Anonymous) and call.expressions else None
+        is_known = isinstance(call, exp.Anonymous) and call.name.upper() == "TABLE" and isinstance(inner, exp.Anonymous)
+        if not is_known or inner is None or len(inner.expressions) != 1:
+            raise SqlError(
+                "LATERAL is offered as LATERAL TABLE(function(time)), with a temporal table function.",
+                code="NOT_OFFERED",
+                at=query.at(node),
+            )
+        function = query.catalog.function(inner.name, at=query.at(inner.expressions[0]))
+        item = query.item_of(function.relation, node.alias or function.name, query.at(node), self.ctes)
+        item.time_expression = inner.expressions[0]
+        return item
+
+    def _step(self, join: exp.Join) -> _Step:
+        query = self.query
+        if (join.args.get("method") or "").upper() == "NATURAL":
+            raise SqlError("NATURAL joins change when columns are added; write USING.", code="NOT_OFFERED", at=query.at(join))
+        sides = ((join.side or "").upper(), (join.kind or "").upper())
+        how = _SIDES.get(sides)
+        if how is None:
+            raise SqlError(f"{' '.join(sides)} JOIN is not offered.", code="NOT_OFFERED", at=query.at(join))
+        item = self._item(join.this)
+        version = join.this.args.get("version") if isinstance(join.this, exp.Table) else None
+        return _Step(item, join, how, Version.of(version, item, query))
+
+    def _check_names(self, scope: Scope, node: exp.Select) -> None:
+        names = [item.alias.lower() for item in scope.items]
+        for item in scope.items:
+            if names.count(item.alias.lower()) > 1:
+                raise SqlError(
+                    f'two items of FROM are called "{item.alias}"; give one of them another name with AS.',
+                    code="DUPLICATE_NAME",
+                    at=self.query.at(node.args["from_"]),
+                    name=item.alias,
+                )
+
+    def _rename(self, scope: Scope) -> None:
+        """Give columns of one name in several items a name of their own."""
+        listed = [physical for item in scope.items for physical in item.view.columns]
+        shared = {name for name in listed if listed.count(name) > 1}
+        if not shared:
+            return
+        for item in scope.items:
+            mine = {physical: f"{item.alias}.{physical}" for physical in item.view.columns if physical in shared}
+            if not mine:
+                continue
+            item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
+            item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
+            if item.first_rows is not None:
+                keys = tuple(mine.get(name, name) for name in item.first_rows.keys)
+                item.first_rows = type(item.first_rows)(item.first_rows.name, keys, item.first_rows.order_by)
+
+    def _correlated(self, conjuncts: list[exp.Expr], scope: Scope) -> list[exp.Expr]:
+        """Set those conditions aside that read the query around this one."""
+        if self.outer is None:
+            return conjuncts
+        outer = self.outer
+
+        def is_outer(conjunct: exp.Expr) -> bool:
+            return any(
+                scope.search(column) is None and outer.search(column) is not None for column in conjunct.find_all(exp.Column)
+            )
+
+        self.correlated = [one for one in conjuncts if is_outer(one)]
+        return [one for one in conjuncts if one not in self.correlated]
+
+    def _pushed(self, conjuncts: list[exp.Expr], scope: Scope, steps: Sequence[_Step]) -> list[exp.Expr]:
+        """Ask conditions over one item before the joins, where no join pads its rows."""
+        if not steps:
+            return conjuncts
+        fixed = {step.item.alias for step in steps if step.version is not None or step.node.args.get("method")}
+        fixed |= {item.alias for item in scope.items if item.first_rows is not None or item.time_expression is not None}
+        for place, step in enumerate(steps):
+            if step.how in {"left", "full"}:
+                fixed.add(step.item.alias)
+            if step.how in {"right", "full"}:
+                fixed |= {item.alias for item in scope.items[: place + 1]}
+        kept = []
+        for conjunct in conjuncts:
+            aliases = scope.aliases_of(conjunct)
+            alias = next(iter(aliases)) if len(aliases) == 1 else None
+            item = None if alias is None or alias in fixed else scope.item(alias)
+            if item is None or conjunct.find(exp.Query) is not None:
+                kept.append(conjunct)
+                continue
+            binder = ScalarBinder(scope.row_column, {"row": item.view.schema}, self.query.statement)
+            item.view = item.view.where(binder.condition(conjunct))
+        return kept
+
+    def _joined(
+        self, view: View, joined: list[Item], step: _Step, conjuncts: list[exp.Expr], scope: Scope
+    ) -> tuple[View, list[exp.Expr]]:
+        node, item = step.node, step.item
+        on = self._conjuncts(node.args.get("on"))
+        is_comma = node.args.get("on") is None and not node.args.get("using")
+        if is_comma:
+            mine = {one.alias for one in joined} | {item.alias}
+            taken = [
+                one for one in conjuncts if item.alias in (read := scope.aliases_of(one)) and len(read) > 1 and read <= mine
+            ]
+            conjuncts = [one for one in conjuncts if one not in taken]
+            on = taken
+        near_scope = Scope(self.query.statement, [*joined, item])
+
+        def resolve(column: exp.Column) -> Expression:
+            found, physical = near_scope.find(column)
+            return Column("right" if found is item else "left", physical)
+
+        schemas = {"left": view.schema, "right": item.view.schema}
+        binder = ScalarBinder(resolve, schemas, self.query.statement)
+        trees = [binder.condition(one) for one in on]
+        trees += [self._using(near_scope, scope, step, name) for name in node.args.get("using") or []]
+        right = item.view.alias(item.alias)
+        if step.version is not None or item.time_expression is not None:
+            return temporal_join(self, step.how, node), conjuncts
+        if (node.args.get("method") or "").upper() == "ASOF":
+            return as_of_join(self, node), conjuncts
+        view, right, trees = self._asked_before(view, right, trees, step.how)
+        return self.equi_join(view, right, trees, step.how, node), conjuncts
+
+    def equi_join(self, view: View, right: View, trees: Sequence[Expression], how: str, node: exp.Expr) -> View:
+        """Join two views on conditions over `left(...)` and `right(...)`.
+
+        Raises:
+            SqlError: no pair of equal expressions, or keys that cannot be compared.
+        """
+        condition = together(list(trees))
+        at = self.query.at(node)
+        if condition is None:
+            raise SqlError(
+                f'the join of "{view.name}" and "{right.name}" has no pair of equal expressions; a cross join has no bounded '
+                "change. Add ON a.key = b.key.",
+                code="CROSS_JOIN",
+                at=at,
+            )
+        try:
+            return view.join(right, on=condition, how=how)
+        except PlanError as error:
+            message = error.message
+            if error.code == "CROSS_JOIN":
+                message = (
+                    f'the join of "{view.name}" and "{right.name}" has no pair of equal expressions; a cross join has no '
+                    "bounded change. Add ON a.key = b.key."
+                )
+            raise SqlError(message, code=error.code, at=at) from error
+
+    @staticmethod
+    def _asked_before(view: View, right: View, trees: list[Expression], how: str) -> tuple[View, View, list[Expression]]:
+        """Ask conditions over one side before the join, where that is the same."""
+        from zset_join.expressions import references
+
+        kept: list[Expression] = []
+        for tree in trees:
+            left_names, right_names = references(tree)
+            if left_names and not right_names and how in _KEEPS_LEFT:
+                view = view.where(tree)
+            elif right_names and not left_names and how in _KEEPS_RIGHT:
+                right = right.where(tree)
+            else:
+                kept.append(tree)
+        return view, right, kept
+
+    def _using(self, near_scope: Scope, scope: Scope, step: _Step, name: exp.Expr) -> Expression:
+        """Return the equality of a USING column, which afterwards stands for both."""
+        column = name.name
+        lefts = [item for item in near_scope.items[:-1] if pick(item.columns, column) is not None]
+        theirs = pick(step.item.columns, column)
+        if len(lefts) != 1 or theirs is None:
+            raise SqlError(
+                f'USING names "{column}", which is not in both sides once.',
+                code="UNKNOWN_COLUMN",
+                at=self.query.at(name),
+                name=column,
+            )
+        mine = lefts[0].columns[column] if column in lefts[0].columns else str(pick(lefts[0].columns, column))
+        one, other = Column("row", mine), Column("row", theirs)
+        if step.how == "full":
+            scope.merged[column] = Call("coalesce", (one, other))
+        else:
+            scope.merged[column] = other if step.how == "right" else one
+        scope.hidden.add((step.item.alias, column))
+        return Call("eq", (Column("left", mine), Column("right", theirs)))
+
+    def _subquery(self, view: View, scope: Scope, conjunct: exp.Expr) -> View:
+        found = _subquery_of(conjunct)
+        assert found is not None  # noqa: S101 - only such conjuncts come here
+        node, is_negated = found
+        at = self.query.at(conjunct)
+        select = node.args["query"] if isinstance(node, exp.In) else node.this
+        while isinstance(select, exp.Subquery):
+            select = select.this
+        if isinstance(node, exp.In) and is_negated:
+            raise SqlError(
+                "NOT IN is not offered: one NULL in the list makes it NULL for every row. Write NOT EXISTS (SELECT 1 FROM ... "
+                "WHERE ... = ...).",
+                code="NOT_IN",
+                at=at,
+            )
+        how = "left_anti" if is_negated else "left_semi"
+        planner = JoinPlanner(self.query, self.ctes, scope)
+        is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having", "distinct"))
+        outputs: list[exp.Expr]
+        if is_plain and not any(one.find(exp.AggFunc) for one in select.expressions):
+            inner_scope, right, rest = planner.plan(select)
+            inner = ScalarBinder(inner_scope.row_column, {"row": right.schema}, self.query.statement)
+            for one in rest:
+                right = right.where(inner.condition(one))
+            outputs = [one.this if isinstance(one, exp.Alias) else one for one in select.expressions]
+            reads = frozenset().union(*(item.reads for item in inner_scope.items))
+        else:
+            bound = self.query.bind(select, ctes=self.ctes)
+            right, reads = bound.view, bound.reads
+            inner_scope = Scope(self.query.statement, [self.query.item_of_query(bound, "subquery")])
+            outputs = [exp.column(exp.to_identifier(name, quoted=True)) for name in bound.columns]
+        scope.items[0].reads = scope.items[0].reads | reads
+
+        def resolve(column: exp.Column) -> Expression:
+            inside = inner_scope.search(column)
+            if inside is not None:
+                return Column("right", inside[1])
+            return Column("left", scope.find(column)[1])
+
+        def outside(column: exp.Column) -> Expression:
+            return Column("left", scope.find(column)[1])
+
+        schemas = {"left": view.schema, "right": right.schema}
+        trees = [ScalarBinder(resolve, schemas, self.query.statement).condition(one) for one in planner.correlated]
+        if isinstance(node, exp.In):
+            if len(outputs) != 1 or isinstance(outputs[0], exp.Star):
+                raise SqlError("IN takes a subquery of one column.", code="NOT_OFFERED", at=at)
+            mine = {id(column) for column in node.this.find_all(exp.Column)}
+
+            def both(column: exp.Column) -> Expression:
+                return outside(column) if id(column) in mine else resolve(column)
+
+            trees.append(ScalarBinder(both, schemas, self.query.statement).compared("eq", node.this, outputs[0]))
+        return self.equi_join(view, right.alias("subquery"), trees, how, conjunct)
+
+
+def _subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:
+    """Return the EXISTS or IN of a condition, and whether NOT stands before it."""
+    is_negated = False
+    while isinstance(node, exp.Paren | exp.Not):
+        is_negated ^= isinstance(node, exp.Not)
+        node = node.this
+    is_one = isinstance(node, exp.Exists) or (isinstance(node, exp.In) and node.args.get("query") is not None)
+    return (node, is_negated) if is_one else None

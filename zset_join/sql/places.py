@@ -1,0 +1,72 @@
+r"""Where in a statement something stands: what every refusal shows, with a caret under it.
+
+>>> print(Place("SELECT a\nFROM orders o", 14))
+line 2, column 6:
+  FROM orders o
+       ^
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+__all__ = ["Place", "near", "place_of"]
+
+_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a text.
+
+    Args:
+        text: the whole of what was read.
+        offset: characters before it.
+    """
+
+    text: str
+    offset: int
+
+    @property
+    def line(self) -> int:
+        """Return the number of the line, the first is 1."""
+        return self.text.count("\n", 0, self.offset) + 1
+
+    @property
+    def column(self) -> int:
+        """Return the number of the character in its line, the first is 1."""
+        return self.offset - (self.text.rfind("\n", 0, self.offset) + 1) + 1
+
+    def __str__(self) -> str:
+        begin = self.text.rfind("\n", 0, self.offset) + 1
+        end = self.text.find("\n", self.offset)
+        line = self.text[begin : len(self.text) if end < 0 else end]
+        column = self.offset - begin
+        cut = max(0, column - _WIDTH // 2)
+        shown = line[cut : cut + _WIDTH].replace("\t", " ")
+        return f"line {self.line}, column {self.column}:\n  {shown}\n  {' ' * (column - cut)}^"
+
+
+def place_of(node: exp.Expr | None, text: str) -> Place | None:
+    """Return where a node of a parsed statement begins; None where the parser does not say."""
+    if node is None:
+        return None
+    for part in node.walk():
+        start = part.meta.get("start")
+        if isinstance(start, int):
+            return Place(text, start)
+    return None
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return a question that names what may have been meant; empty where nothing is near."""
+    listed = list(dict.fromkeys(known))
+    lower = {one.lower(): one for one in listed}
+    close = difflib.get_close_matches(name.lower(), list(lower), n=3, cutoff=0.6)
+    if close:
+        return f" Did you mean {' or '.join(lower[one] for one in close)}?"
+    return f" There is {', '.join(listed[:12])}." if listed else ""

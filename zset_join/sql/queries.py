@@ -1,0 +1,413 @@
+"""Queries as views of the fluent API: names are bound, joins are put in order, aggregates and first rows are found.
+
+    FROM and joins -> WHERE (EXISTS and IN become joins) -> GROUP BY, HAVING -> SELECT -> DISTINCT -> UNION ALL
+
+The law: the view's contents are what Spark's batch query of the same text gives over the contents of its tables.
+
+A condition that reads one input of inner joins is asked before them; one that reads both sides of a comma becomes its ON.
+Refusals say why, what to do, and where (semantics 17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from zset_join.errors import PlanError, SqlError
+from zset_join.expressions import Column, Expression
+from zset_join.expressions.rows import named
+from zset_join.pipeline import View
+from zset_join.sql.aggregation import Aggregation, has_aggregates
+from zset_join.sql.catalog import Catalog, NamedView, Table
+from zset_join.sql.dialects import Statement
+from zset_join.sql.first_rows import keep_first, limit_of, read_row_number
+from zset_join.sql.joins import JoinPlanner
+from zset_join.sql.places import Place, place_of
+from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.scopes import FirstRows, Item, Scope
+
+__all__ = ["BoundQuery", "QueryBinder"]
+
+_MOST_NESTED = 40
+
+
+@dataclass(frozen=True, eq=False)
+class BoundQuery:
+    """A query that can run.
+
+    Args:
+        view: its rows.
+        reads: the declared tables below.
+        is_bounded: it reads what is stored, and ends.
+        shows_delta: `_tp_delta` is among its columns.
+        order_by: of a bounded query: columns, each with whether it is descending.
+        limit: of a bounded query.
+        first_rows: a ROW_NUMBER() that nothing has used.
+        warnings: what was asked and cannot be honoured.
+        lookups: hints, by the table they name.
+    """
+
+    view: View
+    reads: frozenset[str]
+    is_bounded: bool = False
+    shows_delta: bool = False
+    order_by: tuple[tuple[str, bool], ...] = ()
+    limit: int | None = None
+    first_rows: FirstRows | None = None
+    warnings: tuple[str, ...] = ()
+    shown: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of its columns."""
+        return self.view.columns if self.shown is None else list(self.shown)
+
+
+@dataclass
+class QueryBinder:
+    """Bind the queries of one statement.
+
+    Args:
+        catalog: what names stand for.
+        statement: for messages.
+    """
+
+    catalog: Catalog
+    statement: Statement
+    warnings: list[str] = field(default_factory=list)
+    depth: int = 0
+
+    def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:
+        """Return a query that can run.
+
+        Raises:
+            SqlError: a name that is not known, or what is not offered.
+        """
+        self.depth += 1
+        if self.depth > _MOST_NESTED:
+            raise SqlError(
+                "queries are nested too deeply; write parts of them as views.", code="SQL_TOO_DEEP", at=self.at(node)
+            )
+        try:
+            return self._bind(node, dict(ctes or {}), outer)
+        finally:
+            self.depth -= 1
+
+    def at(self, node: exp.Expr | None) -> Place:
+        """Return where a node stands, or the statement."""
+        return place_of(node, self.statement.text) or self.statement.place(0)
+
+    def _bind(self, node: exp.Expr, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
+        if isinstance(node, exp.Subquery):
+            return self.bind(node.this, ctes=ctes, outer=outer)
+        with_ = node.args.get("with_")
+        if with_ is not None:
+            if with_.args.get("recursive"):
+                raise SqlError(
+                    "recursive queries are not offered; there is no bound on their state.",
+                    code="NOT_OFFERED",
+                    at=self.at(with_),
+                )
+            for cte in with_.expressions:
+                ctes[cte.alias] = self.bind(cte.this, ctes=ctes)
+        if isinstance(node, exp.SetOperation):
+            return self._set_operation(node, ctes)
+        if isinstance(node, exp.Select):
+            return self._select(node, ctes, outer)
+        raise SqlError(f"{type(node).__name__.upper()} is not offered; write SELECT.", code="NOT_OFFERED", at=self.at(node))
+
+    def _set_operation(self, node: exp.SetOperation, ctes: dict[str, BoundQuery]) -> BoundQuery:
+        if not isinstance(node, exp.Union):
+            raise SqlError(
+                f"{type(node).__name__.upper()} is not offered. Write EXISTS or NOT EXISTS.",
+                code="NOT_OFFERED",
+                at=self.at(node),
+            )
+        left, right = self.bind(node.this, ctes=ctes), self.bind(node.expression, ctes=ctes)
+        try:
+            view = left.view.union(right.view)
+        except PlanError as error:
+            raise SqlError(error.message, code=error.code, at=self.at(node.expression)) from error
+        if node.args.get("distinct"):
+            view = view.distinct()
+        bounded = left.is_bounded and right.is_bounded
+        order, limit = self._order(node, view.columns, is_bounded=bounded)
+        return BoundQuery(view=view, reads=left.reads | right.reads, is_bounded=bounded, order_by=order, limit=limit)
+
+    def _select(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
+        self._check_clauses(node)
+        planner = JoinPlanner(self, ctes, outer)
+        scope, view, rest = planner.plan(node)
+        binder = ScalarBinder(scope.row_column, {"row": view.schema}, self.statement)
+        numbered = self._row_number_before(rest, scope)
+        for conjunct in rest:
+            view = self._filtered(view, binder, conjunct, numbered)
+        bounded = all(item.is_bounded for item in scope.items)
+        reads = frozenset().union(*(item.reads for item in scope.items))
+        outputs, shows_delta, row_number = self._outputs(node, scope)
+        if has_aggregates(node):
+            return self._grouped(node, scope, view, binder, outputs, reads, bounded)
+        if node.args.get("having") is not None:
+            raise SqlError(
+                "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args["having"])
+            )
+        chosen = _distinctly_named([(name, binder.bind(one) if isinstance(one, exp.Expr) else one) for name, one in outputs])
+        hidden: list[tuple[str, Expression]] = []
+        first_rows: FirstRows | None = None
+        if row_number is not None:
+            first_rows, hidden = read_row_number(row_number, chosen, binder, self)
+        qualify = node.args.get("qualify")
+        view = self._projected(view, [*chosen, *hidden], node)
+        shown = tuple(name for name, _ in chosen)
+        if qualify is not None:
+            view = self._qualified(view, qualify, first_rows, shown)
+            first_rows = None
+        if node.args.get("distinct") is not None:
+            if node.args["distinct"].args.get("on") is not None:
+                raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
+            view = view.distinct()
+        order, limit = self._order(node, list(shown), is_bounded=bounded)
+        return BoundQuery(
+            view=view,
+            reads=reads,
+            is_bounded=bounded,
+            shows_delta=shows_delta,
+            order_by=order,
+            limit=limit,
+            first_rows=first_rows,
+            shown=shown if hidden and first_rows is not None else None,
+        )
+
+    def _check_clauses(self, node: exp.Select) -> None:
+        if node.args.get("from_") is None:
+            raise SqlError("a query reads FROM something.", code="NOT_OFFERED", at=self.at(node))
+        refused = {
+            "laterals": "LATERAL VIEW is not offered",
+            "windows": "WINDOW is not offered; write GROUP BY",
+            "connect": "recursive queries are not offered; there is no bound on their state",
+            "sort": "SORT BY is not offered: a changelog has no order",
+            "cluster": "CLUSTER BY is not offered: a changelog has no order",
+            "distribute": "DISTRIBUTE BY is not offered: rows are placed by the plan",
+            "sample": "a sample would choose other rows each time; filter by a column",
+            "into": "write INSERT INTO ... SELECT",
+            "pivots": "PIVOT is not offered; aggregate with FILTER",
+        }
+        for name, why in refused.items():
+            if node.args.get(name):
+                given = node.args[name]
+                raise SqlError(f"{why}.", code="NOT_OFFERED", at=self.at(given if isinstance(given, exp.Expr) else node))
+
+    def _row_number_before(self, conjuncts: Sequence[exp.Expr], scope: Scope) -> Item | None:
+        """Return the item whose ROW_NUMBER() the conditions use.
+
+        Raises:
+            SqlError: nothing uses it, or it is not the only item.
+        """
+        numbered = [item for item in scope.items if item.first_rows is not None]
+        if not numbered:
+            return None
+        item = numbered[0]
+        assert item.first_rows is not None  # noqa: S101 - for the type checker
+        if len(scope.items) > 1 or not any(limit_of(one, item.first_rows.name) is not None for one in conjuncts):
+            raise SqlError(
+                f"ROW_NUMBER() is offered to keep the first rows of each key: the query around it must say WHERE "
+                f"{item.first_rows.name} = 1, or <= n, and join nothing.",
+                code="NOT_OFFERED",
+                at=self.statement.place(0),
+            )
+        return item
+
+    def _filtered(self, view: View, binder: ScalarBinder, conjunct: exp.Expr, numbered: Item | None) -> View:
+        if numbered is not None and numbered.first_rows is not None:
+            limit = limit_of(conjunct, numbered.first_rows.name)
+            if limit is not None:
+                return keep_first(view, numbered.first_rows, limit, self.at(conjunct))
+        return view.where(binder.condition(conjunct))
+
+    def _qualified(self, view: View, qualify: exp.Expr, first_rows: FirstRows | None, shown: tuple[str, ...]) -> View:
+        limit = None if first_rows is None else limit_of(qualify.this, first_rows.name)
+        if first_rows is None or limit is None:
+            raise SqlError(
+                "QUALIFY is offered as the name of a ROW_NUMBER() of the SELECT list = 1, or <= n.",
+                code="NOT_OFFERED",
+                at=self.at(qualify),
+            )
+        return keep_first(view, first_rows, limit, self.at(qualify)).select(*shown)
+
+    def _outputs(
+        self, node: exp.Select, scope: Scope
+    ) -> tuple[list[tuple[str, Expression | exp.Expr]], bool, exp.Alias | None]:
+        """Return the SELECT list: names with trees (of stars) or nodes; whether `_tp_delta` is in it; its ROW_NUMBER()."""
+        made: list[tuple[str, Expression | exp.Expr]] = []
+        shows_delta = False
+        numbered: exp.Alias | None = None
+        for one in node.expressions:
+            inner = one.this if isinstance(one, exp.Alias) else one
+            if isinstance(inner, exp.Star) or (isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)):
+                if inner.args.get("except_") or inner.args.get("replace"):
+                    raise SqlError("name the columns instead of * EXCEPT or REPLACE.", code="NOT_OFFERED", at=self.at(one))
+                made += scope.star(one, inner.table if isinstance(inner, exp.Column) else "")
+            elif isinstance(inner, exp.Column) and inner.name == "_tp_delta" and scope.search(inner) is None:
+                shows_delta = True
+            elif isinstance(inner, exp.Window) and isinstance(inner.this, exp.RowNumber):
+                if numbered is not None or not isinstance(one, exp.Alias):
+                    raise SqlError(
+                        "one ROW_NUMBER() with a name is offered: ROW_NUMBER() OVER (...) AS rn.",
+                        code="NOT_OFFERED",
+                        at=self.at(one),
+                    )
+                numbered = one
+            else:
+                name = one.alias if isinstance(one, exp.Alias) else self._title(inner)
+                made.append((name, inner))
+        if not made:
+            raise SqlError("the SELECT list holds no column of a table.", code="NOT_OFFERED", at=self.at(node))
+        return made, shows_delta, numbered
+
+    def _title(self, node: exp.Expr) -> str:
+        """Return what a column without a name is called: as it is written."""
+        if isinstance(node, exp.Column):
+            return node.name
+        if isinstance(node, exp.Count) and node.this is None:
+            return "count()" if self.statement.dialect == "timeplus" else "count(1)"
+        return node.sql(dialect="spark").lower() if isinstance(node, exp.AggFunc) else node.sql(dialect="spark")
+
+    def _grouped(
+        self,
+        node: exp.Select,
+        scope: Scope,
+        view: View,
+        binder: ScalarBinder,
+        outputs: list[tuple[str, Expression | exp.Expr]],
+        reads: frozenset[str],
+        bounded: bool,
+    ) -> BoundQuery:
+        aggregation = Aggregation(self, scope, view, binder)
+        grouped = aggregation.group(node, outputs)
+        after = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=aggregation.replace)
+        having = node.args.get("having")
+        if having is not None:
+            grouped = grouped.where(after.condition(having.this))
+        chosen = []
+        for name, one in outputs:
+            if not isinstance(one, exp.Expr):
+                raise SqlError("name the columns of a grouped query instead of *.", code="NOT_OFFERED", at=self.at(node))
+            chosen.append((name, after.bind(one)))
+        made = self._projected(grouped, _distinctly_named(chosen), node)
+        if node.args.get("distinct") is not None:
+            made = made.distinct()
+        order, limit = self._order(node, made.columns, is_bounded=bounded)
+        return BoundQuery(view=made, reads=reads, is_bounded=bounded, order_by=order, limit=limit)
+
+    def _projected(self, view: View, chosen: Sequence[tuple[str, Expression]], node: exp.Expr) -> View:
+        """Select columns, unless they are all there in this order."""
+        if [name for name, _ in chosen] == view.columns and all(
+            isinstance(tree, Column) and tree.name == name for name, tree in chosen
+        ):
+            return view
+        names = [name for name, _ in chosen]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise SqlError(
+                f"the SELECT list names {', '.join(twice)} twice; give one of them another name with AS.",
+                code="DUPLICATE_COLUMN",
+                at=self.at(node),
+            )
+        try:
+            return view.select({name: named(tree.name) if isinstance(tree, Column) else tree for name, tree in chosen})
+        except PlanError as error:
+            raise SqlError(error.message, code=error.code, at=self.at(node)) from error
+
+    def _order(
+        self, node: exp.Expr, columns: Sequence[str], *, is_bounded: bool
+    ) -> tuple[tuple[tuple[str, bool], ...], int | None]:
+        order, limit = node.args.get("order"), node.args.get("limit")
+        offset = node.args.get("offset")
+        if order is None and limit is None and offset is None:
+            return (), None
+        given = order or limit or offset
+        if not is_bounded or offset is not None:
+            raise SqlError(
+                "ORDER BY, LIMIT and OFFSET are offered for a query of what is stored, FROM table(...): a view that changes "
+                "has no order. To keep the first rows of each key, write ROW_NUMBER() ... = 1.",
+                code="NOT_OFFERED",
+                at=self.at(given),
+            )
+        keys = []
+        for ordered in order.expressions if order is not None else ():
+            column = ordered.this
+            if not isinstance(column, exp.Column) or column.name not in columns:
+                raise SqlError("order by columns of the SELECT list.", code="NOT_OFFERED", at=self.at(ordered))
+            keys.append((column.name, bool(ordered.args.get("desc"))))
+        count = None
+        if limit is not None:
+            if not isinstance(limit.expression, exp.Literal) or not limit.expression.name.isdecimal():
+                raise SqlError("LIMIT takes a whole number.", code="NOT_OFFERED", at=self.at(limit))
+            count = int(limit.expression.name)
+        return tuple(keys), count
+
+    def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
+        """Return a named table, view or CTE as an item of FROM.
+
+        Raises:
+            SqlError: there is none of that name.
+        """
+        known = {one.lower(): query for one, query in ctes.items()}
+        if name.lower() in known:
+            return self.item_of_query(known[name.lower()], alias)
+        entry: Table | NamedView = self.catalog.find(name, at=at)
+        if isinstance(entry, NamedView):
+            return self.item_of_query(entry.query, alias)
+        view = entry.rows
+        return Item(
+            alias=alias,
+            view=view,
+            columns={column: column for column in view.columns},
+            table=entry,
+            processing_times=frozenset(column.name for column in entry.columns if column.is_processing_time),
+            reads=frozenset({entry.name}),
+        )
+
+    @staticmethod
+    def item_of_query(query: BoundQuery, alias: str) -> Item:
+        """Return a query as an item of FROM."""
+        return Item(
+            alias=alias,
+            view=query.view,
+            columns={name: name for name in query.columns},
+            first_rows=query.first_rows,
+            is_bounded=query.is_bounded,
+            reads=query.reads,
+        )
+
+
+def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
+    """Return the parts of a condition that AND holds together."""
+    if node is None:
+        return []
+    if isinstance(node, exp.Paren):
+        return conjuncts_of(node.this)
+    if isinstance(node, exp.And):
+        return [part for side in (node.this, node.expression) for part in conjuncts_of(side)]
+    return [node]
+
+
+def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[str, Expression]]:
+    """Return the columns, a second one of a name under that of the column it is (`alias.name`)."""
+    made: list[tuple[str, Expression]] = []
+    taken: set[str] = set()
+    for name, tree in chosen:
+        shown = name
+        if shown in taken and isinstance(tree, Column) and tree.name not in taken:
+            shown = tree.name
+        number = 2
+        while shown in taken:
+            shown, number = f"{name}_{number}", number + 1
+        taken.add(shown)
+        made.append((shown, tree))
+    return made
+
+
+__all__ += ["conjuncts_of"]

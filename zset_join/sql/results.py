@@ -1,0 +1,172 @@
+"""What a statement gives back: a message, a query that can be started, or a query that runs.
+
+A `Query` is a view that the fluent API continues (`query.view`), with `table()` for what it holds now and `start()` for its
+changes. A `Running` keeps the changes of its newest epochs and, as every pipeline, the contents of its view.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.errors import SqlError
+from zset_join.pipeline import Pipeline, View
+from zset_join.sql.queries import BoundQuery
+from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from zset_join.sql.session import Session
+
+__all__ = ["Message", "Query", "Running", "changelog_table"]
+
+_KEPT_EPOCHS = 1000
+DELTA = "_tp_delta"
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a statement that is no query says.
+
+    Args:
+        text: for people.
+        rows: for programs, where there are some.
+    """
+
+    text: str
+    rows: pa.Table | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(eq=False)
+class Query:
+    """A bound SELECT; nothing runs yet.
+
+    Args:
+        session: whose tables it reads.
+        bound: what it is.
+        sql: its text.
+        settings: of the query, over those of the session.
+        emits_changelog: EMIT CHANGELOG was written.
+    """
+
+    session: Session
+    bound: BoundQuery
+    sql: str
+    settings: dict[str, str] = field(default_factory=dict)
+    emits_changelog: bool = False
+
+    @property
+    def view(self) -> View:
+        """Return it for the fluent API."""
+        return self.bound.view
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of its columns."""
+        return self.bound.columns
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return its columns with their types."""
+        return self.bound.view.schema
+
+    def explain(self) -> str:
+        """Return what it does, and what it must remember."""
+        return self.session.explain(self)
+
+    def start(self, name: str | None = None) -> Running:
+        """Run it: it begins with what its tables hold, and answers every change from then on.
+
+        Raises:
+            SqlError: it reads what is stored, and ends.
+        """
+        return self.session.start(self, name=name)
+
+    def table(self) -> pa.Table:
+        """Return what it holds now."""
+        return self.session.snapshot(self)
+
+
+@dataclass(eq=False)
+class Running:
+    """A query that runs.
+
+    Args:
+        name: its name.
+        query: what it is.
+        pipeline: what runs it.
+        output: called with every delta; None for nobody.
+    """
+
+    name: str
+    query: Query
+    pipeline: Pipeline
+    output: Callable[[ZSet], None] | None = None
+    deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Return the tables it reads."""
+        return self.query.bound.reads
+
+    def step(self, rows: dict[str, Any], now_us: int) -> ZSet:
+        """Take an epoch."""
+        delta = self.pipeline.step(rows, processing_time=now_us)
+        self.deltas.append(delta)
+        if self.output is not None:
+            self.output(delta)
+        return delta
+
+    def changelog(self) -> pa.Table:
+        """Return the changes since it was asked last, with `_tp_delta` as the last column; retractions first."""
+        made = [changelog_table(delta) for delta in self.deltas if len(delta)]
+        self.deltas.clear()
+        return pa.concat_tables(made) if made else changelog_schema(self.pipeline.schema).empty_table()
+
+    def table(self) -> pa.Table:
+        """Return the contents of the view."""
+        return self.pipeline.view()
+
+    def stop(self) -> None:
+        """Let go of its state; it answers no more."""
+        self.query.session.stop(self)
+
+
+def changelog_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a changelog."""
+    name = DELTA if DELTA not in schema.names else "_delta"
+    return pa.schema([*schema, pa.field(name, pa.int64())])
+
+
+def changelog_table(delta: ZSet) -> pa.Table:
+    """Return a delta as rows, with the weight as the last column."""
+    schema = changelog_schema(delta.schema)
+    return pa.Table.from_arrays([*delta.rows.columns, pa.array(delta.weights)], schema=schema)
+
+
+def sorted_rows(table: pa.Table, bound: BoundQuery) -> pa.Table:
+    """Return a bounded query's rows in its order, and not more than its limit.
+
+    Raises:
+        SqlError: rows cannot be ordered by such a column.
+    """
+    if bound.order_by:
+        keys, helpers = [], {}
+        for place, (name, descending) in enumerate(bound.order_by):
+            order = "descending" if descending else "ascending"
+            # As in Spark: NULL is the smallest of all.
+            helpers[f"known {place}"] = table.column(name).is_valid().cast(pa.int8())
+            helpers[f"value {place}"] = table.column(name)
+            keys += [(f"known {place}", order), (f"value {place}", order)]
+        try:
+            table = table.take(pc.sort_indices(pa.table(helpers), sort_keys=keys))
+        except (pa.ArrowException, TypeError) as error:
+            raise SqlError(f"rows cannot be ordered so: {error}.", code="NOT_OFFERED") from error
+    return table if bound.limit is None else table.slice(0, bound.limit)

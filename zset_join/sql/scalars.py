@@ -1,0 +1,506 @@
+"""Scalar expressions of statements as trees of `zset_join.expressions`.
+
+The law: what is built means what Spark means by the text, under ANSI mode; what cannot be built is refused at its place.
+
+Implicit casts are Spark's: a string beside a number, a date or a timestamp is read as one, a date beside a timestamp becomes
+one. `x / y` of integers is a double, `1.5` a decimal, `1e3` a double, `a || b` and `concat` write what is no string as text.
+
+Refused: functions whose value depends on when or where they are called, subqueries in expressions, TRY_CAST, JSON and arrays.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+from sqlglot import exp
+
+from zset_join.errors import BadInputError, PlanError, SqlError
+from zset_join.expressions import Call, Cast, Column, Expression, Literal, lit
+from zset_join.expressions.evaluation import result_type
+from zset_join.expressions.rows import compute
+from zset_join.expressions.type_rules import kind_of, plain_type
+from zset_join.sql.catalog import pick
+from zset_join.sql.dialects import Statement
+from zset_join.sql.places import near, place_of
+from zset_join.sql.types import type_of_node
+
+__all__ = ["SCALAR_FUNCTIONS", "ScalarBinder"]
+
+_COMPARISONS: dict[type[exp.Expr], str] = {
+    exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le", exp.GT: "gt", exp.GTE: "ge", exp.NullSafeEQ: "eq_null_safe",
+}  # fmt: skip
+_ARITHMETIC: dict[type[exp.Expr], str] = {
+    exp.Add: "add", exp.Sub: "subtract", exp.Mul: "multiply", exp.Div: "divide", exp.Mod: "remainder",
+}  # fmt: skip
+_ONE_ARGUMENT: dict[type[exp.Expr], str] = {
+    exp.Lower: "lower", exp.Upper: "upper", exp.Abs: "absolute", exp.Length: "length", exp.Floor: "floor",
+    exp.Ceil: "ceil",
+}  # fmt: skip
+_FIELDS: dict[type[exp.Expr], str] = {
+    exp.Year: "year", exp.Quarter: "quarter", exp.Month: "month", exp.Week: "week", exp.WeekOfYear: "week", exp.Day: "day",
+    exp.DayOfMonth: "day", exp.DayOfWeek: "dayofweek", exp.DayOfYear: "dayofyear", exp.Hour: "hour", exp.Minute: "minute",
+    exp.Second: "second",
+}  # fmt: skip
+_NON_DETERMINISTIC = frozenset(
+    {"CURRENT_DATE", "CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "MONOTONICALLY_INCREASING_ID", "NOW", "PROCTIME", "RAND", "RANDN",
+     "RANDOM", "UNIX_TIMESTAMP", "UUID", "SYSDATE", "NOW64", "GEN_RANDOM_UUID"}
+)  # fmt: skip
+_NAMES = """
+abs add_months cast ceil ceiling char_length coalesce concat date_add date_sub date_trunc datediff day dayofweek dayofyear
+extract floor greatest hour if ifnull least left length lower ltrim minute mod month nullif nvl quarter round rtrim second
+startswith substr substring trim upper weekofyear year
+"""
+SCALAR_FUNCTIONS = tuple(_NAMES.split())
+_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
+
+Resolve = Callable[[exp.Column], Expression]
+Replace = Callable[[exp.Expr], Expression | None]
+
+
+class ScalarBinder:
+    """Bind expressions over rows whose columns are known.
+
+    Args:
+        resolve: what a column stands for.
+        schemas: side to the columns of its rows, for types.
+        statement: where the expressions come from.
+        replace: asked of every node first; what it returns stands for the node.
+    """
+
+    def __init__(
+        self, resolve: Resolve, schemas: Mapping[str, pa.Schema], statement: Statement, replace: Replace | None = None
+    ) -> None:
+        self._resolve = resolve
+        self._schemas = schemas
+        self._statement = statement
+        self._replace = replace
+        self._types: dict[int, tuple[Expression, pa.DataType]] = {}
+
+    @classmethod
+    def over(cls, schema: pa.Schema, statement: Statement) -> ScalarBinder:
+        """Return a binder over one row of a schema."""
+
+        def resolve(node: exp.Column) -> Expression:
+            found = pick({name: name for name in schema.names}, node.name)
+            if found is None:
+                raise SqlError(
+                    f'there is no column "{node.name}".{near(node.name, schema.names)}',
+                    code="UNKNOWN_COLUMN",
+                    at=place_of(node, statement.text),
+                )
+            return Column("row", found)
+
+        return cls(resolve, {"row": schema}, statement)
+
+    def bind(self, node: exp.Expr) -> Expression:
+        """Return the tree of a node.
+
+        Raises:
+            SqlError: it is not offered, or its operands do not go together.
+        """
+        replaced = None if self._replace is None else self._replace(node)
+        if replaced is not None:
+            return replaced
+        made = self._bind(node)
+        try:
+            self.type_of(made)
+        except SqlError:
+            raise
+        except PlanError as error:
+            raise SqlError(error.message, code=error.code, at=place_of(node, self._statement.text)) from error
+        return made
+
+    def condition(self, node: exp.Expr) -> Expression:
+        """Return the tree of a condition.
+
+        Raises:
+            SqlError: as `bind`, or it is not boolean.
+        """
+        made = self.bind(node)
+        if kind_of(self.type_of(made)) not in {"boolean", "null"}:
+            raise SqlError(
+                f"this is of type {self.type_of(made)}; a condition must be boolean. Compare it with something.",
+                code="NOT_BOOLEAN",
+                at=place_of(node, self._statement.text),
+            )
+        return made if kind_of(self.type_of(made)) == "boolean" else Literal(None, pa.bool_())
+
+    def type_of(self, tree: Expression) -> pa.DataType:
+        """Return the plain type of a tree, computed once per node."""
+        known = self._types.get(id(tree))
+        if known is not None and known[0] is tree:
+            return known[1]
+        if isinstance(tree, Call):
+            operands = [self.type_of(operand) for operand in tree.operands]
+            stand_ins = tuple(
+                operand if isinstance(operand, Literal) else Column("row", f"operand {place}")
+                for place, operand in enumerate(tree.operands)
+            )
+            schema = pa.schema([(f"operand {place}", kind) for place, kind in enumerate(operands)])
+            try:
+                found = result_type(Call(tree.operation, stand_ins), {"row": schema})
+            except PlanError:
+                # Once more with the real operands, for a message in their words.
+                found = result_type(tree, self._schemas)
+        elif isinstance(tree, Cast):
+            found = result_type(
+                Cast(Column("row", "operand"), tree.type), {"row": pa.schema([("operand", self.type_of(tree.operand))])}
+            )
+        else:
+            found = result_type(tree, self._schemas)
+        self._types[id(tree)] = (tree, found)
+        return found
+
+    def _bind(self, node: exp.Expr) -> Expression:
+        kind = type(node)
+        match node:
+            case exp.Column():
+                return self._resolve(node)
+            case exp.Paren() | exp.TsOrDsToDate() | exp.TsOrDsToTimestamp() | exp.Alias():
+                return self.bind(node.this)
+            case exp.Literal() | exp.Boolean() | exp.Null():
+                return self._literal(node)
+            case exp.And() | exp.Or():
+                return self._connected(node)
+            case exp.Not():
+                return Call("not", (self.condition(node.this),))
+            case exp.Neg():
+                operand = self.bind(node.this)
+                if isinstance(operand, Literal) and isinstance(operand.value, int | float | decimal.Decimal):
+                    return lit(-operand.value)
+                return Call("negate", (operand,))
+            case exp.Is():
+                return self._is(node)
+            case exp.Between():
+                value = node.this
+                return Call(
+                    "and", (self.compared("ge", value, node.args["low"]), self.compared("le", value, node.args["high"]))
+                )
+            case exp.In():
+                return self._in(node)
+            case exp.Like() | exp.ILike() | exp.Escape():
+                return self._like(node)
+            case exp.Case() | exp.If():
+                return self._case(node)
+            case exp.Cast() | exp.TryCast():
+                return self._cast(node)
+            case exp.Interval():
+                raise self._refused(node, "an interval stands alone; add it to a date or a timestamp")
+            case exp.Coalesce():
+                return self._unified("coalesce", [node.this, *node.expressions])
+            case exp.Greatest() | exp.Least():
+                return self._unified("greatest" if kind is exp.Greatest else "least", [node.this, *node.expressions])
+            case exp.Nullif():
+                return Call("nullif", self._brought_together(node.this, node.expression))
+            case exp.DPipe() | exp.Concat():
+                return self._concat(node)
+            case exp.Trim():
+                return self._trim(node)
+            case exp.Substring():
+                return self._substring(node)
+            case exp.Left():
+                return Call("substring", (self.bind(node.this), lit(1), self.bind(node.expression)))
+            case exp.StartsWith():
+                prefix = self.bind(node.expression)
+                if not isinstance(prefix, Literal):
+                    raise self._refused(node, "startswith takes a literal")
+                return Call("starts_with", (self.bind(node.this), prefix))
+            case exp.Round():
+                scale = node.args.get("decimals")
+                return Call("round", (self.bind(node.this), *([] if scale is None else [self.bind(scale)])))
+            case exp.Extract():
+                return Call("extract", (lit(_unit(node.this).lower()), self._timed(node.expression)))
+            case exp.TimestampTrunc() | exp.DateTrunc():
+                return Call("date_trunc", (lit(_unit(node.args.get("unit")).lower()), self._timed(node.this)))
+            case exp.TsOrDsAdd() | exp.DateAdd() | exp.DateSub() | exp.TsOrDsDiff() | exp.DateDiff() | exp.AddMonths():
+                return self._date_function(node)
+            case exp.IntDiv():
+                return self._whole_division(node)
+        if kind in _COMPARISONS:
+            return self.compared(_COMPARISONS[kind], node.this, node.expression)
+        if kind is exp.NullSafeNEQ:
+            return Call("not", (self.compared("eq_null_safe", node.this, node.expression),))
+        if kind in _ARITHMETIC:
+            return self._arithmetic(node, _ARITHMETIC[kind])
+        if kind in _ONE_ARGUMENT:
+            return Call(_ONE_ARGUMENT[kind], (self.bind(node.this),))
+        if kind in _FIELDS:
+            return Call("extract", (lit(_FIELDS[kind]), self._timed(node.this)))
+        raise self._unknown(node)
+
+    def _literal(self, node: exp.Expr) -> Expression:
+        if isinstance(node, exp.Boolean):
+            return lit(bool(node.this))
+        if isinstance(node, exp.Null):
+            return lit(None)
+        if node.args.get("is_string"):
+            return lit(node.name)
+        text = node.name
+        try:
+            value: object = int(text) if text.isdecimal() else float(text) if "e" in text.lower() else decimal.Decimal(text)
+            return lit(value)
+        except (ValueError, decimal.InvalidOperation, PlanError) as error:
+            raise SqlError(
+                f"{text} is no number that fits.", code="LITERAL", at=place_of(node, self._statement.text)
+            ) from error
+
+    def _connected(self, node: exp.Expr) -> Expression:
+        operation = "and" if isinstance(node, exp.And) else "or"
+        parts = list(node.flatten())
+        made = self.condition(parts[0])
+        for part in parts[1:]:
+            made = Call(operation, (made, self.condition(part)))
+        return made
+
+    def _is(self, node: exp.Is) -> Expression:
+        value, what = self.bind(node.this), node.expression
+        if isinstance(what, exp.Null):
+            return Call("is_null", (value,))
+        if isinstance(what, exp.Boolean):
+            return Call("eq_null_safe", (value, lit(bool(what.this))))
+        raise self._refused(node, "IS takes NULL, TRUE or FALSE; compare with IS NOT DISTINCT FROM")
+
+    def _in(self, node: exp.In) -> Expression:
+        if node.args.get("query") is not None:
+            raise self._refused(node, "IN with a subquery stands alone in WHERE, joined to the rest by AND")
+        made: Expression | None = None
+        pairs = [self._brought_together(node.this, one) for one in node.expressions]
+        value = pairs[0][0]
+        if all(isinstance(other, Literal) and first.same_as(value) for first, other in pairs):
+            return Call("in", (value, *(other for _, other in pairs)))
+        for pair in pairs:
+            equal = Call("eq", pair)
+            made = equal if made is None else Call("or", (made, equal))
+        return made if made is not None else lit(False)
+
+    def _like(self, node: exp.Expr) -> Expression:
+        escape: Expression = lit("\\")
+        like = node
+        if isinstance(node, exp.Escape):
+            like, escape = node.this, self.bind(node.expression)
+        operation = "ilike" if isinstance(like, exp.ILike) else "like"
+        return Call(operation, (self.bind(like.this), self.bind(like.expression), escape))
+
+    def _case(self, node: exp.Expr) -> Expression:
+        if isinstance(node, exp.If):
+            branches, otherwise = [(node.this, node.args["true"])], node.args.get("false")
+        else:
+            branches, otherwise = [(one.this, one.args["true"]) for one in node.args["ifs"]], node.args.get("default")
+        subject = node.this if isinstance(node, exp.Case) else None
+        conditions = [self.condition(one) if subject is None else self.compared("eq", subject, one) for one, _ in branches]
+        values = [self.bind(value) for _, value in branches]
+        if otherwise is not None:
+            values.append(self.bind(otherwise))
+        values = self._of_one_type(values)
+        operands: list[Expression] = []
+        for condition, value in zip(conditions, values, strict=False):
+            operands += [condition, value]
+        return Call("case", (*operands, *values[len(conditions) :]))
+
+    def _cast(self, node: exp.Expr) -> Expression:
+        if node.args.get("safe"):
+            raise self._refused(
+                node, "TRY_CAST is not offered: test the text first, as in CASE WHEN x LIKE ... THEN CAST(x AS ...)"
+            )
+        target = type_of_node(node.args["to"], dialect=self._statement.dialect)
+        if target is None:
+            raise SqlError(
+                f"the type {node.args['to'].sql(dialect='spark')} is not known in a cast.",
+                code="UNKNOWN_TYPE",
+                at=place_of(node, self._statement.text),
+            )
+        operand = self.bind(node.this)
+        if self.type_of(operand) == plain_type(target):
+            return operand
+        return self._cast_to(operand, target, node)
+
+    def _cast_to(self, operand: Expression, target: pa.DataType, node: exp.Expr) -> Expression:
+        """Cast; a constant is computed at once."""
+        made = Cast(operand, target)
+        if not isinstance(operand, Literal):
+            return made
+        self.type_of(made)
+        try:
+            return Literal(compute(made, {}, 1)[0].as_py(), target)
+        except BadInputError as error:
+            raise SqlError(f"{operand} is no {target}.", code="LITERAL", at=place_of(node, self._statement.text)) from error
+
+    def _brought_together(self, first: exp.Expr, second: exp.Expr) -> tuple[Expression, Expression]:
+        one, other = self.bind(first), self.bind(second)
+        kinds = kind_of(self.type_of(one)), kind_of(self.type_of(other))
+        if kinds[0] == kinds[1] or "null" in kinds:
+            return one, other
+        if kinds[0] == "string":
+            return self._cast_to(one, self._read_as(other), first), other
+        if kinds[1] == "string":
+            return one, self._cast_to(other, self._read_as(one), second)
+        order = ("date", "timestamp", "instant")
+        if kinds[0] in order and kinds[1] in order:
+            if order.index(kinds[0]) < order.index(kinds[1]):
+                return self._cast_to(one, self.type_of(other), first), other
+            return one, self._cast_to(other, self.type_of(one), second)
+        return one, other
+
+    def _read_as(self, other: Expression) -> pa.DataType:
+        """Return the type a string is read as beside another value."""
+        kind = self.type_of(other)
+        return pa.int64() if kind_of(kind) == "integer" else kind
+
+    def compared(self, operation: str, first: exp.Expr, second: exp.Expr) -> Expression:
+        """Return the comparison of two nodes, brought to one type."""
+        return Call(operation, self._brought_together(first, second))
+
+    def _of_one_type(self, values: list[Expression]) -> list[Expression]:
+        kinds = {kind_of(self.type_of(value)) for value in values}
+        stamps = kinds & {"timestamp", "instant"}
+        if "date" in kinds and len(stamps) == 1:
+            target = next(self.type_of(value) for value in values if kind_of(self.type_of(value)) in stamps)
+            return [Cast(value, target) if kind_of(self.type_of(value)) == "date" else value for value in values]
+        return values
+
+    def _unified(self, operation: str, nodes: list[exp.Expr]) -> Expression:
+        return Call(operation, tuple(self._of_one_type([self.bind(one) for one in nodes])))
+
+    def _text(self, node: exp.Expr) -> Expression:
+        made = self.bind(node)
+        return made if kind_of(self.type_of(made)) in {"string", "null"} else self._cast_to(made, pa.string(), node)
+
+    def _concat(self, node: exp.Expr) -> Expression:
+        parts = list(node.flatten()) if isinstance(node, exp.DPipe) else node.expressions
+        return Call("concat", tuple(self._text(part) for part in parts))
+
+    def _trim(self, node: exp.Trim) -> Expression:
+        if node.args.get("expression") is not None:
+            raise self._refused(node, "TRIM takes spaces off, no other characters")
+        position = str(node.args.get("position") or "").upper()
+        return Call({"LEADING": "ltrim", "TRAILING": "rtrim"}.get(position, "trim"), (self.bind(node.this),))
+
+    def _substring(self, node: exp.Substring) -> Expression:
+        given = [self._text(node.this), *(self.bind(node.args[name]) for name in ("start", "length") if node.args.get(name))]
+        return Call("substring", tuple(given))
+
+    def _timed(self, node: exp.Expr) -> Expression:
+        made = self.bind(node)
+        return self._cast_to(made, pa.timestamp("us"), node) if kind_of(self.type_of(made)) == "string" else made
+
+    def _arithmetic(self, node: exp.Expr, operation: str) -> Expression:
+        first, second = node.this, node.expression
+        if operation in {"add", "subtract"}:
+            if isinstance(second, exp.Interval):
+                return self._moved(self.bind(first), second, 1 if operation == "add" else -1)
+            if isinstance(first, exp.Interval) and operation == "add":
+                return self._moved(self.bind(second), first, 1)
+        one, other = self.bind(first), self.bind(second)
+        kinds = kind_of(self.type_of(one)), kind_of(self.type_of(other))
+        if operation == "subtract" and kinds == ("date", "date"):
+            return Call("date_diff", (one, other))
+        if kinds[0] == "date" and kinds[1] == "integer" and operation in {"add", "subtract"}:
+            return Call("date_add", (one, other if operation == "add" else Call("negate", (other,))))
+        if "string" in kinds and set(kinds) <= {"string", "integer", "float", "decimal"}:
+            one = self._cast_to(one, pa.float64(), first) if kinds[0] == "string" else one
+            other = self._cast_to(other, pa.float64(), second) if kinds[1] == "string" else other
+        return Call(operation, (one, other))
+
+    def _moved(self, value: Expression, interval: exp.Interval, sign: int) -> Expression:
+        months, span = self._interval(interval)
+        kind = kind_of(self.type_of(value))
+        if kind == "string":
+            value, kind = self._cast_to(value, pa.timestamp("us"), interval), "timestamp"
+        if months:
+            value = Call("add_months", (value, lit(sign * months)))
+        if span:
+            if kind == "date" and span % datetime.timedelta(days=1) == datetime.timedelta(0):
+                return Call("date_add", (value, lit(sign * span.days)))
+            if kind == "date":
+                value = Cast(value, pa.timestamp("us"))
+            value = Call("add" if sign > 0 else "subtract", (value, lit(span)))
+        return value
+
+    def _interval(self, node: exp.Interval) -> tuple[int, datetime.timedelta]:
+        amount = node.this
+        sign = 1
+        if isinstance(amount, exp.Neg):
+            amount, sign = amount.this, -1
+        text = amount.name if isinstance(amount, exp.Literal) else ""
+        unit = _unit(node.args.get("unit"))
+        parts = text.split()
+        if len(parts) == 2 and not unit:
+            text, unit = parts[0], parts[1].upper()
+        unit = unit.removesuffix("S") or "SECOND"
+        try:
+            number = decimal.Decimal(text) * sign
+        except decimal.InvalidOperation:
+            raise self._refused(node, "an interval is a number and a unit, as in INTERVAL '5' MINUTE") from None
+        if unit in _MONTHS and number == int(number):
+            return int(number) * _MONTHS[unit], datetime.timedelta(0)
+        if unit not in _SECONDS:
+            known = ", ".join([*_SECONDS, *_MONTHS])
+            raise self._refused(node, f"the unit of an interval is one of {known}")
+        return 0, datetime.timedelta(microseconds=int(number * _SECONDS[unit] * 10**6))
+
+    def _date_function(self, node: exp.Expr) -> Expression:
+        value = self.bind(node.this)
+        if isinstance(node, exp.TsOrDsDiff | exp.DateDiff):
+            return Call("date_diff", (self._as_date(value), self._as_date(self.bind(node.expression))))
+        unit = _unit(node.args.get("unit")) or "DAY"
+        amount = self.bind(node.expression)
+        if isinstance(node, exp.AddMonths) or unit in _MONTHS:
+            factor = _MONTHS.get(unit, 1) if not isinstance(node, exp.AddMonths) else 1
+            return Call("add_months", (value, amount if factor == 1 else Call("multiply", (amount, lit(factor)))))
+        if isinstance(node, exp.DateSub):
+            amount = Call("negate", (amount,))
+        if unit == "DAY":
+            return Call("date_add", (self._as_date(value), amount))
+        raise self._refused(node, "dates are moved by days or months; add an INTERVAL to a timestamp")
+
+    def _as_date(self, value: Expression) -> Expression:
+        return value if kind_of(self.type_of(value)) in {"date", "null"} else Cast(value, pa.date32())
+
+    def _whole_division(self, node: exp.IntDiv) -> Expression:
+        one, other = self.bind(node.this), self.bind(node.expression)
+        if any(kind_of(self.type_of(operand)) != "integer" for operand in (one, other)):
+            raise self._refused(node, "DIV takes integers; use / and CAST")
+        # Exact: what is left over is taken away before the division.
+        exact = Call("subtract", (one, Call("remainder", (one, other))))
+        wide = Cast(exact, pa.decimal128(20, 0))
+        return Cast(Call("divide", (wide, Cast(other, pa.decimal128(20, 0)))), pa.int64())
+
+    def _refused(self, node: exp.Expr, why: str) -> SqlError:
+        return SqlError(f"{why}.", code="NOT_OFFERED", at=place_of(node, self._statement.text))
+
+    def _unknown(self, node: exp.Expr) -> SqlError:
+        name = node.name.upper() if isinstance(node, exp.Anonymous) else node.sql_name() if isinstance(node, exp.Func) else ""
+        at = place_of(node, self._statement.text) or self._statement.place(0)
+        if name in _NON_DETERMINISTIC:
+            return SqlError(
+                f"{name}() has another value each time it is called, so a row could not be taken back as it came. Give the "
+                "source a column that holds it.",
+                code="NON_DETERMINISTIC",
+                at=at,
+            )
+        if isinstance(node, exp.Subquery | exp.Select | exp.Exists):
+            return SqlError(
+                "a subquery inside an expression is not offered. Join it, or write EXISTS or IN in WHERE, joined to the rest "
+                "by AND.",
+                code="NOT_OFFERED",
+                at=at,
+            )
+        if isinstance(node, exp.Window):
+            return SqlError(
+                "a window function is offered as ROW_NUMBER() alone, in a subquery that keeps the first rows: WHERE rn = 1. "
+                "Aggregate with GROUP BY and join instead.",
+                code="NOT_OFFERED",
+                at=at,
+            )
+        if isinstance(node, exp.Star):
+            return SqlError("a * stands alone in a SELECT list or in count(*).", code="NOT_OFFERED", at=at)
+        shown = name or type(node).__name__.upper()
+        return SqlError(f"{shown} is not offered here.{near(shown, SCALAR_FUNCTIONS)}", code="UNKNOWN_FUNCTION", at=at)
+
+
+def _unit(node: exp.Expr | None) -> str:
+    return "" if node is None else node.name.upper()

@@ -1,0 +1,330 @@
+"""A session: tables, the queries that run over them, and the statements that make and feed them, in this process.
+
+    session = connect()
+    session.sql("CREATE TABLE orders (id INT, customer STRING, total INT, PRIMARY KEY (id))")
+    revenue = session.sql("SELECT customer, sum(total) AS revenue FROM orders GROUP BY customer").start()
+    session.sql("INSERT INTO orders VALUES (1, 'Ada', 30)")
+    revenue.table()
+
+The law: every INSERT is one epoch of every query that reads the table. A query that is started later begins with what its
+tables hold; after every epoch it holds what it would hold had it run from the beginning.
+
+Remembers per table its current rows (upsert and changelog) or all of its rows (append), so that later queries and `FROM
+table(t)` have them; `keep_tables=False` keeps none.
+
+Known limits: one thread; everything is in memory.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.errors import OptionError, SqlError
+from zset_join.expressions.rows import compute
+from zset_join.pipeline import Pipeline
+from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
+from zset_join.sql.definitions import TP_DELTA
+from zset_join.sql.dialects import Statement, dialect_named, split
+from zset_join.sql.places import near
+from zset_join.sql.queries import QueryBinder
+from zset_join.sql.results import Message, Query, Running, sorted_rows
+from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.settings import idle_timeout, stage_options
+from zset_join.sql.statements import execute
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["Session", "SqlWarning", "connect"]
+
+
+class SqlWarning(UserWarning):
+    """A hint or option that cannot be honoured; the query runs as if it had not been given."""
+
+
+def connect(
+    *,
+    engine: str = "local",
+    spark: Any = None,
+    dialect: str = "spark",
+    keep_tables: bool = True,
+    clock: Callable[[], int] | None = None,
+) -> Session:
+    """Return a new session.
+
+    Args:
+        engine: `local`, in this process, or `spark`.
+        spark: a SparkSession, for `engine="spark"`.
+        dialect: whose SQL statements are written in: spark, flink, timeplus, risingwave or laminardb.
+        keep_tables: keep the rows of tables for later queries.
+        clock: returns the processing time in microseconds since 1970; default: the wall clock.
+
+    Raises:
+        OptionError: an engine or dialect that is not there.
+
+    >>> session = connect()
+    >>> session.sql("CREATE TABLE t (k STRING, v INT)") and session.sql("INSERT INTO t VALUES ('a', 1), ('a', 2)")
+    Message(text='2 rows into t', rows=None)
+    >>> session.sql("SELECT k, sum(v) AS total FROM t GROUP BY k").table().to_pylist()
+    [{'k': 'a', 'total': 3}]
+    """
+    if engine not in {"local", "spark"}:
+        raise OptionError(f"engine={engine!r}; there is local and spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
+    if engine == "spark":
+        raise OptionError(
+            "engine='spark' is not there yet: query.view is planned for both runners, but SQL is run in process only. Use the "
+            "fluent API of zset_join.spark, or engine='local'.",
+            code="ENGINE",
+        )
+    if spark is not None:
+        raise OptionError("spark=... belongs to engine='spark'.", code="ENGINE")
+    dialect_named(dialect)
+    return Session(dialect=dialect, keep_tables=keep_tables, clock=clock)
+
+
+class Session:
+    """Run statements in this process; made by `connect`.
+
+    Args:
+        dialect: whose SQL statements are written in.
+        keep_tables: keep the rows of tables.
+        clock: returns the processing time in microseconds since 1970.
+    """
+
+    def __init__(self, *, dialect: str, keep_tables: bool, clock: Callable[[], int] | None) -> None:
+        self.catalog = Catalog()
+        self.dialect = dialect
+        self.running: list[Running] = []
+        self._keep_tables = keep_tables
+        self._clock = clock or (lambda: time.time_ns() // 1000)
+        self._stored: dict[str, Pipeline] = {}
+
+    def sql(self, text: str, *, dialect: str | None = None) -> Message | Query:
+        """Run statements, one after the other; return what the last one gives.
+
+        Args:
+            text: one statement or several, with semicolons between them.
+            dialect: for this text only.
+
+        Raises:
+            SqlError: a statement that cannot be read, or is refused; those before it have run.
+            BadInputError: rows that cannot be inserted.
+        """
+        statements = split(text, dialect=dialect or self.dialect)
+        if not statements:
+            raise SqlError("there is no statement to run.", code="SQL_SYNTAX")
+        last: Message | Query = Message("")
+        for statement in statements:
+            last = execute(self, statement)
+        return last
+
+    def register(
+        self, name: str, rows: Any, *, keys: Sequence[str] | str = (), watermark: tuple[str, int] | None = None
+    ) -> None:
+        """Make a table of an Arrow table, or of anything that becomes one (a list of dicts, a dict of columns, pandas, polars).
+
+        Args:
+            name: of the table.
+            rows: what it holds; may be empty, then only its columns count.
+            keys: columns that identify a row; rows inserted later replace those of their key.
+            watermark: event-time column, and the delay of its watermark in microseconds.
+
+        Raises:
+            SqlError: the name is taken.
+            OptionError: it does not become an Arrow table.
+        """
+        table = arrow_table(rows)
+        key = (keys,) if isinstance(keys, str) else tuple(keys)
+        mode: Mode = "upsert" if key else "append"
+        columns = tuple(ColumnDefinition(field.name, field.type) for field in table.schema)
+        self.catalog.add(Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=key, watermark=watermark))
+        if table.num_rows:
+            self.insert(name, table)
+
+    def insert(self, name: str, rows: Any) -> int:
+        """Add rows to a table, as one epoch of every query that reads it.
+
+        Args:
+            name: of the table.
+            rows: as for `register`, or a ZSet; columns that are left out are NULL, or computed.
+
+        Returns:
+            The number of rows.
+        """
+        table = self.catalog.tables.get(self.catalog.find(name).name)
+        if table is None:
+            raise SqlError(f'"{name}" is a view; insert into the tables it reads.', code="NOT_A_TABLE", name=name)
+        now = self._clock()
+        if isinstance(rows, ZSet):
+            completed = self._completed(table, pa.Table.from_batches([rows.rows]), now)
+            self._feed(table, ZSet(single_batch(completed), rows.weights), now)
+            return len(rows)
+        given = self._completed(table, arrow_table(rows), now)
+        self._feed(table, given, now)
+        return int(given.num_rows)
+
+    def advance(self) -> None:
+        """Let an epoch without rows pass in every query, so that what is due is done."""
+        for running in list(self.running):
+            running.step({}, self._clock())
+
+    def create_temporal_table_function(self, name: str, relation: str, time: str, key: str) -> None:
+        """Name the versions of a table, for `LATERAL TABLE(name(o.time))`.
+
+        Args:
+            name: of the function.
+            relation: table or view whose rows are the versions.
+            time: column with the time of a version.
+            key: column that identifies what has versions.
+
+        Raises:
+            SqlError: there is no such table or column.
+        """
+        entry = self.catalog.find(relation)
+        columns = entry.schema.names if isinstance(entry, Table) else entry.query.columns
+        missing = [column for column in (time, key) if column not in columns]
+        if missing:
+            raise SqlError(
+                f'"{relation}" has no column {", ".join(missing)}.{near(missing[0], columns)}',
+                code="UNKNOWN_COLUMN",
+                name=relation,
+            )
+        self.catalog.add(TemporalFunction(name, entry.name, time, key))
+
+    def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
+        """Bind a query; what cannot be honoured becomes a warning."""
+        binder = QueryBinder(self.catalog, statement)
+        bound = binder.bind(node)
+        if bound.first_rows is not None:
+            raise SqlError(
+                f"nothing uses the ROW_NUMBER(): keep the first rows with WHERE {bound.first_rows.name} = 1 around it.",
+                code="NOT_OFFERED",
+                at=statement.place(0),
+            )
+        for warning in binder.warnings:
+            warnings.warn(SqlWarning(warning), stacklevel=4)
+        return Query(self, bound, statement.sql, {**self.catalog.settings, **settings}, emits_changelog)
+
+    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
+        """Run a query; see `Query.start`."""
+        if query.bound.is_bounded:
+            raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
+        running = Running(name or f"query_{len(self.running) + 1}", query, self._pipeline(query), output)
+        rows = self._contents(query)
+        self.running.append(running)
+        if rows:
+            running.step(rows, self._clock())
+        return running
+
+    def stop(self, running: Running) -> None:
+        """End a query that runs."""
+        if running in self.running:
+            self.running.remove(running)
+            running.pipeline.close()
+
+    def snapshot(self, query: Query) -> pa.Table:
+        """Return what a query holds over the current contents of its tables."""
+        with self._pipeline(query) as pipeline:
+            rows = self._contents(query)
+            pipeline.step(rows, processing_time=self._clock())
+            return sorted_rows(pipeline.view(), query.bound)
+
+    def explain(self, query: Query) -> str:
+        """Return what a query does, and what it must remember."""
+        return query.view.plan().explain(buckets=1)
+
+    def forget(self, name: str) -> None:
+        """Let go of what is kept of a dropped table."""
+        stored = self._stored.pop(name, None)
+        if stored is not None:
+            stored.close()
+        for running in [one for one in self.running if name in one.reads or one.name == name]:
+            self.stop(running)
+
+    def close(self) -> None:
+        """End all queries."""
+        for running in list(self.running):
+            self.stop(running)
+        for stored in self._stored.values():
+            stored.close()
+        self._stored = {}
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _pipeline(self, query: Query) -> Pipeline:
+        return Pipeline(
+            query.view, options=stage_options(query.settings), idle_timeout_seconds=idle_timeout(query.settings), keep_view=True
+        )
+
+    def _contents(self, query: Query) -> dict[str, Any]:
+        known = {source.name for source in query.view.plan().sources}
+        return {name: self._stored[name].contents() for name in sorted(query.bound.reads & known) if name in self._stored}
+
+    def _feed(self, table: Table, rows: Any, now: int) -> None:
+        """Give rows to whoever reads a table; what is kept of it takes them first, and refuses what is no good."""
+        if self._keep_tables:
+            if table.name not in self._stored:
+                self._stored[table.name] = Pipeline(table.rows)
+            self._stored[table.name].step({table.name: rows}, processing_time=now)
+        for running in [one for one in self.running if table.name in one.reads]:
+            running.step({table.name: rows}, now)
+
+    def _completed(self, table: Table, given: pa.Table, now: int) -> pa.Table:
+        """Return rows with all columns of a table: what was not given is NULL, or computed."""
+        known = table.schema.names
+        unknown = [name for name in given.column_names if name not in known]
+        if unknown:
+            raise SqlError(
+                f'"{table.name}" has no column {", ".join(unknown)}.{near(unknown[0], known)}',
+                code="UNKNOWN_COLUMN",
+                name=table.name,
+            )
+        columns: dict[str, pa.Array] = {}
+        for column in table.columns:
+            if column.name in given.column_names:
+                array = given.column(column.name).combine_chunks()
+                columns[column.name] = array if array.type == column.type else array.cast(column.type)
+            elif column.is_processing_time:
+                columns[column.name] = pa.repeat(pa.scalar(now, pa.int64()), given.num_rows).cast(column.type)
+            elif column.computed is not None:
+                schema = pa.schema([(name, array.type) for name, array in columns.items()])
+                tree = ScalarBinder.over(schema, Statement("", (), self.dialect)).bind(column.computed)
+                columns[column.name] = compute(tree, columns, given.num_rows).cast(column.type)
+            elif column.name == TP_DELTA:
+                columns[column.name] = pa.repeat(pa.scalar(1, column.type), given.num_rows)
+            else:
+                columns[column.name] = pa.nulls(given.num_rows, column.type)
+        return pa.table(columns, schema=table.schema)
+
+
+def arrow_table(rows: Any) -> pa.Table:
+    """Return rows as an Arrow table.
+
+    Raises:
+        OptionError: they do not become one.
+    """
+    if isinstance(rows, pa.Table):
+        return rows
+    try:
+        if isinstance(rows, pa.RecordBatch):
+            return pa.Table.from_batches([rows])
+        if isinstance(rows, Mapping):
+            return pa.table(dict(rows))
+        if isinstance(rows, pa.Schema):
+            return rows.empty_table()
+        if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__"):
+            return pa.table(rows)
+        return pa.Table.from_pylist(list(rows))
+    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        raise OptionError(
+            f"{type(rows).__name__} does not become an Arrow table: {error}. Pass an Arrow table, a list of dicts, a dict of "
+            "columns or a DataFrame.",
+            code="NOT_A_TABLE",
+        ) from error

@@ -1,0 +1,108 @@
+"""Settings: of a session by SET, of a query by SETTINGS; what each may be, and what it means to the operators.
+
+| setting | values |
+|---|---|
+| `default_hash_join`, `default_hash_table` | `memory`, `hybrid` |
+| `max_hot_keys`, `max_hot_bytes`, `join_max_buffered_bytes` | a number |
+| `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |
+| `on_evict` | `retract`, `forget` |
+| `on_bad_input` | `error`, `quarantine` |
+| `tombstone_retention` | a duration, such as `2 days` |
+| `table.exec.async-lookup.output-mode`, `.buffer-capacity`, `.timeout` | defaults of LOOKUP hints |
+| `idle_timeout`, `table.exec.source.idle-timeout` | a duration after which a silent source holds no watermark up |
+
+A name that is not among them is an error that lists the near ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, parse_seconds
+from zset_join.errors import OptionError, PlanError, SqlError
+from zset_join.sql.places import Place, near
+from zset_join.stages.stage import StageOptions
+
+__all__ = ["SETTINGS", "check_setting", "idle_timeout", "stage_options"]
+
+SETTINGS = (
+    "default_hash_join", "default_hash_table", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
+    "max_hot_keys", "on_bad_input", "on_evict", "table.exec.async-lookup.buffer-capacity",
+    "table.exec.async-lookup.output-mode",
+    "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "tombstone_retention",
+)  # fmt: skip
+
+
+def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
+    """Return a setting's name as it is known.
+
+    Raises:
+        SqlError: there is none of that name, or it cannot have the value.
+    """
+    known = {one.lower(): one for one in SETTINGS}
+    plain = name.lower()
+    if plain not in known:
+        raise SqlError(f"the setting '{name}' is not known.{near(name, SETTINGS)}", code="UNKNOWN_SETTING", at=at, name=name)
+    try:
+        # A limit counts beside the setting that asks for it, which may come later.
+        beside = {"max_hot_keys": ("default_hash_join", "hybrid"), "max_hot_bytes": ("default_hash_join", "hybrid"),
+                  "on_evict": ("join_buffer_policy", "evict_oldest")}  # fmt: skip
+        stage_options({**dict([beside[plain]] if plain in beside else []), plain: value})
+        idle_timeout({plain: value})
+    except PlanError as error:
+        raise SqlError(error.message, code=error.code, at=at, name=name) from error
+    return known[plain]
+
+
+def stage_options(settings: Mapping[str, str]) -> StageOptions:
+    """Return what the operators of a query take from its settings.
+
+    Raises:
+        OptionError: a value that is not allowed.
+    """
+    join, table = settings.get("default_hash_join", "memory"), settings.get("default_hash_table", "memory")
+    limits = (_number(settings, "max_hot_keys"), _number(settings, "max_hot_bytes"))
+    buffered = _number(settings, "join_max_buffered_bytes")
+    limit = BufferLimit.of(
+        DEFAULT_JOIN_MAX_BUFFERED_BYTES if buffered is None else buffered,
+        policy=settings.get("join_buffer_policy", "abort"),
+        on_evict=settings.get("on_evict", "retract") if settings.get("join_buffer_policy") == "evict_oldest" else "retract",
+    )
+    joins, tables = join == "hybrid", table == "hybrid"
+    hot = HotBudget.of(join, *(limits if joins else ()))
+    groups = HotBudget.of(table, *(limits if tables else ()), option="default_hash_table")
+    limit, hot = limit.beside(hot)
+    return StageOptions(
+        on_bad_input=settings.get("on_bad_input", "error"),
+        tombstone_retention_seconds=_seconds(settings, "tombstone_retention") or 2 * 86400,
+        buffer_limit=limit,
+        hot_budget=hot,
+        table_budget=groups,
+    )
+
+
+def idle_timeout(settings: Mapping[str, str]) -> float | None:
+    """Return after how many seconds a silent source holds no watermark up."""
+    return _seconds(settings, "idle_timeout") or _seconds(settings, "table.exec.source.idle-timeout")
+
+
+def _number(settings: Mapping[str, str], name: str) -> int | None:
+    value = settings.get(name)
+    if value is None:
+        return None
+    if not value.isdecimal():
+        raise OptionError(f"{name}={value!r}; expected a whole number.", code="OPTION_VALUE", name=name)
+    return int(value)
+
+
+def _seconds(settings: Mapping[str, str], name: str) -> int | None:
+    value = settings.get(name)
+    if value is None:
+        return None
+    text = value.strip()
+    spelled = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+    for short, long in spelled.items():
+        if text.endswith(short) and text[: -len(short)].strip().isdecimal():
+            text = f"{text[: -len(short)].strip()} {long}"
+            break
+    return parse_seconds(text, option=name)

@@ -1,0 +1,441 @@
+"""Statements: which there are, and what each does to a session.
+
+SELECT, WITH                      CREATE TABLE, STREAM, MUTABLE STREAM, SOURCE, SINK, VIEW, MATERIALIZED VIEW
+INSERT INTO ... VALUES, SELECT    DROP, SHOW, DESCRIBE, EXPLAIN, SET
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlglot import exp
+from sqlglot.tokenizer_core import Token, TokenType
+
+from zset_join.errors import SqlError
+from zset_join.expressions.rows import compute, value_type
+from zset_join.sql.catalog import NamedView, Table
+from zset_join.sql.definitions import Reader, read_table
+from zset_join.sql.dialects import Statement, parse_expression, parse_query
+from zset_join.sql.places import near
+from zset_join.sql.results import Message, Query
+from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.settings import SETTINGS, check_setting
+
+if TYPE_CHECKING:
+    from zset_join.sql.session import Session
+
+__all__ = ["execute"]
+
+_WORDS = ("SELECT", "WITH", "CREATE", "INSERT", "DROP", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET")
+_MOST_ROWS = 100_000
+
+
+def execute(session: Session, statement: Statement) -> Message | Query:
+    """Run one statement.
+
+    Raises:
+        SqlError: it cannot be read, or is refused.
+    """
+    first = statement.words[0].split()[0]
+    run = _RUN.get(first)
+    if run is None:
+        raise SqlError(
+            f"a statement does not begin with {statement.words[0]}.{near(first, _WORDS)}",
+            code="SQL_SYNTAX",
+            at=statement.place(0),
+        )
+    return run(session, statement)
+
+
+def _query(session: Session, statement: Statement, begin: int = 0) -> Query:
+    """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end."""
+    tokens, emits, settings = _without_tail(statement, begin)
+    node = parse_query(statement, tokens)
+    return session.query(statement, node, settings, emits_changelog=emits)
+
+
+def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], bool, dict[str, str]]:
+    tokens = statement.tokens
+    depth, end, emits = 0, len(tokens), False
+    settings: dict[str, str] = {}
+    for place in range(begin, len(tokens)):
+        token = tokens[place]
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        reader = Reader(statement, place)
+        if depth == 0 and (reader.has("EMIT", "CHANGELOG") or reader.has("EMIT", "CHANGES")):
+            end = min(end, place)
+            emits = True
+            if not reader.is_done and reader.word != "SETTINGS":
+                reader.fail("expected the end after EMIT CHANGELOG")
+        elif depth == 0 and place > begin and reader.has("SETTINGS") and _is_assignment(reader):
+            end = min(end, place)
+            at = reader.index
+            given = reader.options()
+            settings = {check_setting(name, value, at=statement.place(at)): value for name, value in given.items()}
+            if reader.has("EMIT", "CHANGELOG"):
+                emits = True
+            if not reader.is_done:
+                reader.fail("expected the end after SETTINGS")
+            break
+    return tuple(tokens[begin:end]), emits, settings
+
+
+def _is_assignment(reader: Reader) -> bool:
+    following = reader.tokens[reader.index + 1 : reader.index + 2]
+    return bool(following) and following[0].text == "="
+
+
+def _select(session: Session, statement: Statement) -> Query:
+    return _query(session, statement)
+
+
+def _create(session: Session, statement: Statement) -> Message:
+    reader = Reader(statement, 1)
+    replaces = reader.has("OR", "REPLACE")
+    is_temporary = reader.has("TEMPORARY") or reader.has("TEMP") or reader.has("EXTERNAL")
+    at = statement.place(reader.index)
+    if reader.has("MATERIALIZED", "VIEW"):
+        return _create_materialized_view(session, reader, replaces)
+    if reader.has("VIEW"):
+        return _create_view(session, reader, replaces)
+    for words in (("MUTABLE", "STREAM"), ("STREAM",), ("TABLE",), ("SOURCE",)):
+        if reader.has(*words):
+            table, may_exist = read_table(reader, " ".join(words))
+            if may_exist and table.name in session.catalog.tables:
+                return Message(f"{table.name} is there already")
+            session.catalog.add(table, at=at, replace=replaces)
+            return Message(
+                f"{'temporary ' if is_temporary else ''}{table.word.lower()} {table.name}: {table.mode}, {table.why()}"
+            )
+    if reader.has("SINK"):
+        return _create_sink(session, reader)
+    known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW")
+    raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
+
+
+def _create_view(session: Session, reader: Reader, replaces: bool) -> Message:
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    at = reader.statement.place(reader.index)
+    name = reader.name("the name of the view")
+    if may_exist and name in session.catalog.views:
+        return Message(f"{name} is there already")
+    reader.expect("AS")
+    query = _query(session, reader.statement, reader.index)
+    session.catalog.add(NamedView(name, query.bound, query.sql), at=at, replace=replaces)
+    return Message(f"view {name}: {', '.join(query.columns)}")
+
+
+def _create_materialized_view(session: Session, reader: Reader, replaces: bool) -> Message:
+    reader.has("IF", "NOT", "EXISTS")
+    at = reader.statement.place(reader.index)
+    name = reader.name("the name of the view")
+    target = reader.name("the name of the table") if reader.has("INTO") else None
+    reader.expect("AS")
+    query = _query(session, reader.statement, reader.index)
+    output = None if target is None else _writer(session, _table(session, target, reader), query, reader)
+    session.catalog.add(NamedView(name, query.bound, query.sql, is_materialized=True), at=at, replace=replaces)
+    session.start(query, name=name, output=output)
+    return Message(f"materialized view {name}: {', '.join(query.columns)}")
+
+
+def _create_sink(session: Session, reader: Reader) -> Message:
+    name = reader.name("the name of the sink")
+    if reader.word == "(":
+        reader.index -= 1
+        table, _ = read_table(reader, "SINK")
+        session.catalog.add(table, at=reader.statement.place(0))
+        return Message(f"sink {table.name}")
+    if reader.has("FROM"):
+        at = reader.statement.place(reader.index)
+        entry = session.catalog.find(reader.name("a view"), at=at)
+        node = exp.select("*").from_(exp.to_identifier(entry.name, quoted=True))
+        query = session.query(reader.statement, node, {}, emits_changelog=True)
+        end = reader.index
+    else:
+        reader.expect("AS")
+        begin = reader.index
+        while not reader.is_done and not (
+            reader.word == "WITH"
+            and reader.tokens[reader.index + 1 : reader.index + 2]
+            and reader.tokens[reader.index + 1].text == "("
+            and reader.index > begin
+        ):
+            reader.index += 1
+        end = reader.index
+        cut = Statement(reader.statement.text, reader.statement.tokens[:end], reader.statement.dialect)
+        query = _query(session, cut, begin)
+    reader.index = end
+    options = {}
+    if reader.has("WITH"):
+        reader.expect("(")
+        options = reader.options()
+        reader.expect(")")
+    connector = options.get("connector", "print")
+    if connector not in {"print", "blackhole"}:
+        raise SqlError(
+            f"a sink with the connector '{connector}' is not written from SQL yet; use print, or INSERT INTO a table.",
+            code="NOT_OFFERED",
+            at=reader.statement.place(0),
+        )
+    running = session.start(query, name=name)
+    return Message(f"sink {name} runs as {running.name}")
+
+
+def _table(session: Session, name: str, reader: Reader) -> Table:
+    entry = session.catalog.find(name, at=reader.statement.place(max(reader.index - 1, 0)))
+    if not isinstance(entry, Table):
+        raise SqlError(f'"{name}" is a view; write into a table.', code="NOT_A_TABLE", at=reader.statement.place(0), name=name)
+    return entry
+
+
+def _writer(session: Session, table: Table, query: Query, reader: Reader) -> Callable[[Any], None]:
+    """Return what writes the deltas of a query into a table.
+
+    Raises:
+        SqlError: the columns do not go together.
+    """
+    given = [column for column in table.columns if column.is_given]
+    schema = query.schema
+    if len(schema) != len(given) or any(field.type != column.type for field, column in zip(schema, given, strict=True)):
+        wanted = ", ".join(f"{column.name} {column.type}" for column in given)
+        have = ", ".join(f"{field.name} {field.type}" for field in schema)
+        raise SqlError(
+            f'"{table.name}" takes ({wanted}), the query gives ({have}). Select and cast the columns in this order.',
+            code="INSERT_COLUMNS",
+            at=reader.statement.place(0),
+        )
+    if table.mode == "append" and query.view.node.relation.mode != "append":
+        raise SqlError(
+            f'"{table.name}" only ever gets rows, and the query takes rows back. Declare it with a primary key, or APPEND ONLY '
+            "sources.",
+            code="INSERT_COLUMNS",
+            at=reader.statement.place(0),
+        )
+
+    def write(delta: Any) -> None:
+        if not len(delta):
+            return
+        if table.mode == "append":
+            rows = pa.Table.from_batches([delta.rows]).rename_columns([column.name for column in given])
+            session.insert(table.name, rows)
+            return
+        from zset_join.zset import ZSet
+
+        names = [column.name for column in given]
+        session.insert(table.name, ZSet(pa.RecordBatch.from_arrays(delta.rows.columns, names=names), delta.weights))
+
+    return write
+
+
+def _insert(session: Session, statement: Statement) -> Message:
+    reader = Reader(statement, 1)
+    if reader.has("OVERWRITE"):
+        raise SqlError("INSERT OVERWRITE is not offered; rows change by key.", code="NOT_OFFERED", at=statement.place(1))
+    reader.expect("INTO")
+    reader.has("TABLE")
+    table = _table(session, reader.name("the name of a table"), reader)
+    names = reader.names() if reader.word == "(" and not _is_query_in_brackets(reader) else None
+    known = {name.lower(): name for name in table.schema.names}
+    if names is not None:
+        missing = [name for name in names if name.lower() not in known]
+        if missing:
+            raise SqlError(
+                f'"{table.name}" has no column {missing[0]}.{near(missing[0], table.schema.names)}',
+                code="UNKNOWN_COLUMN",
+                at=statement.place(reader.index - 1),
+            )
+        names = tuple(known[name.lower()] for name in names)
+    if reader.has("VALUES"):
+        rows = _values(reader, table, names)
+        session.insert(table.name, rows)
+        return Message(f"{rows.num_rows} row{'s' if rows.num_rows != 1 else ''} into {table.name}")
+    query = _query(session, statement, reader.index)
+    if query.bound.is_bounded:
+        rows = session.snapshot(query)
+        given = names or tuple(column.name for column in table.columns if column.is_given)
+        if len(given) != rows.num_columns:
+            raise SqlError(
+                f'"{table.name}" takes {len(given)} columns, the query gives {rows.num_columns}.',
+                code="INSERT_COLUMNS",
+                at=statement.place(0),
+            )
+        session.insert(table.name, rows.rename_columns(list(given)))
+        return Message(f"{rows.num_rows} rows into {table.name}")
+    running = session.start(query, output=_writer(session, table, query, reader))
+    return Message(f"{running.name} writes into {table.name}")
+
+
+def _is_query_in_brackets(reader: Reader) -> bool:
+    following = reader.tokens[reader.index + 1 : reader.index + 2]
+    return bool(following) and following[0].text.upper() in {"SELECT", "WITH"}
+
+
+def _values(reader: Reader, table: Table, names: tuple[str, ...] | None) -> pa.Table:
+    statement = reader.statement
+    wanted = names or tuple(column.name for column in table.columns if column.is_given and column.name != table.delta_column)
+    kinds = [table.schema.field(name).type for name in wanted]
+    columns: list[list[Any]] = [[] for _ in wanted]
+    binder = ScalarBinder.over(pa.schema([]), statement)
+    while True:
+        at = statement.place(reader.index)
+        reader.expect("(")
+        row = []
+        while True:
+            row.append(reader.until())
+            if not reader.has(","):
+                break
+        reader.expect(")")
+        if len(row) != len(wanted):
+            raise SqlError(
+                f'a row of "{table.name}" has {len(wanted)} values here ({", ".join(wanted)}), this one has {len(row)}.',
+                code="INSERT_COLUMNS",
+                at=at,
+            )
+        for column, tokens, kind in zip(columns, row, kinds, strict=True):
+            column.append(_constant(binder, statement, tokens, kind))
+        if len(columns[0]) > _MOST_ROWS:
+            raise SqlError(f"at most {_MOST_ROWS} rows are inserted by one statement.", code="SQL_TOO_LONG", at=at)
+        if not reader.has(","):
+            break
+    if not reader.is_done:
+        reader.fail("expected a comma or the end")
+    return pa.table({name: pa.array(column, kind) for name, column, kind in zip(wanted, columns, kinds, strict=True)})
+
+
+def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, ...], kind: pa.DataType) -> Any:
+    node = parse_expression(statement, tokens)
+    tree = binder.bind(node)
+    value = compute(tree, {}, 1)
+    try:
+        if value_type(tree, pa.schema([])) != kind:
+            from zset_join.expressions import Cast
+
+            cast = Cast(tree, kind)
+            value_type(cast, pa.schema([]))
+            value = compute(cast, {}, 1)
+        return value[0].as_py()
+    except Exception as error:
+        from zset_join.errors import ZsetJoinError
+
+        if not isinstance(error, ZsetJoinError):
+            raise
+        raise SqlError(
+            f"{node.sql(dialect='spark')} does not fit a column of type {kind}.", code="LITERAL", at=_place(statement, tokens)
+        ) from error
+
+
+def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
+    from zset_join.sql.places import Place
+
+    return Place(statement.text, tokens[0].start)
+
+
+def _drop(session: Session, statement: Statement) -> Message:
+    reader = Reader(statement, 1)
+    for words in (("MATERIALIZED", "VIEW"), ("VIEW",), ("TABLE",), ("STREAM",), ("SOURCE",), ("SINK",)):
+        if reader.has(*words):
+            break
+    else:
+        reader.fail("expected TABLE, STREAM, VIEW, MATERIALIZED VIEW, SOURCE or SINK")
+    may_lack = reader.has("IF", "EXISTS")
+    at = statement.place(reader.index)
+    name = reader.name()
+    dropped = session.catalog.drop(name, at=at, if_exists=may_lack)
+    if dropped is None:
+        return Message(f"there is no {name}")
+    session.forget(dropped)
+    return Message(f"{dropped} is dropped")
+
+
+def _show(session: Session, statement: Statement) -> Message:
+    what = statement.words[1].split()[0] if len(statement.words) > 1 else ""
+    catalog = session.catalog
+    listed: dict[str, Callable[[], list[str]]] = {
+        "TABLES": catalog.relations,
+        "STREAMS": lambda: list(catalog.tables),
+        "VIEWS": lambda: list(catalog.views),
+        "FUNCTIONS": lambda: list(catalog.functions),
+        "QUERIES": lambda: [running.name for running in session.running],
+    }
+    if what == "SETTINGS":
+        rows = pa.table({"name": list(SETTINGS), "value": [catalog.settings.get(name) for name in SETTINGS]})
+        return Message("\n".join(f"{name} = {catalog.settings.get(name, 'not set')}" for name in SETTINGS), rows)
+    if what not in listed:
+        raise SqlError(
+            f"SHOW {what} is not offered.{near(what, [*listed, 'SETTINGS'])}", code="NOT_OFFERED", at=statement.place(0)
+        )
+    names = listed[what]()
+    return Message("\n".join(names), pa.table({"name": pa.array(names, pa.string())}))
+
+
+def _describe(session: Session, statement: Statement) -> Message:
+    reader = Reader(statement, 1)
+    for word in ("TABLE", "STREAM", "VIEW", "EXTENDED"):
+        reader.has(word)
+    at = statement.place(reader.index)
+    entry = session.catalog.find(reader.name(), at=at)
+    if isinstance(entry, Table):
+        lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
+        lines += [f"rows: {entry.mode}", entry.why()]
+        names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
+    else:
+        schema = entry.query.view.schema
+        relation = entry.query.view.node.relation
+        lines = [f"{field.name} {field.type}" for field in schema]
+        versioned = bool(relation.primary_key) and relation.event_time is not None
+        lines.append(
+            f"versioned: it has the key ({', '.join(relation.primary_key)}) and the event time {relation.event_time}"
+            if versioned
+            else "latest-only: a view is versioned when it keeps a key and an event time"
+        )
+        names, kinds = schema.names, [str(kind) for kind in schema.types]
+    return Message("\n".join(lines), pa.table({"column": names, "type": kinds}))
+
+
+def _more(column: Any) -> str:
+    if column.is_processing_time:
+        return " (processing time)"
+    if column.metadata is not None:
+        return f" (metadata {column.metadata})"
+    return " (computed)" if column.computed is not None else ""
+
+
+def _explain(session: Session, statement: Statement) -> Message:
+    reader = Reader(statement, 1)
+    for word in ("PLAN", "FOR", "EXTENDED", "FORMATTED"):
+        reader.has(word)
+    if reader.word == "INSERT":
+        while not reader.is_done and reader.word not in {"SELECT", "WITH"}:
+            reader.index += 1
+    return Message(_query(session, statement, reader.index).explain())
+
+
+def _set(session: Session, statement: Statement) -> Message:
+    if len(statement.tokens) == 1:
+        return _show(
+            session, Statement(statement.text, (*statement.tokens, Token(TokenType.VAR, "SETTINGS")), statement.dialect)
+        )
+    reader = Reader(statement, 1)
+    given = reader.options()
+    if not reader.is_done:
+        reader.fail("expected SET key = value")
+    for name, value in given.items():
+        session.catalog.settings[check_setting(name, value, at=statement.place(1))] = value
+    return Message(", ".join(f"{name} = {value}" for name, value in given.items()))
+
+
+_RUN: dict[str, Callable[[Session, Statement], Message | Query]] = {
+    "(": _select,
+    "CREATE": _create,
+    "DESC": _describe,
+    "DESCRIBE": _describe,
+    "DROP": _drop,
+    "EXPLAIN": _explain,
+    "INSERT": _insert,
+    "SELECT": _select,
+    "SET": _set,
+    "SHOW": _show,
+    "WITH": _select,
+}
