@@ -500,7 +500,7 @@ def _lines(answer: Sequence[ZSet]) -> list[tuple[tuple[Any, ...], int]]:
 
 def _is_route(subject: Subject) -> bool:
     """Say whether the output is in upsert mode, where a delete and an upsert of one key may stand side by side."""
-    return isinstance(subject.spec, RouteSpec)
+    return isinstance(subject.spec, RouteSpec) and subject.spec.shows_upserts
 
 
 LAWS: dict[str, Law] = {

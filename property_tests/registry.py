@@ -21,11 +21,12 @@ from property_tests.aggregate_reference import build_reference_aggregate
 from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate
 from property_tests.reference_join import ReferenceJoin
 from property_tests.routed_join import RoutedJoin
-from property_tests.shapes import HOWS, JoinSpec, Mode, RouteSpec, Spec
-from property_tests.strategies import join_specs, route_specs
+from property_tests.shapes import HOWS, JoinSpec, LatestSpec, Mode, RouteSpec, Spec
+from property_tests.strategies import join_specs, latest_specs, route_specs
 from property_tests.view_shapes import VIEW_KINDS, ViewKind, ViewSpec, build_view, view_specs
 from zset_join.expressions import Expression, left, right
 from zset_join.operators.join import HashJoin
+from zset_join.operators.latest import Latest
 from zset_join.operators.route import Route
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
@@ -182,7 +183,9 @@ class Subject:
         """Return an empty reader of its output."""
         if isinstance(self.spec, AggregateSpec):
             return GroupView(len(self.spec.group_by))
-        return RouteView(self.spec.relation) if isinstance(self.spec, RouteSpec) else EmittedRows()
+        if isinstance(self.spec, RouteSpec) and self.spec.shows_upserts:
+            return RouteView(self.spec.relation)
+        return EmittedRows()
 
     def __repr__(self) -> str:
         return repr(self.spec)
@@ -272,6 +275,18 @@ class CompactingJoin(HashJoin):
 def build_route(spec: RouteSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Route:
     """Build the product's route of a spec."""
     return Route(
+        spec.relation,
+        on_bad_input=on_bad_input,
+        chunk_rows=spec.knobs.chunk_rows,
+        hash_bits=spec.knobs.hash_bits,
+        directory=directory,
+        **spec.knobs.hybrid_options(),
+    )
+
+
+def build_latest(spec: LatestSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Latest:
+    """Build the product's table of latest rows of a spec."""
+    return Latest(
         spec.relation,
         on_bad_input=on_bad_input,
         chunk_rows=spec.knobs.chunk_rows,
@@ -383,6 +398,7 @@ _ENTRIES: tuple[Registered, ...] = (
     ),
     *(registered_view(kind, mode) for kind in VIEW_KINDS for mode in VIEW_MODES),
     *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
+    *(Registered(f"latest-{mode}", latest_specs(mode), build_latest, hash_join_live_rows) for mode in ROUTE_MODES),
     *(
         registered_join(
             "routed",
@@ -399,7 +415,15 @@ _ENTRIES: tuple[Registered, ...] = (
         for how in HOWS
     ),
 )
-_SPILLING = ("join-", "route-", "routed-", "aggregate-groups-", "preaggregated-sums-groups", "preaggregated-values-groups")
+_SPILLING = (
+    "join-",
+    "latest-",
+    "route-",
+    "routed-",
+    "aggregate-groups-",
+    "preaggregated-sums-groups",
+    "preaggregated-values-groups",
+)
 _COMPOSED = ("reference-", "routed-", "preaggregated-")
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ __all__ = [
     "JoinSpec",
     "KeyShape",
     "Knobs",
+    "LatestSpec",
     "Mode",
     "PrimaryKeyShape",
     "Residual",
@@ -329,6 +330,7 @@ class RouteSpec:
     payload: str = "string"
     id_type: str = "int64"
     knobs: Knobs = field(default_factory=Knobs)
+    shows_upserts: ClassVar[bool] = True
 
     @property
     def inputs(self) -> tuple[Relation, ...]:
@@ -342,6 +344,16 @@ class RouteSpec:
 
     def __repr__(self) -> str:
         return f"route of {_describe(self.relation)} {self.knobs}"
+
+
+@dataclass(frozen=True)
+class LatestSpec(RouteSpec):
+    """Everything about one table of latest rows under test: it shows the live rows as a changelog."""
+
+    shows_upserts: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return f"latest rows of {_describe(self.relation)} {self.knobs}"
 
 
 Spec = JoinSpec | RouteSpec

@@ -31,6 +31,7 @@ from property_tests.shapes import (
     Change,
     JoinSpec,
     Knobs,
+    LatestSpec,
     Mode,
     PrimaryKeyShape,
     RouteSpec,
@@ -50,6 +51,7 @@ __all__ = [
     "decode",
     "histories",
     "join_specs",
+    "latest_specs",
     "make_join_spec",
     "make_knobs",
     "make_route_spec",
@@ -285,6 +287,11 @@ def join_specs(how: str, left_mode: Mode, right_mode: Mode, **narrowed: Any) -> 
 def route_specs(mode: Mode) -> st.SearchStrategy[RouteSpec]:
     """Draw routes."""
     return _specs(lambda pick: make_route_spec(pick, mode))
+
+
+def latest_specs(mode: Mode) -> st.SearchStrategy[LatestSpec]:
+    """Draw tables of latest rows."""
+    return _specs(lambda pick: LatestSpec(**vars(make_route_spec(pick, mode))))
 
 
 @st.composite
