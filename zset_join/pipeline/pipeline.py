@@ -138,6 +138,11 @@ class Pipeline:
         """Return the columns of the view."""
         return self.plan.output.schema
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the names of the sources."""
+        return tuple(source.name for source in self.plan.sources)
+
     def step(
         self,
         rows: Mapping[str, Any] | None = None,

@@ -1,0 +1,65 @@
+"""Random views on the pipeline equal the batch query, through restarts, savings and halved epochs; planted bugs are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from property_tests.pipeline_plans import ViewDiffersError, drawn_view, run_view, search
+from zset_join.operators.aggregate import Aggregate
+from zset_join.operators.join import HashJoin
+from zset_join.operators.latest import Latest
+from zset_join.pipeline import feeding
+from zset_join.zset import ZSet
+
+_SEEDS = 6
+_TRIES = 60
+
+
+@pytest.mark.parametrize("seed", range(_SEEDS))
+def test_a_random_view_equals_the_batch_query_whatever_happens_in_between(seed: int, tmp_path: Path) -> None:
+    run_view(seed, tmp_path)
+
+
+def test_enough_is_compared(tmp_path: Path) -> None:
+    views = [drawn_view(seed).plan() for seed in range(4 * _SEEDS)]
+    kinds = {node.stage.kind for plan in views for node in plan.nodes}
+
+    assert kinds >= {"aggregate", "join", "latest"}
+    assert run_view(_SEEDS + 1, tmp_path) > 0
+
+
+def _loses_insertions(kind: Any) -> Any:
+    def answer(self: Any, tick: Any, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        for chunk in original(self, tick, deltas):
+            yield (
+                chunk
+                if chunk.weights.max() < 0 or len(chunk) < 2
+                else ZSet(chunk.rows.slice(0, len(chunk) - 1), chunk.weights[:-1])
+            )
+
+    original = kind.answer
+    return answer
+
+
+def _passes_everything(step: Any, relation: Any) -> Any:
+    return lambda delta: delta
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "bug"),
+    [
+        (HashJoin, "answer", _loses_insertions(HashJoin)),
+        (Aggregate, "answer", _loses_insertions(Aggregate)),
+        (Latest, "answer", _loses_insertions(Latest)),
+        (feeding, "_where", _passes_everything),
+    ],
+)
+def test_a_planted_bug_is_found(place: Any, name: str, bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, name, bug)
+
+    with pytest.raises(ViewDiffersError):
+        search(range(_TRIES))
