@@ -1,7 +1,9 @@
 """The SQL of a materialized view in PostgreSQL, made once per view, and the text form in which rows go there.
 
-With a key the view is a plain table with the columns of the output, a unique index over the key that takes NULL for a value,
-and an index over the key's hash, by which a row is found where its key may have a NULL.
+With a key the view is a plain table with the columns of the output and a unique index over the key that takes NULL for a
+value. An index is of use only where it is known which key columns are NULL: so changes are worked off by pattern, the bits of
+the key columns that are NULL in them.
+
 Without one it is a SQL view over a table `<name>__rows`, whose lines carry `_zset_weight`, how often the row is there, and
 `_zset_hash`, PostgreSQL's own hash of the row, which finds candidates; rows are compared by value.
 
@@ -23,13 +25,12 @@ from psycopg import sql
 
 from zset_join.zset import ZSet
 
-__all__ = ["EPOCHS", "WEIGHT", "PostgresStatements", "csv_of", "postgres_type"]
+__all__ = ["EPOCHS", "RESERVED", "PostgresStatements", "csv_of", "null_patterns", "postgres_type"]
 
-WEIGHT = "_zset_weight"
-HASH = "_zset_hash"
+RESERVED = ("_zset_weight", "_zset_hash", "_zset_nulls")
 EPOCHS = sql.Identifier("_zset_join_epochs")
-_DELTA = sql.Identifier("_zset_join_delta")
 _NET = sql.Identifier("_zset_join_net")
+_WEIGHT, _HASH, _NULLS = map(sql.Identifier, RESERVED)
 _HEX = np.frombuffer(b"".join(f"{byte:02x}".encode() for byte in range(256)), "<u2")
 
 _TYPES = {
@@ -81,147 +82,209 @@ class PostgresStatements:
         self.view = sql.Identifier(table)
         self.base = sql.Identifier(table if key else f"{table}__rows")
         self._index = sql.Identifier(f"{table}__zset_key")
-        self._hash_index = sql.Identifier(f"{table}__zset_hash")
         self._names = [sql.Identifier(name) for name in schema.names]
+        self._key = [sql.Identifier(name) for name in key]
+        self._others = [sql.Identifier(name) for name in schema.names if name not in key]
         self._types = [sql.SQL(postgres_type(field.type) or "") for field in schema]
         self._listed = sql.SQL(", ").join(self._names)
+        self._columns = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(*pair) for pair in zip(self._names, self._types, strict=True)
+        )
 
     def create(self) -> list[sql.Composed]:
         """Return the statements that make the table, its index, and for a bag the view over it."""
-        columns = sql.SQL(", ").join(sql.SQL("{} {}").format(*pair) for pair in zip(self._names, self._types, strict=True))
         if self.key:
-            over = sql.SQL(", ").join(map(sql.Identifier, self.key))
+            over = sql.SQL(", ").join(self._key)
             return [
-                sql.SQL("CREATE TABLE {} ({})").format(self.base, columns),
+                sql.SQL("CREATE TABLE {} ({}) WITH (fillfactor = 80)").format(self.base, self._columns),
                 sql.SQL("CREATE UNIQUE INDEX {} ON {} ({}) NULLS NOT DISTINCT").format(self._index, self.base, over),
-                sql.SQL("CREATE INDEX {} ON {} ({})").format(self._hash_index, self.base, self._hash("")),
             ]
         return [
             sql.SQL("CREATE TABLE {} ({}, {} bigint NOT NULL, {} bigint NOT NULL)").format(
-                self.base, columns, sql.Identifier(WEIGHT), sql.Identifier(HASH)
+                self.base, self._columns, _WEIGHT, _HASH
             ),
-            sql.SQL("CREATE INDEX {} ON {} ({})").format(self._index, self.base, sql.Identifier(HASH)),
+            sql.SQL("CREATE INDEX {} ON {} ({})").format(self._index, self.base, _HASH),
             sql.SQL("CREATE VIEW {} AS SELECT {} FROM {}, generate_series(1, {})").format(
-                self.view, self._listed, self.base, sql.Identifier(WEIGHT)
+                self.view, self._listed, self.base, _WEIGHT
             ),
         ]
 
-    def make_delta(self) -> sql.Composed:
-        """Return the statement that makes the table of the changes of one epoch, gone with the transaction."""
-        columns = sql.SQL(", ").join(sql.SQL("{} {}").format(*pair) for pair in zip(self._names, self._types, strict=True))
-        return sql.SQL("CREATE TEMP TABLE {} ({}, {} bigint) ON COMMIT DROP").format(_DELTA, columns, sql.Identifier(WEIGHT))
-
-    def copy_delta(self) -> sql.Composed:
-        """Return the statement that takes the changes as CSV."""
-        return sql.SQL("COPY {} FROM STDIN (FORMAT csv)").format(_DELTA)
-
-    def make_net(self) -> list[sql.Composed]:
-        """Return the statements that add up the weights of equal rows and leave out what cancels out."""
-        return [
-            sql.SQL(
-                "CREATE TEMP TABLE {net} ON COMMIT DROP AS SELECT {columns}, sum({weight})::bigint AS {weight}, {hash} "
-                "AS {hashed} "
-                "FROM {delta} GROUP BY {columns} HAVING sum({weight}) <> 0"
-            ).format(
-                net=_NET,
-                columns=self._listed,
-                weight=sql.Identifier(WEIGHT),
-                hash=self._hash(""),
-                hashed=sql.Identifier(HASH),
-                delta=_DELTA,
-            ),
-            sql.SQL("ANALYZE {}").format(_NET),
-        ]
-
-    def count_net(self) -> sql.Composed:
-        """Return the query for the lines of the net change, and the retractions among them."""
-        return sql.SQL("SELECT count(*), count(*) FILTER (WHERE {0} < 0) FROM {1}").format(sql.Identifier(WEIGHT), _NET)
-
-    def take_away(self) -> sql.Composed:
-        """Return the statement that takes away what is retracted; it says how many lines it found."""
+    def make_net(self) -> sql.Composed:
+        """Return the statement that makes the table of what an epoch changes, gone with the transaction."""
         if self.key:
-            return sql.SQL("DELETE FROM {base} AS held USING {net} AS net WHERE net.{weight} = -1 AND {same}").format(
-                base=self.base, net=_NET, weight=sql.Identifier(WEIGHT), same=self._same()
+            return sql.SQL("CREATE TEMP TABLE {} ({}, {} bigint, {} int) ON COMMIT DROP").format(
+                _NET, self._columns, _WEIGHT, _NULLS
             )
+        hashed = sql.SQL("hash_record_extended(ROW({}), 0)").format(self._listed)
+        return sql.SQL("CREATE TEMP TABLE {} ({}, {} bigint, {} bigint GENERATED ALWAYS AS ({}) STORED) ON COMMIT DROP").format(
+            _NET, self._columns, _WEIGHT, _HASH, hashed
+        )
+
+    def copy_net(self) -> sql.Composed:
+        """Return the statement that takes the changes as CSV: every distinct row once, its weight, with a key its pattern."""
+        last = [_WEIGHT, _NULLS] if self.key else [_WEIGHT]
+        columns = sql.SQL(", ").join([*self._names, *last])
+        return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(_NET, columns)
+
+    def settle_net(self) -> sql.Composed:
+        """Return the statement that lets PostgreSQL plan with what the changes are like."""
+        return sql.SQL("ANALYZE {}").format(_NET)
+
+    # -- with a key -----------------------------------------------------------------------------------------------------
+
+    def update(self, nulls: int) -> sql.Composed:
+        """Return the statement that replaces the rows of keys that go and come back, of one pattern of NULLs in the key."""
+        if not self._others:
+            return sql.SQL("SELECT WHERE false").format()
+        values = sql.SQL(", ").join(sql.SQL("{0} = come.{0}").format(name) for name in self._others)
         return sql.SQL(
-            "UPDATE {base} AS held SET {weight} = held.{weight} + net.{weight} FROM {net} AS net WHERE "
-            "{same} AND (net.{weight} > 0 OR held.{weight} >= -net.{weight})"
-        ).format(base=self.base, net=_NET, weight=sql.Identifier(WEIGHT), same=self._same())
+            "UPDATE {base} AS held SET {values} FROM {net} AS gone, {net} AS come WHERE gone.{weight} < 0 "
+            "AND come.{weight} > 0 AND gone.{nulls} = {pattern} AND come.{nulls} = {pattern} AND {pair} AND {found}"
+        ).format(
+            base=self.base,
+            values=values,
+            net=_NET,
+            weight=_WEIGHT,
+            nulls=_NULLS,
+            pattern=sql.Literal(nulls),
+            pair=self._same_key("come", "gone", nulls),
+            found=self._held_by("gone", nulls),
+        )
+
+    def delete(self, nulls: int) -> sql.Composed:
+        """Return the statement that takes away the rows of keys that go for good, of one pattern."""
+        return sql.SQL(
+            "DELETE FROM {base} AS held USING {net} AS gone WHERE gone.{weight} < 0 AND gone.{nulls} = {pattern} "
+            "AND NOT EXISTS (SELECT FROM {net} AS come WHERE come.{weight} > 0 AND come.{nulls} = {pattern} AND {pair}) AND {found}"
+        ).format(
+            base=self.base,
+            net=_NET,
+            weight=_WEIGHT,
+            nulls=_NULLS,
+            pattern=sql.Literal(nulls),
+            pair=self._same_key("come", "gone", nulls),
+            found=self._held_by("gone", nulls),
+        )
+
+    def insert_new(self, nulls: int) -> sql.Composed:
+        """Return the statement that adds the rows of keys that come and did not go, of one pattern."""
+        return sql.SQL(
+            "INSERT INTO {base} SELECT {columns} FROM {net} AS come WHERE come.{weight} > 0 AND come.{nulls} = {pattern} "
+            "AND NOT EXISTS (SELECT FROM {net} AS gone WHERE gone.{weight} < 0 AND gone.{nulls} = {pattern} AND {pair})"
+        ).format(
+            base=self.base,
+            columns=self._prefixed("come"),
+            net=_NET,
+            weight=_WEIGHT,
+            nulls=_NULLS,
+            pattern=sql.Literal(nulls),
+            pair=self._same_key("come", "gone", nulls),
+        )
+
+    def claimed_twice(self) -> sql.Composed:
+        """Return the query for a key that more than one row of the changes goes from, or comes to."""
+        over = sql.SQL(", ").join(self._key)
+        return sql.SQL("SELECT {over} FROM {net} GROUP BY {over}, {weight} > 0 HAVING sum(abs({weight})) > 1 LIMIT 1").format(
+            over=over, net=_NET, weight=_WEIGHT
+        )
+
+    # -- without one ----------------------------------------------------------------------------------------------------
+
+    def change_weights(self) -> sql.Composed:
+        """Return the statement that changes how often the rows are there that are there already."""
+        return sql.SQL(
+            "UPDATE {base} AS held SET {weight} = held.{weight} + net.{weight} FROM {net} AS net WHERE {same} "
+            "AND held.{weight} >= -net.{weight}"
+        ).format(base=self.base, net=_NET, weight=_WEIGHT, same=self._same_row("net"))
 
     def remove_empty(self) -> sql.Composed:
-        """Return the statement that removes the lines of a bag that stand for no row any more."""
+        """Return the statement that removes the lines that stand for no row any more."""
         return sql.SQL(
             "DELETE FROM {base} AS held USING {net} AS net WHERE held.{hashed} = net.{hashed} AND held.{weight} = 0"
-        ).format(base=self.base, net=_NET, weight=sql.Identifier(WEIGHT), hashed=sql.Identifier(HASH))
+        ).format(base=self.base, net=_NET, weight=_WEIGHT, hashed=_HASH)
+
+    def insert_rows(self) -> sql.Composed:
+        """Return the statement that adds the rows that were not there."""
+        return sql.SQL(
+            "INSERT INTO {base} SELECT {columns}, net.{weight}, net.{hashed} FROM {net} AS net WHERE net.{weight} > 0 AND NOT "
+            "EXISTS (SELECT FROM {base} AS held WHERE {same})"
+        ).format(
+            base=self.base,
+            columns=self._prefixed("net"),
+            net=_NET,
+            weight=_WEIGHT,
+            hashed=_HASH,
+            same=self._same_row("net"),
+        )
+
+    # -- both -------------------------------------------------------------------------------------------------------------
 
     def unheld(self) -> sql.Composed:
-        """Return the query for one retraction of a row that is not there often enough, before anything is taken away."""
-        one = "CASE WHEN held.ctid IS NULL THEN 0 ELSE 1 END"
-        held = sql.SQL(one) if self.key else sql.SQL("held.{}").format(sql.Identifier(WEIGHT))
-        return sql.SQL(
-            "SELECT {columns}, net.{weight}, coalesce({held}, 0) FROM {net} AS net LEFT JOIN {base} AS held ON {match} "
-            "WHERE net.{weight} < 0 AND coalesce({held}, 0) < -net.{weight} LIMIT 1"
-        ).format(
-            columns=self._prefixed("net"),
-            weight=sql.Identifier(WEIGHT),
-            held=held,
-            net=_NET,
-            base=self.base,
-            match=self._same(),
-        )
-
-    def insert(self) -> sql.Composed:
-        """Return the statement that adds what is inserted."""
+        """Return the query for one retraction of a row that is not there often enough, before anything is changed."""
         if self.key:
-            return sql.SQL("INSERT INTO {} SELECT {} FROM {} WHERE {} > 0").format(
-                self.base, self._listed, _NET, sql.Identifier(WEIGHT)
-            )
+            held = sql.SQL("CASE WHEN held.ctid IS NULL THEN 0 ELSE 1 END")
+            pairs = [sql.SQL("held.{0} IS NOT DISTINCT FROM net.{0}").format(name) for name in self._names]
+            match: sql.Composable = sql.SQL(" AND ").join(pairs)
+        else:
+            held, match = sql.SQL("coalesce(held.{}, 0)").format(_WEIGHT), self._same_row("net")  # type: ignore[assignment]
         return sql.SQL(
-            "INSERT INTO {base} SELECT {columns}, net.{weight}, net.{hashed} FROM {net} AS net WHERE net.{weight} > 0 "
-            "AND NOT EXISTS "
-            "(SELECT FROM {base} AS held WHERE {same})"
-        ).format(
-            base=self.base,
-            columns=self._prefixed("net"),
-            net=_NET,
-            weight=sql.Identifier(WEIGHT),
-            hashed=sql.Identifier(HASH),
-            same=self._same(),
-        )
-
-    def repeated_weight(self) -> sql.Composed:
-        """Return the query for a row of a keyed view that the epoch inserts or retracts more than once."""
-        return sql.SQL("SELECT {} FROM {} WHERE abs({}) > 1 LIMIT 1").format(
-            sql.SQL(", ").join(map(sql.Identifier, self.key)), _NET, sql.Identifier(WEIGHT)
-        )
+            "SELECT {columns}, net.{weight}, {held} FROM {net} AS net LEFT JOIN {base} AS held ON {match} "
+            "WHERE net.{weight} < 0 AND {held} < -net.{weight} LIMIT 1"
+        ).format(columns=self._prefixed("net"), weight=_WEIGHT, held=held, net=_NET, base=self.base, match=match)
 
     def read(self) -> sql.Composed:
         """Return the query for all rows of the view."""
         return sql.SQL("SELECT {} FROM {}").format(self._listed, self.view)
 
-    def _hash(self, table: str) -> sql.Composed:
-        """Return the expression for the hash that a row is found by: of its key, or of all of it."""
-        names = [sql.Identifier(name) for name in self.key] or self._names
-        listed = sql.SQL(", ").join(sql.SQL(f"{table}{{}}").format(name) for name in names)
-        return sql.SQL("hash_record_extended(ROW({}), 0)").format(listed)
-
     def _prefixed(self, table: str) -> sql.Composed:
-        return sql.SQL(", ").join(sql.SQL("{}.{}").format(sql.SQL(table), name) for name in self._names)
+        return sql.SQL(", ").join(sql.SQL(f"{table}.{{}}").format(name) for name in self._names)
 
-    def _same(self) -> sql.Composed:
-        """Return the condition that a held row is the changed one: its hash by the index, the row by value."""
-        found = self._hash("held.") if self.key else sql.SQL("held.{}").format(sql.Identifier(HASH))
-        tests = [sql.SQL("held.{0} IS NOT DISTINCT FROM net.{0}").format(name) for name in self._names]
-        return sql.SQL(" AND ").join([sql.SQL("{} = net.{}").format(found, sql.Identifier(HASH)), *tests])
+    def _same_key(self, one: str, other: str, nulls: int) -> sql.Composed:
+        """Return the condition that two rows have one key, whose NULLs are known: an index answers it."""
+        tests = [
+            sql.SQL(
+                f"{one}.{{0}} IS NULL AND {other}.{{0}} IS NULL" if nulls >> at & 1 else f"{one}.{{0}} = {other}.{{0}}"
+            ).format(name)
+            for at, name in enumerate(self._key)
+        ]
+        return sql.SQL(" AND ").join(tests)
+
+    def _held_by(self, table: str, nulls: int) -> sql.Composed:
+        """Return the condition that a held row is the one of a change: the key by the index, the rest by value."""
+        others = [sql.SQL(f"held.{{0}} IS NOT DISTINCT FROM {table}.{{0}}").format(name) for name in self._others]
+        return sql.SQL(" AND ").join([self._same_key("held", table, nulls), *others])
+
+    def _same_row(self, table: str) -> sql.Composed:
+        """Return the condition that a held row of a bag is the changed one: its hash by the index, the row by value."""
+        tests = [sql.SQL(f"held.{{0}} IS NOT DISTINCT FROM {table}.{{0}}").format(name) for name in self._names]
+        return sql.SQL(" AND ").join([sql.SQL(f"held.{{0}} = {table}.{{0}}").format(_HASH), *tests])
 
 
-def csv_of(delta: ZSet) -> pa.Buffer:
-    """Return the lines of a delta as CSV, the weight last. Cost: one pass in C++, and one over the bytes of binary columns."""
+def csv_of(delta: ZSet, *more: pa.Array) -> pa.Buffer:
+    """Return the lines of a delta as CSV, the weight behind the columns, then what else is given.
+
+    Cost: one pass in C++, and one over the bytes of binary columns.
+    """
     columns = [_hexadecimal(column) if _is_bytes(column.type) else column for column in delta.rows.columns]
-    rows = pa.RecordBatch.from_arrays([*columns, pa.array(delta.weights)], names=[*delta.schema.names, WEIGHT])
+    arrays = [*columns, pa.array(delta.weights), *more]
+    rows = pa.RecordBatch.from_arrays(arrays, names=[f"c{at}" for at in range(len(arrays))])
     sink = pa.BufferOutputStream()
     pa.csv.write_csv(rows, sink, pa.csv.WriteOptions(include_header=False, quoting_style="all_valid"))
     return sink.getvalue()
+
+
+def null_patterns(rows: pa.RecordBatch, key: Sequence[str]) -> pa.Array:
+    """Return, per row, the bits of the key columns that are NULL.
+
+    >>> null_patterns(pa.RecordBatch.from_pydict({"a": [1, None], "b": [None, None]}), ["a", "b"]).to_pylist()
+    [2, 3]
+    """
+    bits = np.zeros(rows.num_rows, np.int32)
+    for at, name in enumerate(key):
+        column = rows.column(name)
+        if column.null_count:
+            bits |= np.asarray(column.is_null()).astype(np.int32) << at
+    return pa.array(bits)
 
 
 def _is_bytes(data_type: pa.DataType) -> bool:

@@ -9,8 +9,8 @@ Without a key the identity of a row is the whole row; with one at most one row m
 other. What it cannot do is refused and the epoch undone: retracting a row that the view does not hold, two live rows with one
 key.
 
-Memory: one chunk as CSV. Cost per epoch: follows the delta; COPY into a temporary table, then one DELETE and one INSERT by an
-index.
+Memory: the answer of one epoch, and its CSV. Cost per epoch: follows the delta; COPY into a temporary table, then an UPDATE, a
+DELETE and an INSERT by an index.
 
 Limits: PostgreSQL 15 or newer. Columns of lists, structs, maps, durations and of nanoseconds are refused: cast them. Text
 with the character NUL is refused by PostgreSQL. Passwords belong into the environment (`PGPASSWORD`), a password file or a
@@ -23,8 +23,9 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from time import perf_counter
-from typing import Any, LiteralString
+from typing import Any, TypeAlias
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 from psycopg import sql
@@ -32,7 +33,7 @@ from psycopg import sql
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError, ZsetJoinError
 from zset_join.relation import Relation
-from zset_join.sinks.postgres_sql import EPOCHS, WEIGHT, PostgresStatements, csv_of, postgres_type
+from zset_join.sinks.postgres_sql import EPOCHS, RESERVED, PostgresStatements, csv_of, null_patterns, postgres_type
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.zset import ZSet
 
@@ -48,6 +49,8 @@ _FIND = sql.SQL("SELECT query_id, epoch, layout, chain FROM {} WHERE view = %s")
 _INSERT = sql.SQL("INSERT INTO {} VALUES (%s, %s, NULL, 0, 0, %s, NULL)").format(EPOCHS)
 _UPDATE = sql.SQL("UPDATE {} SET epoch = %s, rows = %s, retractions = %s, chain = %s WHERE view = %s").format(EPOCHS)
 _SEND_BYTES = 1 << 20
+
+_Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 
 class PostgresViewSink:
@@ -73,7 +76,7 @@ class PostgresViewSink:
         self.table = table
         self.key = None if key is None else tuple(key)
         self._conninfo = conninfo
-        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._connection: _Connection | None = None
 
     def __repr__(self) -> str:
         return f"PostgresViewSink({self.table!r}, key={self.key!r})"
@@ -185,7 +188,7 @@ class PostgresViewSink:
     def _described(self) -> str:
         return f'PostgreSQL view "{self.table}"'
 
-    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+    def _connected(self) -> _Connection:
         if self._connection is None:
             raise SinkError(f"{self._described} is closed; call open first.", code="SINK_CLOSED", table=self.table)
         return self._connection
@@ -193,12 +196,12 @@ class PostgresViewSink:
     def _check_columns(self) -> None:
         names = self._schema.names
         missing = [name for name in self._key if name not in names]
-        reserved = [name for name in names if name in (WEIGHT, "_zset_hash", "") or len(name.encode()) > 63]
+        reserved = [name for name in names if name in (*RESERVED, "") or len(name.encode()) > 63]
         if missing or reserved or not names:
             raise SinkError(
                 f"{self._described} cannot have the columns {names} and the key {list(self._key)}: names have 1 to 63 "
                 "bytes and "
-                f"are none of ours ({WEIGHT}, _zset_hash), and the key is among them. Rename the columns of the output.",
+                f"are none of ours ({', '.join(RESERVED)}), and the key is among them. Rename the columns of the output.",
                 code="SINK_COLUMNS",
                 table=self.table,
                 columns=names,
@@ -234,7 +237,7 @@ class PostgresViewSink:
             connection.execute(statement)
         connection.execute(_INSERT, [self.table, self._query_id, json.dumps(self._layout())])
 
-    def _quoted_names(self, connection: psycopg.Connection[tuple[Any, ...]]) -> list[str]:
+    def _quoted_names(self, connection: _Connection) -> list[str]:
         return [name.as_string(connection) for name in (self._statements.view, self._statements.base)]
 
     def _layout(self) -> dict[str, Any]:
@@ -263,7 +266,7 @@ class PostgresViewSink:
                 table=self.table,
             )
 
-    def _stored(self, connection: psycopg.Connection[tuple[Any, ...]]) -> tuple[int | None, dict[int, str]]:
+    def _stored(self, connection: _Connection) -> tuple[int | None, dict[int, str]]:
         """Return the last epoch, and the digests of the newest ones."""
         found = connection.execute(_FIND, [self.table]).fetchone()
         if found is None:
@@ -277,46 +280,70 @@ class PostgresViewSink:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def _apply(self, connection: psycopg.Connection[tuple[Any, ...]], epoch: int, chunks: Iterable[ZSet]) -> tuple[int, int]:
+    def _apply(self, connection: _Connection, epoch: int, chunks: Iterable[ZSet]) -> tuple[int, int]:
         """Bring the table from before the answer to after it; return lines of the net change and its retractions."""
-        statements = self._statements
-        connection.execute(statements.make_delta())
-        lines = 0
-        with connection.cursor() as cursor, cursor.copy(statements.copy_delta()) as copy:
-            for chunk in chunks:
-                check_chunk(self._described, epoch, self._schema, chunk)
-                lines += len(chunk)
-                data = memoryview(csv_of(chunk))
-                for begin in range(0, len(data), _SEND_BYTES):
-                    copy.write(data[begin : begin + _SEND_BYTES])
-        if not lines:
+        parts = []
+        for chunk in chunks:
+            check_chunk(self._described, epoch, self._schema, chunk)
+            parts.append(chunk)
+        net = ZSet.concat(parts, schema=self._schema).consolidated()
+        if not len(net):
             return 0, 0
-        for statement in statements.make_net():
-            connection.execute(statement)
-        rows, retractions = self._only_row(connection, statements.count_net())
+        statements = self._statements
+        patterns = [null_patterns(net.rows, self._key)] if self._key else []
+        connection.execute(statements.make_net())
+        with connection.cursor() as cursor, cursor.copy(statements.copy_net()) as copy:
+            data = memoryview(csv_of(net, *patterns))
+            for begin in range(0, len(data), _SEND_BYTES):
+                copy.write(data[begin : begin + _SEND_BYTES])
+        connection.execute(statements.settle_net())
+        retractions = int((net.weights < 0).sum())
         if self._key:
-            twice = connection.execute(statements.repeated_weight()).fetchone()
-            if twice is not None:
-                raise SinkError(
-                    f"{self._described}: two live rows claim the key {dict(zip(self._key, twice, strict=True))} in "
-                    f"epoch {epoch}. "
-                    "Name more columns in key=, or leave it out for a view that may hold several.",
-                    code="SINK_KEY",
-                    table=self.table,
-                    epoch=epoch,
-                    key=twice,
-                )
+            self._change_keyed(connection, epoch, np.unique(np.asarray(patterns[0])).tolist(), retractions)
+        else:
+            self._change_bag(connection, epoch, retractions)
+        return len(net), retractions
+
+    def _change_keyed(self, connection: _Connection, epoch: int, patterns: Sequence[int], retractions: int) -> None:
+        statements = self._statements
+        twice = connection.execute(statements.claimed_twice()).fetchone()
+        if twice is not None:
+            raise SinkError(
+                f"{self._described}: two live rows claim the key {dict(zip(self._key, twice, strict=True))} in epoch {epoch}. "
+                "Name more columns in key=, or leave it out for a view that may hold several.",
+                code="SINK_KEY",
+                table=self.table,
+                epoch=epoch,
+                key=twice,
+            )
+        found = 0
+        connection.execute("SAVEPOINT before_the_epoch")
+        for pattern in patterns if retractions else ():
+            found += max(0, connection.execute(statements.delete(pattern)).rowcount)
+            found += max(0, connection.execute(statements.update(pattern)).rowcount)
+        if found < retractions:
+            connection.execute("ROLLBACK TO SAVEPOINT before_the_epoch")
+            self._refuse_unheld(connection, epoch)
+            raise SinkError(
+                f"{self._described}: epoch {epoch} retracts {retractions} rows and the view holds {found} of them. The view was "
+                "changed by others or belongs to another checkpoint: delete both to start anew.",
+                code="SINK_RETRACTION",
+                table=self.table,
+                epoch=epoch,
+            )
+        for pattern in patterns:
+            connection.execute(statements.insert_new(pattern))
+
+    def _change_bag(self, connection: _Connection, epoch: int, retractions: int) -> None:
+        statements = self._statements
         if retractions:
             self._refuse_unheld(connection, epoch)
-        if retractions or not self._key:
-            connection.execute(statements.take_away())
-        if retractions and not self._key:
+        connection.execute(statements.change_weights())
+        connection.execute(statements.insert_rows())
+        if retractions:
             connection.execute(statements.remove_empty())
-        if rows > retractions:
-            connection.execute(statements.insert())
-        return rows, retractions
 
-    def _refuse_unheld(self, connection: psycopg.Connection[tuple[Any, ...]], epoch: int) -> None:
+    def _refuse_unheld(self, connection: _Connection, epoch: int) -> None:
         found = connection.execute(self._statements.unheld()).fetchone()
         if found is not None:
             *row, weight, held = found
@@ -334,11 +361,7 @@ class PostgresViewSink:
                 held=held,
             )
 
-    def _only_row(self, connection: psycopg.Connection[tuple[Any, ...]], query: sql.Composed) -> tuple[int, int]:
-        rows, retractions = connection.execute(query).fetchall()[0]
-        return int(rows), int(retractions)
-
-    def _failed(self, what: LiteralString | str, error: psycopg.Error) -> SinkError:
+    def _failed(self, what: str, error: psycopg.Error) -> SinkError:
         told = error.diag.message_primary or type(error).__name__
         return SinkError(
             f"{self._described} could not be {what}: {told}. The view is as it was before the epoch; check that the "
