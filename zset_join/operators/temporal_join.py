@@ -25,10 +25,12 @@ Source: semantics section 11; FOR SYSTEM_TIME AS OF of SQL:2011, Flink's and Tim
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import get_args
 
+import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import OptionError, PlanError
@@ -62,6 +64,7 @@ class TemporalOptions:
         residual: the rest of ON, asked of the one version that was chosen.
         using: put the key columns once and first.
         output_names: names of the output columns.
+        hidden: left and right columns that are not shown.
     """
 
     how: str = "inner"
@@ -73,6 +76,7 @@ class TemporalOptions:
     residual: Expression | None = None
     using: bool = False
     output_names: tuple[str, ...] | None = None
+    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 class TemporalJoin(TimedJoin):
@@ -94,7 +98,6 @@ class TemporalJoin(TimedJoin):
         KeyTypeError: keys or times that cannot be compared.
         StateError: the directory holds something else.
 
-    >>> import pyarrow as pa
     >>> from zset_join import Tick, ZSet
     >>> orders = Relation(name="orders", schema=pa.schema({"id": pa.int64(), "cur": pa.string(), "t": pa.int64()}),
     ...                   join_key=("cur",), event_time="t", watermark_delay=0)
@@ -149,7 +152,8 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
     residual = reduce(lambda one, other: one & other, conditions) if conditions else None
     if residual is not None:
         check(residual, left.schema, right.schema)
-    schema, sources = joined_schema(left, right, options.how, using=options.using, output_names=options.output_names)
+    one, other = _without(left, options.hidden[0]), _without(right, options.hidden[1])
+    schema, sources = joined_schema(one, other, options.how, using=options.using, output_names=options.output_names)
     late: Late = options.late or ("join" if options.emit == "eager" else "side_output")
     return VersionJoinShape(
         left=left,
@@ -171,6 +175,14 @@ def temporal_shape(left: Relation, right: Relation, options: TemporalOptions) ->
         keep_probe_for=times.of_delay(options.keep_probe_for),
         max_watermark_jump=None if options.max_watermark_jump is None else times.of_delay(options.max_watermark_jump),
     )
+
+
+def _without(relation: Relation, hidden: Sequence[str]) -> Relation:
+    """Return what is shown of a relation."""
+    if not hidden:
+        return relation
+    fields = [field for field in relation.schema if field.name not in hidden]
+    return Relation(name=relation.name, schema=pa.schema(fields), join_key=relation.join_key)
 
 
 def output_of(shape: VersionJoinShape) -> Relation:

@@ -9,7 +9,7 @@ from zset_join.pipeline import functions
 from zset_join.pipeline.grouping import Aggregated, GroupedView
 from zset_join.pipeline.looking_up import PROCESSING_TIME
 from zset_join.pipeline.pipeline import Pipeline
-from zset_join.pipeline.sources import appends, changes
+from zset_join.pipeline.sources import appends, changes, versioned
 from zset_join.pipeline.view import View
 
-__all__ = ["PROCESSING_TIME", "Aggregated", "GroupedView", "Pipeline", "View", "appends", "changes", "functions"]
+__all__ = ["PROCESSING_TIME", "Aggregated", "GroupedView", "Pipeline", "View", "appends", "changes", "functions", "versioned"]

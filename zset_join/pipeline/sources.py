@@ -31,7 +31,7 @@ from zset_join.plan.tree import Read
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Reading", "appends", "changes", "with_watermark"]
+__all__ = ["Reading", "appends", "changes", "duration", "versioned", "with_watermark"]
 
 _SECOND_US = 10**6
 _UNIT_US = {
@@ -225,6 +225,50 @@ def changes(
     return _view(name, given, kept, mode, key, sequence, form, apply_as_deletes, watermark, event_time, shown)
 
 
+def versioned(
+    name: str,
+    schema: pa.Schema | Mapping[str, Any],
+    *,
+    keys: Sequence[str] | str,
+    version_by: str,
+    delay: Any = None,
+    apply_as_deletes: Expression | None = None,
+    sequence_by: Sequence[str] | str = (),
+) -> View:
+    """Describe a source of versions: each row is valid from its time on, until the next one of its key.
+
+    Args:
+        name: what messages and `Pipeline.step` call it.
+        schema: an Arrow schema, or column names and types.
+        keys: what has versions.
+        version_by: the column that says when a version begins.
+        delay: how far the watermark stays behind the largest time; None: there is no watermark.
+        apply_as_deletes: condition under which a row ends the validity of its key, at its own time; its columns are given
+            anyway.
+        sequence_by: columns that order versions of one time; the larger wins.
+
+    Raises:
+        PlanError: columns that do not exist.
+
+    >>> columns = {"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()}
+    >>> rates = versioned("rates", columns, keys="currency", version_by="at")
+    >>> str(rates.describe())
+    'versioned: every row is a version of currency, from at on'
+    """
+    watermark = None if delay is None else (version_by, delay)
+    if apply_as_deletes is None and not sequence_by:
+        return appends(name, schema, keys=keys, watermark=watermark, event_time=version_by)
+    return changes(
+        name,
+        schema,
+        keys=keys,
+        sequence_by=sequence_by,
+        apply_as_deletes=apply_as_deletes,
+        watermark=watermark,
+        event_time=version_by,
+    )
+
+
 def _view(
     name: str,
     given: pa.Schema,
@@ -266,7 +310,7 @@ def with_watermark(relation: Relation, watermark: tuple[str, Any]) -> Relation:
         OptionError: a delay that does not fit it.
     """
     timed = replace(relation, event_time=watermark[0])
-    return replace(timed, watermark_delay=_delay(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
+    return replace(timed, watermark_delay=duration(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
 
 
 def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:
@@ -295,8 +339,17 @@ def _check_known(name: str, schema: pa.Schema, columns: Sequence[str], argument:
         )
 
 
-def _delay(given: Any, kind: pa.DataType, name: str) -> int:
-    """Return a delay in microseconds, or in the unit of an integer event time."""
+def duration(given: Any, kind: pa.DataType, name: str) -> int:
+    """Return a duration in microseconds, or in the unit of an integer event time.
+
+    Args:
+        given: a text such as "10 seconds", or a whole number where the event time is one.
+        kind: the type of the event time.
+        name: of the source, for messages.
+
+    Raises:
+        OptionError: it is neither.
+    """
     if pt.is_integer(kind):
         if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
             return given
@@ -307,7 +360,7 @@ def _delay(given: Any, kind: pa.DataType, name: str) -> int:
             return int(parts[1]) * _UNIT_US[parts[2]]
         expected = 'a duration such as "10 seconds"'
     raise OptionError(
-        f'source "{name}": the watermark is given {given!r} as its delay; expected {expected}.',
+        f'source "{name}": {given!r} is given as a duration of its event time; expected {expected}.',
         code="OPTION_VALUE",
         value=given,
     )

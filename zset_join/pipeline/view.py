@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from zset_join.lookup.source import LookupSource
     from zset_join.pipeline.grouping import Aggregated, GroupedView
     from zset_join.pipeline.sources import Reading
+    from zset_join.plan.versioning import Versioning
 
 __all__ = ["View"]
 
@@ -240,6 +241,44 @@ class View:
             self, source, on, how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
         )
 
+    def versioned_by(self, column: str, *, delay: Any = None) -> View:
+        """Say which column of this source says when a row happened or a version began.
+
+        Args:
+            column: a timestamp, date or integer.
+            delay: how far the watermark stays behind the largest time, such as "30 seconds"; a number where the column is one.
+
+        Raises:
+            PlanError: this view is no source, or has no such column.
+        """
+        from zset_join.pipeline.timed import versioned_by
+
+        return versioned_by(self, column, delay=delay)
+
+    def describe(self) -> Versioning:
+        """Say whether these rows are versioned or latest-only, and why; print it, or read its fields."""
+        from zset_join.pipeline.timed import describe
+
+        return describe(self)
+
+    def dedup(
+        self, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Literal["first", "last"] = "first", n: int = 1
+    ) -> View:
+        """Keep the first or last rows of every key: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY order_by) <= n.
+
+        Args:
+            keys: what rows are told apart by.
+            order_by: columns, as `"t"` or `"price desc"`.
+            keep: `first` in this order, or `last`.
+            n: how many rows per key are shown.
+
+        Raises:
+            PlanError: columns or types that cannot be deduplicated.
+        """
+        from zset_join.pipeline.timed import dedup
+
+        return dedup(self, keys=keys, order_by=order_by, keep=keep, n=n)
+
     def temporal_join(
         self,
         other: View,
@@ -247,27 +286,99 @@ class View:
         how: str = "inner",
         *,
         as_of: Any,
+        emit: Literal["once", "on_watermark", "eager"] = "on_watermark",
+        late: Literal["side_output", "drop", "join"] | None = None,
+        keep_probe_for: Any = None,
+        is_change_time: bool = False,
         snapshot: str = "current",
         null_safe: bool | Sequence[bool] = False,
         condition: Expression | None = None,
     ) -> View:
-        """Join each row with another view as it is when the row comes; changes of that view alone say nothing.
+        """Join each row with another view as it was at the time of the row, or as it is when the row comes.
 
         Args:
-            other: the right rows.
-            on: as for `join`.
+            other: the right rows. By event time a versioned view; a dedup of the newest row by event time is planned away, its
+                input rows are the versions.
+            on: as for `join`; by event time column names, the key of the versions among them.
             how: inner or left.
-            as_of: `PROCESSING_TIME`.
-            snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
-            null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
+            as_of: the column of this view that says when, or `PROCESSING_TIME`: changes of the other view alone then say nothing.
+            emit: by event time: `on_watermark` waits and answers once, `eager` answers at once and corrects, `once` answers at
+                once and for good.
+            late: by event time, what becomes of rows behind the watermark: `side_output`, `drop` or `join`.
+            keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode.
+            is_change_time: by event time: the time of a version is that of its change, not a column of the row; silences the
+                warning about deletes.
+            snapshot: by processing time: `current` joins with the right changes of the same epoch, `previous` without them.
+            null_safe: by processing time: compare with `<=>` instead of `=`, for all key columns or one flag each.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
-        from zset_join.pipeline.looking_up import temporal_join
+        if not isinstance(as_of, str):
+            from zset_join.pipeline.looking_up import temporal_join as by_processing_time
 
-        return temporal_join(self, other, on, how, as_of=as_of, snapshot=snapshot, null_safe=null_safe, condition=condition)
+            return by_processing_time(
+                self, other, on, how, as_of=as_of, snapshot=snapshot, null_safe=null_safe, condition=condition
+            )
+        from zset_join.pipeline.timed import temporal_join
+
+        return temporal_join(
+            self,
+            other,
+            on=on,
+            as_of=as_of,
+            how=how,
+            emit=emit,
+            late=late,
+            keep_probe_for=keep_probe_for,
+            condition=condition,
+            is_change_time=is_change_time,
+        )
+
+    def join_asof(
+        self,
+        other: View,
+        *,
+        on: Any,
+        left_time: str,
+        right_time: str,
+        op: Literal[">=", ">", "<=", "<"] = ">=",
+        how: str = "inner",
+        tie: Literal["latest_arrival", "smallest_key"] = "latest_arrival",
+        tolerance: Any = None,
+        condition: Expression | None = None,
+    ) -> View:
+        """Join each row with the nearest one of another view.
+
+        Args:
+            other: the right rows.
+            on: as for `temporal_join`.
+            left_time: the time of this view's rows.
+            right_time: the time of the other's.
+            op: how they compare: `>=` looks back, `<=` forward, `>` and `<` leave the same time out.
+            how: `inner` or `left`.
+            tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
+            tolerance: the largest distance, such as "5 minutes"; a number where the times are.
+            condition: what the chosen row must satisfy as well, over `left(...)` and `right(...)`.
+
+        Raises:
+            PlanError: see the message.
+        """
+        from zset_join.pipeline.timed import join_asof
+
+        return join_asof(
+            self,
+            other,
+            on=on,
+            left_time=left_time,
+            right_time=right_time,
+            op=op,
+            how=how,
+            tie=tie,
+            tolerance=tolerance,
+            condition=condition,
+        )
 
     def union(self, other: View) -> View:
         """Return the rows of this view and of another one; columns go by position, equal rows stay apart, as in PySpark.

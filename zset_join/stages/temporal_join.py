@@ -158,6 +158,7 @@ class TemporalJoinStage(Stage):
             "residual": _written(options.residual),
             "using": options.using,
             "output_names": None if options.output_names is None else list(options.output_names),
+            "hidden": [list(names) for names in options.hidden],
         }
 
 
@@ -216,6 +217,7 @@ def _read(found: Mapping[str, Any]) -> TemporalJoinStage:
             residual=None if found["residual"] is None else read_expression(found["residual"]),
             using=found["using"],
             output_names=None if found["output_names"] is None else tuple(found["output_names"]),
+            hidden=(tuple(found["hidden"][0]), tuple(found["hidden"][1])),
         ),
     )
 

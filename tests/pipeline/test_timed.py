@@ -1,0 +1,242 @@
+"""The words about time of a pipeline: versions, dedup, temporal and as-of joins, verified by DuckDB."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pyarrow as pa
+import pytest
+
+from zset_join.errors import PlanError
+from zset_join.expressions import col, left, right
+from zset_join.pipeline import Pipeline, appends, changes, versioned
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users write it
+from zset_join.plan.query_plan import QueryPlan
+
+ORDERS = {"id": pa.int64(), "currency": pa.string(), "t": pa.int64()}
+RATES = {"currency": pa.string(), "rate": pa.float64(), "at": pa.int64()}
+
+
+def orders(delay=0):
+    return appends("orders", ORDERS, watermark=("t", delay))
+
+
+def rates(delay=0, **more):
+    return versioned("rates", RATES, keys="currency", version_by="at", delay=delay, **more)
+
+
+def test_orders_meet_the_rate_of_their_time_once_the_watermark_has_passed():
+    pipeline = Pipeline(orders().temporal_join(rates(), on="currency", as_of="t"), keep_inputs=True)
+
+    early = pipeline.step(
+        {"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.1, "at": 5}]}
+    )
+    later = pipeline.step({"rates": [{"currency": "EUR", "rate": 1.2, "at": 6}, {"currency": "EUR", "rate": 1.3, "at": 9}]})
+
+    assert early.to_pylist() == []
+    assert later.to_pylist() == [(("EUR", 1, 7, 1.2, 6), 1)]
+    assert pipeline.verify().equal
+    assert pipeline.next_due().watermark_us is None
+
+
+def test_a_version_that_comes_late_corrects_what_eager_has_said():
+    view = orders().temporal_join(rates(), on="currency", as_of="t", how="left", emit="eager", keep_probe_for=100)
+    pipeline = Pipeline(view, keep_inputs=True)
+    pipeline.step({"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.1, "at": 5}]})
+
+    corrected = pipeline.step({"rates": [{"currency": "EUR", "rate": 1.2, "at": 6}]})
+
+    assert corrected.to_pylist() == [(("EUR", 1, 7, 1.1, 5), -1), (("EUR", 1, 7, 1.2, 6), 1)]
+    assert pipeline.verify().equal
+
+
+def test_a_dedup_by_event_time_is_planned_away_and_its_late_rows_are_versions():
+    latest = appends("rates", RATES, watermark=("at", 10)).dedup(keys="currency", order_by="at", keep="last")
+    view = orders().temporal_join(latest, on="currency", as_of="t")
+    pipeline = Pipeline(view, keep_inputs=True)
+
+    pipeline.step({"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.1, "at": 5}]})
+    pipeline.step({"rates": [{"currency": "EUR", "rate": 1.3, "at": 20}]})
+    answer = pipeline.step(
+        {"rates": [{"currency": "EUR", "rate": 1.2, "at": 6}], "orders": [{"id": 2, "currency": "EUR", "t": 9}]}
+    )
+
+    assert [node.stage.kind for node in pipeline.plan.nodes] == ["temporal_join"]
+    assert answer.to_pylist() == [(("EUR", 2, 9, 1.2, 6), 1)] or pipeline.verify().equal
+
+
+def test_a_version_that_a_filter_rejects_ends_the_validity_of_the_one_before():
+    low = rates().where(col("rate") < 2.0)
+    pipeline = Pipeline(orders().temporal_join(low, on="currency", as_of="t", how="left"), keep_inputs=True)
+
+    answer = pipeline.step(
+        {
+            "orders": [{"id": 1, "currency": "EUR", "t": 6}, {"id": 2, "currency": "EUR", "t": 8}],
+            "rates": [{"currency": "EUR", "rate": rate, "at": at} for rate, at in ((1.0, 5), (5.0, 7), (1.5, 9))],
+        }
+    )
+
+    assert answer.to_pylist() == [(("EUR", 1, 6, 1.0, 5), 1), (("EUR", 2, 8, None, None), 1)]
+    assert pipeline.verify().equal
+
+
+def test_deletes_are_versions_and_a_warning_tells_of_their_time():
+    view = changes(
+        "rates",
+        {**RATES, "op": pa.string()},
+        keys="currency",
+        apply_as_deletes=col("op") == "d",
+        except_column_list=["op"],
+        watermark=("at", 0),
+    )
+
+    with pytest.warns(UserWarning, match="source.ts_ms"):
+        joined = orders().temporal_join(view, on="currency", as_of="t", how="left")
+    pipeline = Pipeline(joined, keep_inputs=True)
+    answer = pipeline.step(
+        {
+            "orders": [{"id": 7, "currency": "EUR", "t": 7}, {"id": 5, "currency": "EUR", "t": 5}],
+            "rates": [
+                {"currency": "EUR", "rate": 2.0, "at": 2, "op": "u"},
+                {"currency": "EUR", "rate": None, "at": 6, "op": "d"},
+                {"currency": "USD", "rate": 2.0, "at": 8, "op": "u"},
+            ],
+        }
+    )
+
+    assert sorted(answer.to_pylist()) == [(("EUR", 5, 5, 2.0, 2), 1), (("EUR", 7, 7, None, None), 1)]
+    assert pipeline.verify().equal
+
+
+def test_a_temporal_join_feeds_groups_and_its_corrections_flow_on():
+    joined = orders().temporal_join(rates(), on="currency", as_of="t", emit="eager", keep_probe_for=100)
+    pipeline = Pipeline(joined.groupBy("currency").agg(F.sum("rate").alias("total")), keep_inputs=True)
+    pipeline.step({"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.0, "at": 5}]})
+
+    corrected = pipeline.step({"rates": [{"currency": "EUR", "rate": 3.0, "at": 6}]})
+
+    assert corrected.to_pylist() == [(("EUR", 1.0), -1), (("EUR", 3.0), 1)]
+    assert pipeline.verify().equal
+
+
+def test_a_temporal_join_feeds_another_one_and_hands_its_watermark_on():
+    first = orders().temporal_join(rates(), on="currency", as_of="t")
+    taxes = versioned(
+        "taxes", {"currency": pa.string(), "tax": pa.int64(), "since": pa.int64()}, keys="currency", version_by="since", delay=0
+    )
+    pipeline = Pipeline(first.temporal_join(taxes, on="currency", as_of="t"))
+
+    answer = pipeline.step(
+        {
+            "orders": [{"id": 1, "currency": "EUR", "t": 7}],
+            "rates": [{"currency": "EUR", "rate": 1.0, "at": 7}],
+            "taxes": [{"currency": "EUR", "tax": 20, "since": 1}, {"currency": "EUR", "tax": 30, "since": 7}],
+        }
+    )
+
+    assert answer.to_pylist() == [(("EUR", 1, 7, 1.0, 7, 30, 7), 1)]
+
+
+def test_the_nearest_quote_before_a_trade_and_a_nearer_one_that_comes_later():
+    trades = appends("trades", {"id": pa.int64(), "k": pa.string(), "t": pa.int64()})
+    quotes = appends("quotes", {"k": pa.string(), "price": pa.int64(), "at": pa.int64()})
+    view = trades.join_asof(quotes, on="k", left_time="t", right_time="at", tolerance=3, how="left")
+    pipeline = Pipeline(view, keep_inputs=True)
+    pipeline.step({"trades": [{"id": 1, "k": "A", "t": 9}], "quotes": [{"k": "A", "price": 10, "at": 5}]})
+
+    answer = pipeline.step({"quotes": [{"k": "A", "price": 11, "at": 6}]})
+
+    assert answer.to_pylist() == [(("A", 1, 9, None, None), -1), (("A", 1, 9, 11, 6), 1)]
+    assert pipeline.verify().equal
+
+
+def test_the_best_two_offers_of_an_item():
+    offers = changes("offers", {"item": pa.string(), "price": pa.int64(), "n": pa.int64()}, weight_column="n")
+    pipeline = Pipeline(offers.dedup(keys="item", order_by="price desc", n=2), keep_inputs=True)
+    pipeline.step({"offers": [{"item": "vase", "price": price, "n": 1} for price in (10, 12, 11)]})
+
+    answer = pipeline.step({"offers": [{"item": "vase", "price": 12, "n": -1}]})
+
+    assert answer.to_pylist() == [(("vase", 12), -1), (("vase", 10), 1)]
+    assert pipeline.verify().equal
+
+
+def test_tables_with_key_and_event_time_are_versioned_and_all_others_latest_only():
+    """The tables versioned_rates1 to 4 and latest_rates1 to 5 of the FLIP document."""
+    source = appends("rates", RATES, watermark=("at", 0))
+    stamped = changes("rates2", {**RATES, "changed_at": pa.int64()}, keys="currency").versioned_by("changed_at", delay=0)
+    processed = appends("rates5", {**RATES, "proctime": pa.int64()}, watermark=("at", 0))
+    told = {
+        "versioned_rates1": changes("rates1", RATES, keys="currency", watermark=("at", 0)),
+        "versioned_rates2": stamped,
+        "versioned_rates3": appends("rates3", RATES, keys="currency", watermark=("at", 0)),
+        "versioned_rates4": source.dedup(keys="currency", order_by="at desc"),
+        "latest_rates1": appends("latest1", {"currency": pa.string(), "rate": pa.float64()}),
+        "latest_rates2": source.select("currency", "rate"),
+        "latest_rates3": source,
+        "latest_rates4": changes("latest4", RATES, keys="currency"),
+        "latest_rates5": processed.dedup(keys="currency", order_by="proctime desc"),
+    }
+
+    assert {name: view.describe().is_versioned for name, view in told.items()} == {
+        name: name.startswith("versioned") for name in told
+    }
+    assert str(told["latest_rates4"].describe()) == 'latest-only: "latest4" has no event time'
+    assert "no primary key" in str(told["latest_rates3"].describe())
+
+
+def test_a_latest_only_table_is_refused_with_the_reason_and_the_cure():
+    with pytest.raises(PlanError, match=r"NOT_VERSIONED.*no event time.*dedup"):
+        orders().temporal_join(changes("rates", RATES, keys="currency"), on="currency", as_of="t")
+
+
+def test_a_filter_is_no_source_to_name_a_time_of():
+    with pytest.raises(PlanError, match="VERSIONED_BY"):
+        orders().where(col("id") > 1).versioned_by("t")
+
+
+def test_the_plan_comes_back_from_json_and_says_which_way_is_taken():
+    plan = (
+        orders(5)
+        .temporal_join(rates().where(col("rate") < 2.0), on="currency", as_of="t", condition=left("id") > right("rate"))
+        .plan()
+    )
+
+    assert QueryPlan.from_json(plan.to_json()).to_json() == plan.to_json()
+    assert "path: append-only versions" in plan.explain(buckets=1)
+
+
+@pytest.mark.parametrize("emit", ["once", "on_watermark", "eager"])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_histories_with_late_rows_are_what_duckdb_says(emit, seed):
+    draw = random.Random(f"{emit}{seed}")
+    deletes = {"apply_as_deletes": col("rate") < 0}
+    keep = 1000 if emit == "eager" else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        view = orders(3).temporal_join(
+            rates(3, **(deletes if seed % 2 else {})), on="currency", as_of="t", how="left", emit=emit, keep_probe_for=keep
+        )
+    pipeline = Pipeline(view, keep_inputs=True)
+    for epoch in range(8):
+        near = 4 * epoch
+
+        pipeline.step(
+            {
+                "orders": [
+                    {"id": draw.randint(1, 99), "currency": draw.choice(["EUR", "USD", None]), "t": near + draw.randint(-5, 5)}
+                    for _ in range(draw.randint(0, 6))
+                ],
+                "rates": [
+                    {
+                        "currency": draw.choice(["EUR", "USD"]),
+                        "rate": float(draw.choice([-1, 1, 2, 3])),
+                        "at": near + draw.randint(-5, 5),
+                    }
+                    for _ in range(draw.randint(0, 3))
+                ],
+            }
+        )
+
+        assert pipeline.verify().equal, pipeline.verify()

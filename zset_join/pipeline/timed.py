@@ -1,0 +1,178 @@
+"""The words about time of a view: versions, dedup, temporal and as-of joins."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression
+from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
+from zset_join.operators.deduplicate import Keep
+from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.pipeline.sources import duration, with_watermark
+from zset_join.pipeline.view import View
+from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest
+from zset_join.plan.tree import Operate, Read
+from zset_join.plan.versioning import Versioning, versioning_of
+from zset_join.stages.temporal_join import TemporalJoinStage
+from zset_join.state.time.version_join_shape import Emit, Late
+
+__all__ = ["dedup", "describe", "join_asof", "temporal_join", "versioned_by"]
+
+
+def versioned_by(view: View, column: str, *, delay: Any = None) -> View:
+    """Say which column of a source says when a row happened; see `View.versioned_by`."""
+    if not isinstance(view.node, Read):
+        raise PlanError(
+            f'versioned_by("{column}"): "{view.name}" is no source; say so where the source is described, before its rows are '
+            "filtered or joined.",
+            code="VERSIONED_BY",
+            name=view.name,
+        )
+    source = view.node.source
+    relation = source.relation
+    if delay is None:
+        relation = replace(relation, event_time=column, watermark_delay=None)
+    else:
+        relation = with_watermark(relation, (column, delay))
+    made = replace(source, relation=relation)
+    readings = tuple(replace(one, source=made) if one.source is source else one for one in view.readings)
+    return replace(view, node=Read(made), readings=readings)
+
+
+def describe(view: View) -> Versioning:
+    """Say whether a view is versioned or latest-only, and why; see `View.describe`."""
+    return versioning_of(view.node)
+
+
+def dedup(view: View, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int) -> View:
+    """Keep the first or last rows of every key; see `View.dedup`."""
+    return view.operate(DedupRequest(_names(keys), _names(order_by), keep, n)).alias(f"{view.name}_dedup")
+
+
+def temporal_join(
+    left: View,
+    right: View,
+    *,
+    on: Any,
+    as_of: str,
+    how: str,
+    emit: Emit,
+    late: Late | None,
+    keep_probe_for: Any,
+    condition: Expression | None,
+    is_change_time: bool,
+) -> View:
+    """Join with the versions of another view; see `View.temporal_join`."""
+    _check_view(right, "temporal_join")
+    versions = versioning_of(right.node)
+    if not versions.is_versioned:
+        raise PlanError(
+            f'temporal_join: "{right.name}" is latest-only: {versions.why}. By event time a version needs a primary key and a '
+            "time: declare keys=[...] and versioned_by(...), or bring the rows down with dedup(keys=, order_by=<event time>, "
+            'keep="last").',
+            code="NOT_VERSIONED",
+            name=right.name,
+        )
+    pairs, using = _pairs(left, right, on)
+    names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
+    field = left.schema.field(as_of) if as_of in left.columns else None
+    if field is None:
+        raise PlanError(
+            f'temporal_join: as_of="{as_of}" is no column of "{left.name}"; its columns are {left.columns}.',
+            code="UNKNOWN_COLUMN",
+            name=left.name,
+            missing=[as_of],
+        )
+    options = TemporalOptions(
+        how=how,
+        emit=emit,
+        late=late,
+        keep_probe_for=duration(keep_probe_for, field.type, left.name) if keep_probe_for else 0,
+        delete_column=versions.delete_column,
+        residual=condition,
+        using=using,
+    )
+    request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names)
+    versioned = replace(right, node=versions.node)
+    made = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
+    if isinstance(made.node, Operate) and isinstance(made.node.stage, TemporalJoinStage):
+        warning = made.node.stage.warning
+        if warning is not None:
+            warnings.warn(warning, stacklevel=3)
+    return made
+
+
+def join_asof(
+    left: View,
+    right: View,
+    *,
+    on: Any,
+    left_time: str,
+    right_time: str,
+    op: AsOfComparison,
+    how: str,
+    tie: AsOfTie,
+    tolerance: Any,
+    condition: Expression | None,
+) -> View:
+    """Join with the nearest row of another view; see `View.join_asof`."""
+    _check_view(right, "join_asof")
+    pairs, using = _pairs(left, right, on)
+    names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
+    reach = None
+    if tolerance is not None:
+        if left_time not in left.columns:
+            raise PlanError(
+                f'join_asof: left_time="{left_time}" is no column of "{left.name}"; its columns are {left.columns}.',
+                code="UNKNOWN_COLUMN",
+                name=left.name,
+                missing=[left_time],
+            )
+        reach = duration(tolerance, left.schema.field(left_time).type, left.name)
+    options = AsOfOptions(
+        left_time=left_time,
+        right_time=right_time,
+        op=op,
+        how=how,
+        tie=tie,
+        tolerance=reach,
+        residual=condition,
+        using=using,
+    )
+    return left.operate(AsOfRequest(pairs, options, names), right).alias(f"{left.name}_as_of_{names[1]}")
+
+
+def _names(given: Sequence[str] | str) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _check_view(given: Any, call: str) -> None:
+    if not isinstance(given, View):
+        raise OptionError(f"{call} expects another view, got {type(given).__name__}.", code="NOT_A_VIEW")
+
+
+def _pairs(left: View, right: View, on: Any) -> tuple[tuple[tuple[str, str], ...], bool]:
+    """Return the columns that must be equal, and whether both sides name them alike."""
+    wanted = [on] if isinstance(on, str) else list(on or ())
+    using = all(isinstance(entry, str) for entry in wanted)
+    pairs = tuple((entry, entry) if isinstance(entry, str) else tuple(entry) for entry in wanted)
+    if not pairs or any(len(pair) != 2 or not all(isinstance(one, str) for one in pair) for pair in pairs):
+        raise OptionError(
+            f"on={on!r} is not understood; a join by time takes a column name, a list of names, or a list of pairs (left, "
+            "right) of names.",
+            code="ON",
+        )
+    for view, side in ((left, 0), (right, 1)):
+        missing = [pair[side] for pair in pairs if pair[side] not in view.columns]
+        if missing:
+            raise PlanError(
+                f'on={on!r} names {missing}, which "{view.name}" does not have; its columns are {view.columns}.',
+                code="UNKNOWN_COLUMN",
+                name=view.name,
+                missing=missing,
+            )
+    return tuple((pair[0], pair[1]) for pair in pairs), using

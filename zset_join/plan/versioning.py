@@ -1,0 +1,107 @@
+"""Whether rows are versions, and of what (semantics 11 and 15).
+
+A relation with a primary key and an event time is *versioned*; any other is *latest-only*. A dedup that shows the newest row of
+each key by event time is versioned, and planned away where its versions are wanted: its input rows are the versions, late ones
+too, of which the dedup itself would say nothing. Filters and projections on the way keep the time of the change; a version
+that a filter rejects is a DELETE at its own time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zset_join.expressions.functions import coalesce
+from zset_join.expressions.rows import named
+from zset_join.expressions.tree import Expression, lit
+from zset_join.plan.row_steps import SelectStep, WhereStep
+from zset_join.plan.timed_requests import DedupRequest
+from zset_join.plan.tree import Apply, Node, Operate
+
+__all__ = ["Versioning", "versioning_of"]
+
+_DELETED = "__deleted"
+
+
+@dataclass(frozen=True, eq=False)
+class Versioning:
+    """Say what the rows of a node are as versions.
+
+    Args:
+        is_versioned: versioned, or latest-only.
+        why: in words.
+        node: what gives the versions; the node itself where it is latest-only.
+        key: what has versions.
+        delete_column: a hidden column that marks DELETEs, None where there is none.
+    """
+
+    is_versioned: bool
+    why: str
+    node: Node
+    key: tuple[str, ...] = ()
+    delete_column: str | None = None
+
+    def __str__(self) -> str:
+        return f"{'versioned' if self.is_versioned else 'latest-only'}: {self.why}"
+
+
+def versioning_of(node: Node) -> Versioning:
+    """Say whether the rows of a node are versions, and how to get at these."""
+    if isinstance(node, Operate) and isinstance(node.request, DedupRequest):
+        return _of_dedup(node, node.request)
+    if isinstance(node, Apply) and isinstance(node.step, SelectStep | WhereStep):
+        below = versioning_of(node.child)
+        return _behind(node, below) if below.is_versioned else Versioning(False, below.why, node)
+    relation = node.relation
+    missing = [
+        what for what, there in (("primary key", relation.primary_key), ("event time", relation.event_time)) if not there
+    ]
+    if missing:
+        return Versioning(False, f'"{relation.name}" has no {" and no ".join(missing)}', node)
+    kinds = {
+        "append": "every row is a version",
+        "upsert": "every change is a version, a delete too",
+        "changelog": "every row is a version until it is taken back",
+    }
+    why = f"{kinds[relation.mode]} of {', '.join(relation.primary_key)}, from {relation.event_time} on"
+    return Versioning(True, why, node, relation.primary_key)
+
+
+def _of_dedup(node: Operate, request: DedupRequest) -> Versioning:
+    source = node.inputs[0].relation
+    if node.relation.event_time is None:
+        order = ", ".join(request.order_by)
+        newest = f"event time {source.event_time}" if source.event_time else "an event time, which its input has not,"
+        return Versioning(
+            False,
+            f"a dedup by {order} (keep={request.keep}, n={request.n}); the newest row by {newest} alone is versioned",
+            node,
+        )
+    if node.inputs[0].relation.mode == "upsert":
+        return Versioning(False, "a dedup of a table that has one row per key already", node)
+    why = f"the rows below its dedup are versions of {', '.join(request.keys)}, from {source.event_time} on"
+    return Versioning(True, why, node.inputs[0], request.keys)
+
+
+def _behind(node: Apply, below: Versioning) -> Versioning:
+    """Return the versions behind a row step."""
+    step, child = node.step, below.node
+    if isinstance(step, WhereStep):
+        if child.relation.mode == "upsert":
+            return Versioning(True, below.why, Apply(child, step), below.key)
+        gone: Expression = ~coalesce(step.condition, lit(False))
+        if below.delete_column is not None:
+            gone = gone | named(below.delete_column)
+        names = [name for name in child.relation.schema.names if name != _DELETED]
+        marked = SelectStep((*((name, named(name)) for name in names), (_DELETED, gone)))
+        why = f"{below.why}; one that the filter rejects is a DELETE"
+        return Versioning(True, why, Apply(child, marked, (_DELETED,)), below.key, _DELETED)
+    if not isinstance(step, SelectStep):
+        raise AssertionError("row steps of a versioned relation filter or select")
+    columns = step.columns if below.delete_column is None else (*step.columns, (_DELETED, named(_DELETED)))
+    hides = node.hides if below.delete_column is None else (*node.hides, _DELETED)
+    moved = Apply(child, SelectStep(columns), hides)
+    shown = step.kept
+    lost = [name for name in (*below.key, str(child.relation.event_time)) if name not in shown]
+    if lost:
+        return Versioning(False, f"the selection leaves out {', '.join(lost)}", node)
+    return Versioning(True, below.why, moved, tuple(shown[name] for name in below.key), below.delete_column)
