@@ -301,7 +301,7 @@ class View:
                 input rows are the versions.
             on: as for `join`; by event time column names, the key of the versions among them.
             how: inner or left.
-            as_of: the column of this view that says when, or `PROCESSING_TIME`: changes of the other view alone then say nothing.
+            as_of: the column of this view that says when, or `PROCESSING_TIME`; changes of the other view alone say nothing then.
             emit: by event time: `on_watermark` waits and answers once, `eager` answers at once and corrects, `once` answers at
                 once and for good.
             late: by event time, what becomes of rows behind the watermark: `side_output`, `drop` or `join`.
@@ -315,14 +315,14 @@ class View:
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
-        if not isinstance(as_of, str):
-            from zset_join.pipeline.looking_up import temporal_join as by_processing_time
+        from zset_join.pipeline.looking_up import PROCESSING_TIME
+        from zset_join.pipeline.looking_up import temporal_join as by_processing_time
+        from zset_join.pipeline.timed import temporal_join
 
+        if as_of == PROCESSING_TIME:
             return by_processing_time(
                 self, other, on, how, as_of=as_of, snapshot=snapshot, null_safe=null_safe, condition=condition
             )
-        from zset_join.pipeline.timed import temporal_join
-
         return temporal_join(
             self,
             other,
