@@ -155,7 +155,8 @@ class PostgresStatements:
         """Return the statement that takes away the rows of keys that go for good, of one pattern."""
         return sql.SQL(
             "DELETE FROM {base} AS held USING {net} AS gone WHERE gone.{weight} < 0 AND gone.{nulls} = {pattern} "
-            "AND NOT EXISTS (SELECT FROM {net} AS come WHERE come.{weight} > 0 AND come.{nulls} = {pattern} AND {pair}) AND {found}"
+            "AND NOT EXISTS (SELECT FROM {net} AS come WHERE come.{weight} > 0 AND come.{nulls} = {pattern} AND {pair}) "
+            "AND {found}"
         ).format(
             base=self.base,
             net=_NET,

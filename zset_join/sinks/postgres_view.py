@@ -325,7 +325,8 @@ class PostgresViewSink:
             connection.execute("ROLLBACK TO SAVEPOINT before_the_epoch")
             self._refuse_unheld(connection, epoch)
             raise SinkError(
-                f"{self._described}: epoch {epoch} retracts {retractions} rows and the view holds {found} of them. The view was "
+                f"{self._described}: epoch {epoch} retracts {retractions} rows and the view holds {found} of them. "
+                "The view was "
                 "changed by others or belongs to another checkpoint: delete both to start anew.",
                 code="SINK_RETRACTION",
                 table=self.table,
