@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import duckdb
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ from zset_join import SinkError
 from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline.outputs import FunctionSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
-from zset_join.sinks.parquet_changelog import ParquetChangelogSink
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, read_changelog
 
 X = {"x": pa.int64()}
 
@@ -59,3 +61,43 @@ def test_an_output_that_has_epochs_is_refused_in_memory(tmp_path):
 
     with pytest.raises(SinkError, match="has epochs up to 3"):
         Pipeline(counts(), outputs=[Used(print)])
+
+
+def test_several_outputs_get_the_same_epochs_and_those_of_a_restored_directory_are_told_apart(tmp_path):
+    def outputs():
+        return [DuckDBViewSink(tmp_path / "v.duckdb", "v"), ParquetChangelogSink(tmp_path / "log")]
+
+    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
+        pipeline.step({"x": [{"x": 1}]})
+    shutil.copytree(tmp_path / "p", tmp_path / "older")
+    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
+        pipeline.step({"x": [{"x": 2}]})
+    shutil.rmtree(tmp_path / "p")
+    shutil.copytree(tmp_path / "older", tmp_path / "p")
+
+    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline, pytest.raises(SinkError) as refused:
+        pipeline.step({"x": [{"x": 3}]})
+    shutil.rmtree(tmp_path / "p")
+    shutil.copytree(tmp_path / "older", tmp_path / "p")
+    with Pipeline(counts(), tmp_path / "p", outputs=outputs()) as pipeline:
+        pipeline.step({"x": [{"x": 2}]})  # what was read before: the epoch is there already
+        pipeline.step({"x": [{"x": 2}]})
+
+    assert refused.value.code == "SINK_OTHER_CHAIN"
+    with duckdb.connect(str(tmp_path / "v.duckdb"), read_only=True) as connection:
+        assert connection.sql("SELECT x, count FROM v ORDER BY x").fetchall() == [(1, 1), (2, 2)]
+    assert read_changelog(tmp_path / "log").column("epoch").to_pylist() == [0, 1, 2, 2]
+
+
+def test_a_function_that_asks_for_it_gets_the_digest_of_the_epoch(tmp_path):
+    seen = []
+
+    def write(epoch, delta, chain):
+        seen.append((epoch, chain))
+
+    with Pipeline(counts(), tmp_path / "p", outputs=[FunctionSink(write)]) as pipeline:
+        pipeline.step({"x": [{"x": 1}]})
+        pipeline.step({"x": []})
+
+    assert [epoch for epoch, _ in seen] == [0, 1]
+    assert len({digest for _, digest in seen}) == 2

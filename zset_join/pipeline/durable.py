@@ -13,6 +13,7 @@ Cost: one file per stage that rows came to, one for the answer, and the record, 
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
@@ -172,6 +174,7 @@ class PipelineDirectory:
                 watermarks=self._watermarks.written(answered.times),
                 dues=dues,
                 positions=positions,
+                offsets=_digest_of(deltas),
             )
         )
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
@@ -368,3 +371,15 @@ def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> di
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
+
+
+def _digest_of(deltas: Mapping[str, ZSet]) -> str:
+    """Return a digest of what an epoch was fed: the same rows in the same order have the same one."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, delta in sorted(deltas.items()):
+        if not len(delta):
+            continue
+        digest.update(f"{name} {len(delta)} ".encode())
+        digest.update(np.ascontiguousarray(delta.weights))
+        digest.update(delta.rows.serialize())
+    return digest.hexdigest()

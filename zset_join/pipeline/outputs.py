@@ -2,6 +2,9 @@
 
 The law: a sink gets every epoch exactly once, in order. With a directory an epoch that was committed and not written is written
 when the pipeline is opened again, or with the next step; a sink knows its own last epoch. In memory only, a sink must be new.
+
+With a directory an epoch comes with its place in the chain of epochs (see `epoch_chain`), so that a sink refuses those of a
+directory that was restored from a copy of another time.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
+from zset_join.epoch_chain import ChainLink, accepts_argument
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
-from zset_join.sinks.sink import Sink, SinkProgress
+from zset_join.sinks.sink import ChainedSink, Sink, SinkProgress, write_epoch
 from zset_join.zset import ZSet
 
 __all__ = ["FunctionSink", "PipelineOutputs"]
@@ -24,11 +28,13 @@ class FunctionSink:
     After a crash the last epoch may be handed out again: a function that keeps its number can tell.
 
     Args:
-        function: called with the number of the epoch and its delta, also where that is empty.
+        function: called with the number of the epoch and its delta, also where that is empty; and where it has an argument
+            `chain`, with the epoch's digest.
     """
 
-    def __init__(self, function: Callable[[int, ZSet], None]) -> None:
+    def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
+        self._takes_chain = accepts_argument(function, "chain")
         self._output: Relation | None = None
         self._last: int | None = None
 
@@ -40,13 +46,16 @@ class FunctionSink:
         """Return the last epoch this object has handed over; what was before, a function does not say."""
         return self._last
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
         """Call the function."""
         started = time.perf_counter()
         if self._output is None:
             raise SinkError("a function was given an epoch before it was opened.", code="SINK_CLOSED", epoch=epoch)
         delta = ZSet.concat(chunks, schema=self._output.schema)
-        self._function(epoch, delta)
+        if self._takes_chain:
+            self._function(epoch, delta, chain=None if link is None else link.digest)
+        else:
+            self._function(epoch, delta)
         self._last = epoch
         return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
@@ -64,7 +73,7 @@ class PipelineOutputs:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self._sinks = tuple(sinks)
         self._opened: list[Sink] = []
-        self._pending: list[tuple[int, ZSet]] = []
+        self._pending: list[tuple[int, ZSet, ChainLink | None]] = []
 
     def open(self, output: Relation, query_id: str | None) -> None:
         """Open all sinks.
@@ -87,20 +96,36 @@ class PipelineOutputs:
                     last_epoch=sink.last_epoch(),
                 )
 
-    def write(self, epoch: int, delta: ZSet) -> None:
-        """Give an epoch to every sink that does not have it, after those that a sink failed at before."""
+    def write(self, epoch: int, delta: ZSet, link: ChainLink | None = None) -> None:
+        """Give an epoch to every sink that does not have it, after those that a sink failed at before.
+
+        Args:
+            epoch: the epoch.
+            delta: its answer.
+            link: its place in the chain of epochs; None in memory.
+
+        Raises:
+            SinkError: a sink holds epochs of another chain.
+        """
         if not self._opened:
             return
-        self._pending.append((epoch, delta))
+        self._pending.append((epoch, delta, link))
         while self._pending:
-            number, waiting = self._pending[0]
+            number, waiting, place = self._pending[0]
             for sink in self._opened:
-                last = sink.last_epoch()
-                if last is None or last < number:
-                    sink.write(number, [waiting] if len(waiting) else [])
+                if _is_missing(sink, number, place):
+                    write_epoch(sink, number, [waiting] if len(waiting) else [], place)
             del self._pending[0]
 
     def close(self) -> None:
         """Close what was opened."""
         while self._opened:
             self._opened.pop().close()
+
+
+def _is_missing(sink: Sink, epoch: int, link: ChainLink | None) -> bool:
+    """Say whether a sink is still to be given an epoch."""
+    if isinstance(sink, ChainedSink):
+        return not sink.has(epoch, link)
+    last = sink.last_epoch()
+    return last is None or last < epoch

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
@@ -185,7 +186,7 @@ class Pipeline:
             answered = self._durable_epoch(deltas, time_us, reached)
         self.positions = reached
         self._take(answered, deltas)
-        self._outputs.write(answered.epoch, answered.delta)
+        self._outputs.write(answered.epoch, answered.delta, self._link())
         return answered.delta
 
     def view(self) -> pa.Table:
@@ -354,7 +355,12 @@ class Pipeline:
         self.positions = record.positions
         self._processing_time_us = record.processing_time_us
         self._last = directory.answer(record)
-        self._outputs.write(record.epoch, self._last)
+        self._outputs.write(record.epoch, self._last, record.link)
+
+    def _link(self) -> ChainLink | None:
+        """Return the place of the last epoch in the chain of epochs; None in memory."""
+        record = None if self._directory is None else self._directory.last
+        return None if record is None else record.link
 
     def _durable_epoch(self, deltas: Mapping[str, ZSet], time_us: int, reached: Mapping[str, Any]) -> AnsweredEpoch:
         directory = self._directory
