@@ -158,9 +158,7 @@ def _run(session: SparkSession, given: argparse.Namespace) -> bool:
         .trigger(availableNow=True)
         .toParquet(place / "changelog")
     )
-    output = writer._output
-    if output is None:
-        raise RuntimeError("toParquet chose no output")
+    [output] = writer._outputs
     mortal = frozenset(int(epoch) for epoch in given.kill_workers.split(",") if epoch)
     output.parts = MortalParts(output.parts, place / "faults", mortal, given.kill_executor)
     query = writer.start()

@@ -45,7 +45,7 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
         (lambda writer: writer.toDelta("/tmp/x", form="weight", key=["k"]), "form is for a changelog"),
         (lambda writer: writer.toDelta("/tmp/x", key="k"), "a key is a list of column names"),
         (lambda writer: writer.toSink([]), "expected an object with open, last_epoch, write and close"),
-        (lambda writer: writer.foreachBatch(print).toParquet("/tmp/x"), "two outputs were chosen"),
+        (lambda writer: writer.toParquet("/tmp/x").toParquet("/tmp/x"), "was chosen twice"),
     ],
 )
 def test_a_refused_call_says_what_to_do_instead(

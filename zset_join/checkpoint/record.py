@@ -126,26 +126,31 @@ class PartEntry:
         file: the file; its name is relative to the checkpoint, or absolute when the sink chose the place.
         retractions: rows with a negative weight; in an answer they come first.
         form: how the file is written.
+        way: name of the way of writing it belongs to, where a query has several outputs; else empty.
     """
 
     bucket: int
     file: FileEntry
     retractions: int
     form: str
+    way: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as it stands in a commit record."""
-        return {
+        found = {
             "bucket": self.bucket,
             "file": self.file.to_json(),
             "retractions": self.retractions,
             "form": self.form,
         }
+        return {**found, "way": self.way} if self.way else found
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> PartEntry:
         """Build from what `to_json` gave."""
-        return cls(found["bucket"], FileEntry.from_json(found["file"]), found["retractions"], found["form"])
+        return cls(
+            found["bucket"], FileEntry.from_json(found["file"]), found["retractions"], found["form"], found.get("way", "")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
@@ -380,6 +379,6 @@ def _digest_of(deltas: Mapping[str, ZSet]) -> str:
         if not len(delta):
             continue
         digest.update(f"{name} {len(delta)} ".encode())
-        digest.update(np.ascontiguousarray(delta.weights))
+        digest.update(delta.weights.tobytes())
         digest.update(delta.rows.serialize())
     return digest.hexdigest()

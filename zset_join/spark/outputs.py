@@ -32,7 +32,10 @@ __all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SinkOutput", "read_li
 class Output(Protocol):
     """What the runner asks of an output."""
 
-    parts: PartWriter
+    @property
+    def parts(self) -> PartWriter:
+        """Return what writes a task's piece of the answer."""
+        ...
 
     def describe(self) -> str:
         """Return what `explain` calls it."""

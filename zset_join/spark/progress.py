@@ -138,13 +138,14 @@ def epoch_counts(
     fan_outs = [note.fan_out for note in notes if note.fan_out is not None]
     warm = [note.is_warm for note in notes if note.is_warm is not None]
     histories = record.histories.values()
+    answer = [part for part in record.parts if part.way == record.parts[0].way]  # several outputs may each have their own
     return {
         "epoch": record.epoch,
         "rows_in": {place.name: sum(note.rows_in[place.side] for note in told) for place, told in first.items()},
         "retractions_in": {place.name: sum(note.retractions_in[place.side] for note in told) for place, told in first.items()},
         "quarantined": {place.name: place.put_aside(notes) for place in places},
-        "delta_rows": sum(part.file.rows for part in record.parts),
-        "retractions": sum(part.retractions for part in record.parts),
+        "delta_rows": sum(part.file.rows for part in answer),
+        "retractions": sum(part.retractions for part in answer),
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
         "state": _summed(statistics, JOIN_STAGE),
         **({"joins": joins} if joins else {}),

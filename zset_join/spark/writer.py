@@ -3,8 +3,8 @@
     joined.writeStream.queryName("v").option("checkpointLocation", path).trigger(availableNow=True)
           .toDuckDB("view.duckdb", "orders").start()
 
-Every method returns the builder itself. What PySpark's own writer has and makes no sense here (`format`, `outputMode`,
-`partitionBy`) raises and says what to use instead.
+A query may have several outputs: choose one after the other. Every method returns the builder itself. What PySpark's own
+writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and says what to use instead.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, Sin
 from zset_join.spark.query import JoinQuery, start_query
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.session import check_session
+from zset_join.spark.several_outputs import SeveralOutputs
 from zset_join.spark.stored_query import StoredQuery
 from zset_join.spark.unknown_methods import missing_on_writer
 from zset_join.spark.upsert_output import UpsertOutput
@@ -49,7 +50,7 @@ class JoinStreamWriter:
         self._options: dict[str, Any] = {}
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
-        self._output: Output | None = None
+        self._outputs: list[Output] = []
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_writer(name)
@@ -281,7 +282,7 @@ class JoinStreamWriter:
             OptionError: an option is unknown, or its value is not allowed.
         """
         options = QueryOptions.draft(self._options)
-        output = None if self._output is None else self._output.describe()
+        output = SeveralOutputs(self._outputs).describe() if self._outputs else None
         told = self._joined.query_explanation(output, options)
         print(told)  # noqa: T201 - printing is what explain() does in PySpark
 
@@ -326,7 +327,7 @@ class JoinStreamWriter:
         options = QueryOptions.from_options(self._options)
         checkpoint_folder(options.checkpoint_location)
         limited_join(self._joined.joins, options.buffer_limit)
-        if self._output is None:
+        if not self._outputs:
             raise OptionError(
                 "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
                 ".foreachBatch(function).",
@@ -349,20 +350,19 @@ class JoinStreamWriter:
             tagged,
             options,
             buckets=buckets,
-            output=self._output,
+            output=SeveralOutputs(self._outputs),
             dead_letter_path=quarantine.location,
         )
         runner.name = self._name or runner.name
         return runner, tagged, options.checkpoint_location
 
     def _to(self, output: Output) -> JoinStreamWriter:
-        if self._output is not None:
+        if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
             raise OptionError(
-                f"two outputs were chosen, {self._output.describe()} and {output.describe()}; a query has one. Start another "
-                "query with its own checkpointLocation for the second.",
-                code="TWO_OUTPUTS",
+                f"the output {output.describe()} was chosen twice; each of several outputs has a place of its own.",
+                code="SAME_OUTPUT",
             )
-        self._output = output
+        self._outputs.append(output)
         return self
 
 

@@ -1,0 +1,88 @@
+"""Several outputs of one query are kept at the same epoch, whatever one of them fails at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import DataFrame
+
+from tests.spark.conftest import Collected, Source
+from zset_join.errors import SinkError
+from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
+from zset_join.spark import JoinedStream, JoinQuery, JoinStreamWriter, changes
+
+
+@pytest.fixture
+def joined(orders: Source, customers: Source) -> JoinedStream:
+    """Give a join of three epochs."""
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
+    customers.add((10, "Ann", 1), (20, "Bob", 1)).add((20, "Bobby", 2))
+    return changes(
+        orders.stream(),
+        name="orders",
+        keys=["order_id"],
+        sequence_by="ts",
+        apply_as_deletes="op = 'd'",
+        except_column_list=["op", "ts"],
+    ).join(
+        changes(customers.stream(), name="customers", keys=["customer_id"], except_column_list=["ts"]),
+        on="customer_id",
+        how="left",
+    )
+
+
+def finished(writer: JoinStreamWriter, tmp_path: Path) -> JoinQuery:
+    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).option("localStateDir", str(tmp_path / "local"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def test_a_view_a_changelog_and_a_function_have_every_epoch_once_also_when_one_fails(
+    joined: JoinedStream, tmp_path: Path
+) -> None:
+    called: list[int] = []
+    failing = Collected()
+    failing.fails_in = 1
+
+    def outputs() -> JoinStreamWriter:
+        def call(rows: DataFrame, epoch: int) -> None:
+            called.append(epoch)
+            assert rows.count() >= 0
+
+        writer = joined.writeStream.toDuckDB(tmp_path / "v.duckdb", "v").toSink(failing)
+        return writer.toParquet(tmp_path / "log", form="row_kind").foreachBatch(call)
+
+    with pytest.raises(Exception, match="the output failed in epoch 1"):
+        finished(outputs(), tmp_path)
+    stood = (len(failing.epochs), committed_epochs(tmp_path / "log"), called[-1])
+    failing.fails_in = -1
+    query = finished(outputs(), tmp_path)
+
+    assert stood == (1, [0], 0)
+    assert sorted(set(called)) == [0, 1, 2]
+    assert committed_epochs(tmp_path / "log") == [0, 1, 2]
+    assert failing.total() == {(20, 1, "pen", "Bobby"): 1}
+    with duckdb.connect(str(tmp_path / "v.duckdb"), read_only=True) as connection:
+        assert connection.sql("from v").fetchall() == [(20, 1, "pen", "Bobby")]
+    assert query.verify().equal
+    kinds = read_changelog(tmp_path / "log").column("_row_kind").to_pylist()
+    assert len([kind for kind in kinds if kind[0] == "+"]) - len([kind for kind in kinds if kind[0] == "-"]) == 1
+    progress: Any = query.lastProgress
+    assert progress["join"]["delta_rows"] <= 4
+
+
+def test_an_output_may_be_left_out_and_change_its_place_but_not_come_in_the_middle(
+    joined: JoinedStream, orders: Source, tmp_path: Path
+) -> None:
+    finished(joined.writeStream.toDuckDB(tmp_path / "v.duckdb", "v").toParquet(tmp_path / "log"), tmp_path)
+    orders.add(("i", 3, 10, "nib", 4))
+    query = finished(joined.writeStream.toParquet(tmp_path / "log"), tmp_path)
+
+    assert query.verify().equal
+    with pytest.raises(SinkError) as refused:
+        finished(joined.writeStream.toParquet(tmp_path / "log").toParquet(tmp_path / "new"), tmp_path)
+    assert refused.value.code == "SINK_EPOCH_GAP"
