@@ -301,7 +301,7 @@ class View:
                 input rows are the versions.
             on: as for `join`; by event time column names, the key of the versions among them.
             how: inner or left.
-            as_of: the column of this view that says when, or `PROCESSING_TIME`; changes of the other view alone say nothing then.
+            as_of: the column of this view that says when, or `PROCESSING_TIME`; there changes of the other view say nothing.
             emit: by event time: `on_watermark` waits and answers once, `eager` answers at once and corrects, `once` answers at
                 once and for good.
             late: by event time, what becomes of rows behind the watermark: `side_output`, `drop` or `join`.
