@@ -32,7 +32,7 @@ def _legal(mode: str, drawn: list[Any]) -> list[tuple[Any, int]]:
 
 
 @st.composite
-def _histories(draw: st.DrawFn, mode: str) -> list[tuple[list[tuple[Any, int]], int, dict[int, list[int]]]]:
+def draw_histories(draw: st.DrawFn, mode: str) -> list[tuple[list[tuple[Any, int]], int, dict[int, list[int]]]]:
     """Draw epochs: left lines that may be taken back only if they are there, the time, and what the table holds."""
     epochs, held, now = [], {}, 0
     for _ in range(draw(st.integers(1, 6))):
@@ -131,7 +131,7 @@ def test_a_lookup_join_says_what_the_model_says(mode: str, data: st.DataObject) 
     run_lookups(
         mode,
         how,
-        data.draw(_histories(mode)),
+        data.draw(draw_histories(mode)),
         residual=data.draw(st.booleans()),
         reload=data.draw(st.sampled_from(["never", "never", "snapshot", "directory"])),
         max_retries=data.draw(st.integers(0, 2)),
@@ -141,7 +141,7 @@ def test_a_lookup_join_says_what_the_model_says(mode: str, data: st.DataObject) 
 
 
 @st.composite
-def _right_changes(draw: st.DrawFn, mode: str, held: dict[Any, int]) -> list[tuple[Any, int]]:
+def draw_right_changes(draw: st.DrawFn, mode: str, held: dict[Any, int]) -> list[tuple[Any, int]]:
     lines = []
     for row, gone in draw(
         st.lists(st.tuples(st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(0, 2)), st.booleans()), max_size=4)
@@ -225,14 +225,14 @@ def run_process_time(
 @pytest.mark.parametrize("right_mode", MODES)
 @given(data=st.data())
 def test_a_join_by_processing_time_says_what_the_model_says(left_mode: str, right_mode: str, data: st.DataObject) -> None:
-    epochs = data.draw(_histories(left_mode))
+    epochs = data.draw(draw_histories(left_mode))
     held: dict[Any, int] = {}
     run_process_time(
         left_mode,
         right_mode,
         data.draw(st.sampled_from(["inner", "left"])),
         epochs,
-        [data.draw(_right_changes(right_mode, held)) for _ in epochs],
+        [data.draw(draw_right_changes(right_mode, held)) for _ in epochs],
         snapshot=data.draw(st.sampled_from(["current", "previous"])),
         residual=data.draw(st.booleans()),
         reload=data.draw(st.sampled_from(["never", "never", "snapshot", "directory"])),

@@ -71,10 +71,7 @@ class FetchJournal:
             StateError: a file of the journal is damaged.
         """
         name = f"{self._under}/{epoch:020d}-{digest_of(keys)}.arrow"
-        if self._last is not None and self._last[0] == name:
-            self.replays += 1
-            return self._last[1]
-        found = self._read(name)
+        found = self._kept(name)
         if found is None:
             self.fetches += 1
             written = _sealed(name, fetch(keys))
@@ -92,6 +89,12 @@ class FetchJournal:
             raise self._damaged(name, "is gone")
         self._last = (name, found)
         return found
+
+    def _kept(self, name: str) -> pa.RecordBatch | None:
+        """Return an answer that is there; None where nobody has asked."""
+        if self._last is not None and self._last[0] == name:
+            return self._last[1]
+        return self._read(name)
 
     def forget(self, through_epoch: int) -> None:
         """Remove the answers of epochs that cannot be replayed any more, because a snapshot holds them."""
