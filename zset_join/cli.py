@@ -5,6 +5,13 @@
     zset-join explain-row shop:view order_id=1     which input changes made and unmade a row
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
     zset-join rescale CHECKPOINT 8                 another number of buckets
+
+and SQL in this process, without Java:
+
+    zset-join run pipeline.sql --once              run its statements, read its files, print what its queries say
+    zset-join check pipeline.sql                   parse, bind and plan; say what it will keep
+    zset-join explain pipeline.sql                 the plans of its queries
+    zset-join sql                                  a shell
     zset-join backup CHECKPOINT DIR --output PATH  a savepoint: checkpoint and outputs, copied together
     zset-join restore DIR                          bring both back
 
@@ -52,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     verify = _program_verb(verbs, "verify", "compare what was emitted with Spark's batch query", _verify)
     verify.add_argument("--most-differences", type=int, default=20, help="differing rows to print (20)")
     verify.add_argument("--sample", type=float, help="share of the view to check, such as 0.01 (all of it)")
-    _program_verb(verbs, "explain", "print the plan, its shuffles, and what each stage keeps", _explain)
+    explain = _program_verb(verbs, "explain", "print the plan, its shuffles, and what each stage keeps", _explain)
+    _dialect_option(explain)
     row = _program_verb(verbs, "explain-row", "print which input changes made and unmade a row", _explain_row)
     row.add_argument("values", nargs="+", metavar="COLUMN=VALUE", help="columns of the output; an empty value is NULL")
     row.add_argument("--most-rows", type=int, default=1_000, help="rows to report at most (1000)")
@@ -83,7 +91,43 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("--output", action="append", help="where an output is to be (where it was); repeatable")
     restore.add_argument("--replace", action="store_true", help="move aside what stands there now")
     restore.set_defaults(run=_restore)
+    for name, text, run in (
+        ("run", "run the statements of a file", _run_sql),
+        ("check", "parse, bind and plan the statements of a file, and run nothing", _check_sql),
+    ):
+        verb = verbs.add_parser(name, help=text)
+        verb.add_argument("file", help="statements, with semicolons between them")
+        _dialect_option(verb)
+        verb.set_defaults(run=run)
+        if name == "run":
+            verb.add_argument("--engine", default="local", help="local, in this process (local)")
+            verb.add_argument("--once", action="store_true", help="end when all files of its tables are read")
+    shell = verbs.add_parser("sql", help="type statements")
+    _dialect_option(shell)
+    shell.set_defaults(run=_sql_shell)
     return parser
+
+
+def _dialect_option(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--dialect", default="spark", help="spark, flink, timeplus, risingwave or laminardb (spark)")
+
+
+def _run_sql(options: argparse.Namespace) -> int:
+    from zset_join.sql.commands import run_file
+
+    return run_file(options.file, engine=options.engine, dialect=options.dialect, once=options.once)
+
+
+def _check_sql(options: argparse.Namespace) -> int:
+    from zset_join.sql.commands import check_file
+
+    return check_file(options.file, dialect=options.dialect)
+
+
+def _sql_shell(options: argparse.Namespace) -> int:
+    from zset_join.sql.commands import run_shell
+
+    return run_shell(dialect=options.dialect)
 
 
 def _say(text: object, stream: TextIO | None = None) -> None:
@@ -106,6 +150,10 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
+    if options.program.endswith(".sql"):
+        from zset_join.sql.commands import explain_file
+
+        return explain_file(options.program, dialect=options.dialect)
     _writer(options).explain()
     return 0
 

@@ -15,12 +15,11 @@ from zset_join.expressions.rows import named, plain_column
 from zset_join.plan.tree import InputRows
 from zset_join.relation import Relation
 from zset_join.stages.aggregate import AggregateStage
-from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.route import RouteStage
 
-__all__ = ["AggregateRequest", "DeduplicateRequest", "JoinRequest", "LatestRequest", "RouteRequest"]
+__all__ = ["AggregateRequest", "JoinRequest", "LatestRequest", "RouteRequest"]
 
 _KEY = "__key_"
 
@@ -190,40 +189,3 @@ class RouteRequest:
     def stage(self, inputs: Sequence[InputRows]) -> RouteStage:
         """Return the route of an input like this."""
         return RouteStage(source=replace(inputs[0].relation, join_key=self.key))
-
-
-@dataclass(frozen=True, eq=False)
-class DeduplicateRequest:
-    """Ask for the first rows of each key: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY order_by) <= count.
-
-    Args:
-        keys: what rows are told apart by.
-        order_by: the order, as `"t"` or `"price desc"`.
-        count: how many rows of each key are shown.
-    """
-
-    keys: tuple[str, ...]
-    order_by: tuple[str, ...]
-    count: int = 1
-
-    @property
-    def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
-        """Return nothing: keys and order are columns."""
-        return ((),)
-
-    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - as the protocol has it
-        """Say that it needs old values."""
-        return False
-
-    def with_keys_computed(self) -> DeduplicateRequest:
-        """Return the same request."""
-        return self
-
-    def stage(self, inputs: Sequence[InputRows]) -> DeduplicateStage:
-        """Return the dedup of an input like this.
-
-        Raises:
-            PlanError: columns that rows cannot be told apart or ordered by.
-        """
-        source = replace(inputs[0].relation, primary_key=(), join_key=())
-        return DeduplicateStage(source=source, keys=self.keys, order_by=self.order_by, n=self.count)

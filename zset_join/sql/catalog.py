@@ -17,6 +17,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from zset_join.errors import SqlError
+from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import View, appends, changes
 from zset_join.sql.places import Place, near
 
@@ -68,6 +69,7 @@ class Table:
         options: those of WITH (...).
         settings: those of SETTINGS.
         delta_column: the column whose -1 deletes; None where there is none.
+        lookup: the outside table it is, which is only ever looked up; None for a table of the session.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Table:
     options: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     delta_column: str | None = None
+    lookup: LookupSource | None = None
 
     @property
     def schema(self) -> pa.Schema:

@@ -26,6 +26,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import ColumnDefinition, Mode, Table
 from zset_join.sql.dialects import Statement, parse_expression
+from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
 from zset_join.sql.places import near
 from zset_join.sql.types import type_named
 
@@ -231,7 +232,9 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
         # A processing time in a row that is kept by its key would make every repetition of the row a change.
         kept = reader.statement.dialect == "timeplus"
         columns = [column for column in columns if kept or not column.is_processing_time]
+    is_outside = options.get("connector") in OUTSIDE_CONNECTORS
     table = Table(
+        lookup=outside_source(name, _schema(columns), options, at=place) if is_outside else None,
         name=name,
         word=word,
         columns=tuple(columns),
@@ -243,6 +246,10 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
         delta_column=delta,
     )
     return table, may_exist
+
+
+def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
+    return pa.schema([(column.name, column.type) for column in columns if column.is_given])
 
 
 def _elements(reader: Reader, declared: _Declared) -> None:

@@ -14,7 +14,6 @@ from sqlglot import exp
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.pipeline import View
-from zset_join.plan.requests import DeduplicateRequest
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import FirstRows
@@ -94,6 +93,6 @@ def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View
         SqlError: columns that rows cannot be told apart or ordered by.
     """
     try:
-        return view.operate(DeduplicateRequest(first_rows.keys, first_rows.order_by, count))
+        return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count)
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
@@ -23,7 +23,7 @@ from zset_join.sql.catalog import pick
 from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
-from zset_join.sql.timed_joins import Version, as_of_join, temporal_join
+from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
 
 if TYPE_CHECKING:
     from zset_join.sql.queries import BoundQuery, QueryBinder
@@ -72,6 +72,10 @@ class JoinPlanner:
         self.hints = read_hints(node, self.query)
         scope = Scope(self.query.statement, outer=self.outer)
         first = self._item(node.args["from_"].this)
+        if first.lookup is not None or first.time_expression is not None:
+            raise SqlError(
+                f'"{first.alias}" is looked up for rows of another table; join it.', code="LOOKUP_ONLY", at=self.query.at(node)
+            )
         steps = [self._step(join) for join in node.args.get("joins") or []]
         scope.items = [first, *(step.item for step in steps)]
         self._check_names(scope, node)
@@ -144,6 +148,7 @@ class JoinPlanner:
         function = query.catalog.function(inner.name, at=query.at(inner.expressions[0]))
         item = query.item_of(function.relation, node.alias or function.name, query.at(node), self.ctes)
         item.time_expression = inner.expressions[0]
+        item.view = versions_of(self, item, function.time, function.key)
         return item
 
     def _step(self, join: exp.Join) -> _Step:
@@ -156,7 +161,32 @@ class JoinPlanner:
             raise SqlError(f"{' '.join(sides)} JOIN is not offered.", code="NOT_OFFERED", at=query.at(join))
         item = self._item(join.this)
         version = join.this.args.get("version") if isinstance(join.this, exp.Table) else None
-        return _Step(item, join, how, Version.of(version, item, query))
+        read = Version.of(version, item, query)
+        if read is not None and read.versioned_on is not None and item.lookup is None:
+            try:
+                item.view = item.view.versioned_by(read.versioned_on)
+            except PlanError as error:
+                raise SqlError(error.message, code=error.code, at=query.at(version)) from error
+        if item.lookup is not None and read is None:
+            raise SqlError(
+                f'"{item.alias}" is an outside table and is looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
+                code="LOOKUP_ONLY",
+                at=query.at(join.this),
+                name=item.alias,
+            )
+        return _Step(item, join, how, read)
+
+    def emit(self) -> Any:
+        """Return when a temporal join by event time answers."""
+        default = "eager" if self.query.statement.dialect == "laminardb" else "on_watermark"
+        return self.query.catalog.settings.get("temporal_join_emit", default)
+
+    def lookup_defaults(self) -> dict[str, str]:
+        """Return the options of lookups that the session's settings give."""
+        names = {"output-mode": "output-mode", "buffer-capacity": "capacity", "timeout": "timeout"}
+        settings = self.query.catalog.settings
+        prefix = "table.exec.async-lookup."
+        return {own: settings[prefix + name].lower() for name, own in names.items() if prefix + name in settings}
 
     def _check_names(self, scope: Scope, node: exp.Select) -> None:
         names = [item.alias.lower() for item in scope.items]
@@ -178,6 +208,11 @@ class JoinPlanner:
         for item in scope.items:
             mine = {physical: f"{item.alias}.{physical}" for physical in item.view.columns if physical in shared}
             if not mine:
+                continue
+            if item.lookup is not None:
+                # Its columns get their own names behind the join.
+                item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
+                item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
                 continue
             item.view = item.view.select({mine.get(name, name): named(name) for name in item.view.columns})
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
@@ -204,7 +239,7 @@ class JoinPlanner:
         if not steps:
             return conjuncts
         fixed = {step.item.alias for step in steps if step.version is not None or step.node.args.get("method")}
-        fixed |= {item.alias for item in scope.items if item.first_rows is not None or item.time_expression is not None}
+        fixed |= {item.alias for item in scope.items if item.lookup is not None or item.first_rows is not None or item.time_expression is not None}
         for place, step in enumerate(steps):
             if step.how in {"left", "full"}:
                 fixed.add(step.item.alias)
@@ -247,9 +282,11 @@ class JoinPlanner:
         trees += [self._using(near_scope, scope, step, name) for name in node.args.get("using") or []]
         right = item.view.alias(item.alias)
         if step.version is not None or item.time_expression is not None:
-            return temporal_join(self, step.how, node), conjuncts
+            return temporal_join(self, view, joined, step, trees, resolve), conjuncts
         if (node.args.get("method") or "").upper() == "ASOF":
-            return as_of_join(self, node), conjuncts
+            if node.args.get("match_condition") is not None:
+                trees.append(binder.condition(node.args["match_condition"]))
+            return as_of_join(self, view, step, trees), conjuncts
         view, right, trees = self._asked_before(view, right, trees, step.how)
         return self.equi_join(view, right, trees, step.how, node), conjuncts
 

@@ -18,7 +18,7 @@ from sqlglot import exp
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.expressions.rows import named
-from zset_join.pipeline import View
+from zset_join.pipeline import View, appends
 from zset_join.sql.aggregation import Aggregation, has_aggregates
 from zset_join.sql.catalog import Catalog, NamedView, Table
 from zset_join.sql.dialects import Statement
@@ -361,6 +361,9 @@ class QueryBinder:
         if isinstance(entry, NamedView):
             return self.item_of_query(entry.query, alias)
         view = entry.rows
+        if entry.lookup is not None:
+            columns = {column: column for column in entry.lookup.schema.names}
+            return Item(alias=alias, view=appends(entry.name, entry.lookup.schema), columns=columns, table=entry, lookup=entry.lookup)
         return Item(
             alias=alias,
             view=view,

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from zset_join.errors import SqlError
 from zset_join.expressions import Column, Expression
+from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import View
 from zset_join.sql.catalog import Table, pick
 from zset_join.sql.dialects import Statement
@@ -49,7 +50,9 @@ class Item:
         first_rows: a ROW_NUMBER() of it, not yet used.
         is_bounded: it reads what is stored, not what comes.
         reads: the declared tables below.
-        deduplicated_by: keys and time column, where it holds the last row per key.
+        shown: the columns that `*` stands for; None: all.
+        time_expression: the argument of a temporal table function.
+        lookup: the outside table it is; it is joined as of the processing time only.
     """
 
     alias: str
@@ -62,6 +65,7 @@ class Item:
     reads: frozenset[str] = frozenset()
     shown: tuple[str, ...] | None = None
     time_expression: exp.Expr | None = None
+    lookup: LookupSource | None = None
 
     @property
     def listed(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError, SqlError
 from zset_join.expressions.rows import compute
+from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.definitions import TP_DELTA
@@ -144,6 +145,15 @@ class Session:
         if table.num_rows:
             self.insert(name, table)
 
+    def register_lookup(self, source: LookupSource) -> None:
+        """Make an outside table known by its name, for joins FOR SYSTEM_TIME AS OF PROCTIME().
+
+        Raises:
+            SqlError: the name is taken.
+        """
+        columns = tuple(ColumnDefinition(field.name, field.type) for field in source.schema)
+        self.catalog.add(Table(name=source.name, word="TABLE", columns=columns, mode="append", lookup=source))
+
     def insert(self, name: str, rows: Any) -> int:
         """Add rows to a table, as one epoch of every query that reads it.
 
@@ -157,6 +167,8 @@ class Session:
         table = self.catalog.tables.get(self.catalog.find(name).name)
         if table is None:
             raise SqlError(f'"{name}" is a view; insert into the tables it reads.', code="NOT_A_TABLE", name=name)
+        if table.lookup is not None:
+            raise SqlError(f'"{name}" is an outside table; it is read only.', code="NOT_A_TABLE", name=name)
         now = self._clock()
         if isinstance(rows, ZSet):
             completed = self._completed(table, pa.Table.from_batches([rows.rows]), now)

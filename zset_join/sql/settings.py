@@ -9,6 +9,7 @@
 | `on_bad_input` | `error`, `quarantine` |
 | `tombstone_retention` | a duration, such as `2 days` |
 | `table.exec.async-lookup.output-mode`, `.buffer-capacity`, `.timeout` | defaults of LOOKUP hints |
+| `temporal_join_emit` | `on_watermark`, `eager`, `once`: when a join by event time answers |
 | `idle_timeout`, `table.exec.source.idle-timeout` | a duration after which a silent source holds no watermark up |
 
 A name that is not among them is an error that lists the near ones.
@@ -28,9 +29,12 @@ __all__ = ["SETTINGS", "check_setting", "idle_timeout", "stage_options"]
 SETTINGS = (
     "default_hash_join", "default_hash_table", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
     "max_hot_keys", "on_bad_input", "on_evict", "table.exec.async-lookup.buffer-capacity",
-    "table.exec.async-lookup.output-mode",
+    "table.exec.async-lookup.output-mode", "temporal_join_emit",
     "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "tombstone_retention",
 )  # fmt: skip
+
+
+_EMITS = ("eager", "on_watermark", "once")
 
 
 def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
@@ -43,6 +47,8 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
     plain = name.lower()
     if plain not in known:
         raise SqlError(f"the setting '{name}' is not known.{near(name, SETTINGS)}", code="UNKNOWN_SETTING", at=at, name=name)
+    if plain == "temporal_join_emit" and value not in _EMITS:
+        raise SqlError(f"{name}='{value}' is not known.{near(value, _EMITS)}", code="OPTION_VALUE", at=at, name=name)
     try:
         # A limit counts beside the setting that asks for it, which may come later.
         beside = {"max_hot_keys": ("default_hash_join", "hybrid"), "max_hot_bytes": ("default_hash_join", "hybrid"),

@@ -26,7 +26,7 @@ from zset_join.sql.settings import SETTINGS, check_setting
 if TYPE_CHECKING:
     from zset_join.sql.session import Session
 
-__all__ = ["execute"]
+__all__ = ["bind_query", "execute"]
 
 _WORDS = ("SELECT", "WITH", "CREATE", "INSERT", "DROP", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET")
 _MOST_ROWS = 100_000
@@ -49,7 +49,7 @@ def execute(session: Session, statement: Statement) -> Message | Query:
     return run(session, statement)
 
 
-def _query(session: Session, statement: Statement, begin: int = 0) -> Query:
+def bind_query(session: Session, statement: Statement, begin: int = 0) -> Query:
     """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end."""
     tokens, emits, settings = _without_tail(statement, begin)
     node = parse_query(statement, tokens)
@@ -88,7 +88,7 @@ def _is_assignment(reader: Reader) -> bool:
 
 
 def _select(session: Session, statement: Statement) -> Query:
-    return _query(session, statement)
+    return bind_query(session, statement)
 
 
 def _create(session: Session, statement: Statement) -> Message:
@@ -122,7 +122,7 @@ def _create_view(session: Session, reader: Reader, replaces: bool) -> Message:
     if may_exist and name in session.catalog.views:
         return Message(f"{name} is there already")
     reader.expect("AS")
-    query = _query(session, reader.statement, reader.index)
+    query = bind_query(session, reader.statement, reader.index)
     session.catalog.add(NamedView(name, query.bound, query.sql), at=at, replace=replaces)
     return Message(f"view {name}: {', '.join(query.columns)}")
 
@@ -133,7 +133,7 @@ def _create_materialized_view(session: Session, reader: Reader, replaces: bool) 
     name = reader.name("the name of the view")
     target = reader.name("the name of the table") if reader.has("INTO") else None
     reader.expect("AS")
-    query = _query(session, reader.statement, reader.index)
+    query = bind_query(session, reader.statement, reader.index)
     output = None if target is None else _writer(session, _table(session, target, reader), query, reader)
     session.catalog.add(NamedView(name, query.bound, query.sql, is_materialized=True), at=at, replace=replaces)
     session.start(query, name=name, output=output)
@@ -165,7 +165,7 @@ def _create_sink(session: Session, reader: Reader) -> Message:
             reader.index += 1
         end = reader.index
         cut = Statement(reader.statement.text, reader.statement.tokens[:end], reader.statement.dialect)
-        query = _query(session, cut, begin)
+        query = bind_query(session, cut, begin)
     reader.index = end
     options = {}
     if reader.has("WITH"):
@@ -251,7 +251,7 @@ def _insert(session: Session, statement: Statement) -> Message:
         rows = _values(reader, table, names)
         session.insert(table.name, rows)
         return Message(f"{rows.num_rows} row{'s' if rows.num_rows != 1 else ''} into {table.name}")
-    query = _query(session, statement, reader.index)
+    query = bind_query(session, statement, reader.index)
     if query.bound.is_bounded:
         rows = session.snapshot(query)
         given = names or tuple(column.name for column in table.columns if column.is_given)
@@ -409,7 +409,7 @@ def _explain(session: Session, statement: Statement) -> Message:
     if reader.word == "INSERT":
         while not reader.is_done and reader.word not in {"SELECT", "WITH"}:
             reader.index += 1
-    return Message(_query(session, statement, reader.index).explain())
+    return Message(bind_query(session, statement, reader.index).explain())
 
 
 def _set(session: Session, statement: Statement) -> Message:

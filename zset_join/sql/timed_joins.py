@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlglot import exp
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from zset_join.sql.joins import JoinPlanner
     from zset_join.sql.queries import QueryBinder
 
-__all__ = ["Version", "as_of_join", "temporal_join"]
+__all__ = ["TimedStep", "Version", "as_of_join", "temporal_join", "versions_of"]
 
 _NOW = frozenset({"CURRENT_TIMESTAMP", "LOCALTIMESTAMP", "NOW", "PROCTIME"})
 
@@ -69,6 +69,15 @@ class Version:
         return cls(node.expression, physical)
 
 
+class TimedStep(Protocol):
+    """A join of FROM, as `zset_join.sql.joins` reads it."""
+
+    item: Item
+    node: exp.Join
+    how: str
+    version: Version | None
+
+
 def is_now(node: exp.Expr, items: Sequence[Item]) -> bool:
     """Say whether an expression is the processing time."""
     if isinstance(node, exp.Anonymous):
@@ -84,28 +93,169 @@ def is_now(node: exp.Expr, items: Sequence[Item]) -> bool:
     return False
 
 
-def temporal_join(planner: JoinPlanner, how: str, node: exp.Join) -> View:
-    """Join with the versions of a table.
+def temporal_join(
+    planner: JoinPlanner,
+    view: View,
+    joined: Sequence[Item],
+    step: TimedStep,
+    trees: Sequence[Expression],
+    resolve: Callable[[exp.Column], Expression],
+) -> View:
+    """Join with the versions of a table, or with what it says when a row comes.
+
+    Args:
+        planner: for messages and settings.
+        view: the left rows.
+        joined: the items they come from.
+        step: the right item, and how it is joined.
+        trees: the conditions of ON.
+        resolve: what columns stand for.
 
     Raises:
         SqlError: it cannot be joined so; the message says why.
     """
-    at = planner.query.at(node.this)
-    if how not in {"inner", "left"}:
+    query, item, node = planner.query, step.item, step.node
+    at = query.at(node.this)
+    if step.how not in {"inner", "left"}:
         raise SqlError(
-            f"a {how.upper()} temporal join is not offered: the versions of a table have no end to pad. Write LEFT or INNER, "
+            f"a {step.how.upper()} temporal join is not offered: the versions of a table have no end to pad. Write LEFT or INNER, "
             "with the table that changes on the right.",
             code="TEMPORAL_SIDE",
             at=at,
         )
-    raise SqlError("FOR SYSTEM_TIME AS OF is read and not planned yet: its stage is not there.", code="NOT_OFFERED", at=at)
+    time = step.version.time if step.version is not None else item.time_expression
+    assert time is not None  # noqa: S101 - the caller has asked
+    parts = _parts(planner, view, item, trees, node)
+    try:
+        if item.lookup is not None:
+            if not is_now(time, joined):
+                raise _no_time(planner, time, item)
+            return _looked_up(planner, view, item, step.how, parts)
+        right = item.view.alias(item.alias)
+        if is_now(time, joined):
+            pairs = list(parts.keys)
+            return view.temporal_join(
+                right, on=pairs, how=step.how, as_of=PROCESSING_TIME, null_safe=parts.null_safe, condition=parts.condition
+            )
+        column = resolve(time) if isinstance(time, exp.Column) else None
+        if not isinstance(column, Column) or column.side != "left":
+            raise _no_time(planner, time, item)
+        view, names = _named_keys(view, parts.keys)
+        return view.temporal_join(
+            right, on=names, how=step.how, as_of=column.name, emit=planner.emit(), condition=parts.condition
+        )
+    except SqlError:
+        raise
+    except PlanError as error:
+        raise SqlError(error.message, code=error.code, at=at) from error
 
 
-def as_of_join(planner: JoinPlanner, node: exp.Join) -> View:
+def as_of_join(planner: JoinPlanner, view: View, step: TimedStep, trees: Sequence[Expression]) -> View:
     """Join with the nearest row.
 
     Raises:
         SqlError: it cannot be joined so; the message says why.
     """
-    at = planner.query.at(node.this)
-    raise SqlError("ASOF JOIN is read and not planned yet: its stage is not there.", code="NOT_OFFERED", at=at)
+    at = planner.query.at(step.node.this)
+    ordered = [tree for tree in trees if _order_of(tree) is not None]
+    if len(ordered) != 1:
+        raise SqlError(
+            "an ASOF JOIN names one comparison of a column of each side: MATCH_CONDITION (a.t >= b.t), or AND a.t >= b.t in ON.",
+            code="NOT_OFFERED",
+            at=at,
+        )
+    found = _order_of(ordered[0])
+    assert found is not None  # noqa: S101 - just asked
+    left_time, operator, right_time = found
+    parts = _parts(planner, view, step.item, [tree for tree in trees if tree is not ordered[0]], step.node)
+    try:
+        view, names = _named_keys(view, parts.keys)
+        return view.join_asof(
+            step.item.view.alias(step.item.alias),
+            on=names,
+            left_time=left_time,
+            right_time=right_time,
+            op=operator,
+            how=step.how,
+            condition=parts.condition,
+        )
+    except PlanError as error:
+        raise SqlError(error.message, code=error.code, at=at) from error
+
+
+def versions_of(planner: JoinPlanner, item: Item, time: str, key: str) -> View:
+    """Return the versions that a temporal table function names."""
+    table = item.table
+    if table is None:
+        return item.view
+    rows = table.rows
+    if table.watermark is None or table.watermark[0] != time:
+        rows = rows.versioned_by(time)
+    return rows if table.primary_key == (key,) else rows.dedup(keys=key, order_by=time, keep="last")
+
+
+def _no_time(planner: JoinPlanner, time: exp.Expr, item: Item) -> SqlError:
+    what = f'"{item.alias}" is looked up when a row comes' if item.lookup is not None else "the row says when"
+    return SqlError(
+        f"FOR SYSTEM_TIME AS OF takes a column of the left rows, or PROCTIME(): {what}.",
+        code="NOT_OFFERED",
+        at=planner.query.at(time),
+    )
+
+
+def _parts(planner: JoinPlanner, view: View, item: Item, trees: Sequence[Expression], node: exp.Join) -> JoinCondition:
+    condition = together(list(trees))
+    parts = None if condition is None else split_condition(condition)
+    if parts is None or not parts.keys:
+        raise SqlError(
+            f'the join of "{view.name}" and "{item.alias}" has no pair of equal expressions. Add ON a.key = b.key.',
+            code="CROSS_JOIN",
+            at=planner.query.at(node),
+        )
+    return parts
+
+
+def _named_keys(view: View, keys: Sequence[tuple[Expression, Expression]]) -> tuple[View, list[tuple[str, str]]]:
+    """Return the rows with their keys as columns, and the pairs of names."""
+    names = []
+    for number, (own, other) in enumerate(keys):
+        if not isinstance(own, Column):
+            view = view.withColumn(f"key {number + 1}", own)
+        name = own.name if isinstance(own, Column) else f"key {number + 1}"
+        names.append((name, other.name if isinstance(other, Column) else repr(other)))
+    return view, names
+
+
+def _order_of(tree: Expression) -> tuple[str, Any, str] | None:
+    """Return the time of the left, the comparison, and the time of the right; None for another condition."""
+    signs = {"ge": (">=", "<="), "gt": (">", "<"), "le": ("<=", ">="), "lt": ("<", ">")}
+    if not isinstance(tree, Call) or tree.operation not in signs:
+        return None
+    one, other = tree.operands
+    if not isinstance(one, Column) or not isinstance(other, Column) or one.side == other.side:
+        return None
+    forward, backward = signs[tree.operation]
+    return (one.name, forward, other.name) if one.side == "left" else (other.name, backward, one.name)
+
+
+def _looked_up(planner: JoinPlanner, view: View, item: Item, how: str, parts: JoinCondition) -> View:
+    source = item.lookup
+    assert source is not None  # noqa: S101 - the caller has asked
+    physical = {shown: name for name, shown in item.columns.items()}
+    pairs = [(own, physical[other.name] if isinstance(other, Column) else repr(other)) for own, other in parts.keys]
+    if parts.condition is not None:
+        for column in [one for one in walk(parts.condition) if isinstance(one, Column) and one.side == "right"]:
+            if physical[column.name] != column.name:
+                raise SqlError(
+                    f'a condition over "{column.name}" beside the keys of a lookup needs a name that no other table has; put it '
+                    "into WHERE.",
+                    code="NOT_OFFERED",
+                    at=planner.query.statement.place(0),
+                )
+    options = planner.hints.lookups.get(item.alias, planner.hints.lookups.get(source.name, {}))
+    defaults = Lookup.from_hint(planner.lookup_defaults())
+    hint = (Lookup.from_hint(options) if options else Lookup()).over(defaults)
+    made = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
+    if all(name == shown for name, shown in item.columns.items()):
+        return made
+    return made.select({item.columns.get(name, name) if name in source.schema.names else name: named(name) for name in made.columns})

@@ -1,0 +1,163 @@
+"""The SQL verbs of the command line: run a file, check it, explain it, or type statements.
+
+    zset-join run pipeline.sql [--once]      run its statements; its files are read, and what its queries say is printed
+    zset-join check pipeline.sql             parse, bind and plan; say what each query keeps; run nothing
+    zset-join explain pipeline.sql           the plan of each query
+    zset-join sql                            a shell
+
+A changelog is printed as lines of JSON, the weight as `_tp_delta`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import pyarrow as pa
+
+from zset_join.errors import SqlError, ZsetJoinError
+from zset_join.sql.dialects import split
+from zset_join.sql.files import read_files
+from zset_join.sql.results import Message, Query, Running, changelog_table
+from zset_join.sql.session import Session, connect
+from zset_join.sql.statements import execute
+from zset_join.zset import ZSet
+
+__all__ = ["check_file", "explain_file", "run_file", "show", "write_lines"]
+
+
+def run_file(path: str, *, engine: str, dialect: str, once: bool, output: TextIO | None = None) -> int:
+    """Run the statements of a file.
+
+    Args:
+        path: of the file.
+        engine: `local`.
+        dialect: whose SQL it is.
+        once: end when all files of its tables are read; else what it printed stays up to date as long as it is called again.
+        output: where to print.
+
+    Returns:
+        The exit code.
+    """
+    stream = output or sys.stdout
+    text = _text(path)
+    with connect(engine=engine, dialect=dialect) as session:
+        queries: list[Query] = []
+        for statement in split(text, dialect=dialect):
+            made = execute(session, statement)
+            if isinstance(made, Query) and not made.bound.is_bounded:
+                session.start(made, output=_printer(stream))
+            elif isinstance(made, Query):
+                queries.append(made)
+        read_tables(session)
+        for query in queries:
+            write_lines(query.table(), stream)
+        if not once:
+            _say("all files are read; run again for what came since (--once says that this is meant).", sys.stderr)
+    return 0
+
+
+def read_tables(session: Session) -> None:
+    """Read the files of every table that has some, a file an epoch."""
+    for table in list(session.catalog.tables.values()):
+        if table.options.get("connector") == "filesystem" and "path" in table.options:
+            for rows in read_files(table):
+                session.insert(table.name, rows)
+
+
+def check_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
+    """Parse, bind and plan every statement of a file; say what each query keeps, and run nothing."""
+    stream = output or sys.stdout
+    text = _text(path)
+    with connect(dialect=dialect) as session:
+        for number, statement in enumerate(split(text, dialect=dialect), 1):
+            made = execute(session, statement) if statement.words[0] != "INSERT" else _checked_insert(session, statement)
+            if isinstance(made, Query):
+                kept = [line.strip() for line in made.explain().splitlines() if "remembers" in line]
+                _say(f"{number}: query of {', '.join(made.columns)}; {'; '.join(kept) or 'remembers: nothing'}", stream)
+            else:
+                _say(f"{number}: {made}", stream)
+    return 0
+
+
+def _checked_insert(session: Session, statement: Any) -> Message | Query:
+    if "VALUES" in statement.words:
+        return Message("rows are inserted")
+    begin = next(place for place, word in enumerate(statement.words) if word in {"SELECT", "WITH"})
+    from zset_join.sql.statements import bind_query
+
+    return bind_query(session, statement, begin)
+
+
+def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
+    """Print the plan of every query of a file."""
+    stream = output or sys.stdout
+    with connect(dialect=dialect) as session:
+        for statement in split(_text(path), dialect=dialect):
+            made = execute(session, statement) if statement.words[0] != "INSERT" else _checked_insert(session, statement)
+            if isinstance(made, Query):
+                _say(made.explain(), stream)
+    return 0
+
+
+def show(result: Message | Query | Running, stream: TextIO) -> None:
+    """Print what a statement gave."""
+    if isinstance(result, Message):
+        _say(str(result), stream)
+    else:
+        write_lines(result.table(), stream)
+
+
+def write_lines(table: pa.Table, stream: TextIO) -> None:
+    """Print rows as lines of JSON."""
+    for row in table.to_pylist():
+        _say(json.dumps(row, default=str, ensure_ascii=False), stream)
+
+
+def _printer(stream: TextIO) -> Any:
+    def output(delta: ZSet) -> None:
+        if len(delta):
+            write_lines(changelog_table(delta), stream)
+
+    return output
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SqlError(f"{path} cannot be read: {error}.", code="NO_FILE") from error
+
+
+def _say(text: str, stream: TextIO) -> None:
+    print(text, file=stream)  # noqa: T201 - printing is the purpose of the command line
+
+
+def run_shell(*, dialect: str) -> int:
+    """Read statements from the terminal until the end of input; a statement ends with a semicolon."""
+    from zset_join.sql.shell import prompt
+
+    with connect(dialect=dialect) as session:
+        consoles: list[Running] = []
+        for text in prompt(session):
+            try:
+                made = session.sql(text)
+                if isinstance(made, Query) and made.emits_changelog and not made.bound.is_bounded:
+                    running = made.start()
+                    consoles.append(running)
+                    _say(f"{running.name}: {', '.join(running.query.columns)}; its changes are printed as they come", sys.stdout)
+                else:
+                    show(made, sys.stdout)
+                for running in consoles:
+                    lines = running.changelog()
+                    if lines.num_rows:
+                        _say(f"-- {running.name}", sys.stdout)
+                        write_lines(lines, sys.stdout)
+            except ZsetJoinError as error:
+                _say(str(error), sys.stderr)
+    return 0
+
+
+__all__ += ["run_shell"]

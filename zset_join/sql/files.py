@@ -1,0 +1,50 @@
+"""Tables in files: `WITH ('connector' = 'filesystem', 'path' = 'orders.json', 'format' = 'json' | 'csv' | 'parquet')`.
+
+`zset-join run` reads each such table once, a path or a directory of files in the order of their names; every file is one epoch.
+Columns go by name; those a file lacks are NULL. CSV has a header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from zset_join.errors import SqlError
+from zset_join.sql.catalog import Table
+
+__all__ = ["read_files"]
+
+_FORMATS = ("csv", "json", "parquet")
+
+
+def read_files(table: Table) -> Iterator[pa.Table]:
+    """Yield the rows of each file of a table.
+
+    Raises:
+        SqlError: there is no file, or it is not in the format it is said to be in.
+    """
+    path, form = Path(table.options.get("path", "")), table.options.get("format", "json")
+    if form not in _FORMATS:
+        raise SqlError(
+            f'"{table.name}": files are read as {", ".join(_FORMATS)}, not as {form}.', code="UNKNOWN_FORMAT", name=table.name
+        )
+    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    if not files or not all(one.is_file() for one in files):
+        raise SqlError(f'"{table.name}": there is no file at {path}. Give \'path\'.', code="NO_FILE", name=table.name)
+    given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
+    for file in files:
+        try:
+            if form == "parquet":
+                rows = pq.read_table(file)
+            elif form == "csv":
+                rows = pc.read_csv(file, convert_options=pc.ConvertOptions(column_types=given))
+            else:
+                rows = pj.read_json(file, parse_options=pj.ParseOptions(explicit_schema=given))
+        except (pa.ArrowException, OSError) as error:
+            raise SqlError(f'"{table.name}": {file} cannot be read as {form}: {error}.', code="NO_FILE", name=table.name) from error
+        yield rows.select([name for name in rows.column_names if name in given.names])

@@ -1,0 +1,100 @@
+"""Outside tables as SQL declares them: `CREATE TABLE dim (...) WITH ('connector' = 'jdbc', 'url' = 'jdbc:postgresql://host/db', ...)`.
+
+| connector | options |
+|---|---|
+| `jdbc` | `url` (`jdbc:postgresql://host:port/database`, `jdbc:sqlite:path`, `jdbc:duckdb:path`), `table-name`, `username`, `password` |
+| `redis` | `host`, `port`, `database`, `key-pattern` (such as `customer:{id}`), `layout` (`hash` or `json`), `password` |
+
+Such a table is only ever looked up: `JOIN dim FOR SYSTEM_TIME AS OF PROCTIME()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from zset_join.errors import SqlError
+from zset_join.lookup.source import LookupSource
+from zset_join.sql.places import Place, near
+
+__all__ = ["OUTSIDE_CONNECTORS", "outside_source"]
+
+OUTSIDE_CONNECTORS = ("jdbc", "redis")
+_KNOWN = {
+    "jdbc": ("connector", "driver", "password", "table-name", "url", "username"),
+    "redis": ("connector", "database", "host", "key-pattern", "layout", "password", "port", "username"),
+}
+
+
+def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Place) -> LookupSource:
+    """Return the outside table that a declaration describes; nothing is connected yet.
+
+    Raises:
+        SqlError: an option that is not known, is missing, or names a database that is not offered.
+    """
+    connector = options["connector"]
+    for option in options:
+        if option not in _KNOWN[connector] and not option.startswith("lookup."):
+            raise SqlError(
+                f"the option '{option}' of the connector '{connector}' is not known.{near(option, _KNOWN[connector])}",
+                code="UNKNOWN_OPTION",
+                at=at,
+            )
+    made: Any = _redis(name, schema, options, at) if connector == "redis" else _jdbc(name, schema, options, at)
+    source: LookupSource = made
+    return source
+
+
+def _needed(options: Mapping[str, str], option: str, at: Place) -> str:
+    if option not in options:
+        raise SqlError(f"the option '{option}' is missing.", code="MISSING_OPTION", at=at)
+    return options[option]
+
+
+def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
+    from zset_join.lookup.sources.redis import RedisSource
+
+    more = {own: int(options[own]) for own in ("port", "database") if own in options}
+    return RedisSource(
+        name=name,
+        schema=schema,
+        key_pattern=_needed(options, "key-pattern", at),
+        layout=options.get("layout", "hash"),
+        host=options.get("host", "localhost"),
+        user=options.get("username"),
+        password=options.get("password"),
+        **more,
+    )
+
+
+def _jdbc(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
+    url, table = _needed(options, "url", at), _needed(options, "table-name", at)
+    kind, _, rest = url.removeprefix("jdbc:").partition(":")
+    if kind == "postgresql":
+        from zset_join.lookup.sources.postgres import PostgresSource
+
+        parts = urlsplit(f"postgresql:{rest}")
+        return PostgresSource(
+            name=name,
+            schema=schema,
+            table=table,
+            host=parts.hostname or "localhost",
+            port=parts.port or 5432,
+            database=parts.path.lstrip("/") or "postgres",
+            user=options.get("username", "postgres"),
+            password=options.get("password"),
+        )
+    if kind in {"sqlite", "duckdb"}:
+        from zset_join.lookup.sources.database_file import DuckDBFileSource, SQLiteFileSource
+
+        files = {"sqlite": SQLiteFileSource, "duckdb": DuckDBFileSource}
+        return files[kind](name=name, schema=schema, path=rest, table=table)
+    raise SqlError(
+        f"'{url}': there is jdbc:postgresql://host:port/database, jdbc:sqlite:path and jdbc:duckdb:path. Read another database "
+        "with session.register_lookup(FunctionSource(...)).",
+        code="UNKNOWN_CONNECTOR",
+        at=at,
+    )
