@@ -132,7 +132,7 @@ def _text(path: str) -> str:
 
 
 def _say(text: str, stream: TextIO) -> None:
-    print(text, file=stream)  # noqa: T201 - printing is the purpose of the command line
+    print(text, file=stream)
 
 
 def run_shell(*, dialect: str) -> int:
@@ -147,7 +147,9 @@ def run_shell(*, dialect: str) -> int:
                 if isinstance(made, Query) and made.emits_changelog and not made.bound.is_bounded:
                     running = made.start()
                     consoles.append(running)
-                    _say(f"{running.name}: {', '.join(running.query.columns)}; its changes are printed as they come", sys.stdout)
+                    _say(
+                        f"{running.name}: {', '.join(running.query.columns)}; its changes are printed as they come", sys.stdout
+                    )
                 else:
                     show(made, sys.stdout)
                 for running in consoles:

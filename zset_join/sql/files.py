@@ -35,7 +35,7 @@ def read_files(table: Table) -> Iterator[pa.Table]:
         )
     files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
     if not files or not all(one.is_file() for one in files):
-        raise SqlError(f'"{table.name}": there is no file at {path}. Give \'path\'.', code="NO_FILE", name=table.name)
+        raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
     given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
     for file in files:
         try:
@@ -46,5 +46,7 @@ def read_files(table: Table) -> Iterator[pa.Table]:
             else:
                 rows = pj.read_json(file, parse_options=pj.ParseOptions(explicit_schema=given))
         except (pa.ArrowException, OSError) as error:
-            raise SqlError(f'"{table.name}": {file} cannot be read as {form}: {error}.', code="NO_FILE", name=table.name) from error
+            raise SqlError(
+                f'"{table.name}": {file} cannot be read as {form}: {error}.', code="NO_FILE", name=table.name
+            ) from error
         yield rows.select([name for name in rows.column_names if name in given.names])

@@ -119,7 +119,7 @@ class JoinPlanner:
                 at=at,
             )
         inner = node.this
-        if isinstance(inner, exp.Anonymous) and inner.name.lower() == "table" and len(inner.expressions) == 1:
+        if isinstance(inner, exp.Anonymous) and inner.name.lower() == "table" and _is_name(inner):
             name = inner.expressions[0].name
             item = query.item_of(name, node.alias or name, query.at(inner.expressions[0]), self.ctes)
             item.is_bounded = True
@@ -148,7 +148,7 @@ class JoinPlanner:
         function = query.catalog.function(inner.name, at=query.at(inner.expressions[0]))
         item = query.item_of(function.relation, node.alias or function.name, query.at(node), self.ctes)
         item.time_expression = inner.expressions[0]
-        item.view = versions_of(self, item, function.time, function.key)
+        item.view = versions_of(item, function.time, function.key)
         return item
 
     def _step(self, join: exp.Join) -> _Step:
@@ -169,7 +169,7 @@ class JoinPlanner:
                 raise SqlError(error.message, code=error.code, at=query.at(version)) from error
         if item.lookup is not None and read is None:
             raise SqlError(
-                f'"{item.alias}" is an outside table and is looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
+                f'"{item.alias}" is an outside table, looked up when a row comes: write FOR SYSTEM_TIME AS OF PROCTIME().',
                 code="LOOKUP_ONLY",
                 at=query.at(join.this),
                 name=item.alias,
@@ -239,7 +239,11 @@ class JoinPlanner:
         if not steps:
             return conjuncts
         fixed = {step.item.alias for step in steps if step.version is not None or step.node.args.get("method")}
-        fixed |= {item.alias for item in scope.items if item.lookup is not None or item.first_rows is not None or item.time_expression is not None}
+        fixed |= {
+            item.alias
+            for item in scope.items
+            if item.lookup is not None or item.first_rows is not None or item.time_expression is not None
+        }
         for place, step in enumerate(steps):
             if step.how in {"left", "full"}:
                 fixed.add(step.item.alias)
@@ -407,6 +411,10 @@ class JoinPlanner:
 
             trees.append(ScalarBinder(both, schemas, self.query.statement).compared("eq", node.this, outputs[0]))
         return self.equi_join(view, right.alias("subquery"), trees, how, conjunct)
+
+
+def _is_name(call: exp.Anonymous) -> bool:
+    return len(call.expressions) == 1 and isinstance(call.expressions[0], exp.Column)
 
 
 def _subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:

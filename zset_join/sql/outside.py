@@ -1,11 +1,12 @@
-"""Outside tables as SQL declares them: `CREATE TABLE dim (...) WITH ('connector' = 'jdbc', 'url' = 'jdbc:postgresql://host/db', ...)`.
+"""Outside tables as SQL declares them: CREATE TABLE dim (...) WITH ('connector' = 'jdbc', ...).
 
 | connector | options |
 |---|---|
-| `jdbc` | `url` (`jdbc:postgresql://host:port/database`, `jdbc:sqlite:path`, `jdbc:duckdb:path`), `table-name`, `username`, `password` |
+| `jdbc` | `url`, `table-name`, `username`, `password` |
 | `redis` | `host`, `port`, `database`, `key-pattern` (such as `customer:{id}`), `layout` (`hash` or `json`), `password` |
 
-Such a table is only ever looked up: `JOIN dim FOR SYSTEM_TIME AS OF PROCTIME()`.
+A `url` is `jdbc:postgresql://host:port/database`, `jdbc:sqlite:path` or `jdbc:duckdb:path`. Such a table is only ever looked
+up: `JOIN dim FOR SYSTEM_TIME AS OF PROCTIME()`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,6 @@ def _needed(options: Mapping[str, str], option: str, at: Place) -> str:
 def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
     from zset_join.lookup.sources.redis import RedisSource
 
-    more = {own: int(options[own]) for own in ("port", "database") if own in options}
     return RedisSource(
         name=name,
         schema=schema,
@@ -66,7 +66,8 @@ def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) 
         host=options.get("host", "localhost"),
         user=options.get("username"),
         password=options.get("password"),
-        **more,
+        port=int(options.get("port", "6379")),
+        database=int(options.get("database", "0")),
     )
 
 

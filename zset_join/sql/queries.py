@@ -363,7 +363,9 @@ class QueryBinder:
         view = entry.rows
         if entry.lookup is not None:
             columns = {column: column for column in entry.lookup.schema.names}
-            return Item(alias=alias, view=appends(entry.name, entry.lookup.schema), columns=columns, table=entry, lookup=entry.lookup)
+            return Item(
+                alias=alias, view=appends(entry.name, entry.lookup.schema), columns=columns, table=entry, lookup=entry.lookup
+            )
         return Item(
             alias=alias,
             view=view,

@@ -3,7 +3,8 @@
 | setting | values |
 |---|---|
 | `default_hash_join`, `default_hash_table` | `memory`, `hybrid` |
-| `max_hot_keys`, `max_hot_bytes`, `join_max_buffered_bytes` | a number |
+| `max_hot_keys`, `max_hot_bytes` | a number; without both, 256 MiB of hybrid state stay in memory |
+| `join_max_buffered_bytes` | a number |
 | `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |
 | `on_evict` | `retract`, `forget` |
 | `on_bad_input` | `error`, `quarantine` |
@@ -34,6 +35,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
+_HOT_BYTES = 268_435_456
 _EMITS = ("eager", "on_watermark", "once")
 
 
@@ -68,6 +70,8 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
     """
     join, table = settings.get("default_hash_join", "memory"), settings.get("default_hash_table", "memory")
     limits = (_number(settings, "max_hot_keys"), _number(settings, "max_hot_bytes"))
+    if limits == (None, None):
+        limits = (None, _HOT_BYTES)
     buffered = _number(settings, "join_max_buffered_bytes")
     limit = BufferLimit.of(
         DEFAULT_JOIN_MAX_BUFFERED_BYTES if buffered is None else buffered,

@@ -17,8 +17,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlglot import exp
 
-from zset_join.errors import SqlError
-from zset_join.pipeline import View
+from zset_join.errors import PlanError, SqlError
+from zset_join.expressions import Call, Column, Expression
+from zset_join.expressions.rows import named
+from zset_join.expressions.tree import walk
+from zset_join.lookup.options import Lookup
+from zset_join.pipeline import PROCESSING_TIME, View
+from zset_join.plan.conditions import JoinCondition, split_condition, together
 from zset_join.sql.catalog import pick
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
@@ -118,8 +123,8 @@ def temporal_join(
     at = query.at(node.this)
     if step.how not in {"inner", "left"}:
         raise SqlError(
-            f"a {step.how.upper()} temporal join is not offered: the versions of a table have no end to pad. Write LEFT or INNER, "
-            "with the table that changes on the right.",
+            f"a {step.how.upper()} temporal join is not offered: the versions of a table have no end to pad. Write LEFT or "
+            "INNER, with the table that changes on the right.",
             code="TEMPORAL_SIDE",
             at=at,
         )
@@ -160,7 +165,8 @@ def as_of_join(planner: JoinPlanner, view: View, step: TimedStep, trees: Sequenc
     ordered = [tree for tree in trees if _order_of(tree) is not None]
     if len(ordered) != 1:
         raise SqlError(
-            "an ASOF JOIN names one comparison of a column of each side: MATCH_CONDITION (a.t >= b.t), or AND a.t >= b.t in ON.",
+            "an ASOF JOIN names one comparison of a column of each side: MATCH_CONDITION (a.t >= b.t), or AND a.t >= b.t "
+            "in ON.",
             code="NOT_OFFERED",
             at=at,
         )
@@ -183,7 +189,7 @@ def as_of_join(planner: JoinPlanner, view: View, step: TimedStep, trees: Sequenc
         raise SqlError(error.message, code=error.code, at=at) from error
 
 
-def versions_of(planner: JoinPlanner, item: Item, time: str, key: str) -> View:
+def versions_of(item: Item, time: str, key: str) -> View:
     """Return the versions that a temporal table function names."""
     table = item.table
     if table is None:
@@ -247,8 +253,8 @@ def _looked_up(planner: JoinPlanner, view: View, item: Item, how: str, parts: Jo
         for column in [one for one in walk(parts.condition) if isinstance(one, Column) and one.side == "right"]:
             if physical[column.name] != column.name:
                 raise SqlError(
-                    f'a condition over "{column.name}" beside the keys of a lookup needs a name that no other table has; put it '
-                    "into WHERE.",
+                    f'a condition over "{column.name}" beside the keys of a lookup needs a name no other table has; '
+                    "put it into WHERE.",
                     code="NOT_OFFERED",
                     at=planner.query.statement.place(0),
                 )
@@ -258,4 +264,6 @@ def _looked_up(planner: JoinPlanner, view: View, item: Item, how: str, parts: Jo
     made = view.lookup_join(source, on=pairs, how=how, hint=hint, condition=parts.condition, alias=item.alias)
     if all(name == shown for name, shown in item.columns.items()):
         return made
-    return made.select({item.columns.get(name, name) if name in source.schema.names else name: named(name) for name in made.columns})
+    return made.select(
+        {item.columns.get(name, name) if name in source.schema.names else name: named(name) for name in made.columns}
+    )
