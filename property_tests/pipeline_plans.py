@@ -97,7 +97,8 @@ class _Drawing:
         key = self.one(["k", "s"])
         if key == "k":
             return view.groupBy("k").agg(F.max("s").alias("s"), self.one([F.sum("n"), F.count(), F.min("n")]).alias("n"))
-        counted = view.groupBy("s").agg(F.count_distinct("k").alias("k"), self.one([F.sum("n"), F.max("n")]).alias("n"))
+        number = self.one([F.sum("n"), F.max("n"), F.bit_xor("n"), F.bit_and("n")])
+        counted = view.groupBy("s").agg(F.count_distinct("k").alias("k"), number.alias("n"))
         return counted.select("k", "s", "n")
 
 

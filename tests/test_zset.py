@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import BadInputError, WeightOverflowError
+from zset_join.errors import BadInputError, PlanError, WeightOverflowError
 from zset_join.zset import ZSet, single_batch
 
 MOST = 2**63 - 1
@@ -246,3 +246,26 @@ def test_whole_weights_of_any_type_are_taken(weights: Any) -> None:
 
 def test_a_large_weight_beside_a_float_keeps_its_digits() -> None:
     assert ZSet.of({"x": [1, 2]}, [1.0, 2**62 + 1]).weights.tolist() == [1, 2**62 + 1]
+
+
+def test_a_zset_is_built_from_plain_rows_by_name_or_by_place():
+    columns = {"id": pa.int64(), "name": pa.string()}
+
+    rows = ZSet.from_rows([{"id": 1}, (2, "Bob"), [3, None]], columns, weights=[2, -1, 1])
+
+    assert rows.to_pylist() == [((1, None), 2), ((2, "Bob"), -1), ((3, None), 1)]
+    assert len(ZSet.from_rows([], columns)) == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "weights", "message"),
+    [
+        ([{"id": 1, "nme": "x"}], None, "'nme'"),
+        ([(1,)], None, "1 values for the 2 columns"),
+        ([{"id": "one"}], None, "does not fit the columns"),
+        ([{"id": 1}], [1, 1], "1 rows came with 2 weights"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused_with_what_is_wrong(rows, weights, message):
+    with pytest.raises(PlanError, match=message):
+        ZSet.from_rows(rows, {"id": pa.int64(), "name": pa.string()}, weights=weights)

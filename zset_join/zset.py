@@ -11,7 +11,7 @@ Source: the Z-sets of DBSP (Budiu et al., VLDB 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import BadInputError, WeightOverflowError
+from zset_join.errors import BadInputError, PlanError, WeightOverflowError
 from zset_join.kernels.consolidate import sum_weights
 from zset_join.row_conversion import take_rows
 from zset_join.row_layout import RowLayout
@@ -87,6 +87,39 @@ class ZSet:
         return cls(rows, made)
 
     @classmethod
+    def from_rows(
+        cls,
+        rows: Iterable[Mapping[str, Any] | Sequence[Any]],
+        schema: pa.Schema | Mapping[str, pa.DataType],
+        *,
+        weights: Sequence[int] | None = None,
+    ) -> ZSet:
+        """Build from plain Python rows.
+
+        Args:
+            rows: dicts by column name (a missing one is NULL), or tuples in the order of the schema.
+            schema: an Arrow schema, or column names and types.
+            weights: one per row; default +1 each.
+
+        Raises:
+            PlanError: a row does not fit the schema, or there are not as many weights as rows.
+
+        >>> columns = {"id": pa.int64(), "name": pa.string()}
+        >>> ZSet.from_rows([{"id": 1, "name": "Ada"}, (2, "Bob")], columns, weights=[1, -1]).to_pylist()
+        [((1, 'Ada'), 1), ((2, 'Bob'), -1)]
+        """
+        made = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
+        lines = [_named(row, made) for row in rows]
+        if weights is not None and len(weights) != len(lines):
+            raise PlanError(f"{len(lines)} rows came with {len(weights)} weights; give one each.", code="DELTA_WEIGHTS")
+        try:
+            batch = pa.RecordBatch.from_pylist(lines, schema=made)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            columns = [f"{field.name}: {field.type}" for field in made]
+            raise PlanError(f"a row does not fit the columns {columns}: {error}", code="DELTA_TYPES") from error
+        return cls.of(batch, weights)
+
+    @classmethod
     def empty(cls, schema: pa.Schema) -> ZSet:
         """Return the Z-set with no rows."""
         return cls(pa.RecordBatch.from_pylist([], schema=schema), np.zeros(0, np.int64))
@@ -150,6 +183,24 @@ class ZSet:
         columns = [column.to_pylist() for column in self.rows.columns]
         values = zip(*columns, strict=True) if columns else (() for _ in range(len(self)))
         return list(zip((tuple(row) for row in values), self.weights.tolist(), strict=True))
+
+
+def _named(row: Mapping[str, Any] | Sequence[Any], schema: pa.Schema) -> Mapping[str, Any]:
+    """Return a row by column names."""
+    if isinstance(row, Mapping):
+        unknown = [name for name in row if name not in schema.names]
+        if not unknown:
+            return row
+        raise PlanError(
+            f"the row {dict(row)!r} has {unknown}, which are not among the columns {schema.names}.",
+            code="UNKNOWN_COLUMN",
+            missing=unknown,
+        )
+    if len(row) != len(schema):
+        raise PlanError(
+            f"the row {tuple(row)!r} has {len(row)} values for the {len(schema)} columns {schema.names}.", code="DELTA_COLUMNS"
+        )
+    return dict(zip(schema.names, row, strict=True))
 
 
 def _summed(rows: pa.RecordBatch, weights: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]:

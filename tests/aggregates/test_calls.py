@@ -106,7 +106,7 @@ def test_a_call_with_a_filter_needs_a_name() -> None:
 
 
 def test_an_unknown_function_is_refused_with_those_there_are() -> None:
-    with pytest.raises(PlanError, match="'median' is unknown; use one of avg, collect_list"):
+    with pytest.raises(PlanError, match="'median' is unknown; use one of avg, bit_and"):
         AggregateCall("median", "i")
 
 

@@ -77,6 +77,12 @@ VIEWS = {
     "booleans": lambda: (
         orders().groupBy("customer").agg(F.bool_and(col("total") > 5).alias("e"), F.bool_or(col("total") > 5).alias("s"))
     ),
+    "bits": lambda: (
+        orders().groupBy("customer").agg(F.bit_and("total"), F.bit_or(col("total") - 20), F.bit_xor("total").alias("x"))
+    ),
+    "all bits": lambda: orders().agg(
+        F.bit_and((col("total") - 20).cast("smallint")).alias("a"), F.bit_xor(col("id").cast("int")).alias("x")
+    ),
     "spread": lambda: (
         orders().groupBy("customer").agg(F.stddev("total"), F.var_pop("total"), F.stddev_pop("price"), F.variance("price"))
     ),

@@ -16,6 +16,7 @@ import pyarrow.types as pt
 from zset_join.aggregates.accumulators import (
     NARROW_DECIMAL_DIGITS,
     Accumulator,
+    BitCounts,
     CountOf,
     MomentsOfFloats,
     Source,
@@ -23,7 +24,7 @@ from zset_join.aggregates.accumulators import (
     SumOfFloats,
     SumOfIntegers,
 )
-from zset_join.aggregates.calls import AggregateCall, result_field
+from zset_join.aggregates.calls import BIT_FUNCTIONS, AggregateCall, result_field
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.multisets import ValuesOf
 from zset_join.aggregates.results import Result, result_of
@@ -120,6 +121,8 @@ class Accumulation:
         if call.kind == "count":
             same = (one for one in self.accumulators if one.source == source and not isinstance(one, ValuesOf))
             return next(same, None) or self._shared(("count",), source, lambda: CountOf(source))
+        if call.kind in BIT_FUNCTIONS:
+            return self._shared(("bits",), source, lambda: BitCounts(source))
         stored = storage_type(source.types[0])
         if call.kind in _MOMENTS or (pt.is_floating(stored) and (source.columns, source.filter) in squared):
             return self._shared(("moments",), source, lambda: MomentsOfFloats(source))

@@ -11,6 +11,7 @@ its filter), so a retraction that takes more than there is shows.
 | `SumOfDecimals` | 5 | sum, avg of wider decimals |
 | `SumOfFloats` | 6 | sum, avg of floats |
 | `MomentsOfFloats` | 13 | variance and standard deviation of anything, which are floats to Spark |
+| `BitCounts` | 1 and one per bit | bitwise and, or, xor |
 | `zset_join.aggregates.multisets.ValuesOf` | 3 | min, max, count distinct, lists and sets |
 
 The law: the words after an epoch depend on the live rows of the group and on nothing else, neither on their order nor on rows
@@ -34,7 +35,17 @@ from zset_join.kernels.aggregate_sums import add_counts, add_integers, add_parti
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import plain
 
-__all__ = ["Accumulator", "CountOf", "MomentsOfFloats", "Source", "StateHeap", "SumOfDecimals", "SumOfFloats", "SumOfIntegers"]
+__all__ = [
+    "Accumulator",
+    "BitCounts",
+    "CountOf",
+    "MomentsOfFloats",
+    "Source",
+    "StateHeap",
+    "SumOfDecimals",
+    "SumOfFloats",
+    "SumOfIntegers",
+]
 
 NARROW_DECIMAL_DIGITS = 18
 """Decimals of so many digits are added as integers of 64 bits."""
@@ -176,6 +187,34 @@ class CountOf(_Linear):
             validity, _, start = counted_flags(array)
         place = lines.after_address + 8 * self.at
         return bool(add_counts(lines.count, lines.entry_of, weights, validity, start, lines.line_words, place))
+
+
+class BitCounts(_Linear):
+    """Count, bit by bit, in how many integers it is set: what goes can be taken out of each bitwise function again."""
+
+    def __init__(self, source: Source) -> None:
+        self.bits = storage_type(source.types[0]).bit_width
+        super().__init__(source, 1 + self.bits)
+
+    def add(self, lines: Lines, rows: pa.RecordBatch, weights: Int64s) -> bool:
+        """Add the rows of a delta to `after`; say whether a count may have fallen below 0."""
+        array = plain(rows.column(self.source.columns[0]), storage_type(self.source.types[0]))
+        chosen = np.asarray(weights[: lines.count], np.int64)
+        if array.null_count:
+            chosen = np.where(array.is_valid().to_numpy(zero_copy_only=False), chosen, 0)
+            array = array.fill_null(0)
+        values = array.to_numpy(zero_copy_only=False).astype(np.int64)
+        added = np.empty((lines.count, self.words), np.int64)
+        added[:, 0] = chosen
+        added[:, 1:] = ((values[:, None] >> np.arange(self.bits)) & 1) * chosen[:, None]
+        words = lines.after[:, self.at : self.at + self.words]
+        np.add.at(words, lines.entry_of[: lines.count], added)
+        return bool((words[:, 0] < 0).any())
+
+    def merge(self, lines: Lines, columns: Sequence[pa.Array]) -> None:
+        """Add words that were written down before; each is a number of its own."""
+        for word, column in enumerate(columns[: self.words]):
+            self._merge_words(lines, [column], word)
 
 
 class SumOfIntegers(_Linear):

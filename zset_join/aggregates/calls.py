@@ -12,6 +12,8 @@ Names, result types and the treatment of NULL are Spark's:
 | `min_by`, `max_by` (`first`, `last`) | value, order | the value's type: the value where the order is least, largest |
 | `variance`, `var_samp`, `var_pop`, `stddev`, `stddev_samp`, `stddev_pop` | number | double |
 | `collect_list`, `collect_set` | any column | array, never NULL |
+| `bool_and`, `bool_or` | boolean | boolean |
+| `bit_and`, `bit_or`, `bit_xor` | signed integer | the column's type |
 
 An empty group has no line; the one line of an empty global aggregate has 0 in its counts, an empty array in its lists and NULL
 elsewhere. Precision stops at 38 digits.
@@ -37,10 +39,13 @@ from zset_join.expressions.written import read_expression, write_expression
 from zset_join.kernels.nested_types import is_nested
 from zset_join.key_types import check_key_type, storage_type
 
-__all__ = ["FUNCTIONS", "AggregateCall", "result_field"]
+__all__ = ["BIT_FUNCTIONS", "FUNCTIONS", "AggregateCall", "result_field"]
 
 FUNCTIONS = {
     "avg": "avg",
+    "bit_and": "bit_and",
+    "bit_or": "bit_or",
+    "bit_xor": "bit_xor",
     "bool_and": "min",
     "bool_or": "max",
     "collect_list": "collect_list",
@@ -64,6 +69,7 @@ FUNCTIONS = {
 }
 """Every function by the names it goes by."""
 
+BIT_FUNCTIONS = ("bit_and", "bit_or", "bit_xor")
 _MAX_DIGITS = 38
 _COLUMNS = {"count": (0, 1), "count_distinct": (1, None), "min_by": (2, 2), "max_by": (2, 2)}
 _MOMENTS = ("var_pop", "var_samp", "stddev_pop", "stddev_samp")
@@ -199,6 +205,10 @@ def _result_type(call: AggregateCall, types: Sequence[pa.DataType]) -> pa.DataTy
     if kind == "count_distinct":
         return pa.int64() if all(_is_kept(one) for one in types) else None
     first = types[0]
+    if call.function in ("bool_and", "bool_or") and not pt.is_boolean(storage_type(first)):
+        return None
+    if kind in BIT_FUNCTIONS:
+        return first if pt.is_signed_integer(storage_type(first)) else None
     if kind in ("sum", "avg") or kind in _MOMENTS:
         return _number_result(kind, storage_type(first))
     if kind in ("min", "max"):

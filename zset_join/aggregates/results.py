@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.aggregates.accumulators import Accumulator, MomentsOfFloats, SumOfDecimals, SumOfFloats
+from zset_join.aggregates.accumulators import Accumulator, BitCounts, MomentsOfFloats, SumOfDecimals, SumOfFloats
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.lines import Int64s, Lines
 from zset_join.aggregates.multisets import ValuesOf
@@ -195,6 +195,32 @@ class _Variance(_FloatResult):
             lines.entries, lines.line_words, place, self._sample, self._root, lines.heap, spare, values, valid
         )
         return valid
+
+
+class _Bits(_Plain):
+    """A bitwise function of the values whose bits were counted."""
+
+    def __init__(self, kind: str, accumulator: BitCounts, declared: pa.DataType) -> None:
+        self._kind, self._at, self._bits, self._declared = kind, accumulator.at, accumulator.bits, declared
+
+    def read(self, lines: Lines) -> Reading:
+        old_valid, new_valid = lines.before[:, self._at] > 0, lines.after[:, self._at] > 0
+        return _Words(self._fill(lines.before), self._fill(lines.after), old_valid, new_valid, self._build)
+
+    def _fill(self, block: Int64s) -> Int64s:
+        values, counts = block[:, self._at], block[:, self._at + 1 : self._at + 1 + self._bits]
+        if self._kind == "bit_and":
+            is_set = (counts == values[:, None]) & (values > 0)[:, None]
+        else:
+            is_set = counts > 0 if self._kind == "bit_or" else counts % 2 == 1
+        powers = np.left_shift(np.uint64(1), np.arange(self._bits, dtype=np.uint64))
+        whole: Int64s = (is_set * powers).sum(axis=1, dtype=np.uint64).view(np.int64)
+        unused = 64 - self._bits
+        signed: Int64s = (whole << unused) >> unused  # what was negative is so again
+        return signed
+
+    def _build(self, values: Int64s, valid: Flags | None) -> pa.Array:
+        return _integers(values, valid).cast(self._declared)
 
 
 class _DecimalResult:
@@ -380,6 +406,8 @@ def result_of(call: AggregateCall, accumulator: Accumulator | None, kind: pa.Dat
         return _multiset_result(call, accumulator, kind)
     if call.kind == "count":
         return _Count(accumulator.at)
+    if isinstance(accumulator, BitCounts):
+        return _Bits(call.kind, accumulator, kind)
     if isinstance(accumulator, MomentsOfFloats) and call.kind not in ("sum", "avg"):
         return _Variance(accumulator, sample=call.kind.endswith("samp"), root=call.kind.startswith("stddev"))
     if isinstance(accumulator, SumOfFloats):

@@ -18,6 +18,9 @@ from zset_join.pipeline.grouping import Aggregated
 
 __all__ = [
     "avg",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
     "bool_and",
     "bool_or",
     "collect_list",
@@ -100,6 +103,21 @@ def bool_or(column: Argument) -> Aggregated:
 
 
 some = bool_or
+
+
+def bit_and(column: Argument) -> Aggregated:
+    """Return the bits that are set in every integer that is not NULL."""
+    return _of("bit_and", column)
+
+
+def bit_or(column: Argument) -> Aggregated:
+    """Return the bits that are set in some integer."""
+    return _of("bit_or", column)
+
+
+def bit_xor(column: Argument) -> Aggregated:
+    """Return the bits that are set in an odd number of integers."""
+    return _of("bit_xor", column)
 
 
 def min_by(column: Argument, order: Argument) -> Aggregated:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from zset_join.errors import OptionError, PlanError
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.relation import Relation
@@ -157,8 +159,20 @@ class QueryPlan:
 
     @cached_property
     def output(self) -> Relation:
-        """Return the rows of the view."""
-        return self.relation_after(self.outputs[0])
+        """Return the rows of the view; of a union, a column may be NULL that may be so in one of its parts."""
+        first, *others = map(self.relation_after, self.outputs)
+        if not others:
+            return first
+        relations = [first, *others]
+        fields = [
+            field.with_nullable(any(one.schema.field(at).nullable for one in relations))
+            for at, field in enumerate(first.schema)
+        ]
+        return Relation(
+            name="_and_".join(dict.fromkeys(one.name for one in relations)),
+            schema=pa.schema(fields),
+            mode="append" if {one.mode for one in relations} == {"append"} else "changelog",
+        )
 
     def source(self, name: str) -> PlanSource:
         """Return a source by its name.
