@@ -9,6 +9,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from zset_join import cli
 from zset_join.cli import main
 
 pytestmark = pytest.mark.spark
@@ -88,13 +89,16 @@ WRONG = [
     (["explain-row", "shop:view", "order_id=one"], "[ROW_QUESTION]"),
     (["explain-row", "shop:view", "colour=red"], "[ROW_QUESTION]"),
     (["state", "nowhere"], "[NO_CHECKPOINT]"),
+    (["state", "checkpoint", "SELEC 1"], "[SQL_QUERY] the query cannot be answered: Parser Error: syntax error"),
 ]
 
 
 def test_what_cannot_be_done_is_said(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, says in WRONG:
         assert main(arguments) == 1, arguments
-        assert says in capsys.readouterr().err
+        told = capsys.readouterr().err
+        assert says in told
+        assert told.count("\n") == 1
 
     Path("shop.py").write_text(PROGRAM.replace('"checkpoint")', '"elsewhere")'))
     sys.modules.pop("shop")
@@ -106,3 +110,23 @@ def test_a_wrong_command_line_ends_with_two(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit) as ended:
         main(["verfy"])
     assert ended.value.code == 2
+
+
+def test_a_program_that_is_not_there_is_told_before_spark_is_started(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_session(_cores: int | None) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(cli, "_session", no_session)
+
+    assert main(["verify", "nowhere:view"]) == 1
+    assert "[PROGRAM] 'nowhere:view' does not name a query" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("zset-join ")

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="zset-join", description="Ask about a query that does not run.")
+    parser.add_argument("--version", action="version", version=f"zset-join {_version()}")
     verbs = parser.add_subparsers(dest="verb", required=True)
 
     verify = _program_verb(verbs, "verify", "compare what was emitted with Spark's batch query", _verify)
@@ -130,6 +132,13 @@ def _sql_shell(options: argparse.Namespace) -> int:
     return run_shell(dialect=options.dialect)
 
 
+def _version() -> str:
+    try:
+        return importlib.metadata.version("zset-join")
+    except importlib.metadata.PackageNotFoundError:
+        return "of a source tree that is not installed"
+
+
 def _say(text: object, stream: TextIO | None = None) -> None:
     print(text, file=stream)
 
@@ -166,11 +175,16 @@ def _explain_row(options: argparse.Namespace) -> int:
 
 
 def _state(options: argparse.Namespace) -> int:
+    import duckdb
+
     from zset_join.inspection import open_state
 
     connection = open_state(options.checkpoint)
     try:
         _say(connection.sql(options.sql))
+    except duckdb.Error as error:
+        told = " ".join(str(error).split("\n\n")[0].split())
+        raise OptionError(f"the query cannot be answered: {told}", code="SQL_QUERY", sql=options.sql) from error
     finally:
         connection.close()
     return 0
@@ -205,7 +219,7 @@ def _session(cores: int | None) -> SparkSession:
         from zset_join.spark import local_session
     except ModuleNotFoundError as error:
         raise OptionError(
-            "this verb runs Spark, and PySpark is not installed: pip install 'zset-join[spark]'.",
+            "this verb runs Spark, and PySpark is not installed: pip install './path/to/the/clone[spark]'.",
             code="MISSING_PACKAGE",
             package="pyspark",
         ) from error
@@ -219,15 +233,15 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
         OptionError: there is no such function, or it returns something else.
     """
     module, _, name = options.program.partition(":")
-    session = _session(options.cores)
-    from zset_join.spark.writer import JoinStreamWriter
-
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise _no_program(options.program, str(error)) from error
+    session = _session(options.cores)  # takes seconds: only for a program that is there
+    from zset_join.spark.writer import JoinStreamWriter
+
     made = function(session)
     if not isinstance(made, JoinStreamWriter):
         raise _no_program(options.program, f"it returned {made!r}")

@@ -135,7 +135,7 @@ class JoinStreamWriter:
             from zset_join.sinks.duckdb_view import DuckDBViewSink
         except ModuleNotFoundError as error:
             raise OptionError(
-                "toDuckDB needs the package duckdb, which is not installed: pip install 'zset-join[duckdb]'.",
+                "toDuckDB needs the package duckdb, which is not installed: pip install './path/to/the/clone[duckdb]'.",
                 code="MISSING_PACKAGE",
                 package="duckdb",
             ) from error
@@ -175,7 +175,7 @@ class JoinStreamWriter:
             from zset_join.spark.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
         except ModuleNotFoundError as error:
             raise OptionError(
-                "toDelta needs the package deltalake, which is not installed: pip install 'zset-join[delta]'.",
+                "toDelta needs the package deltalake, which is not installed: pip install './path/to/the/clone[delta]'.",
                 code="MISSING_PACKAGE",
                 package="deltalake",
             ) from error

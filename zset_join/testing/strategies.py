@@ -1,6 +1,6 @@
 """Hypothesis strategies: legal changelogs of your own relations, with the values and the order of events that go wrong.
 
-Needs the package hypothesis: `pip install 'zset-join[testing]'`.
+Needs the package hypothesis: `pip install './path/to/the/clone[testing]'`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ try:
     from hypothesis import strategies as st
 except ModuleNotFoundError as error:
     raise OptionError(
-        "zset_join.testing.strategies needs the package hypothesis, which is not installed: pip install 'zset-join[testing]'. "
-        "The rest of zset_join.testing works without it.",
+        "zset_join.testing.strategies needs the package hypothesis, which is not installed: pip install "
+        "'./path/to/the/clone[testing]'. The rest of zset_join.testing works without it.",
         code="MISSING_PACKAGE",
         package="hypothesis",
     ) from error

@@ -235,7 +235,7 @@ def _duckdb() -> Any:
         import duckdb
     except ImportError as error:
         raise OptionError(
-            "a DuckDB lookup needs duckdb: pip install 'zset-join[duckdb]' on the driver and all workers.",
+            "a DuckDB lookup needs duckdb: pip install './path/to/the/clone[duckdb]' on the driver and all workers.",
             code="MISSING_PACKAGE",
             package="duckdb",
         ) from error

@@ -270,7 +270,7 @@ def _library() -> Any:
         import httpx
     except ImportError as error:
         raise OptionError(
-            "an HTTP lookup needs httpx: pip install 'zset-join[http]' on the driver and all workers.",
+            "an HTTP lookup needs httpx: pip install './path/to/the/clone[http]' on the driver and all workers.",
             code="MISSING_PACKAGE",
             package="httpx",
         ) from error

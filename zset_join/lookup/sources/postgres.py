@@ -254,7 +254,8 @@ def _libraries() -> tuple[Any, Any]:
         import psycopg_pool
     except ImportError as error:
         raise OptionError(
-            "a PostgreSQL lookup needs psycopg and its pool: pip install 'zset-join[postgres]' on the driver and all workers.",
+            "a PostgreSQL lookup needs psycopg and its pool: pip install './path/to/the/clone[postgres]' on the driver and all "
+            "workers.",
             code="MISSING_PACKAGE",
             package="psycopg",
         ) from error

@@ -300,7 +300,7 @@ def _libraries() -> tuple[Any, Any]:
         import redis.asyncio
     except ImportError as error:
         raise OptionError(
-            "a Redis lookup needs its client: pip install 'zset-join[redis]' on the driver and all workers.",
+            "a Redis lookup needs its client: pip install './path/to/the/clone[redis]' on the driver and all workers.",
             code="MISSING_PACKAGE",
             package="redis",
         ) from error

@@ -179,7 +179,7 @@ def _delta(path: str) -> Any:
         import deltalake
     except ImportError as error:
         raise OptionError(
-            "a Delta lookup needs deltalake: pip install 'zset-join[delta]' on the driver and all workers.",
+            "a Delta lookup needs deltalake: pip install './path/to/the/clone[delta]' on the driver and all workers.",
             code="MISSING_PACKAGE",
             package="deltalake",
         ) from error
