@@ -1,8 +1,8 @@
 """What does joining orders with the version of their time cost, beside doing it by hand?
 
-Orders (append, 95 %) meet rates (new versions, 5 %) of 100 k keys x 20 versions and 1 M keys x 3, in epochs of 1 k, 10 k and 100 k
-changes; INNER. Contestants of the same run: dict of sorted lists with bisect; DuckDB's ASOF JOIN over the versions of the touched
-keys; polars' join_asof over the same. Of this library: `on_watermark`, `once`, `eager`, and the as-of join.
+Orders (append, 95 %) meet rates (new versions, 5 %) of 100 k keys x 20 versions and 1 M keys x 3, in epochs of 1 k, 10 k and
+100 k changes; INNER. Contestants of the same run: dict of sorted lists with bisect; DuckDB's ASOF JOIN over the versions of
+the touched keys; polars' join_asof over the same. Of this library: `on_watermark`, `once`, `eager`, and the as-of join.
 
     python -m benchmarks.temporal            # all
     python -m benchmarks.temporal --keys 100000 --versions 20 --changes 1000 10000
@@ -123,7 +123,8 @@ def by_duckdb(versions: pa.RecordBatch) -> Contestant:
         connection.register("n", pa.Table.from_batches([rates]))
         connection.execute("INSERT INTO rates SELECT * FROM n")
         query = (
-            'SELECT o.*, r."at", r.rate FROM o ASOF JOIN (SELECT * FROM rates SEMI JOIN (SELECT DISTINCT k FROM o) USING (k)) r '
+            'SELECT o.*, r."at", r.rate FROM o ASOF JOIN (SELECT * FROM rates SEMI JOIN (SELECT DISTINCT k FROM o) USING '
+            "(k)) r "
             'ON o.k = r.k AND o.t >= r."at"'
         )
         return int(connection.sql(query).to_arrow_table().num_rows)
@@ -149,7 +150,7 @@ def by_polars(versions: pa.RecordBatch) -> Contestant:
     return step
 
 
-def contestants(keys: int, versions: pa.RecordBatch, watermark: int) -> Iterator[tuple[str, Callable[[], Contestant]]]:
+def contestants(versions: pa.RecordBatch, watermark: int) -> Iterator[tuple[str, Callable[[], Contestant]]]:
     def temporal(emit: Any, mark: int | None) -> Contestant:
         return Engine(TemporalJoin(ORDERS, RATES, TemporalOptions(emit=emit)), versions, mark)
 
@@ -185,7 +186,7 @@ def main() -> None:
     for keys, versions in sizes:
         rows = loaded(keys, versions)
         print(f"\n{keys} keys x {versions} versions: changes per CPU second at {told.changes} per epoch")
-        for name, make in contestants(keys, rows, versions * 1000):
+        for name, make in contestants(rows, versions * 1000):
             if told.only not in name:
                 continue
             figures = []

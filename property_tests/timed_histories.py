@@ -1,0 +1,263 @@
+"""Random cases of the operators about time: dedup, temporal join in three modes, as-of join; each with history and verdict.
+
+A case is drawn from one number, so that a failure is named by it. Watermarks are legal: what comes is above the watermark
+before its epoch, and taken back is only what is above it too. The verdict comes from `zset_join.testing.reference_temporal`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.expressions import left, right
+from zset_join.operators import as_of_join, temporal_join
+from zset_join.operators.deduplicate import Deduplicate
+from zset_join.operators.timed_join import TimedJoin
+from zset_join.relation import Relation
+from zset_join.state.time.version_join_shape import VersionJoinShape
+from zset_join.testing.comparison import delta_of
+from zset_join.testing.reference import Counts, total
+from zset_join.testing.reference_temporal import LiveRows, TemporalHistory, TimedRow, batch_as_of, batch_temporal, first_rows
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["KINDS", "Change", "Step", "TimedCase", "sum_of"]
+
+KINDS = ("dedup", "once", "on_watermark", "eager", "as_of")
+LEFT = pa.schema({"id": pa.int64(), "k": pa.string(), "t": pa.int64(), "x": pa.int64()})
+RIGHT = pa.schema({"k": pa.string(), "v": pa.string(), "at": pa.int64(), "gone": pa.bool_(), "s": pa.int32()})
+LONG = "a value that is longer than twelve letters"
+FAR = 10**6
+
+Change = tuple[tuple[Any, ...], int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One epoch: the changes of each input, the watermark before and after, and what it says by the oracle.
+
+    `said` is the answer of the epoch; None where only the sum of all answers is known, which is `held`.
+    """
+
+    changes: tuple[list[Change], ...]
+    before: int | None
+    after: int | None
+    said: Counts | None
+    held: Counts | None
+
+    def tick(self, epoch: int) -> Tick:
+        return Tick(epoch, None, self.before, self.after)
+
+
+def sum_of(answer: Sequence[ZSet]) -> Counts:
+    """Return the rows of an answer with their weights."""
+    return total(line for chunk in answer for line in chunk.to_pylist())
+
+
+def same(shape: VersionJoinShape) -> VersionJoinShape:
+    """Leave a shape as it is."""
+    return shape
+
+
+class TimedCase:
+    """One operator with its history.
+
+    Args:
+        kind: one of `KINDS`.
+        seed: what everything is drawn from.
+    """
+
+    def __init__(self, kind: str, seed: int) -> None:
+        self.kind, self.seed = kind, seed
+        draw = self._draw = random.Random(f"{kind}{seed}")
+        self.how = draw.choice(["inner", "left"])
+        is_eager = kind in ("eager", "as_of")
+        self.left_mode = draw.choice(["append", "changelog"]) if is_eager or kind == "dedup" else "append"
+        self.right_mode = draw.choice(["append", "changelog"] if kind == "as_of" else ["append", "changelog", "upsert"])
+        self.has_sequence = self.right_mode == "upsert" and draw.random() < 0.5
+        self.has_deletes = self.right_mode != "upsert" and draw.random() < 0.5
+        self.keep = draw.choice([0, 3]) if kind == "eager" else 0
+        self.residual = left("x") < right("s") if draw.random() < 0.3 and kind != "dedup" else None
+        self.hash_bits, self.chunk_rows = draw.choice([32, 1]), draw.choice([2, 1000])
+        self.op = draw.choice([">=", ">", "<=", "<"])
+        self.tie = draw.choice(["latest_arrival", "smallest_key"])
+        self.tolerance = draw.choice([None, None, 0, 1, 2])
+        self.order_by = draw.choice([["t"], ["x desc", "t"], ["t desc"]])
+        self.keep_row, self.n = draw.choice(["first", "last"]), draw.choice([1, 1, 2])
+        self.left = Relation(name="l", schema=LEFT, mode=self.left_mode, join_key=("k",), event_time="t", watermark_delay=0)
+        self.right = Relation(
+            name="r",
+            schema=RIGHT,
+            mode=self.right_mode,
+            join_key=("k",),
+            primary_key=("s",) if kind == "as_of" else ("k",),
+            sequence_by=("s",) if self.has_sequence else (),
+            event_time="at",
+            watermark_delay=0,
+        )
+        self.steps = self._steps()
+
+    def __repr__(self) -> str:
+        return f"TimedCase({self.kind!r}, {self.seed})"
+
+    # ---------------------------------------------------------------- the operator
+
+    def make(self, directory: str | None = None, change: Callable[[VersionJoinShape], VersionJoinShape] = same) -> Any:
+        """Build the operator; `change` plants a bug in what it is told."""
+        more: dict[str, Any] = {"hash_bits": self.hash_bits, "chunk_rows": self.chunk_rows, "directory": directory}
+        if self.kind == "dedup":
+            return Deduplicate(self.left, keys=["k"], order_by=self.order_by, keep=self.keep_row, n=self.n, **more)  # type: ignore[arg-type]
+        shape = self.shape()
+        output = (as_of_join if self.kind == "as_of" else temporal_join).output_of(shape)
+        return TimedJoin(change(shape), output, facts=(), on_bad_input="error", tombstone_retention_seconds=9, **more)
+
+    def shape(self) -> VersionJoinShape:
+        """Return what a join by time is told."""
+        if self.kind == "as_of":
+            told = as_of_join.AsOfOptions(
+                left_time="t",
+                right_time="at",
+                op=self.op,  # type: ignore[arg-type]
+                how=self.how,
+                tie=self.tie,  # type: ignore[arg-type]
+                tolerance=self.tolerance,
+                residual=self.residual,
+            )
+            return as_of_join.as_of_shape(self.left, self.right, told)
+        options = temporal_join.TemporalOptions(
+            emit=self.kind,  # type: ignore[arg-type]
+            how=self.how,
+            delete_column="gone" if self.has_deletes else None,
+            keep_probe_for=self.keep,
+            residual=self.residual,
+        )
+        return temporal_join.temporal_shape(self.left, self.right, options)
+
+    def deltas(self, changes: Sequence[Sequence[Change]]) -> list[ZSet]:
+        """Return the deltas of an epoch."""
+        inputs = (self.left,) if self.kind == "dedup" else (self.left, self.right)
+        return [delta_of(relation, lines) for relation, lines in zip(inputs, changes, strict=True)]
+
+    # ---------------------------------------------------------------- the history
+
+    def _row(self, side: int, low: int, high: int) -> tuple[Any, ...]:
+        draw = self._draw
+        if side == 0:
+            key = draw.choice(["a", "b", LONG, None])
+            return draw.randint(1, 3), key, draw.randint(low, high), draw.choice([1, 2, None])
+        return (
+            draw.choice(["a", "b", LONG]),
+            draw.choice(["p", LONG]),
+            draw.randint(low, high),
+            draw.random() < 0.3,
+            draw.randint(1, 3),
+        )
+
+    def _changes(self, side: int, live: list[Any], watermark: int | None) -> tuple[list[Change], list[Any]]:
+        draw, mode = self._draw, self.left_mode if side == 0 else self.right_mode
+        low, high = (-3, 6) if watermark is None else (watermark + 1, watermark + 6)
+        made = []
+        for _ in range(draw.randint(0, 4)):
+            weight = draw.choice([1, 1, 2]) if side == 0 else 1
+            made.append((self._row(side, low, high), -1 if mode == "upsert" and draw.random() < 0.3 else weight))
+        if mode != "changelog":
+            return made, live
+        live = live + [row for row, weight in made for _ in range(weight)]
+        past = None if watermark is None else watermark - self.keep
+        pool = [row for row in live if past is None or row[2] > past]
+        draw.shuffle(pool)
+        gone = [(row, -1) for row in pool[: draw.randint(0, 2)]]
+        for row, _ in gone:
+            live.remove(row)
+        made += gone
+        draw.shuffle(made)
+        return made, live
+
+    def passes(self, one: Any, other: Any) -> bool | None:
+        """Return the rest of ON, as the oracle asks it."""
+        if self.residual is None:
+            return True
+        return None if one[3] is None or other[4] is None else one[3] < other[4]
+
+    def timed(self, changes: Sequence[Sequence[Change]]) -> tuple[list[tuple[TimedRow, int]], list[tuple[TimedRow, int]]]:
+        """Return changes in the oracle's words."""
+        upserts = self.right_mode == "upsert"
+
+        def version(row: Any, weight: int) -> TimedRow:
+            deleted = self.kind != "as_of" and (weight < 0 if upserts else self.has_deletes and row[3])
+            return TimedRow((row[0],), row[2], row, (row[4],) if self.has_sequence else (), deleted)
+
+        lefts = [(TimedRow((row[1],), row[2], row), weight) for row, weight in changes[0]]
+        return lefts, [(version(row, weight), 1 if upserts else weight) for row, weight in changes[1]]
+
+    def _steps(self) -> list[Step]:
+        history = TemporalHistory(right_width=5, how=self.how, passes=self.passes, keep=self.keep)
+        dedup, as_of = LiveRows(), (LiveRows(), LiveRows())
+        live: list[list[Any]] = [[], []]
+        watermark: int | None = None
+        steps = []
+        for _ in range(self._draw.randint(2, 7)):
+            before = watermark
+            changes = []
+            for side in range(1 if self.kind == "dedup" else 2):
+                made, live[side] = self._changes(side, live[side], watermark)
+                changes.append(made)
+            if self._draw.random() < 0.6 and self.kind not in ("dedup", "as_of"):
+                watermark = (-4 if watermark is None else watermark) + self._draw.randint(0, 5)
+            said: Counts | None = None
+            held: Counts | None = None
+            if self.kind == "dedup":
+                dedup.add((TimedRow((row[1],), row[2], row), weight) for row, weight in changes[0])
+                held = self._first(dedup)
+            elif self.kind == "as_of":
+                for rows, timed in zip(as_of, self.timed(changes), strict=True):
+                    rows.add(timed)
+                held = batch_as_of(
+                    as_of[0].rows(),
+                    as_of[1].rows(),
+                    right_width=5,
+                    how=self.how,
+                    op=self.op,
+                    tie=None if self.tie == "latest_arrival" else lambda row: row.row[4],
+                    tolerance=self.tolerance,
+                    passes=self.passes,
+                )
+            else:
+                lefts, rights = self.timed(changes)
+                said = history.epoch(lefts, rights, before=before, after=watermark)
+                if self.kind == "once":
+                    rows = [row for row, weight in lefts for _ in range(weight)]
+                    known = history.versions.rows()
+                    said = batch_temporal(rows, known, right_width=5, how=self.how, passes=self.passes)
+                elif self.kind == "eager":
+                    said, held = None, history.everything()
+            steps.append(Step(tuple(changes), before, watermark, said, held))
+        return steps
+
+    def _first(self, rows: LiveRows) -> Counts:
+        columns = [(one.removesuffix(" desc"), one.endswith(" desc")) for one in self.order_by]
+        descending = [turned != (self.keep_row == "last") for _, turned in columns]
+        places = [LEFT.names.index(name) for name, _ in columns]
+        ranked = [(one.key, tuple(one.row[place] for place in places), one.row) for one in rows.rows()]
+        return first_rows(ranked, descending=descending, n=self.n)
+
+    def as_one_mode(self, kind: str) -> TimedCase:
+        """Return the same history for a temporal join in another mode; left rows are then only added."""
+        other = object.__new__(TimedCase)
+        other.__dict__.update(self.__dict__, kind=kind, keep=0)
+        return other
+
+    def cut_anew(self) -> list[tuple[list[Change], ...]]:
+        """Return all changes cut into other epochs, so that nothing is taken back before it came."""
+        draw = random.Random(self.seed)
+        epochs: list[tuple[list[Change], ...]] = []
+        for step in self.steps:
+            if draw.random() < 0.5 and epochs:
+                epochs[-1] = tuple(one + another for one, another in zip(epochs[-1], step.changes, strict=True))
+            else:
+                epochs.append(tuple(list(lines) for lines in step.changes))
+        return epochs

@@ -1,0 +1,176 @@
+"""The laws of the operators about time, one function each: what it is called is what it says.
+
+A law takes a case and the way to build its operator, and raises `LawBrokenError`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+from property_tests.laws import LawBrokenError
+from property_tests.timed_histories import FAR, TimedCase, sum_of
+from zset_join.errors import ZsetJoinError
+from zset_join.testing.comparison import EmittedRows, compare_counts, exact_answer, exact_tables
+from zset_join.testing.reference import Counts
+from zset_join.tick import Tick
+
+__all__ = ["TIMED_LAWS", "Make", "TimedLaw"]
+
+Make = Callable[..., Any]
+TimedLaw = Callable[[TimedCase, Make], None]
+
+
+def _require(holds: bool, sentence: str, case: TimedCase) -> None:
+    if not holds:
+        raise LawBrokenError(f"{sentence}\n{case!r}")
+
+
+def _state(operator: Any) -> dict[str, list[Any]]:
+    return exact_tables(operator.snapshot())
+
+
+def incremental_is_batch(case: TimedCase, make: Make) -> None:
+    """Every answer, or the sum of all, is what the plain query says; nothing is retracted that is not there."""
+    operator, emitted = make(case), EmittedRows()
+    for epoch, step in enumerate(case.steps):
+        deltas = case.deltas(step.changes)
+        try:
+            answer = list(operator.answer(step.tick(epoch), deltas))
+        except ZsetJoinError as error:
+            raise LawBrokenError(f"legal input was refused in epoch {epoch}: {error}\n{case!r}") from error
+        emitted.take(answer)
+        if step.said is not None:
+            compare_counts(sum_of(answer), step.said, f"in epoch {epoch}", case)
+        if step.held is not None:
+            compare_counts(emitted.counts(), step.held, f"after epoch {epoch}", case)
+        operator.absorb(step.tick(epoch), deltas)
+
+
+def _all_at_the_end(case: TimedCase, make: Make, epochs: Any) -> Counts:
+    """Return the sum of all answers, with no watermark before one that passes everything."""
+    operator, emitted = make(case), EmittedRows()
+    for epoch, changes in enumerate(epochs):
+        deltas = case.deltas(changes)
+        emitted.take(operator.answer(Tick(epoch), deltas))
+        operator.absorb(Tick(epoch), deltas)
+    nothing = case.deltas([() for _ in operator.inputs])
+    emitted.take(operator.answer(Tick(len(epochs), watermark_us=FAR), nothing))
+    return emitted.counts()
+
+
+def epochs_are_invisible(case: TimedCase, make: Make) -> None:
+    """Any cut of the input gives the same sum, once the watermark has passed everything."""
+    if case.kind == "once":
+        return  # it answers with what is known on arrival, and so depends on the cut by its nature
+    one = _all_at_the_end(case, make, [step.changes for step in case.steps])
+    compare_counts(_all_at_the_end(case, make, case.cut_anew()), one, "cut the other way", case)
+
+
+def eager_and_on_watermark_agree(case: TimedCase, make: Make) -> None:
+    """Both say the same once the watermark has passed everything, where nothing is late."""
+    if case.kind != "on_watermark":
+        return
+    epochs = [step.changes for step in case.steps]
+    eager = _all_at_the_end(case.as_one_mode("eager"), lambda one: one.make(), epochs)
+    compare_counts(_all_at_the_end(case, make, epochs), eager, "on_watermark beside eager", case)
+
+
+def answer_is_pure(case: TimedCase, make: Make) -> None:
+    """Asked twice, left half-read or asked about something else between, an answer is the same to the bit."""
+    operator = make(case)
+    for epoch, step in enumerate(case.steps):
+        tick, before = step.tick(epoch), _state(operator)
+        first = exact_answer(list(operator.answer(tick, case.deltas(step.changes))))
+        next(iter(operator.answer(tick, case.deltas(step.changes))), None)
+        list(operator.answer(tick, case.deltas([() for _ in operator.inputs])))
+        again = exact_answer(list(operator.answer(tick, case.deltas(step.changes))))
+        _require(again == first, f"asked again in epoch {epoch}: {again}, not {first}", case)
+        _require(_state(operator) == before, f"the answer of epoch {epoch} changes the state", case)
+        operator.absorb(tick, case.deltas(step.changes))
+
+
+def snapshot_and_restore_are_invisible(case: TimedCase, make: Make) -> None:
+    """Restored from a snapshot before every epoch, an operator goes on alike."""
+    original, restored = make(case), make(case)
+    for epoch, step in enumerate(case.steps):
+        tick, deltas = step.tick(epoch), case.deltas(step.changes)
+        restored.restore(original.snapshot())
+        _require(_state(restored) == _state(original), f"the snapshot before epoch {epoch} differs after a restore", case)
+        _require(_due(restored) == _due(original), f"what is due after epoch {epoch} differs after a restore", case)
+        wanted = sum_of(list(original.answer(tick, deltas)))
+        compare_counts(sum_of(list(restored.answer(tick, deltas))), wanted, f"epoch {epoch} after a restore", case)
+        original.absorb(tick, deltas)
+
+
+def _due(operator: Any) -> Any:
+    return operator.next_due() if hasattr(operator, "next_due") else None
+
+
+def reopening_is_invisible(case: TimedCase, make: Make) -> None:
+    """State in a directory, closed and opened again before every epoch, answers as if it had stayed open."""
+    with tempfile.TemporaryDirectory() as directory:
+        operator, stays = make(case, directory=directory), make(case)
+        for epoch, step in enumerate(case.steps):
+            tick, deltas = step.tick(epoch), case.deltas(step.changes)
+            before = _state(operator)
+            operator.close()
+            operator = make(case, directory=directory)
+            _require(operator.is_current() and operator.absorbed_epoch == epoch - 1, "files are not whole", case)
+            _require(_state(operator) == before, f"reopening before epoch {epoch} changes the state", case)
+            answers = [list(one.answer(tick, deltas)) for one in (operator, stays)]
+            compare_counts(sum_of(answers[0]), sum_of(answers[1]), f"epoch {epoch} after reopening", case)
+            for one in (operator, stays):
+                one.absorb(tick, deltas)
+        operator.close()
+
+
+def answers_are_tidy(case: TimedCase, make: Make) -> None:
+    """Retractions come first, no line has weight 0, and no row is taken back and said in one answer."""
+    operator = make(case)
+    for epoch, step in enumerate(case.steps):
+        deltas = case.deltas(step.changes)
+        lines = [line for chunk in operator.answer(step.tick(epoch), deltas) for line in chunk.to_pylist()]
+        signs = [weight > 0 for _, weight in lines]
+        _require(signs == sorted(signs), f"epoch {epoch}: a retraction comes after an insertion", case)
+        _require(all(weight for _, weight in lines), f"epoch {epoch}: a line without weight", case)
+        both = {row for row, weight in lines if weight < 0} & {row for row, weight in lines if weight > 0}
+        _require(not both, f"epoch {epoch}: taken back and said again: {both}", case)
+        operator.absorb(step.tick(epoch), deltas)
+
+
+def quiet_on_quiet(case: TimedCase, make: Make) -> None:
+    """Without rows there is an answer exactly when one is due."""
+    operator = make(case)
+    number = 0
+    for step in case.steps:
+        operator.absorb(step.tick(number), case.deltas(step.changes))
+        number += 1
+        nothing = case.deltas([() for _ in operator.inputs])
+        before = _state(operator)
+        waits = operator.snapshot()["left"].to_pylist() if case.kind == "on_watermark" else []
+        tick = Tick(number, None, step.after, step.after)
+        _require(not list(operator.answer(tick, nothing)), "an empty delta is answered though nothing is due", case)
+        due = _due(operator)
+        if waits:
+            first = min(row["t"] for row in waits)
+            _require(due.watermark_us == first, f"a row waits for {first}, and {due} is said to be due", case)
+        operator.absorb(tick, nothing)
+        _require(_state(operator) == before, "an empty delta changes the state", case)
+        number += 1
+
+
+TIMED_LAWS: dict[str, TimedLaw] = {
+    law.__name__: law
+    for law in (
+        incremental_is_batch,
+        epochs_are_invisible,
+        eager_and_on_watermark_agree,
+        answer_is_pure,
+        snapshot_and_restore_are_invisible,
+        reopening_is_invisible,
+        answers_are_tidy,
+        quiet_on_quiet,
+    )
+}

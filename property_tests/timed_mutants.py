@@ -1,0 +1,217 @@
+"""Planted bugs of the operators about time, each with the law that must catch it.
+
+Some spoil what an operator is told, some a part of it, some its outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from property_tests.timed_histories import TimedCase
+from zset_join.protocol import NOTHING_DUE
+from zset_join.state.time.joined_pairs import Transitions
+from zset_join.state.time.version_join_shape import VersionJoinShape
+
+__all__ = ["TIMED_MUTANTS", "TimedMutant"]
+
+_BATCH, _RESTORE = "incremental_is_batch", "snapshot_and_restore_are_invisible"
+
+
+@dataclass(frozen=True)
+class TimedMutant:
+    """A planted bug.
+
+    Args:
+        name: of the bug.
+        story: what goes wrong.
+        caught_by: the law that must break.
+        kind: the kind of case to search with.
+        shape: spoils what the operator is told.
+        part: spoils the operator.
+    """
+
+    name: str
+    story: str
+    caught_by: str
+    kind: str
+    shape: Callable[[VersionJoinShape], VersionJoinShape] = lambda shape: shape
+    part: Callable[[Any], None] = lambda operator: None
+
+    def make(self, case: TimedCase, directory: str | None = None) -> Any:
+        """Build the spoiled operator."""
+        operator = case.make(directory, self.shape)
+        self.part(operator)
+        return operator
+
+
+def _told(**changes: Any) -> Callable[[VersionJoinShape], VersionJoinShape]:
+    return lambda shape: replace(shape, **changes)
+
+
+def _deletes_match(operator: Any) -> None:
+    rows, prepare = operator._join.right, operator._join.right.prepare
+    rows.prepare = lambda *given, deletes=None, **more: prepare(*given, **more)
+
+
+def _shifted_release(by: int) -> Callable[[Any], None]:
+    def spoil(operator: Any) -> None:
+        times = operator._join.shape.times
+        right = times.of_watermark
+        times.of_watermark = lambda mark: None if mark is None else right(mark) + by
+
+    return spoil
+
+
+def _never_released(operator: Any) -> None:
+    operator._join.left.release = lambda time, numbers: np.zeros(0, np.int64)
+
+
+def _frees_the_valid(operator: Any) -> None:
+    for one in operator._join._expiring:
+        one._keeps_newest = False
+
+
+def _no_corrections(operator: Any) -> None:
+    join = operator._join
+    join._corrections = lambda epoch: join._looked_up(epoch, join._rows_of_delta(epoch, np.flatnonzero(epoch.left.left > 0)))
+
+
+def _weight_is_one(operator: Any) -> None:
+    pairs, lines = operator._join._pairs, operator._join._pairs.lines
+    pairs.lines = lambda told: lines(Transitions(told.refs, told.befores, told.afters, np.minimum(told.weights, 1)))
+
+
+def _answers(change: Callable[[list[Any]], list[Any]]) -> Callable[[Any], None]:
+    def spoil(operator: Any) -> None:
+        answer = operator.answer
+        operator.answer = lambda tick, deltas: iter(change(list(answer(tick, deltas))))
+
+    return spoil
+
+
+def _every_second_ask_is_turned(operator: Any) -> None:
+    answer, asked = operator.answer, [0]
+
+    def spoiled(tick: Any, deltas: Any) -> Any:
+        asked[0] += 1
+        chunks = list(answer(tick, deltas))
+        return iter(chunks[::-1] if asked[0] % 2 else chunks)
+
+    operator.answer = spoiled
+
+
+def _snapshot_without(column: str, value: Any) -> Callable[[Any], None]:
+    def spoil(operator: Any) -> None:
+        snapshot = operator.snapshot
+
+        def spoiled() -> Any:
+            tables = dict(snapshot())
+            for name, table in tables.items():
+                place = table.schema.get_field_index(column)
+                field = table.schema.field(place)
+                import pyarrow as pa
+
+                tables[name] = table.set_column(place, field, pa.array([value] * table.num_rows, field.type))
+            return tables
+
+        operator.snapshot = spoiled
+
+    return spoil
+
+
+def _forgets_waiting(operator: Any) -> None:
+    restore = operator.restore
+    operator.restore = lambda tables: restore({**tables, "left": tables["left"].slice(0, 0)})
+
+
+def _trims_what_may_show(operator: Any) -> None:
+    rows, absorb = operator._rows, operator._rows.absorb
+    rows.absorb = lambda prepared, groups, *, supersedes, limit: absorb(
+        prepared, groups, supersedes=supersedes, limit=operator.n
+    )
+
+
+def _arrival_turned(operator: Any) -> None:
+    rows = operator._rows if hasattr(operator, "_rows") else operator._join.right
+    rows._latest_first = not rows._latest_first
+
+
+def _forgets_to_wait(operator: Any) -> None:
+    operator.next_due = lambda: NOTHING_DUE
+
+
+def _nothing_back(chunks: list[Any]) -> list[Any]:
+    return [chunk for chunk in chunks if not (chunk.weights < 0).any()]
+
+
+def _insertions_first(chunks: list[Any]) -> list[Any]:
+    return chunks[::-1]
+
+
+TIMED_MUTANTS: tuple[TimedMutant, ...] = (
+    TimedMutant("a_delete_matches", "a DELETE is joined like a row", _BATCH, "on_watermark", part=_deletes_match),
+    TimedMutant("valid_from_the_next", "a version is not yet valid at its own time", _BATCH, "eager", _told(is_strict=True)),
+    TimedMutant("sequence_ignored", "of two versions at one time the later arrival wins", _BATCH, "once", _told(tie_by=())),
+    TimedMutant("earlier_arrival_wins", "of two equal versions the first one stays", _BATCH, "eager", part=_arrival_turned),
+    TimedMutant("rest_of_on_ignored", "the residual predicate is not asked", _BATCH, "on_watermark", _told(residual=None)),
+    TimedMutant("released_too_early", "a row leaves before its watermark", _BATCH, "on_watermark", part=_shifted_release(1)),
+    TimedMutant("released_too_late", "a row at the watermark stays", _BATCH, "on_watermark", part=_shifted_release(-1)),
+    TimedMutant("released_twice", "an emitted row waits on", _BATCH, "on_watermark", part=_never_released),
+    TimedMutant(
+        "valid_version_freed", "the newest version before the watermark goes", _BATCH, "on_watermark", part=_frees_the_valid
+    ),
+    TimedMutant("late_version_says_nothing", "what eager has said is not corrected", _BATCH, "eager", part=_no_corrections),
+    TimedMutant("copies_count_once", "three equal orders are joined as one", _BATCH, "once", part=_weight_is_one),
+    TimedMutant("nothing_is_taken_back", "the new answer stands beside the old", _BATCH, "as_of", part=_answers(_nothing_back)),
+    TimedMutant("looks_back_always", "a comparison that looks forward looks back", _BATCH, "as_of", _told(is_mirrored=False)),
+    TimedMutant("tolerance_forgotten", "the nearest row matches at any distance", _BATCH, "as_of", _told(reach=None)),
+    TimedMutant("ties_by_arrival", "of quotes at one time the latest, not the smallest key", _BATCH, "as_of", _told(tie_by=())),
+    TimedMutant("next_row_trimmed", "when the shown row goes no other one shows", _BATCH, "dedup", part=_trims_what_may_show),
+    TimedMutant("dedup_arrival_turned", "of equal rows the wrong one shows", _BATCH, "dedup", part=_arrival_turned),
+    TimedMutant("padding_lost", "LEFT drops what matches nothing", _BATCH, "eager", _told(how="inner")),
+    TimedMutant(
+        "chunks_turned_about", "the same question, another order", "answer_is_pure", "as_of", part=_every_second_ask_is_turned
+    ),
+    TimedMutant(
+        "insertions_come_first",
+        "the new row before the old one goes",
+        "answers_are_tidy",
+        "as_of",
+        part=_answers(_insertions_first),
+    ),
+    TimedMutant(
+        "deletes_not_saved", "a restored DELETE is a row", _RESTORE, "eager", part=_snapshot_without("_zset_delete", False)
+    ),
+    TimedMutant(
+        "weights_not_saved", "restored copies count once", _RESTORE, "dedup", part=_snapshot_without("_zset_weight", 1)
+    ),
+    TimedMutant(
+        "waiting_rows_not_restored", "who waits is forgotten by a restart", _RESTORE, "on_watermark", part=_forgets_waiting
+    ),
+    TimedMutant("nobody_waits", "rows wait and say nothing of it", "quiet_on_quiet", "on_watermark", part=_forgets_to_wait),
+    TimedMutant(
+        "eager_disagrees",
+        "a late version is valid for on_watermark only",
+        "eager_and_on_watermark_agree",
+        "on_watermark",
+        _told(is_strict=True),
+    ),
+    TimedMutant(
+        "cut_matters",
+        "ties depend on how the input was cut",
+        "epochs_are_invisible",
+        "dedup",
+        part=lambda operator: setattr(operator._rows, "count_arrivals", lambda rows: None),
+    ),
+    TimedMutant(
+        "files_lose_arrivals",
+        "arrivals begin anew when files are opened",
+        "reopening_is_invisible",
+        "dedup",
+        part=lambda operator: operator._rows.arena.header.__setitem__(40, 0),
+    ),
+)
