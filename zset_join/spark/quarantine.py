@@ -32,6 +32,12 @@ _SHOWN_VALUES = 5
 _REASONS = {
     "NULL_AFTER_BASELINE": "the condition after_baseline is NULL, so nobody can tell whether the baseline has the row",
     "NULL_OP": "the operation is NULL",
+    "TRUNCATED": "the table was truncated, which a query in Spark does not carry out: {}",
+    "UNAVAILABLE_VALUE": (
+        "the database did not send a value that was not touched; let it send whole rows (REPLICA IDENTITY FULL): {}"
+    ),
+    "UNDECODABLE_RECORD": "the record cannot be read: {}",
+    "UNDECODABLE_VALUE": "a value cannot be read as the type of its column: {}",
     "NULL_WEIGHT": "the weight is NULL",
     "UNDECODABLE_OP": "the operation {!r} is none of +I -U +U -D, insert, update and delete",
 }

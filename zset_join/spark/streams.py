@@ -21,7 +21,7 @@ A stream may start from a `baseline`, a batch DataFrame of the rows that are the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +30,20 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
+from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.spark.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import names_clash, quoted
+from zset_join.spark.record_streams import (
+    ROW_FORMATS,
+    RecordTable,
+    declared_schema,
+    is_record_format,
+    records_as_rows,
+    sampled_table,
+)
 from zset_join.spark.row_reading import (
     RAW,
     REJECT,
@@ -170,6 +179,10 @@ def changes(
     row_kind_column: str | None = None,
     baseline: DataFrame | None = None,
     after_baseline: str | Column | None = None,
+    format: str | None = None,  # noqa: A002 - the name PySpark users type
+    schema: Any = None,
+    sample: DataFrame | None = None,
+    options: RecordOptions | None = None,
 ) -> ChangeStream:
     """Describe a stream whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
@@ -188,10 +201,29 @@ def changes(
             row does, they count; else every row of it is a live row.
         after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
             baseline; the others are left out. Required without `keys`, where a change that comes twice counts twice.
+        format: what the rows are, instead of `apply_as_deletes` and its like: debezium-json, canal-json, maxwell-json,
+            upsert-json, change-data-feed, row-kind, weight or tp-delta; see `zset_join.spark.record_streams`.
+        schema: the columns of the table, of records: Spark's text, a StructType or a pyarrow.Schema.
+        sample: a batch DataFrame of records to learn columns and keys from, without `schema`; default: the stream's source.
+        options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
+    if format is not None:
+        others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
+        _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})
+        given = {"sequence_by": sequence_by, "column_list": column_list, "except_column_list": except_column_list}
+        if is_record_format(name, format):
+            if baseline is not None or after_baseline is not None:
+                raise OptionError(
+                    f'changes "{name}": a stream of records starts from its own snapshot (op r of Debezium, bootstrap of '
+                    "Maxwell); leave out baseline and after_baseline.",
+                    code="CONFLICTING_ARGUMENTS",
+                    name=name,
+                )
+            return _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), **given)
+        return _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
     _check_dataframe(df, name)
     _check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
     key_names = _names(df, keys, "keys", name)
@@ -220,6 +252,71 @@ def changes(
         operation = deletes_where(told, _used(df, told, name))
     reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
     return _make(df, name, reading, baseline, after_baseline)
+
+
+def _check_format(df: DataFrame, name: str, told: Mapping[str, Any]) -> None:
+    _check_dataframe(df, name)
+    if told:
+        raise OptionError(
+            f'changes "{name}": format and {" and ".join(told)} both say what a row does; keep one of them.',
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+            arguments=["format", *told],
+        )
+
+
+def _of_records(
+    df: DataFrame,
+    name: str,
+    format_name: str,
+    keys: Any,
+    schema: Any,
+    sample: DataFrame | None,
+    options: RecordOptions,
+    **given: Any,
+) -> ChangeStream:
+    """Describe a stream of records; their format gives keys, order and deletes."""
+    if schema is not None:
+        if keys is None:
+            raise PlanError(
+                f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or say keys=[] for '
+                "a table without one, whose records must have whole old rows.",
+                code="MISSING_PRIMARY_KEY",
+                name=name,
+            )
+        table = RecordTable(schema=declared_schema(schema, name))
+    else:
+        table = sampled_table(df, name, format_name, sample)
+    if keys is not None:
+        table = replace(table, keys=(keys,) if isinstance(keys, str) else tuple(keys))
+    rows, operation, order, shown = records_as_rows(df, name, format_name, table, options)
+    visible = select_text(rows, [quoted(column) for column in shown])
+    columns = _table_columns(visible, name, given["column_list"], given["except_column_list"], [])
+    if given["sequence_by"] is not None:
+        order = list(_sequence(visible, given["sequence_by"], columns, name))
+    mode: ChangelogMode = "upsert" if table.keys else "changelog"
+    reading = RowReading(mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation)
+    return _make(rows, name, reading, None, None)
+
+
+def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> ChangeStream:
+    """Describe a stream of rows of a known format: the arguments that it stands for."""
+    argument, candidates, apart = ROW_FORMATS[format_name]
+    column = next((one for one in candidates if one in df.columns), None)
+    if column is None:
+        raise PlanError(
+            f'changes "{name}": format="{format_name}" looks for a column {" or ".join(candidates)}; there are {df.columns}.',
+            code="UNKNOWN_COLUMN",
+            name=name,
+            missing=list(candidates),
+        )
+    if given["sequence_by"] is None and keys and apart and apart[0] in df.columns:
+        given["sequence_by"] = apart[0]
+    if given["column_list"] is None:
+        left_out = [one for one in apart if one in df.columns]
+        given["except_column_list"] = [*(given["except_column_list"] or ()), *left_out]
+    told: dict[str, Any] = {argument: column}
+    return changes(df, name=name, keys=keys, **told, **given)
 
 
 def _make(

@@ -1,0 +1,243 @@
+"""Streams of records and of rows of known formats: what a real Debezium wrote becomes the table it was written of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.changelog.formats.records import ORDERS, debezium
+from tests.spark.conftest import Collected
+from zset_join.changelog.formats import RecordOptions
+from zset_join.errors import BadInputError, OptionError, PlanError
+from zset_join.spark import JoinQuery, appends, changes
+
+Run = Callable[..., JoinQuery]
+RECORDS = "key string, value string, topic string, partition int, offset long"
+KEPT = ("id", "customer_id", "amount", "note", "created", "d", "ts", "f")
+
+
+def stream_of(spark: SparkSession, directory: Path, records: pa.Table) -> DataFrame:
+    """Return records as a stream of one file."""
+    directory.mkdir()
+    lines = [json.dumps(row) for row in records.select(["key", "value", "topic", "partition", "offset"]).to_pylist()]
+    (directory / "1.json").write_text("\n".join(lines))
+    return spark.readStream.schema(RECORDS).json(str(directory))
+
+
+def beside(spark: SparkSession, directory: Path, schema: str = "customer_id long, name string") -> Any:
+    """Return an empty table to join with."""
+    directory.mkdir()
+    return appends(spark.readStream.schema(schema).json(str(directory)), name="beside")
+
+
+def without(records: pa.Table, *texts: str) -> pa.Table:
+    """Return the records whose values hold none of some texts."""
+    return records.filter(
+        pa.array([not any(text in (value or "") for text in texts) for value in records["value"].to_pylist()])
+    )
+
+
+def test_debezium_needs_a_format_and_a_name(spark: SparkSession, tmp_path: Path) -> None:
+    df = stream_of(spark, tmp_path / "orders", debezium("orders"))
+
+    stream = changes(df, format="debezium-json", name="orders")
+
+    assert (stream.mode, stream.keys) == ("upsert", ("id",))
+    assert set(KEPT) <= set(stream.columns)
+    assert stream.sequence_by == stream.hidden == ("__sequence_0", "__sequence_1")
+
+
+def test_what_debezium_wrote_becomes_the_table_of_the_database(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    given = without(debezium("orders"), '"op":"t"', "unavailable_value")
+    orders = changes(
+        stream_of(spark, tmp_path / "orders", given),
+        format="debezium-json",
+        name="orders",
+        schema=ORDERS,
+        keys=["id"],
+        column_list=KEPT,
+    )
+    sink = Collected()
+
+    run(orders.join(beside(spark, tmp_path / "beside"), on="customer_id", how="left"), sink)
+
+    table = {row[1]: row for row in sink.total()}
+    assert sorted(table) == [1, 5, 6, 33]
+    assert [str(value) for value in table[1][:4]] == ["10", "1", "12.34", "snap1"]
+    assert str(table[1][4]) == "2026-01-02 03:04:05.678901+00:00"
+    assert (str(table[1][5]), str(table[1][6]), table[1][7]) == (
+        "2026-01-02",
+        "2026-01-02 03:04:05.678901",
+        1.5,
+    )
+    assert str(table[33][2]) == "100.01"
+
+
+def test_a_table_without_a_key_is_a_bag(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    nopk = changes(
+        stream_of(spark, tmp_path / "nopk", debezium("nopk")),
+        format="debezium-json",
+        name="nopk",
+        schema="a int, b string",
+        keys=[],
+    )
+    sink = Collected()
+
+    run(nopk.join(beside(spark, tmp_path / "beside", "a int, c string"), on="a", how="left"), sink)
+
+    assert sink.total() == {(2, "m", None): 1}
+
+
+@pytest.mark.parametrize(
+    ("keep", "code"), [("unavailable_value", "UNAVAILABLE_VALUE"), ('"op":"t"', "TRUNCATED")], ids=["unavailable", "truncate"]
+)
+def test_what_a_query_in_spark_does_not_carry_out_is_never_shown(
+    spark: SparkSession, tmp_path: Path, run: Run, keep: str, code: str
+) -> None:
+    other = {"unavailable_value": '"op":"t"', '"op":"t"': "unavailable_value"}[keep]
+    df = stream_of(spark, tmp_path / "orders", without(debezium("orders"), other))
+    orders = changes(
+        df, format="debezium-json", name="orders", schema=ORDERS, keys="id", column_list=["id", "customer_id", "note"]
+    )
+
+    with pytest.raises(BadInputError, match='relation "orders"') as refused:
+        run(orders.join(beside(spark, tmp_path / "beside"), on="customer_id", how="left"), Collected())
+
+    assert refused.value.code == code
+
+
+def test_an_undecodable_record_goes_to_the_dead_letters_with_its_bytes_and_place(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    records = pa.table(
+        {
+            "key": ['{"id":1}', '{"id":2}', '{"id":3}'],
+            "value": ['{"op":"c","after":{"id":1,"v":"a"}}', "{oops", '{"op":"c","after":{"id":"x","v":"a"}}'],
+            "topic": ["t"] * 3,
+            "partition": [0] * 3,
+            "offset": [7, 8, 9],
+        }
+    )
+    table = changes(
+        stream_of(spark, tmp_path / "t", records), format="debezium-json", name="t", schema="id int, v string", keys="id"
+    )
+    sink = Collected()
+
+    run(
+        table.join(beside(spark, tmp_path / "beside", "v string, w string"), on="v", how="left"),
+        sink,
+        onBadInput="quarantine",
+        deadLetterPath=str(tmp_path / "dead"),
+    )
+
+    assert sink.total() == {("a", 1, None): 1}
+    dead = {row["code"]: row["reason"] for row in spark.read.parquet(str(tmp_path / "dead")).collect()}
+    assert '"offset":"8"' in dead["UNDECODABLE_RECORD"]
+    assert "{oops" in dead["UNDECODABLE_RECORD"]
+    assert "UNDECODABLE_VALUE id" in dead["UNDECODABLE_VALUE"]
+
+
+def test_metadata_become_columns(spark: SparkSession, tmp_path: Path) -> None:
+    options = RecordOptions(metadata={"operation_time": "changed_at", "topic": "from"})
+
+    stream = changes(
+        stream_of(spark, tmp_path / "orders", debezium("orders")),
+        format="debezium-json",
+        name="orders",
+        schema=ORDERS,
+        keys="id",
+        options=options,
+    )
+
+    assert stream.columns[-2:] == ("changed_at", "from")
+    assert str(stream.schema.field("changed_at").type) == "timestamp[us, tz=UTC]"
+
+
+def test_the_schema_of_an_envelope_is_taken_from_it(spark: SparkSession, tmp_path: Path) -> None:
+    row = {
+        "type": "struct",
+        "field": "after",
+        "fields": [
+            {"field": "id", "type": "int32"},
+            {
+                "field": "total",
+                "type": "bytes",
+                "name": "org.apache.kafka.connect.data.Decimal",
+                "parameters": {"scale": "2", "connect.decimal.precision": "12"},
+            },
+            {"field": "day", "type": "int32", "name": "io.debezium.time.Date"},
+            {"field": "tags", "type": "array", "items": {"type": "string"}},
+        ],
+    }
+    value = {
+        "schema": {"type": "struct", "fields": [row]},
+        "payload": {"op": "c", "after": {"id": 1, "total": "BNI=", "day": 1, "tags": ["a"]}},
+    }
+    key = {"schema": {"type": "struct"}, "payload": {"id": 1}}
+    sample = spark.createDataFrame([(json.dumps(key), json.dumps(value))], "key string, value string")
+    df = stream_of(
+        spark,
+        tmp_path / "t",
+        pa.table({"key": [json.dumps(key)], "value": [json.dumps(value)], "topic": ["t"], "partition": [0], "offset": [0]}),
+    )
+
+    stream = changes(df, format="debezium-json", name="t", sample=sample)
+
+    assert stream.keys == ("id",)
+    assert [str(kind) for kind in stream.schema.types[:4]] == [
+        "int32",
+        "decimal128(12, 2)",
+        "date32[day]",
+        "list<element: string>",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("format_name", "columns", "keys", "mode", "left"),
+    [
+        (
+            "change-data-feed",
+            "id long, v string, _change_type string, _commit_version long, _commit_timestamp timestamp",
+            ["id"],
+            "upsert",
+            ("id", "v"),
+        ),
+        ("change-data-feed", "id long, _change_type string, _commit_version long", None, "changelog", ("id",)),
+        ("row-kind", "id long, _row_kind string", ["id"], "upsert", ("id",)),
+        ("tp-delta", "id long, _tp_delta int", None, "changelog", ("id",)),
+        ("weight", "id long, _weight int", None, "changelog", ("id",)),
+    ],
+)
+def test_formats_of_rows_stand_for_their_arguments(
+    spark: SparkSession, tmp_path: Path, format_name: str, columns: str, keys: Any, mode: str, left: tuple[str, ...]
+) -> None:
+    stream = changes(spark.readStream.schema(columns).json(str(tmp_path)), name="t", format=format_name, keys=keys)
+
+    assert (stream.mode, stream.columns) == (mode, left)
+    assert bool(stream.hidden) == ("_commit_version" in columns and keys is not None)
+
+
+def test_wrong_arguments_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.readStream.schema(RECORDS).json(str(tmp_path))
+    given: list[tuple[dict[str, Any], str]] = [
+        ({"format": "debezium"}, "FORMAT"),
+        ({"format": "debezium-json", "apply_as_deletes": "true"}, "CONFLICTING_ARGUMENTS"),
+        ({"format": "debezium-json", "schema": "id int"}, "MISSING_PRIMARY_KEY"),
+        ({"format": "canal-json", "schema": "id int", "keys": []}, "UNKNOWN_COLUMN"),
+        ({"format": "debezium-json"}, "NOTHING_SAMPLED"),
+        ({"format": "row-kind"}, "UNKNOWN_COLUMN"),
+        ({"format": "debezium-json", "schema": 5, "keys": ["id"]}, "ARGUMENT"),
+    ]
+
+    def code_of(arguments: dict[str, Any]) -> str:
+        with pytest.raises((PlanError, OptionError)) as refused:
+            changes(df, name="t", **arguments)
+        return str(refused.value.code)
+
+    assert [code_of(arguments) for arguments, _ in given] == [code for _, code in given]
