@@ -33,6 +33,7 @@ from zset_join.relation import Relation
 from zset_join.savepoint import Savepoint, backup
 from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer, limited_join
+from zset_join.spark.disk_failures import disk_failure
 from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.fusing import passes_of
 from zset_join.spark.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
@@ -181,7 +182,10 @@ class EpochRunner:
             with self.lock, self._owned().tells_if_lost():
                 self._run(batch, epoch)
         except BaseException as error:
-            self.error = error
+            full = disk_failure(error, self._options.checkpoint_location)
+            self.error = error if full is None else full
+            if full is not None:
+                raise full from error
             raise
 
     def close(self) -> None:

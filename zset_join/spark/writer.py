@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
 from zset_join.config import QueryOptions
-from zset_join.errors import OptionError
+from zset_join.errors import OptionError, StateError
 from zset_join.sinks.sink import Sink
 from zset_join.spark.baseline import has_baseline, with_start
 from zset_join.spark.buffer_limit import limited_join
@@ -30,7 +30,8 @@ from zset_join.spark.stored_query import StoredQuery
 from zset_join.spark.unknown_methods import missing_on_writer
 from zset_join.spark.upsert_output import UpsertOutput
 from zset_join.spark.warm_up import warm_up
-from zset_join.storage.folder import folder_below, open_folder
+from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
+from zset_join.storage.local import make_directories
 
 if TYPE_CHECKING:
     from zset_join.spark.views import View
@@ -295,6 +296,7 @@ class JoinStreamWriter:
             SinkError: the output belongs to another query or has other columns.
         """
         runner, tagged, location = self._prepared()
+        _make_place(location)
         rows = tagged.dataframe
         if tagged.baseline is not None or has_baseline(stored_description(location)):
             rows = with_start(rows, location)
@@ -364,6 +366,24 @@ class JoinStreamWriter:
             )
         self._outputs.append(output)
         return self
+
+
+def _make_place(location: str) -> None:
+    """Make the directory of a checkpoint, so that it is our error that says why it cannot be.
+
+    Raises:
+        StateError: it cannot be made.
+    """
+    if not is_local(location):
+        return
+    try:
+        make_directories(local_path(location))
+    except OSError as error:
+        raise StateError(
+            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
+            code="STORAGE_FAILED",
+            location=location,
+        ) from error
 
 
 def _missing_package(method: str, package: str, extra: str) -> OptionError:

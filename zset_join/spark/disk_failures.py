@@ -1,0 +1,58 @@
+"""A disk that is full, read-only or gone, told as what it is, wherever in a query it was met.
+
+A task that cannot write is tried again by Spark and then fails as a Java stack trace with a Python one inside; the driver fails
+with an OSError. Both become one `StateError` that names the checkpoint and what to do. Nothing was committed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from zset_join.errors import StateError, ZsetJoinError
+
+__all__ = ["disk_failure"]
+
+_TOLD = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)}
+_TOLD_BY_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, _TOLD.values()))})[^\n]*")
+
+
+def disk_failure(error: BaseException, location: str) -> StateError | None:
+    """Return the error for a disk that does not take what a query writes; None when something else went wrong.
+
+    Args:
+        error: what was raised.
+        location: `checkpointLocation`.
+
+    >>> print(disk_failure(OSError(28, "No space left on device", "/data/log"), "/data/cp").message[:52])
+    a file of this query could not be written: [Errno 28
+    """
+    for one in _chain(error):
+        if isinstance(one, ZsetJoinError):
+            return None
+        if isinstance(one, OSError) and one.errno in _TOLD:
+            return _failure(str(one), location)
+        found = _TOLD_BY_WORKERS.search(str(one)) if isinstance(one, PySparkException | Py4JError) else None
+        if found is not None:
+            return _failure(found[0], location)
+    return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _failure(told: str, location: str) -> StateError:
+    return StateError(
+        f"a file of this query could not be written: {told}. Nothing was committed. Make room, or make it writable, where the "
+        f"checkpoint {location}, localStateDir and the output lie, and start the query again: it goes on with this epoch.",
+        code="STORAGE_FAILED",
+        location=location,
+    )
