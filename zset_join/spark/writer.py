@@ -295,8 +295,7 @@ class JoinStreamWriter:
             StateError: the checkpoint belongs to another query.
             SinkError: the output belongs to another query or has other columns.
         """
-        runner, tagged, location = self._prepared()
-        _make_place(location)
+        runner, tagged, location = self._prepared(makes_place=True)
         rows = tagged.dataframe
         if tagged.baseline is not None or has_baseline(stored_description(location)):
             rows = with_start(rows, location)
@@ -324,7 +323,7 @@ class JoinStreamWriter:
         runner.attach(query_id)
         return StoredQuery(self._joined, runner)
 
-    def _prepared(self) -> tuple[EpochRunner, TaggedStreams, str]:
+    def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._options)
         checkpoint_folder(options.checkpoint_location)
@@ -340,6 +339,8 @@ class JoinStreamWriter:
         sources = [one.source for one in self._joined.segments]
         warm_up(sources, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
+        if makes_place:
+            _make_place(options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
         tagged = tag(self._joined.joins, buckets)
