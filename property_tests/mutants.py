@@ -28,6 +28,7 @@ from property_tests.registry import (
 )
 from property_tests.shapes import JoinSpec, Mode
 from zset_join.errors import BadInputError
+from zset_join.kernels.delta import D_COMPARED_COLUMNS
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
 from zset_join.tick import Tick
@@ -356,8 +357,9 @@ def _wrapper(
     build: _BuildWrapped,
     how: str = "left",
     modes: tuple[Mode, Mode] = _UPSERTS,
+    **drawn: Any,
 ) -> Mutant:
-    entry = registered_join("wrapper", how, modes, build=build, live_rows=hash_join_live_rows, key_shapes=_BUSY)
+    entry = registered_join("wrapper", how, modes, build=build, live_rows=hash_join_live_rows, key_shapes=_BUSY, **drawn)
     return Mutant(name, story, caught_by, entry)
 
 
@@ -367,6 +369,15 @@ def _null_safe_nowhere(spec: JoinSpec) -> JoinSpec:
 
 def _without_residual(spec: JoinSpec) -> JoinSpec:
     return dataclasses.replace(spec, residual=None)
+
+
+def _shows_hidden_changes(join: Any) -> Any:
+    """Let every column count where an upsert is compared with the live row."""
+    for side in join._sides:
+        columns = side.layout.columns(side.relation.schema.names)
+        side._compared_columns = columns
+        side._arrays.words[D_COMPARED_COLUMNS] = columns.address
+    return join
 
 
 def _unsequenced(spec: JoinSpec) -> JoinSpec:
@@ -413,6 +424,14 @@ WRAPPERS: tuple[Mutant, ...] = (
         "reopening_is_invisible",
         "the directory stays empty",
         _BuildWrapped(options={"directory": None}),
+    ),
+    _wrapper(
+        "shows_hidden_changes",
+        _TIDY,
+        "a row whose hidden sequence alone moved is retracted and inserted",
+        _BuildWrapped(_shows_hidden_changes),
+        modes=_SEQUENCED,
+        hides=(True,),
     ),
     _wrapper("null_safe_nowhere", _BATCH, "`<=>` built as `=`", _BuildWrapped(distort=_null_safe_nowhere)),
     _wrapper(

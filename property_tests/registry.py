@@ -250,6 +250,7 @@ def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
         null_safe=spec.null_safe,
         using=spec.using,
         residual=None if spec.residual is None else RESIDUAL_EXPRESSIONS[spec.residual.name],
+        hidden=spec.hidden,
         chunk_rows=spec.knobs.chunk_rows,
         part_changes=spec.knobs.part_changes,
         hash_bits=spec.knobs.hash_bits,
@@ -364,7 +365,7 @@ def registered_view(kind: ViewKind, mode: Mode) -> Registered:
 
 _ENTRIES: tuple[Registered, ...] = (
     *(
-        registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows)
+        registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows, hides=(False, True, True))
         for how in HOWS
         for modes in MODE_PAIRS
     ),

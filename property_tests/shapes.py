@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 
 from zset_join.relation import ChangelogMode, Relation
+from zset_join.state.join_shape import joined_schema
 from zset_join.testing import reference as oracle
 from zset_join.testing.reference_tables import reference_side
 from zset_join.testing.values import NEGATIVE_NAN
@@ -292,6 +293,7 @@ class JoinSpec:
     id_type: str = "int64"
     using: bool = False
     residual: Residual | None = None
+    hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     knobs: Knobs = field(default_factory=Knobs)
 
     @property
@@ -311,12 +313,24 @@ class JoinSpec:
             null_safe=self.null_safe,
             residual=None if self.residual is None else self.residual.function,
         )
-        return oracle.lay_out(joined, how=self.how, left=left, right=right, using=self.using)
+        rows = oracle.lay_out(joined, how=self.how, left=left, right=right, using=self.using)
+        return rows if self.hidden == ((), ()) else self._without_hidden(rows)
+
+    def _without_hidden(self, rows: oracle.Counts) -> oracle.Counts:
+        """Return rows without the columns that are not shown; those that then look alike are counted together."""
+        _, sources = joined_schema(self.left, self.right, self.how, using=self.using, output_names=None)
+        kept = [at for at, (side, name) in enumerate(sources) if side == "both" or name not in self.hidden[side == "right"]]
+        shown: oracle.Counts = {}
+        for row, count in rows.items():
+            look = tuple(row[at] for at in kept)
+            shown[look] = shown.get(look, 0) + count
+        return shown
 
     def __repr__(self) -> str:
         residual = f" AND {self.residual.name}" if self.residual else ""
         return (
-            f"{self.how} join ON {self.key_shape.name} null_safe={self.null_safe}{residual} using={self.using} {self.knobs}\n"
+            f"{self.how} join ON {self.key_shape.name} null_safe={self.null_safe}{residual} using={self.using} "
+            f"hidden={self.hidden} {self.knobs}\n"
             f"    left:  {_describe(self.left)}\n    right: {_describe(self.right)}"
         )
 

@@ -222,8 +222,12 @@ def make_join_spec(
     id_types: Sequence[str] = ("float64", "int64", "string"),
     hash_bits: Sequence[int] = (32, 4, 2),
     chunk_rows: Sequence[int] = (65536, 1, 3),
+    hides: Sequence[bool] = (False,),
 ) -> JoinSpec:
-    """Return a join of the given type and modes; everything else is picked."""
+    """Return a join of the given type and modes; everything else is picked.
+
+    `hides` are the choices whether an input hides the columns that order its changes, the second of them or both.
+    """
     if how not in HOWS:
         raise ValueError(f"how={how!r}; use one of {HOWS}")
     shape = key_shape_named(pick(key_shapes))
@@ -252,8 +256,15 @@ def make_join_spec(
         id_type=id_type,
         using=using,
         residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
+        hidden=(_hidden_columns(pick, left, hides), _hidden_columns(pick, right, hides)),
         knobs=dataclasses.replace(make_knobs(pick, hash_bits, chunk_rows), budget=pick((None, None, None, *_BUDGETS))),
     )
+
+
+def _hidden_columns(pick: Pick, relation: Relation, hides: Sequence[bool]) -> tuple[str, ...]:
+    if not relation.sequence_by or not pick(hides):
+        return ()
+    return pick((relation.sequence_by, relation.sequence_by[-1:]))
 
 
 def make_route_spec(pick: Pick, mode: Mode) -> RouteSpec:

@@ -161,10 +161,11 @@ class RowLayout:
         kept = [at for at in range(self._count) if at >= self.visible or self.schema.names[at] not in names]
         return ColumnTable(self._table[np.array(kept, np.int64)])
 
-    def variable_columns(self) -> ColumnTable:
-        """Return the column table of the columns that may have bytes on the heap."""
-        kinds = self._table[:, c.KIND]
-        return ColumnTable(self._table[(kinds == c.VARIABLE) | (kinds == c.NESTED)])
+    def variable_columns(self, names: Sequence[str] | None = None) -> ColumnTable:
+        """Return the column table of the columns that may have bytes on the heap: all of them, or those among `names`."""
+        lines = self._table if names is None else self.columns(names).lines
+        kinds = lines[:, c.KIND]
+        return ColumnTable(lines[(kinds == c.VARIABLE) | (kinds == c.NESTED)])
 
     def encode(
         self,

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tests.epochs import Change, Epochs, delete, insert, upsert
-from zset_join.errors import KeyTypeError
+from zset_join.errors import KeyTypeError, PlanError
+from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
 
@@ -303,3 +304,55 @@ def test_a_tombstone_holds_no_payload() -> None:
 
     (row,) = join.operator.snapshot()["left"].to_pylist()
     assert (row["id"], row["k"], row["text"], row["_zset_weight"]) == (1, None, None, 0)
+
+
+def test_an_update_of_hidden_columns_alone_says_nothing_and_is_remembered() -> None:
+    schema = pa.schema({"id": pa.int64(), "k": pa.int64(), "v": pa.string(), "ts": pa.int64()})
+    orders, customers = (
+        Relation(name=name, schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("ts",), mode="upsert")
+        for name in ("orders", "customers")
+    )
+    for options in ({}, {"default_hash_join": "hybrid", "max_hot_keys": 0}):
+        join = Epochs(HashJoin(orders, customers, "full", hidden=(("ts",), ("ts",)), **options))
+        join.feed(upsert(*((number, 1, "a", 1) for number in range(50))), upsert((7, 1, "Ada", 1)))
+
+        assert join.operator.output.schema.names == ["id", "k", "v", "id_right", "k_right", "v_right"]
+        assert join.feed([], upsert((7, 1, "Ada", 5))) == []
+        assert join.feed([], upsert((7, 1, "too late", 4))) == []
+        assert join.operator.snapshot()["right"].column("ts").to_pylist() == [5]
+        assert len(join.feed([], upsert((7, 1, "Bea", 6)))) == 100
+        assert join.feed(upsert((3, 1, "a", 9)), delete((7, None, None, 5))) == []
+
+
+def test_a_hidden_column_that_a_residual_predicate_reads_is_compared() -> None:
+    schema = pa.schema({"id": pa.int64(), "k": pa.int64(), "ts": pa.int64()})
+    orders, customers = (
+        Relation(name=name, schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("ts",), mode="upsert")
+        for name in ("orders", "customers")
+    )
+    join = Epochs(HashJoin(orders, customers, residual=left("ts") < right("ts"), hidden=(("ts",), ("ts",))))
+    join.feed(upsert((1, 1, 5)), upsert((7, 1, 1)))
+
+    assert join.feed([], upsert((7, 1, 6))) == [((1, 1, 7, 1), 1)]
+
+
+def test_a_hidden_column_with_long_values_is_remembered_without_leaking() -> None:
+    kind = pa.struct({"ts": pa.int64(), "of": pa.timestamp("us")})
+    schema = pa.schema({"id": pa.int64(), "k": pa.int64(), "s": kind})
+    table = Relation(name="t", schema=schema, join_key=("k",), primary_key=("id",), sequence_by=("s",), mode="upsert")
+    other = Relation(name="o", schema=schema, join_key=("k",), primary_key=("id",), mode="append")
+    join = Epochs(HashJoin(table, other, "left", hidden=(("s",), ())))
+    at = dt.datetime(2024, 2, 29)
+    join.feed(upsert((1, 1, {"ts": 0, "of": at})), [])
+    held = join.operator.statistics()["left_bytes"]
+
+    for number in range(1, 200):
+        assert join.feed(upsert((1, 1, {"ts": number, "of": at})), []) == []
+
+    assert join.operator.snapshot()["left"].column("s").to_pylist() == [{"ts": 199, "of": at}]
+    assert join.operator.statistics()["left_bytes"] == held
+
+
+def test_hidden_columns_must_be_there() -> None:
+    with pytest.raises(PlanError, match="names \\['nothing'\\]"):
+        HashJoin(OTHER, OTHER, hidden=(("nothing",), ()))

@@ -47,6 +47,8 @@ from zset_join.kernels.delta import (
     D_OTHERS_LIST,
     D_OVERWRITTEN,
     D_ROWS,
+    D_SILENT_COLUMNS,
+    D_SILENT_VARIABLES,
     D_STATUS,
     D_UNMATCHABLE,
     D_VARIABLES,
@@ -55,12 +57,13 @@ from zset_join.kernels.delta import (
 )
 from zset_join.kernels.heap import block_bytes
 from zset_join.kernels.keys import hash_row
-from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch, store_u8, store_u64, zero_bytes
+from zset_join.kernels.memory import copy_bytes, load_u8, load_u32, load_u64, prefetch, store_u8, store_u64, zero_bytes
 from zset_join.kernels.rows import (
     add_to_word,
     forget_identity,
     free_values,
     give_row,
+    hold_values,
     insert_identity,
     join_tombstone_queue,
     leave_alone,
@@ -298,6 +301,20 @@ def _absorb_inserted(view: int, delta: int) -> None:
 
 
 @kernel
+def _overwrite_silent(view: int, delta: int, row: int, source: int) -> None:
+    """Copy what is not compared from a record of the delta to a row that otherwise stays as it is."""
+    columns, variables = word(delta, D_SILENT_COLUMNS), word(delta, D_SILENT_VARIABLES)
+    free_values(view, variables, row)
+    for column in range(column_count(columns)):
+        null_byte, mask = field(columns, column, NULL_BYTE), field(columns, column, NULL_MASK)
+        kept = load_u8(row + null_byte) & (255 ^ mask)
+        store_u8(row + null_byte, kept | (load_u8(source + null_byte) & mask))
+        offset = field(columns, column, OFFSET)
+        copy_bytes(row + offset, source + offset, field(columns, column, WIDTH))
+    hold_values(view, variables, row, source, 0)
+
+
+@kernel
 def _absorb_others(view: int, delta: int, watermark: int) -> None:
     """Tombstones that come without a row, change or come back to life; rows that gain a newer sequence."""
     entries, found, after_of = word(delta, D_OTHERS_LIST), word(delta, D_FOUND), word(delta, D_AFTER_OF)
@@ -320,6 +337,7 @@ def _absorb_others(view: int, delta: int, watermark: int) -> None:
             for place in range(word(view, SEQUENCE_WORDS)):
                 offset = word(view, SEQUENCE_OFFSET) + place * 8
                 store_u64(row + offset, load_u64(source + offset))
+            _overwrite_silent(view, delta, row, source)
         else:
             leave_tombstone_queue(view, number)
             free_values(view, variables, row)

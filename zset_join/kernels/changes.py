@@ -11,7 +11,7 @@ number: the bits of the state rows that change are set.
 
 from __future__ import annotations
 
-from zset_join.kernels.columns import FLAG_ARRANGED, FLAG_TOMBSTONE, FLAGS, HASH, WEIGHT
+from zset_join.kernels.columns import FLAG_ARRANGED, FLAG_TOMBSTONE, FLAGS, HASH, WEIGHT, column_count
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.delta import (
     D_AFTER_OF,
@@ -38,6 +38,7 @@ from zset_join.kernels.delta import (
     D_OVERWRITTEN,
     D_REJECTED,
     D_ROWS,
+    D_SILENT_COLUMNS,
     D_STALE,
     D_STATUS,
     D_TABLE,
@@ -238,6 +239,7 @@ def changes_of_upserts(view: int, delta: int, drop_unmatchable: bool, base: int,
     join_slots, join_bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     state, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
     words, offset = word(view, SEQUENCE_WORDS), word(view, SEQUENCE_OFFSET)
+    has_silent = column_count(word(delta, D_SILENT_COLUMNS)) > 0
     at = base
     stale, unknown_deletes = 0, 0
     inserted, deleted, moved, overwritten, others = 0, 0, 0, 0, 0
@@ -303,7 +305,7 @@ def changes_of_upserts(view: int, delta: int, drop_unmatchable: bool, base: int,
         matchable = 1 - load_u8(unmatchable + new_index)
         if old != 0:
             if equal_columns(new, 0, compared, old, heap, compared):
-                if words > 0:
+                if words > 0 or has_silent:
                     put(others_list, others, entry)
                     others += 1
                 continue

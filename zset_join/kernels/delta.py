@@ -41,6 +41,8 @@ __all__ = [
     "D_OVERWRITTEN",
     "D_REJECTED",
     "D_ROWS",
+    "D_SILENT_COLUMNS",
+    "D_SILENT_VARIABLES",
     "D_STALE",
     "D_STATUS",
     "D_TABLE",
@@ -66,10 +68,12 @@ D_INSERTED_DELETED, D_MOVED_OVERWRITTEN, D_OTHERS_LIST = 15, 16, 17
 D_TABLE, D_TABLE_BITS = 18, 19
 # Column tables.
 D_JOIN_COLUMNS, D_IDENTITY_COLUMNS, D_COMPARED_COLUMNS, D_OTHER_COLUMNS, D_VARIABLES = 20, 21, 22, 23, 24
+# Columns of an upsert that are not compared: all of them, and those among them that may have bytes on the heap.
+D_SILENT_COLUMNS, D_SILENT_VARIABLES = 34, 35
 # What comes out: counts.
 D_ENTRIES, D_STALE, D_UNKNOWN_DELETES, D_REJECTED = 25, 26, 27, 28
 D_INSERTED, D_DELETED, D_MOVED, D_OVERWRITTEN, D_OTHERS = 29, 30, 31, 32, 33
-DELTA_WORDS = 34
+DELTA_WORDS = 36
 
 
 @kernel

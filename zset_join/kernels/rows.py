@@ -51,7 +51,7 @@ __all__ = [
     "add_to_word",
     "forget_identity",
     "free_values",
-    "give_row",
+    "hold_values",
     "insert_identity",
     "join_tombstone_queue",
     "leave_alone",
@@ -114,6 +114,12 @@ def store_values(view: int, variables: int, row: int, source: int, source_heap: 
     for place in range(NULLS, _VALUES):
         store_u8(row + place, load_u8(source + place))
     copy_bytes(row + _VALUES, source + _VALUES, end - _VALUES)
+    hold_values(view, variables, row, source, source_heap)
+
+
+@kernel
+def hold_values(view: int, variables: int, row: int, source: int, source_heap: int) -> None:
+    """Give the long strings of a record, whose slots were copied from another one, blocks of the heap of their own."""
     for column in range(column_count(variables)):
         slot = row + field(variables, column, OFFSET)
         length = load_u32(slot)

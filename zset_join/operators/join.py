@@ -8,7 +8,8 @@ Remembers every live row of both sides: `layout.stride` bytes per row plus long 
 rows have an identity, 13 to 26 more per row.
 
 Edge cases. NULL under `=` never matches: dropped, or padded on a preserved side. Retractions come before insertions, over the
-whole epoch. An update that keeps the join key keeps its place in all tables. Equal rows that arrive again say nothing.
+whole epoch. An update that keeps the join key keeps its place in all tables. Equal rows that arrive again say nothing, and so
+does an update of hidden columns alone, which is remembered.
 
 Known limits. A residual predicate is evaluated on every candidate pair of a touched key, and its outer joins keep up to 24
 bytes per touched row during an epoch. 2^32 - 2 rows a side; one epoch at a time.
@@ -19,7 +20,7 @@ outer-join degrees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -33,13 +34,13 @@ from zset_join.errors import StateError
 from zset_join.expressions import Expression, check
 from zset_join.kernels import pairs as p
 from zset_join.key_types import common_key_type
-from zset_join.operators.join_steps import LONE, check_same_epoch, key_of, pairs_passing, weight_overflow
+from zset_join.operators.join_steps import LONE, check_same_epoch, columns_compared, key_of, pairs_passing, weight_overflow
 from zset_join.relation import Relation
 from zset_join.state.answers import Answers
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
 from zset_join.state.hybrid_state import HybridState
-from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key
+from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key, visible_columns
 from zset_join.state.joined_rows import JoinedRows
 from zset_join.state.largest_key import largest_key
 from zset_join.state.long_keys import LongKeys
@@ -85,7 +86,9 @@ class HashJoin:
         null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
         using: put the key columns once and first, as Spark's `on=["k"]` does; both sides must name them equally.
         residual: a predicate over both rows that is part of ON.
-        output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
+        hidden: per input, columns that only order its changes, as those of `sequence_by` may: they are not shown, and an upsert
+            that changes nothing else says nothing.
+        output_names: names of the output columns, hidden ones too; default: the input's, a clashing right one with `_right`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         join_max_buffered_bytes: an append-only join (both sides in append mode) holds less than so many bytes; 0: no limit.
@@ -123,6 +126,7 @@ class HashJoin:
         null_safe: Sequence[bool] | None = None,
         using: bool = False,
         residual: Expression | None = None,
+        hidden: Sequence[Collection[str]] = ((), ()),
         output_names: Sequence[str] | None = None,
         on_bad_input: str = "error",
         tombstone_retention_seconds: int = 172_800,
@@ -158,7 +162,9 @@ class HashJoin:
         # predicate, or what has been met and is forgotten by now.
         has_degrees = residual is not None or (limit.forgets and any(self._lone))
         self._pairs = how in ("inner", "left", "right", "full")
+        compared = columns_compared(self.inputs, residual, hidden)
         schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
+        schema, sources = visible_columns(schema, sources, hidden)
         self.output = Relation(
             name=f"{left.name}_{how}_{right.name}",
             schema=schema,
@@ -184,6 +190,7 @@ class HashJoin:
                 hash_bits=hash_bits,
                 directory=directory,
                 name="left" if side == _LEFT else "right",
+                compared=compared[side],
                 with_age=limit.evicts,
                 is_hybrid=budget is not None,
             )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.errors import StateError, WeightOverflowError
+from zset_join.errors import PlanError, StateError, WeightOverflowError
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels import pairs as p
 from zset_join.relation import Relation
@@ -17,7 +17,7 @@ from zset_join.state.joined_rows import from_c_library
 from zset_join.state.side import SideState
 from zset_join.tick import Tick
 
-__all__ = ["LONE", "check_same_epoch", "key_of", "pairs_passing", "weight_overflow"]
+__all__ = ["LONE", "check_same_epoch", "columns_compared", "key_of", "pairs_passing", "weight_overflow"]
 
 LONE = {
     "inner": (0, 0),
@@ -40,6 +40,33 @@ def check_same_epoch(sides: Sequence[SideState], directory: str | None) -> None:
             code="STATE_HALF_WRITTEN",
             directory=directory,
         )
+
+
+def columns_compared(
+    inputs: Sequence[Relation], residual: Expression | None, hidden: Sequence[Collection[str]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return per input the columns in which an upsert must differ from the live row to be a change.
+
+    They are those that are shown, that decide which rows match, or that a residual predicate reads.
+
+    Raises:
+        PlanError: hidden columns that an input does not have.
+    """
+    read = (frozenset(), frozenset()) if residual is None else references(residual)
+    found = []
+    for relation, names, needed in zip(inputs, hidden, read, strict=True):
+        unknown = set(names) - set(relation.schema.names)
+        if unknown:
+            raise PlanError(
+                f'hidden={sorted(names)} names {sorted(unknown)}, which "{relation.name}" does not have; its columns are '
+                f"{relation.schema.names}.",
+                code="UNKNOWN_COLUMN",
+                relation=relation.name,
+                missing=sorted(unknown),
+            )
+        kept = {*relation.join_key, *needed}
+        found.append(tuple(name for name in relation.schema.names if name in kept or name not in names))
+    return found[0], found[1]
 
 
 def key_of(side: SideState, ref: int) -> tuple[Any, ...]:

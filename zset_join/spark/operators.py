@@ -1,8 +1,7 @@
 """The one place where a node of the plan, or an aggregate behind it, becomes an operator.
 
-A side may carry hidden columns that only order its changes. The join keeps them and shows them like any other; what leaves
-a task is the projection on the visible ones. It follows that a change of the sequence alone is shown as a retraction and an
-insertion of the same row.
+A side may carry hidden columns that only order its changes. The join remembers them and does not show them, and a change of
+nothing else says nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from zset_join.operators.route import Route
 from zset_join.plan import JoinNode, RouteNode, SideNode, ViewNode, read_schema, write_schema
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.state.join_shape import joined_schema, output_key
+from zset_join.state.join_shape import joined_schema, output_key, visible_columns
 from zset_join.zset import ZSet
 
 __all__ = [
@@ -144,6 +143,7 @@ def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | No
             null_safe=node.null_safe,
             using=node.using,
             residual=node.residual,
+            hidden=tuple(side.hidden for side in node.sides),
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             join_max_buffered_bytes=options.buffer_limit.max_bytes,
@@ -191,19 +191,17 @@ def output_relation(node: JoinNode) -> Relation:
         whole = operator.output
     finally:
         operator.close()
-    hidden = {*node.left.hidden, *node.right.hidden}
-    shown = [field for field in whole.schema if not _is_hidden(field.name, hidden)]
-    names = {field.name for field in shown}
-    key = _key_behind_views(node, whole.schema) if any(isinstance(side, ViewNode) for side in node.sides) else whole.primary_key
+    names = set(whole.schema.names)
+    key = _key_behind_views(node) if any(isinstance(side, ViewNode) for side in node.sides) else whole.primary_key
     return Relation(
         name=whole.name,
-        schema=pa.schema(shown),
+        schema=whole.schema,
         primary_key=key if set(key) <= names else (),
         mode="changelog",
     )
 
 
-def _key_behind_views(node: JoinNode, schema: pa.Schema) -> tuple[str, ...]:
+def _key_behind_views(node: JoinNode) -> tuple[str, ...]:
     """Return the key of a join whose sides may have NULL in theirs.
 
     It counts as a value, and what follows from one row at most per key follows all the same; but of two rows that a FULL join
@@ -212,8 +210,8 @@ def _key_behind_views(node: JoinNode, schema: pa.Schema) -> tuple[str, ...]:
     left, right = node.keyed
     if node.how == "full" and not any(_is_never_null(side) for side in node.sides):
         return ()
-    _, sources = joined_schema(left, right, node.how, using=node.using, output_names=None)
-    return output_key(left, right, node.how, schema, sources)
+    columns = joined_schema(left, right, node.how, using=node.using, output_names=None)
+    return output_key(left, right, node.how, *visible_columns(*columns, [side.hidden for side in node.sides]))
 
 
 def _is_never_null(side: SideNode) -> bool:
@@ -227,7 +225,3 @@ def project(chunk: ZSet, schema: pa.Schema) -> ZSet:
         return chunk
     columns = [chunk.rows.column(chunk.schema.get_field_index(field.name)) for field in schema]
     return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), chunk.weights)
-
-
-def _is_hidden(name: str, hidden: set[str]) -> bool:
-    return name in hidden or name.removesuffix("_right") in hidden

@@ -33,7 +33,7 @@ from zset_join.spark.row_steps import RowStep
 from zset_join.spark.stages import Step, name_after
 from zset_join.spark.verification import batch_join, logged_changes, stage_histories
 from zset_join.spark.views import View
-from zset_join.state.join_shape import joined_schema
+from zset_join.state.join_shape import joined_schema, visible_columns
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Branch", "Question", "branches_of"]
@@ -84,15 +84,23 @@ class Branch:
     @cached_property
     def sources(self) -> list[tuple[str, str]]:
         """Return, per column of the join's operator, (side, source column)."""
-        return joined_schema(*self._inputs, self.join.node.how, using=self.join.node.using, output_names=None)[1]
+        return self._columns[1]
 
     @property
     def causes(self) -> CauseFinder:
         """Return what tells apart which changes belong to which rows of the join."""
         node = self.join.node
-        names = joined_schema(*self._inputs, node.how, using=node.using, output_names=None)[0].names
-        shown = {at: name for at, name in zip(self.sources, names, strict=True) if name in self.join.before_steps.schema.names}
+        schema, sources = self._columns
+        shown = {
+            at: name for at, name in zip(sources, schema.names, strict=True) if name in self.join.before_steps.schema.names
+        }
         return CauseFinder(self._inputs, shown, node.null_safe)
+
+    @cached_property
+    def _columns(self) -> tuple[pa.Schema, list[tuple[str, str]]]:
+        node = self.join.node
+        columns = joined_schema(*self._inputs, node.how, using=node.using, output_names=None)
+        return visible_columns(*columns, [side.hidden for side in node.sides])
 
     @property
     def _inputs(self) -> tuple[Relation, Relation]:

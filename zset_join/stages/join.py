@@ -1,8 +1,7 @@
 """A join of two relations as a stage: inner, left, right, full, left_semi or left_anti.
 
-The rows of both inputs meet in the bucket of their join key. Columns that only order the changes of an input are *hidden*: the
-operator keeps them and shows them like any other, and the answer of the stage is the projection on the visible ones. It follows
-that a change of the sequence alone is shown as a retraction and an insertion of the same row.
+The rows of both inputs meet in the bucket of their join key. Columns that only order the changes of an input are *hidden*: they
+are remembered and not shown, and a change of nothing else says nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.join_shape import joined_schema, output_key
+from zset_join.state.join_shape import joined_schema, output_key, visible_columns
 
 __all__ = ["JoinStage"]
 
@@ -115,14 +114,12 @@ class JoinStage(Stage):
             whole = operator.output
         finally:
             operator.close()
-        hidden = {*self.hidden[0], *self.hidden[1]}
-        shown = [field for field in whole.schema if not _is_hidden(field.name, hidden)]
-        names = {field.name for field in shown}
+        names = set(whole.schema.names)
         is_behind = any(key is not None for key in self.row_keys)
-        key = self._key_behind_stages(whole.schema) if is_behind else whole.primary_key
+        key = self._key_behind_stages() if is_behind else whole.primary_key
         return Relation(
             name=whole.name,
-            schema=pa.schema(shown),
+            schema=whole.schema,
             primary_key=key if set(key) <= names else (),
             mode="changelog",
         )
@@ -186,6 +183,7 @@ class JoinStage(Stage):
             null_safe=self.flags,
             using=self.using,
             residual=self.residual,
+            hidden=self.hidden,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             join_max_buffered_bytes=options.buffer_limit.max_bytes,
@@ -232,10 +230,10 @@ class JoinStage(Stage):
     def _shown(self) -> list[tuple[str, tuple[str, str]]]:
         """Return the output columns, each with side and column."""
         schema, sources = joined_schema(self.left, self.right, self.how, using=self.using, output_names=None)
-        visible = set(self.output.schema.names)
-        return [(name, source) for name, source in zip(schema.names, sources, strict=True) if name in visible]
+        schema, sources = visible_columns(schema, sources, self.hidden)
+        return list(zip(schema.names, sources, strict=True))
 
-    def _key_behind_stages(self, schema: pa.Schema) -> tuple[str, ...]:
+    def _key_behind_stages(self) -> tuple[str, ...]:
         """Return the key of a join whose inputs may have NULL in theirs.
 
         It counts as a value, and what follows from one row at most per key follows all the same; but of two rows that a FULL
@@ -246,12 +244,8 @@ class JoinStage(Stage):
         if self.how == "full" and not any(is_never_null):
             return ()
         left, right = (relation if key is None else replace(relation, primary_key=key) for relation, key in sides)
-        _, sources = joined_schema(left, right, self.how, using=self.using, output_names=None)
-        return output_key(left, right, self.how, schema, sources)
-
-
-def _is_hidden(name: str, hidden: set[str]) -> bool:
-    return name in hidden or name.removesuffix("_right") in hidden
+        schema, sources = joined_schema(left, right, self.how, using=self.using, output_names=None)
+        return output_key(left, right, self.how, *visible_columns(schema, sources, self.hidden))
 
 
 def _read(found: Mapping[str, Any]) -> JoinStage:

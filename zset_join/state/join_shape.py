@@ -6,7 +6,7 @@ first and once, as Spark's `USING` puts them; where either side may be missing (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
 
-__all__ = ["JOIN_TYPES", "check_join", "joined_schema", "output_key"]
+__all__ = ["JOIN_TYPES", "check_join", "joined_schema", "output_key", "visible_columns"]
 
 JOIN_TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
 
@@ -153,6 +153,21 @@ def joined_schema(
         )
     fields = [_output_field(side, source, name, left, right, how) for (side, source), name in zip(sources, names, strict=True)]
     return pa.schema(fields), sources
+
+
+def visible_columns(
+    schema: pa.Schema, sources: Sequence[tuple[str, str]], hidden: Sequence[Collection[str]]
+) -> tuple[pa.Schema, list[tuple[str, str]]]:
+    """Return what is left of what `joined_schema` gave when columns that only order changes are taken out.
+
+    Args:
+        schema: all columns.
+        sources: per column, (side, source column).
+        hidden: per input, columns that are not shown; a key that is shown once is hidden where either input hides it.
+    """
+    sides = {"left": hidden[0], "right": hidden[1], "both": {*hidden[0], *hidden[1]}}
+    kept = [at for at, (side, name) in enumerate(sources) if name not in sides[side]]
+    return pa.schema([schema.field(at) for at in kept]), [sources[at] for at in kept]
 
 
 def _output_field(side: str, source: str, name: str, left: Relation, right: Relation, how: str) -> pa.Field:

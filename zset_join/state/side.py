@@ -133,7 +133,8 @@ class SideState:
         hash_bits: 32, or fewer to force collisions.
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
-        compared: columns in which an upsert must differ from the live row to be a change; default all.
+        compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
+            remembered as they come.
         arranges: whether rows are looked up by join key too; if not, by identity only.
         with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
         is_hybrid: whether some of the rows may lie elsewhere (`zset_join.state.hybrid_state`); such files are useless alone.
@@ -197,6 +198,9 @@ class SideState:
         if relation.mode == "upsert":  # live row and new row share the primary key, so there is nothing to compare
             compared = [name for name in compared if name not in relation.primary_key]
         self._compared_columns = self.layout.columns(compared)
+        silent = [name for name in relation.schema.names if name not in compared and name not in identity]
+        self._silent_columns = self.layout.columns(silent)
+        self._silent_variables = self.layout.variable_columns(silent)
         self._variables = self.layout.variable_columns()
         self._other_columns = self.layout.columns_besides(identity)
         self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, hash_bits, is_hybrid=is_hybrid)
@@ -207,6 +211,8 @@ class SideState:
             (d.D_COMPARED_COLUMNS, self._compared_columns),
             (d.D_OTHER_COLUMNS, self._other_columns),
             (d.D_VARIABLES, self._variables),
+            (d.D_SILENT_COLUMNS, self._silent_columns),
+            (d.D_SILENT_VARIABLES, self._silent_variables),
         ):
             self._arrays.words[place] = columns.address
         self._open(directory)
