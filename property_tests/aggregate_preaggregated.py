@@ -35,6 +35,7 @@ class PreaggregatedAggregate:
             preaggregated=partial,
             chunk_rows=spec.knobs.chunk_rows,
             hash_bits=spec.knobs.hash_bits,
+            hash_seed=spec.knobs.hash_seed,
             directory=directory,
             **(spec.knobs.hybrid_options("default_hash_table") if spec.group_by else {}),
         )

@@ -254,6 +254,7 @@ def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
         chunk_rows=spec.knobs.chunk_rows,
         part_changes=spec.knobs.part_changes,
         hash_bits=spec.knobs.hash_bits,
+        hash_seed=spec.knobs.hash_seed,
         **options,
     )
     if join._hybrid is not None and "max_hot_bytes" in options:
@@ -280,6 +281,7 @@ def build_route(spec: RouteSpec, *, on_bad_input: str = "error", directory: str 
         on_bad_input=on_bad_input,
         chunk_rows=spec.knobs.chunk_rows,
         hash_bits=spec.knobs.hash_bits,
+        hash_seed=spec.knobs.hash_seed,
         directory=directory,
         **spec.knobs.hybrid_options(),
     )

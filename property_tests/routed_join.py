@@ -56,6 +56,7 @@ class RoutedJoin:
                 on_bad_input=on_bad_input,
                 chunk_rows=knobs.chunk_rows,
                 hash_bits=knobs.hash_bits,
+                hash_seed=knobs.hash_seed,
                 directory=_made(directory, f"route{side}"),
                 **knobs.hybrid_options(),
             )
@@ -77,6 +78,7 @@ class RoutedJoin:
                 on_bad_input=on_bad_input,
                 chunk_rows=knobs.chunk_rows,
                 hash_bits=knobs.hash_bits,
+                hash_seed=knobs.hash_seed,
                 directory=_made(directory, f"bucket{bucket}"),
                 **knobs.hybrid_options(),
             )

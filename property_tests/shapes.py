@@ -252,6 +252,7 @@ class Knobs:
 
     Args:
         hash_bits: below 32, hashes collide.
+        hash_seed: which of them do.
         chunk_rows: rows per chunk of an answer.
         part_changes: changes of an epoch that are worked off together.
         ticking: whether epochs bring a watermark.
@@ -262,6 +263,7 @@ class Knobs:
     """
 
     hash_bits: int = 32
+    hash_seed: int = 0
     chunk_rows: int = 65536
     part_changes: int = 16384
     ticking: bool = False

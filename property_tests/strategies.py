@@ -281,6 +281,7 @@ def make_knobs(pick: Pick, hash_bits: Sequence[int] = (32, 4, 2), chunk_rows: Se
     """Return knobs; everything is picked."""
     return Knobs(
         hash_bits=pick(hash_bits),
+        hash_seed=pick((0, 1, 2**32 - 1, 2**31 + 5, 77)),
         chunk_rows=pick(chunk_rows),
         part_changes=pick((16384, 1, 2)),
         ticking=pick((False, True)),

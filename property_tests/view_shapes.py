@@ -78,7 +78,7 @@ def build_view(spec: ViewSpec, *, on_bad_input: str = "error", directory: str | 
     if spec.kind == "select":
         return Select(relation, _SELECTED, **options)
     make = CompactingDistinct if spec.knobs.compacting else Distinct
-    return make(relation, hash_bits=spec.knobs.hash_bits, directory=directory, **options)
+    return make(relation, hash_bits=spec.knobs.hash_bits, hash_seed=spec.knobs.hash_seed, directory=directory, **options)
 
 
 def view_specs(kind: ViewKind, mode: Mode) -> st.SearchStrategy[ViewSpec]:

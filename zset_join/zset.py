@@ -11,6 +11,7 @@ Source: the Z-sets of DBSP (Budiu et al., VLDB 2023).
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -28,6 +29,7 @@ from zset_join.row_layout import RowLayout
 __all__ = ["ZSet", "single_batch"]
 
 _LEAST_WEIGHT = -(1 << 63)
+_HASH_KEY = (secrets.randbits(31) << 32) | 0xFFFFFFFF  # lines come out in the order of their first: the seed does not show
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +216,7 @@ def _summed(rows: pa.RecordBatch, weights: npt.NDArray[np.int64]) -> tuple[npt.N
     table = np.zeros(1 << bits, np.int64)
     first, sums, lows = (np.empty(count, np.int64) for _ in range(3))
     entries, overflow = sum_weights(
-        encoded.address, layout.stride, count, columns.address, weights, table, bits, first, sums, lows
+        encoded.address, layout.stride, count, columns.address, _HASH_KEY, weights, table, bits, first, sums, lows
     )
     return first[:entries], sums[:entries], bool(overflow)
 

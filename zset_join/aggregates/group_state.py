@@ -33,6 +33,7 @@ from zset_join.kernels.aggregate_groups import copy_groups, group_delta, load_gr
 from zset_join.kernels.keys import hash_rows
 from zset_join.row_layout import RowLayout
 from zset_join.shown_values import shown_key
+from zset_join.state.hash_seed import hash_key
 from zset_join.state.row_arena import RowArena
 from zset_join.state.slot_table import SlotTable
 from zset_join.storage.local import make_directory
@@ -65,6 +66,7 @@ class GroupState:
         accumulators: what each group remembers besides its number of rows; this places their words.
         fingerprint: describes what the words mean; a directory written for another one is refused.
         hash_bits: 32, or fewer to force collisions.
+        hash_seed: what hashes are seeded with.
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
 
@@ -83,6 +85,7 @@ class GroupState:
         *,
         fingerprint: object,
         hash_bits: int,
+        hash_seed: int = 0,
         directory: str | None,
         name: str,
     ) -> None:
@@ -92,13 +95,13 @@ class GroupState:
         for accumulator in self.accumulators:
             accumulator.at = self.line_words
             self.line_words += accumulator.words
-        self._hash_mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
+        self._hash_key = hash_key(hash_bits, hash_seed)
         self._layout = _GroupLayout(schema, self.line_words - 1)
         self._key_layout = RowLayout(schema)
         self._columns = self._layout.columns(schema.names)
         self._variables = self._layout.variable_columns()
         self._key_plan = self._layout.gather_plan(range(len(schema)))
-        self._fingerprint = _fingerprint(fingerprint, schema, hash_bits, self._layout.stride)
+        self._fingerprint = _fingerprint(fingerprint, schema, self._hash_key, self._layout.stride)
         self._scratch = WorkingArrays()
         self.most_bytes: int | None = None
         self._open(directory)
@@ -132,7 +135,7 @@ class GroupState:
         self._refresh_view()
 
     def _refresh_view(self) -> None:
-        self._view[s.HASH_MASK] = self._hash_mask
+        self._view[s.HASH_KEY] = self._hash_key
         self._arena.write_view(self._view)
         self._view[s.JOIN_SLOTS] = self._table.address
         self._view[s.JOIN_BITS] = self._table.bits
@@ -223,7 +226,7 @@ class GroupState:
         codes = scratch.array("codes", count)
         scratch.array("nulls", count, np.uint8)
         places = scratch.address("codes"), scratch.address("nulls")
-        hash_rows(address, stride, count, self._columns.address, self._hash_mask, *places)
+        hash_rows(address, stride, count, self._columns.address, self._hash_key, *places)
         table, bits = scratch.table("entries", count)
         entries = group_delta(address, stride, count, codes, self._columns.address, table, bits, entry_of, keys, key_codes)
         return entry_of, keys, key_codes, int(entries)
@@ -408,11 +411,11 @@ class GroupState:
         self._arena.close()
 
 
-def _fingerprint(meaning: object, schema: pa.Schema, hash_bits: int, stride: int) -> int:
+def _fingerprint(meaning: object, schema: pa.Schema, hash_key: int, stride: int) -> int:
     """Return a number that changes with everything the bytes of the state depend on, the boot of the host included."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
         boot = ""
-    description = repr((_LAYOUT_VERSION, boot, repr(meaning), str(schema), hash_bits, stride))
+    description = repr((_LAYOUT_VERSION, boot, repr(meaning), str(schema), hash_key, stride))
     return int.from_bytes(hashlib.sha256(description.encode()).digest()[:7], "little") + 1

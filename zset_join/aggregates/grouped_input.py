@@ -65,6 +65,7 @@ class GroupedInput:
         group_by: the key columns; none for one global group.
         preaggregated: whether partial lines come in, see `zset_join.aggregates.preaggregation`.
         hash_bits: 32, or fewer to force collisions.
+        hash_seed: what hashes are seeded with.
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
         budget: how much may be in memory, and the rest on disk; None for everything.
@@ -78,6 +79,7 @@ class GroupedInput:
         *,
         preaggregated: bool,
         hash_bits: int,
+        hash_seed: int,
         directory: str | None,
         name: str,
         budget: HotBudget | None = None,
@@ -93,6 +95,7 @@ class GroupedInput:
             accumulation.accumulators,
             fingerprint=(self.relation.name, self.relation.mode, accumulation.meaning(), *(["hybrid"] if budget else [])),
             hash_bits=hash_bits,
+            hash_seed=hash_seed,
             directory=directory,
             name=name,
         )

@@ -18,6 +18,7 @@ from zset_join.config import HotBudget
 from zset_join.errors import OptionError, StateError
 from zset_join.relation import Relation
 from zset_join.state.answers import Answers
+from zset_join.state.hash_seed import choose_seed
 from zset_join.state.rejected_rows import no_rejections
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -36,6 +37,7 @@ class GroupedOperator:
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         budget: how much of the state may be in memory; None for all of it.
         cold_directory: where the rest lies; None for the temporary files of the host.
@@ -54,6 +56,7 @@ class GroupedOperator:
         on_bad_input: str,
         chunk_rows: int,
         hash_bits: int,
+        hash_seed: int | None = None,
         directory: str | None,
         budget: HotBudget | None = None,
         cold_directory: str | None = None,
@@ -74,6 +77,7 @@ class GroupedOperator:
             group_by,
             preaggregated=preaggregated,
             hash_bits=hash_bits,
+            hash_seed=choose_seed(hash_seed, directory),
             directory=directory,
             name="groups",
             budget=budget,

@@ -77,7 +77,7 @@ from zset_join.kernels.side import (
     H_IDENTITY_COUNT,
     H_LIVE_ROWS,
     H_TOMBSTONE_FIRST,
-    HASH_MASK,
+    HASH_KEY,
     HEADER,
     HEAP,
     IDENTITY_BITS,
@@ -139,7 +139,7 @@ def expire_tombstones(view: int, identity_columns: int, variables: int, horizon:
         if load_u64(row + WEIGHT) > horizon:
             return dropped
         leave_tombstone_queue(view, number)
-        forget_identity(view, hash_row(row, word(view, HEAP), identity_columns, word(view, HASH_MASK)), number)
+        forget_identity(view, hash_row(row, word(view, HEAP), identity_columns, word(view, HASH_KEY)), number)
         free_values(view, variables, row)
         give_row(view, number)
         dropped += 1

@@ -14,7 +14,7 @@ from zset_join.kernels.columns import NEXT
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.keys import hash_rows
 from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch
-from zset_join.kernels.side import HASH_MASK, HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
+from zset_join.kernels.side import HASH_KEY, HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
 from zset_join.kernels.slots import find_key, prefetch_slot
 
 __all__ = ["count_matches", "list_matches"]
@@ -49,7 +49,7 @@ def count_matches(
         heads: gets a row number per record, 0 for none.
         ends: gets the number of matches of this and all former records.
     """
-    hash_rows(keys, key_stride, count, key_columns, word(view, HASH_MASK), codes, unmatchable)
+    hash_rows(keys, key_stride, count, key_columns, word(view, HASH_KEY), codes, unmatchable)
     slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
     rows, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
     total = 0

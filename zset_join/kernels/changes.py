@@ -61,7 +61,7 @@ from zset_join.kernels.memory import (
     zero_bytes,
 )
 from zset_join.kernels.side import (
-    HASH_MASK,
+    HASH_KEY,
     HEAP,
     IDENTITY_BITS,
     IDENTITY_SLOTS,
@@ -112,7 +112,7 @@ def hash_delta(view: int, delta: int, has_identity: bool, is_append: bool) -> tu
     Returns how many rows have a join key that can never match, how many a NULL in their identity, and how many a weight that
     is 0 or, in an append-only input, negative.
     """
-    rows, count, stride, mask = word(delta, D_ROWS), word(delta, D_COUNT), word(view, STRIDE), word(view, HASH_MASK)
+    rows, count, stride, mask = word(delta, D_ROWS), word(delta, D_COUNT), word(view, STRIDE), word(view, HASH_KEY)
     weights, status = word(delta, D_WEIGHTS), word(delta, D_STATUS)
     lost = hash_rows(
         rows, stride, count, word(delta, D_JOIN_COLUMNS), mask, word(delta, D_JOIN_CODES), word(delta, D_UNMATCHABLE)

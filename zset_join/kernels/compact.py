@@ -35,7 +35,7 @@ from zset_join.kernels.side import (
     H_ROWS_END,
     H_TOMBSTONE_FIRST,
     H_TOMBSTONE_LAST,
-    HASH_MASK,
+    HASH_KEY,
     HEADER,
     HEADER_WORDS,
     HEAP,
@@ -76,7 +76,7 @@ def plan_moves(view: int, used: int, sources: Any, targets: Any) -> int:
 @kernel
 def move_records(view: int, used: int, identity_columns: int, has_identity: bool, sources: Any, targets: Any) -> None:
     """Move records into holes, and let everything that named them follow; the first `used` records are all afterwards."""
-    rows, stride, heap, mask = word(view, ROWS), word(view, STRIDE), word(view, HEAP), word(view, HASH_MASK)
+    rows, stride, heap, mask = word(view, ROWS), word(view, STRIDE), word(view, HEAP), word(view, HASH_KEY)
     header = word(view, HEADER)
     for index in range(len(sources)):
         old, number = sources[index] + 1, targets[index] + 1

@@ -17,7 +17,17 @@ _HALF = 1 << 31
 
 @kernel
 def sum_weights(
-    rows: int, stride: int, count: int, columns: int, weights: Any, table: Any, bits: int, first: Any, sums: Any, lows: Any
+    rows: int,
+    stride: int,
+    count: int,
+    columns: int,
+    hash_key: int,
+    weights: Any,
+    table: Any,
+    bits: int,
+    first: Any,
+    sums: Any,
+    lows: Any,
 ) -> tuple[int, bool]:
     """Write the first position and the weight of every distinct row; return how many there are, and whether a sum left int64.
 
@@ -28,7 +38,7 @@ def sum_weights(
     entries = 0
     for index in range(count):
         row = rows + index * stride
-        code = hash_row(row, 0, columns, _ALL_BITS)
+        code = hash_row(row, 0, columns, hash_key)
         position = home_of(code, bits)
         entry = -1
         while entry < 0:

@@ -5,8 +5,10 @@ from disk. Equality is Spark's: NaN = NaN, 0.0 = -0.0, NULL = NULL (whether a NU
 `has_null`), decimals and timestamps by value because both sides were brought to one type before, nested values by their
 canonical encoding. Stored values keep their own bits; only hashes and comparisons see the normalised ones.
 
-A hash is never trusted: it only picks candidates, which `equal_columns` then verifies. `hash_bits` below 32 forces
-collisions, for tests.
+A hash is never trusted: it only picks candidates, which `equal_columns` then verifies. What the kernels call `hash_key` is
+the seed in the upper half of a word and, in the lower half, the bits of a hash that are kept; fewer than 32 force collisions,
+for tests (`zset_join.state.hash_seed`). Both the word that is mixed in and the factor follow from the seed, so that keys which
+collide are not to be found without it.
 """
 
 from __future__ import annotations
@@ -55,10 +57,23 @@ __all__ = [
 _SEED = 0x1F83D9ABFB41BD6B
 _ODD_1 = -0x61C8864680B583EB  # golden ratio, odd
 _ODD_2 = -0x3D4D51C2D82B14B1  # fractional part of sqrt(3), odd
+_ODD_3 = 0x27D4EB2F165667C5
+_ODD_4 = 0x5851F42D4C957F2D
 _NULL_WORD = 0x2545F4914F6CDD1D
 _F64_SIGN, _F64_REST, _F64_INFINITY, _F64_NAN = -(1 << 63), (1 << 63) - 1, 0x7FF0000000000000, 0x7FF8000000000000
 _F32_SIGN, _F32_REST, _F32_INFINITY, _F32_NAN = 1 << 31, (1 << 31) - 1, 0x7F800000, 0x7FC00000
 _F16_SIGN, _F16_REST, _F16_INFINITY, _F16_NAN = 1 << 15, (1 << 15) - 1, 0x7C00, 0x7E00
+
+
+@kernel
+def _seed(hash_key: int) -> int:
+    return _SEED ^ (shift_right(hash_key, 32) * _ODD_3)
+
+
+@kernel
+def _factor(hash_key: int) -> int:
+    """Return an odd factor."""
+    return _ODD_1 ^ ((shift_right(hash_key, 32) * _ODD_4) << 1)
 
 
 @kernel
@@ -118,11 +133,11 @@ def variable_bytes(slot: int, heap: int) -> int:
 
 
 @kernel
-def _hash_bytes(seed: int, address: int, length: int) -> int:
-    code = high_multiply(seed ^ length, _ODD_1)
+def _hash_bytes(seed: int, factor: int, address: int, length: int) -> int:
+    code = high_multiply(seed ^ length, factor)
     position = 0
     while position + 16 <= length:
-        code = high_multiply(code ^ load_u64(address + position), _ODD_2 ^ load_u64(address + position + 8))
+        code = high_multiply(code ^ load_u64(address + position), factor ^ load_u64(address + position + 8))
         position += 16
     word = 0
     shift = 0
@@ -131,46 +146,46 @@ def _hash_bytes(seed: int, address: int, length: int) -> int:
         shift += 8
         position += 1
         if shift == 64:
-            code = high_multiply(code ^ word, _ODD_2)
+            code = high_multiply(code ^ word, factor)
             word = 0
             shift = 0
-    return high_multiply(code ^ word, _ODD_2)
+    return high_multiply(code ^ word, factor)
 
 
 @kernel
-def hash_row(row: int, heap: int, columns: int, hash_mask: int) -> int:
+def hash_row(row: int, heap: int, columns: int, hash_key: int) -> int:
     """Return the 32-bit hash of some columns of one row record."""
-    code = _SEED
+    code, factor, hash_mask = _seed(hash_key), _factor(hash_key), hash_key & 0xFFFFFFFF
     if column_count(columns) == 1 and field(columns, 0, KIND) == FIXED and field(columns, 0, WIDTH) == 8:
         word = _NULL_WORD if is_null(row, columns, 0) else load_u64(row + field(columns, 0, OFFSET))
-        code = high_multiply(code ^ word, _ODD_1)
-        return shift_right(high_multiply(code ^ _ODD_2, _ODD_1), 32) & hash_mask
+        code = high_multiply(code ^ word, factor)
+        return shift_right(high_multiply(code ^ _ODD_2, factor), 32) & hash_mask
     for column in range(column_count(columns)):
         if is_null(row, columns, column):
-            code = high_multiply(code ^ _NULL_WORD, _ODD_1)
+            code = high_multiply(code ^ _NULL_WORD, factor)
             continue
         kind = field(columns, column, KIND)
         width = field(columns, column, WIDTH)
         address = row + field(columns, column, OFFSET)
         if kind == VARIABLE:
             if load_u32(address) <= INLINE_BYTES:
-                code = high_multiply(code ^ load_u64(address), _ODD_1 ^ load_u64(address + 8))
+                code = high_multiply(code ^ load_u64(address), factor ^ load_u64(address + 8))
             else:
-                code = _hash_bytes(code, variable_bytes(address, heap), load_u32(address))
+                code = _hash_bytes(code, factor, variable_bytes(address, heap), load_u32(address))
         elif kind == NESTED:
             start = variable_bytes(address, heap)
-            code = _hash_bytes(code, start, 4 + load_u32(start))
+            code = _hash_bytes(code, factor, start, 4 + load_u32(start))
         elif kind == EMPTY:
-            code = high_multiply(code ^ _NULL_WORD, _ODD_1)
+            code = high_multiply(code ^ _NULL_WORD, factor)
         elif width == 8 or width <= 2 or width == 4:
-            code = high_multiply(code ^ _short_word(address, kind, width), _ODD_1)
+            code = high_multiply(code ^ _short_word(address, kind, width), factor)
         else:
-            code = _hash_bytes(code, address, width)
-    return shift_right(high_multiply(code ^ _ODD_2, _ODD_1), 32) & hash_mask
+            code = _hash_bytes(code, factor, address, width)
+    return shift_right(high_multiply(code ^ _ODD_2, factor), 32) & hash_mask
 
 
 @kernel
-def hash_rows(rows: int, stride: int, count: int, columns: int, hash_mask: int, hashes: int, nulls: int) -> int:
+def hash_rows(rows: int, stride: int, count: int, columns: int, hash_key: int, hashes: int, nulls: int) -> int:
     """Hash `count` records; mark those whose key can never match, and return how many.
 
     `hashes` is the address of one word per row, `nulls` of one byte per row.
@@ -179,18 +194,19 @@ def hash_rows(rows: int, stride: int, count: int, columns: int, hash_mask: int, 
     if column_count(columns) == 1 and field(columns, 0, KIND) == FIXED and field(columns, 0, WIDTH) == 8:
         offset, null_byte = field(columns, 0, OFFSET), field(columns, 0, NULL_BYTE)
         null_mask, null_safe = field(columns, 0, NULL_MASK), field(columns, 0, NULL_SAFE)
+        seed, factor, hash_mask = _seed(hash_key), _factor(hash_key), hash_key & 0xFFFFFFFF
         for index in range(count):
             row = rows + index * stride
             is_empty = (load_u8(row + null_byte) & null_mask) != 0
-            code = high_multiply(_SEED ^ (_NULL_WORD if is_empty else load_u64(row + offset)), _ODD_1)
-            store_u64(hashes + index * 8, shift_right(high_multiply(code ^ _ODD_2, _ODD_1), 32) & hash_mask)
+            code = high_multiply(seed ^ (_NULL_WORD if is_empty else load_u64(row + offset)), factor)
+            store_u64(hashes + index * 8, shift_right(high_multiply(code ^ _ODD_2, factor), 32) & hash_mask)
             lost = 1 if is_empty and null_safe == 0 else 0
             store_u8(nulls + index, lost)
             marked += lost
         return marked
     for index in range(count):
         row = rows + index * stride
-        store_u64(hashes + index * 8, hash_row(row, 0, columns, hash_mask))
+        store_u64(hashes + index * 8, hash_row(row, 0, columns, hash_key))
         lost = 1 if has_null(row, columns) else 0
         store_u8(nulls + index, lost)
         marked += lost

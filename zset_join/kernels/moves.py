@@ -25,7 +25,7 @@ from zset_join.kernels.rows import add_to_word, forget_identity, free_values, gi
 from zset_join.kernels.side import (
     H_LIVE_ROWS,
     H_ROWS_END,
-    HASH_MASK,
+    HASH_KEY,
     HEADER,
     HEAP,
     IDENTITY_BITS,
@@ -224,7 +224,7 @@ def insert_rows(
 @kernel
 def hash_identities(view: int, numbers: Any, identity_columns: int, hashes: Any) -> None:
     """Hash the identity of some rows, by number."""
-    rows, stride, heap, mask = word(view, ROWS), word(view, STRIDE), word(view, HEAP), word(view, HASH_MASK)
+    rows, stride, heap, mask = word(view, ROWS), word(view, STRIDE), word(view, HEAP), word(view, HASH_KEY)
     for ahead in range(len(numbers) + _AHEAD_ROW):
         if ahead < len(numbers):
             prefetch(rows + (numbers[ahead] - 1) * stride)

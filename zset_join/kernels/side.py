@@ -11,7 +11,7 @@ from zset_join.kernels.memory import load_u64
 
 __all__ = [
     "DEGREE_OFFSET",
-    "HASH_MASK",
+    "HASH_KEY",
     "HEADER",
     "HEADER_WORDS",
     "HEAD_BYTES",
@@ -56,7 +56,7 @@ __all__ = [
 # The side view.
 ROWS, STRIDE, HEAP, HEADER = 0, 1, 2, 3
 JOIN_SLOTS, JOIN_BITS, IDENTITY_SLOTS, IDENTITY_BITS = 4, 5, 6, 7
-HASH_MASK, HEAD_BYTES, SEQUENCE_OFFSET, SEQUENCE_WORDS, DEGREE_OFFSET = 8, 9, 10, 11, 12
+HASH_KEY, HEAD_BYTES, SEQUENCE_OFFSET, SEQUENCE_WORDS, DEGREE_OFFSET = 8, 9, 10, 11, 12
 VIEW_WORDS = 16
 
 # The header, as positions of 8-byte words.

@@ -49,6 +49,7 @@ class Aggregate(GroupedOperator):
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         default_hash_table: `memory` keeps all groups in memory; `hybrid` the busy ones, and the rest on disk.
         max_hot_keys: groups of a hybrid table in memory; None for no limit.
@@ -79,6 +80,7 @@ class Aggregate(GroupedOperator):
         on_bad_input: str = "error",
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
         default_hash_table: str = "memory",
         max_hot_keys: int | None = None,
@@ -110,6 +112,7 @@ class Aggregate(GroupedOperator):
             on_bad_input=on_bad_input,
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
+            hash_seed=hash_seed,
             directory=directory,
             budget=budget,
             cold_directory=cold_directory,

@@ -39,6 +39,7 @@ from zset_join.relation import Relation
 from zset_join.state.answers import Answers
 from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
+from zset_join.state.hash_seed import choose_seed
 from zset_join.state.hybrid_state import HybridState
 from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key, visible_columns
 from zset_join.state.joined_rows import JoinedRows
@@ -98,6 +99,7 @@ class HashJoin:
         chunk_rows: rows per chunk of an answer.
         part_changes: changes of a large epoch that are worked off together; what fits the processor's second cache is fastest.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         default_hash_join: `memory` keeps all rows in memory; `hybrid` the busy ones, and the rest on disk.
         max_hot_keys: rows of a hybrid join in memory, both sides together; None for no limit.
@@ -136,6 +138,7 @@ class HashJoin:
         chunk_rows: int = 65_536,
         part_changes: int = 16_384,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
         default_hash_join: str = "memory",
         max_hot_keys: int | None = None,
@@ -179,6 +182,7 @@ class HashJoin:
         self._reader = object()
         self._answers = Answers()
         self._prepared: _Prepared | None = None
+        seed = choose_seed(hash_seed, directory)
         self._sides = [
             SideState(
                 relation,
@@ -188,6 +192,7 @@ class HashJoin:
                 has_degree=has_degrees and self._lone[side] != 0,
                 tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
                 hash_bits=hash_bits,
+                hash_seed=seed,
                 directory=directory,
                 name="left" if side == _LEFT else "right",
                 compared=compared[side],

@@ -40,6 +40,7 @@ class Latest(UpsertTable):
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         default_hash_join: `memory` keeps all rows in memory; `hybrid` the busy ones, and the rest on disk.
         max_hot_keys: rows of a hybrid table in memory, tombstones among them; None for no limit.
@@ -67,6 +68,7 @@ class Latest(UpsertTable):
         tombstone_retention_seconds: int = 172_800,
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
         default_hash_join: str = "memory",
         max_hot_keys: int | None = None,
@@ -101,6 +103,7 @@ class Latest(UpsertTable):
             tombstone_retention_seconds=tombstone_retention_seconds,
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
+            hash_seed=hash_seed,
             directory=directory,
             budget=HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory),
             cold_directory=cold_directory,

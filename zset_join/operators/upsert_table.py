@@ -23,6 +23,7 @@ from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.state.answers import Answers
+from zset_join.state.hash_seed import choose_seed
 from zset_join.state.hybrid_rows import HybridRows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
@@ -48,6 +49,7 @@ class UpsertTable:
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         budget: how much of it may be in memory; None for all.
         cold_directory: where the rest lies; default: in `directory`, else among the host's temporary files.
@@ -65,6 +67,7 @@ class UpsertTable:
         tombstone_retention_seconds: int,
         chunk_rows: int,
         hash_bits: int,
+        hash_seed: int | None = None,
         directory: str | None,
         budget: HotBudget | None,
         cold_directory: str | None,
@@ -96,6 +99,7 @@ class UpsertTable:
             has_degree=False,
             tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
             hash_bits=hash_bits,
+            hash_seed=choose_seed(hash_seed, directory),
             directory=directory,
             name=table,
             compared=compared,

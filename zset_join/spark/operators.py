@@ -49,6 +49,7 @@ class OperatorOptions:
     buffer_limit: BufferLimit = NO_LIMIT
     hot_budget: HotBudget | None = None
     table_budget: HotBudget | None = None
+    hash_seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +124,7 @@ def aggregate_builder(node: AggregateNode, options: OperatorOptions) -> Callable
             node.group_by,
             node.calls,
             preaggregated=node.is_partial,
+            hash_seed=options.hash_seed,
             chunk_rows=options.chunk_rows,
             directory=directory,
             **hybrid,
@@ -143,6 +145,7 @@ def join_builder(node: JoinNode, options: OperatorOptions) -> Callable[[str | No
             null_safe=node.null_safe,
             using=node.using,
             residual=node.residual,
+            hash_seed=options.hash_seed,
             hidden=tuple(side.hidden for side in node.sides),
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
@@ -165,6 +168,7 @@ def route_builder(node: RouteNode, options: OperatorOptions) -> Callable[[str | 
     def build(directory: str | None) -> DurableOperator:
         return Route(
             node.source.relation,
+            hash_seed=options.hash_seed,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,

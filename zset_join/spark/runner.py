@@ -49,6 +49,7 @@ from zset_join.spark.stage_names import JOIN_STAGE, join_stage, stage_order
 from zset_join.spark.stages import check_rows, hybrid_stages
 from zset_join.spark.user_functions import with_functions
 from zset_join.spark.views import View
+from zset_join.state.hash_seed import seed_of_query
 from zset_join.tick import Tick
 
 __all__ = ["EpochRunner"]
@@ -160,6 +161,7 @@ class EpochRunner:
             local_state_retention_seconds=self._options.local_state_retention_seconds,
             owner=self._owner,
         )
+        self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         if self.checkpoint.last is not None:
             self._output.has(self.checkpoint.last)  # an output of another time is told now, not when the next epoch comes
 

@@ -24,6 +24,7 @@ from zset_join.kernels.chains import count_matches, list_matches
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import RowLayout
+from zset_join.state.hash_seed import choose_seed
 from zset_join.state.side import SideState
 from zset_join.state.side_snapshot import restore_side, side_reader
 from zset_join.zset import ZSet
@@ -125,6 +126,7 @@ class KeyedRows:
             has_degree=False,
             tombstone_retention_us=0,
             hash_bits=hash_bits,
+            hash_seed=choose_seed(None, directory),
             directory=directory,
             name=file_name,
             arranges=bool(key),

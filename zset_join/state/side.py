@@ -34,6 +34,7 @@ from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.state.arrangement import Arrangement
 from zset_join.state.delta_arrays import DeltaArrays, table_bits
+from zset_join.state.hash_seed import hash_key
 from zset_join.state.primary_key_table import PrimaryKeyTable
 from zset_join.state.row_arena import RowArena
 from zset_join.state.sequence import count_sequence_words, sequence_nulls, sequence_words
@@ -41,7 +42,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["PreparedSide", "SideState"]
 
-_LAYOUT_VERSION = 4
+_LAYOUT_VERSION = 5
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
 _EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)
@@ -131,6 +132,7 @@ class SideState:
         has_degree: whether rows count their matches (a preserved side with a residual predicate).
         tombstone_retention_us: how long a deleted key remembers its sequence.
         hash_bits: 32, or fewer to force collisions.
+        hash_seed: what hashes are seeded with; all sides that are compared have the same.
         directory: where to map files; None keeps everything in memory.
         name: first part of the file names.
         compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
@@ -165,11 +167,12 @@ class SideState:
         arranges: bool = True,
         with_age: bool = False,
         is_hybrid: bool = False,
+        hash_seed: int = 0,
     ) -> None:
         self.relation = relation
         self.directory = directory
         self.name = name
-        self._hash_mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
+        self._hash_key = hash_key(hash_bits, hash_seed)
         self._retention_us = tombstone_retention_us
         self.has_identity = relation.mode != "append"
         self.numbering = 0
@@ -203,7 +206,7 @@ class SideState:
         self._silent_variables = self.layout.variable_columns(silent)
         self._variables = self.layout.variable_columns()
         self._other_columns = self.layout.columns_besides(identity)
-        self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, hash_bits, is_hybrid=is_hybrid)
+        self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, self._hash_key, is_hybrid=is_hybrid)
         self._arrays = DeltaArrays(self.layout.stride)
         for place, columns in (
             (d.D_JOIN_COLUMNS, self.join_columns),
@@ -248,7 +251,7 @@ class SideState:
         self._refresh_view()
 
     def _refresh_view(self) -> None:
-        self._view[s.HASH_MASK] = self._hash_mask
+        self._view[s.HASH_KEY] = self._hash_key
         self.arena.write_view(self._view)
         self.arrangement.write_view(self._view)
         self.primary_keys.write_view(self._view)
@@ -572,7 +575,7 @@ class SideState:
 
 
 def _fingerprint(
-    relation: Relation, layout: RowLayout, key_types: Any, null_safe: Any, hash_bits: int, *, is_hybrid: bool
+    relation: Relation, layout: RowLayout, key_types: Any, null_safe: Any, hash_key: int, *, is_hybrid: bool
 ) -> int:
     """Return a number that changes with everything the bytes of the state depend on, the boot of the host included."""
     try:
@@ -591,7 +594,7 @@ def _fingerprint(
             relation.mode,
             [str(kind) for kind in key_types],
             list(null_safe),
-            hash_bits,
+            hash_key,
             layout.stride,
             layout.degree_offset,
             *(["hybrid"] if is_hybrid else []),

@@ -35,7 +35,7 @@ def group_keys(
     stride: int,
     count: int,
     columns: int,
-    hash_mask: int,
+    hash_key: int,
     table: Any,
     bits: int,
     reps: Any,
@@ -53,7 +53,7 @@ def group_keys(
         if has_null(record, columns):
             group_of[index] = -1
             continue
-        code = hash_row(record, 0, columns, hash_mask)
+        code = hash_row(record, 0, columns, hash_key)
         position = _home(code, bits)
         while True:
             slot = table[position]

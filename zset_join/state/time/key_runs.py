@@ -24,6 +24,7 @@ from zset_join.kernels.time import runs as r
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import cast_key, plain
 from zset_join.row_layout import RowLayout
+from zset_join.state.hash_seed import choose_seed, hash_key
 from zset_join.state.slot_table import SlotTable
 from zset_join.state.time.state_files import open_arena, refuse_half_written
 
@@ -93,8 +94,8 @@ class KeyRuns:
         self.columns = self.layout.columns(schema.names, null_safe=flags)
         self._probe_columns = self._probe.columns(schema.names, null_safe=flags)
         self._variables = self.layout.variable_columns()
-        self._hash_mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
-        self._facts = (*facts, hash_bits, null_safe)
+        self._hash_key = hash_key(hash_bits, choose_seed(None, directory))
+        self._facts = (*facts, self._hash_key, null_safe)
         self._open()
 
     def _open(self) -> None:
@@ -106,7 +107,7 @@ class KeyRuns:
         self._refresh_view()
 
     def _refresh_view(self) -> None:
-        self._view[s.HASH_MASK] = self._hash_mask
+        self._view[s.HASH_KEY] = self._hash_key
         self.arena.write_view(self._view)
         self._view[s.SEQUENCE_WORDS] = self.layout.sequence_words
         self._view[s.JOIN_SLOTS] = self.table.address
@@ -159,7 +160,7 @@ class KeyRuns:
                         self._probe.stride,
                         count,
                         self._probe_columns.address,
-                        self._hash_mask,
+                        self._hash_key,
                         table,
                         bits,
                         reps,

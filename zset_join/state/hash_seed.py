@@ -1,0 +1,69 @@
+"""What hashes of keys are seeded with, so that nobody can choose keys in advance that all collide.
+
+The law: a seed changes hashes and nothing else. All tables of one operator share one; state that is mapped from files is opened
+again with the seed it was written with. The seed is an option of an operator; a query takes that of its checkpoint. Where
+none is given, one is drawn, and kept in the directory of the state, in the file `hash_seed`.
+
+Limits: 32 bits, which protect from keys that were chosen without knowing the seed; whoever reads the checkpoint knows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from pathlib import Path
+
+from zset_join.errors import OptionError, StateError
+from zset_join.storage.operations import perform
+
+__all__ = ["SEED_FILE", "choose_seed", "hash_key", "seed_of_query"]
+
+SEED_FILE = "hash_seed"
+_MOST = (1 << 32) - 1
+
+
+def hash_key(hash_bits: int, hash_seed: int) -> int:
+    """Return what the kernels are given: the seed, and below it the bits of a hash that are kept.
+
+    >>> hex(hash_key(32, 7)), hex(hash_key(4, 0))
+    ('0x7ffffffff', '0xf0000000')
+    """
+    mask = ((1 << hash_bits) - 1) << (32 - hash_bits)
+    high = hash_seed - (1 << 32) if hash_seed >> 31 else hash_seed  # the word is signed
+    return (high << 32) | mask
+
+
+def seed_of_query(query_id: str) -> int:
+    """Return the seed of a query, which all its workers and all its restarts agree on."""
+    return int.from_bytes(hashlib.sha256(query_id.encode()).digest()[:4], "little")
+
+
+def choose_seed(hash_seed: int | None, directory: str | None) -> int:
+    """Return the seed that is given, or the one of a directory, or else a new one.
+
+    Raises:
+        OptionError: a seed that is none.
+        StateError: the file of the seed holds something else.
+    """
+    if hash_seed is not None:
+        if not 0 <= hash_seed <= _MOST:
+            raise OptionError(f"hash_seed={hash_seed!r} must be a number from 0 to 2^32 - 1.", code="OPTION_RANGE")
+        return hash_seed
+    if directory is None:
+        return secrets.randbits(32)
+    path = Path(directory) / SEED_FILE
+    try:
+        written = perform("read", str(path), lambda: path.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        made = secrets.randbits(32)
+        perform("open", directory, lambda: path.parent.mkdir(parents=True, exist_ok=True))
+        perform("write", str(path), lambda: path.write_text(f"{made}\n", encoding="ascii"))
+        return made
+    if not written.strip().isdigit() or int(written) > _MOST:
+        raise StateError(
+            f"{path} does not hold the seed of hashes. The local state is a cache: delete the directory and it is rebuilt from "
+            "the checkpoint.",
+            code="STATE_HALF_WRITTEN",
+            directory=directory,
+        )
+    return int(written)
