@@ -3,7 +3,7 @@
 numba notices when the file of a kernel changes, but not when a kernel that was inlined from another file does. So the compiled
 code of a file is kept in a directory named after a digest of that file and of all kernel files it imports, directly or not: a
 changed kernel, an upgrade or a downgrade never meets code of another version, and what did not change is not compiled again.
-The directories stand beside the sources, or in the user's cache where that is not writable; `NUMBA_CACHE_DIR` moves them (to a
+Where they stand, and what is believed of them, is said in `zset_join.kernels.kept_code`; `NUMBA_CACHE_DIR` moves them (to a
 directory `zset_join` in there; nothing else in it is touched).
 
 Cost: about a minute of compiling after an upgrade; 0.2 s of loading afterwards. Who waits for it is told so, once, by a warning
@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -26,6 +24,8 @@ from typing import Any, TypeVar
 
 from numba import config, njit
 from numba.core import event
+
+from zset_join.kernels.kept_code import KeptCode, find_directory
 
 __all__ = ["CompileNotice", "compiled_kernels_directory", "kernel", "kernels_version"]
 
@@ -73,31 +73,10 @@ class _Sources:
         return self.digest("")
 
 
-def _parents() -> list[Path]:
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    if named:
-        return [Path(named) / "zset_join"]
-    user = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return [_HERE / "__pycache__", user / "zset_join", Path(tempfile.gettempdir()) / "zset_join"]
-
-
-def _find_directory() -> str:
-    for parent in _parents():
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue  # Not writable: the next place may be.
-        if os.access(parent, os.W_OK):
-            return str(parent / "compiled")
-    raise OSError(
-        f"no place to keep compiled kernels is writable: {[str(parent) for parent in _parents()]}; set NUMBA_CACHE_DIR"
-    )
-
-
 _sources = _Sources(_SOURCES, _ROOT)
 kernels_version = _sources.whole
 """Digest of all kernel files: mapped state and compiled code of one version belong together."""
-compiled_kernels_directory = _find_directory()
+compiled_kernels_directory = str(find_directory(_HERE / "__pycache__"))
 _directories: dict[str, str] = {}
 
 
@@ -105,7 +84,7 @@ def _directory_of(module: str) -> str:
     """Return where the kernels of a module are kept; what was kept of another version of it is removed."""
     if module not in _directories:
         directory = Path(compiled_kernels_directory) / f"{module}-{_sources.digest(module)}"
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for other in directory.parent.glob(f"{module}-*"):
             if other != directory:
                 shutil.rmtree(other, ignore_errors=True)
@@ -161,8 +140,17 @@ def kernel(function: _Function) -> _Function:
     kept = config.CACHE_DIR
     config.CACHE_DIR = _directory_of(function.__module__)
     try:
-        compiled: _Function = njit(cache=True, nogil=True)(function)
+        compiled: Any = njit(cache=True, nogil=True)(function)
     finally:
         config.CACHE_DIR = kept
+    _keep_by_our_rules(compiled)
     _notice.kernels.add(compiled)
-    return compiled
+    made: _Function = compiled
+    return made
+
+
+def _keep_by_our_rules(compiled: Any) -> None:
+    """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own."""
+    cache = compiled._cache
+    found = cache._cache_file
+    cache._cache_file = KeptCode(found._cache_path, cache._impl.filename_base, found._source_stamp)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from zset_join.storage.local import remove_file, rename
 from zset_join.storage.operations import perform
+from zset_join.storage.ownership import refuse_foreign
 
 __all__ = ["Region"]
 
@@ -133,6 +134,7 @@ def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
     descriptor = perform("open", path, lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     try:
         found = os.fstat(descriptor)
+        refuse_foreign(path, found)
         size = found.st_size
         if size < capacity:
             perform("truncate", path, lambda: os.ftruncate(descriptor, capacity))

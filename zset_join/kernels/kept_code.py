@@ -1,0 +1,158 @@
+"""Where compiled kernels are kept, and what is believed of what lies there.
+
+The law: code is loaded only from files that nobody but the user of this process could have written, and only whole ones. So a
+directory is taken if it belongs to the user and nobody else may write to it or replace it; it is made with mode 0700, its files
+with 0600. Every file begins with a digest of the rest: what is cut short, empty or not ours is compiled anew, and told.
+
+The first that will do is taken: the directory `NUMBA_CACHE_DIR` names, or else beside the sources, the user's cache directory,
+and as the last resort a directory for this process alone, which is removed when it ends.
+
+Source: numba's `IndexDataCacheFile`, whose two files per kernel are kept in another form here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import logging
+import os
+import pickle
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import platformdirs
+from numba.core.caching import IndexDataCacheFile
+
+from zset_join.errors import StateError
+from zset_join.storage.ownership import is_own, why_foreign
+
+__all__ = ["KeptCode", "find_directory"]
+
+_DIGEST_BYTES = 32
+_logger = logging.getLogger("zset_join")
+
+
+def find_directory(beside_sources: Path) -> Path:
+    """Return the directory where compiled kernels are kept, made and found to be the user's own.
+
+    Args:
+        beside_sources: the first choice where the environment names none.
+
+    Raises:
+        StateError: `FOREIGN_FILE`: the directory that `NUMBA_CACHE_DIR` names is not the user's own.
+    """
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    if named:
+        parent = Path(named) / "zset_join"
+        if not _make_own(parent):
+            raise StateError(
+                f"NUMBA_CACHE_DIR={named}: {_why_not(parent)}. Compiled code is loaded from there, so it must be a directory "
+                "that only you can write to; name another one, or leave the variable out.",
+                code="FOREIGN_FILE",
+                path=str(parent),
+            )
+        return parent / "compiled"
+    for parent in (beside_sources, platformdirs.user_cache_path("zset_join")):
+        if _make_own(parent):
+            return parent / "compiled"
+    private = Path(tempfile.mkdtemp(prefix="zset_join-kernels-"))
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    _logger.warning(
+        "no place of your own to keep compiled kernels in: neither %s nor %s will do, so each process compiles them anew. Set "
+        "NUMBA_CACHE_DIR to a directory that only you can write to.",
+        beside_sources,
+        platformdirs.user_cache_path("zset_join"),
+    )
+    return private / "compiled"
+
+
+def _make_own(parent: Path) -> bool:
+    """Make a directory and `compiled` in it; say whether both are the user's own and can be written to."""
+    place = parent / "compiled"
+    try:
+        if not parent.is_dir():
+            parent.parent.mkdir(parents=True, exist_ok=True)
+            parent.mkdir(mode=0o700, exist_ok=True)
+        place.mkdir(mode=0o700, exist_ok=True)
+    except OSError:
+        return False  # Not writable: the next place may be.
+    return is_own(parent) and is_own(place) and os.access(place, os.W_OK)
+
+
+def _why_not(parent: Path) -> str:
+    for place in (parent, parent / "compiled"):
+        try:
+            reason = why_foreign(os.lstat(place))
+        except OSError as error:
+            return f"{place} cannot be made or read ({error.strerror})"
+        if reason is not None:
+            return f"{place}: {reason}"
+    return f"{parent} is not writable"
+
+
+class KeptCode(IndexDataCacheFile):  # type: ignore[misc]  # numba has no types
+    """Keep the compiled code of one kernel: an index and a file per signature, each with a digest in front."""
+
+    def load(self, key: Any) -> Any:
+        """Return what is kept for a signature, None where nothing is, or nothing whole."""
+        name = self._load_index().get(key)
+        content = None if name is None else self._read(self._data_path(name))
+        return None if content is None else pickle.loads(content)  # noqa: S301 - own file, whole
+
+    def save(self, key: Any, data: Any) -> None:
+        """Keep the code for a signature; where that fails, tell it and go on."""
+        try:
+            super().save(key, data)
+        except OSError as error:
+            _logger.warning(
+                "a compiled kernel was not kept in %s (%s): the next process compiles it again", self._cache_path, error
+            )
+
+    def _load_index(self) -> dict[Any, str]:
+        content = self._read(self._index_path)
+        if content is None:
+            return {}
+        version, stamp, overloads = pickle.loads(content)  # noqa: S301 - own file, whole
+        return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        self._write(self._index_path, self._dump((self._version, self._source_stamp, overloads)))
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(self._data_path(name), self._dump(data))
+
+    def _read(self, path: str) -> bytes | None:
+        """Return what a file holds behind its digest; None where there is no such file, or not a whole one of ours."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            reason = why_foreign(os.fstat(descriptor))
+            content = b"" if reason is not None else file.read()
+        if reason is None and hashlib.sha256(content[_DIGEST_BYTES:]).digest() == content[:_DIGEST_BYTES]:
+            return content[_DIGEST_BYTES:]
+        _logger.warning("%s is compiled anew: %s", path, reason or "the file is damaged, or of another program")
+        return None
+
+    def _write(self, path: str, content: bytes) -> None:
+        with self._whole(path) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+    @contextlib.contextmanager
+    def _whole(self, path: str) -> Iterator[BinaryIO]:
+        """Yield a file of one's own that takes the place of `path` when all is written."""
+        made = f"{path}.tmp.{uuid.uuid4().hex[:16]}"
+        try:
+            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                yield file
+            Path(made).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(made).unlink()
+            raise

@@ -1,0 +1,68 @@
+"""Whose a directory or file is: what is loaded as code, or mapped as state, must be written by nobody but its owner.
+
+The law: nothing is taken from a place that another user of the host could have written. A place is *own* if it belongs to the
+user of this process and neither its group (but the user's own one, for state) nor others may write to it. A directory that
+everybody may write to is good enough for own files in it only where it is sticky, as the host's temporary directory is.
+
+Limits: access lists beyond the permission bits are not looked at; root can write anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from zset_join.errors import StateError
+
+__all__ = ["is_own", "refuse_foreign", "why_foreign"]
+
+
+def why_foreign(found: os.stat_result, *, own_group: bool = False) -> str | None:
+    """Return why something is not to be trusted; None where it is.
+
+    Args:
+        found: its status.
+        own_group: whether the user's own group may write to it.
+    """
+    user = os.geteuid()
+    if found.st_uid != user:
+        return f"it belongs to user {found.st_uid}, not to user {user} who runs this process"
+    if found.st_mode & stat.S_IWOTH:
+        return "every user of the host may write to it"
+    if found.st_mode & stat.S_IWGRP and not (own_group and found.st_gid == os.getegid()):
+        return f"its group {found.st_gid} may write to it"
+    return None
+
+
+def is_own(path: str | Path) -> bool:
+    """Say whether a path is there and nobody else may write to it; a link is not followed."""
+    try:
+        return why_foreign(os.lstat(path)) is None
+    except OSError:
+        return False
+
+
+def refuse_foreign(path: str, found: os.stat_result) -> None:
+    """Refuse a file that is to be mapped, where it or its directory is not the user's own.
+
+    Args:
+        path: of the file.
+        found: its status.
+
+    Raises:
+        StateError: `FOREIGN_FILE`.
+    """
+    reason, place = why_foreign(found, own_group=True), path
+    if reason is None:
+        above = Path(path).parent.stat()
+        place = str(Path(path).parent)
+        is_shared = above.st_mode & stat.S_ISVTX and above.st_uid in (0, os.geteuid())
+        reason = None if is_shared else why_foreign(above, own_group=True)
+    if reason is not None:
+        raise StateError(
+            f"{place} is not trusted with local state: {reason}. Give a directory of your own (localStateDir, directory=), or "
+            "take the right to write from others; local state is a cache and is rebuilt from the checkpoint.",
+            code="FOREIGN_FILE",
+            path=place,
+        )
