@@ -206,7 +206,8 @@ class SideState:
         self._silent_variables = self.layout.variable_columns(silent)
         self._variables = self.layout.variable_columns()
         self._other_columns = self.layout.columns_besides(identity)
-        self._fingerprint = _fingerprint(relation, self.layout, key_types, null_safe, self._hash_key, is_hybrid=is_hybrid)
+        facts = [[str(kind) for kind in key_types], list(null_safe), self._hash_key, *(["hybrid"] if is_hybrid else [])]
+        self._fingerprint = _fingerprint(relation, self.layout, *facts)
         self._arrays = DeltaArrays(self.layout.stride)
         for place, columns in (
             (d.D_JOIN_COLUMNS, self.join_columns),
@@ -574,9 +575,7 @@ class SideState:
         self.arena.close()
 
 
-def _fingerprint(
-    relation: Relation, layout: RowLayout, key_types: Any, null_safe: Any, hash_key: int, *, is_hybrid: bool
-) -> int:
+def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:
     """Return a number that changes with everything the bytes of the state depend on, the boot of the host included."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -592,12 +591,9 @@ def _fingerprint(
             relation.primary_key,
             relation.sequence_by,
             relation.mode,
-            [str(kind) for kind in key_types],
-            list(null_safe),
-            hash_key,
             layout.stride,
             layout.degree_offset,
-            *(["hybrid"] if is_hybrid else []),
+            *more,
         )
     )
     return int.from_bytes(hashlib.sha256(description.encode()).digest()[:7], "little") + 1
