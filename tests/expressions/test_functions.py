@@ -281,3 +281,10 @@ def test_what_is_not_chosen_cannot_fail() -> None:
         0.0,
         41.0,
     ]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=describe)
+def test_no_rows_have_no_values(expression: Expression) -> None:
+    columns = {field.name: pa.array([], field.type) for field in SCHEMA}
+
+    assert len(compute(expression, columns, 0)) == 0

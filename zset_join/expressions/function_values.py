@@ -76,9 +76,14 @@ def _flat(vector: Vector, length: int) -> Any:
     return np.broadcast_to(vector.values, length)
 
 
+def _joint(*lengths: int) -> int:
+    """Return the number of rows of values, each of which is one for all rows or one per row."""
+    return 0 if 0 in lengths else max(lengths)
+
+
 def _choose(mask: Bools, first: Vector, second: Vector) -> Vector:
     """Return the first where the mask says so, else the second; both of one type."""
-    length = max(len(mask), len(first.valid), len(second.valid), len(first.values), len(second.values))
+    length = _joint(len(mask), len(first.valid), len(second.valid), len(first.values), len(second.values))
     flags = np.broadcast_to(mask, length)
     valid = np.where(flags, first.valid, second.valid)
     one, other = _flat(first, length), _flat(second, length)
@@ -143,7 +148,7 @@ def _trim_spaces(function: Callable[..., pa.Array]) -> Callable[[pa.Array], pa.A
 
 def _concat(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     texts = [_text(operand) for operand in operands]
-    length = max(map(len, texts))
+    length = _joint(*map(len, texts))
     texts = [text if len(text) == length else pa.repeat(text[0], length) for text in texts]
     joined = pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()), null_handling="emit_null")
     return _of_text(joined, result), "CAST_OVERFLOW", _NO_FAULTS
@@ -188,7 +193,7 @@ def _substring(call: Call, operands: Sequence[Vector], result: pa.DataType) -> C
         empty = stop is not None and (stop <= start and (start < 0) == (stop < 0))
         found = _emptied(texts) if empty else pc.utf8_slice_codeunits(texts, start, stop)
         return _of_text(found, result), "CAST_OVERFLOW", _NO_FAULTS
-    length = max(len(texts), *(len(bound.valid) for bound in bounds))
+    length = _joint(len(texts), *(len(bound.valid) for bound in bounds))
     valid = np.ones(length, np.bool_)
     for bound in bounds:
         valid &= np.broadcast_to(bound.valid, length)
@@ -348,7 +353,7 @@ def _date_diff(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Comp
 def _add_months(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     vector, months = operands
     valid = vector.valid & months.valid
-    length = max(len(vector.values), len(months.values), len(valid))
+    length = _joint(len(vector.values), len(months.values), len(valid))
     stamps = np.broadcast_to(vector.values if kind_of(vector.type) != "null" else np.zeros(1, np.int64), length).astype(
         np.int64
     )

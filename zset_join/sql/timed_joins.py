@@ -147,7 +147,13 @@ def temporal_join(
             raise _no_time(planner, time, item)
         view, names = _named_keys(view, parts.keys)
         return view.temporal_join(
-            right, on=names, how=step.how, as_of=column.name, emit=planner.emit(), condition=parts.condition
+            right,
+            on=names,
+            how=step.how,
+            as_of=column.name,
+            emit=planner.emit(),
+            condition=parts.condition,
+            is_change_time=_is_change_time(item),
         )
     except SqlError:
         raise
@@ -198,6 +204,14 @@ def versions_of(item: Item, time: str, key: str) -> View:
     if table.watermark is None or table.watermark[0] != time:
         rows = rows.versioned_by(time)
     return rows if table.primary_key == (key,) else rows.dedup(keys=key, order_by=time, keep="last")
+
+
+def _is_change_time(item: Item) -> bool:
+    """Say whether the time of a version is that of its change: it is filled from metadata."""
+    table = item.table
+    if table is None or table.watermark is None:
+        return False
+    return any(column.name == table.watermark[0] and column.metadata is not None for column in table.columns)
 
 
 def _no_time(planner: JoinPlanner, time: exp.Expr, item: Item) -> SqlError:

@@ -1,0 +1,89 @@
+"""The SQL verbs of the command line: a file of statements over files of rows."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from zset_join.cli import main
+from zset_join.sql import connect
+from zset_join.sql.shell import completions, prompt
+
+PIPELINE = """
+CREATE TABLE orders (id INT, customer STRING, total INT)
+    WITH ('connector' = 'filesystem', 'path' = '{path}', 'format' = 'json');
+SELECT customer, sum(total) AS revenue FROM orders GROUP BY customer EMIT CHANGELOG;
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    rows = tmp_path / "orders"
+    rows.mkdir()
+    (rows / "1.json").write_text('{"id": 1, "customer": "Ada", "total": 30}\n')
+    (rows / "2.json").write_text('{"id": 2, "customer": "Ada", "total": 12}\n')
+    file = tmp_path / "pipeline.sql"
+    file.write_text(PIPELINE.format(path=rows))
+    return file
+
+
+def test_run_prints_the_changelog_of_the_queries_of_a_file(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(pipeline), "--once"]) == 0
+
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["revenue"], line["_tp_delta"]) for line in lines] == [(30, 1), (30, -1), (42, 1)]
+
+
+def test_check_says_what_is_kept_and_runs_nothing(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(pipeline)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("1: table orders: append, latest-only")
+    assert lines[1].startswith("2: query of customer, revenue; remembers:")
+
+
+def test_explain_prints_the_plans_of_a_file(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(pipeline)]) == 0
+
+    assert 'Source "orders" append' in capsys.readouterr().out
+
+
+def test_a_refused_statement_ends_with_its_place_and_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bad.sql"
+    file.write_text("CREATE TABLE t (a INT);\nSELECT b FROM t;\n")
+
+    assert main(["run", str(file)]) == 1
+
+    shown = capsys.readouterr().err
+    assert "[UNKNOWN_COLUMN]" in shown
+    assert "line 2, column 8" in shown
+
+
+def test_a_file_that_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "nowhere.sql"]) == 1
+    assert "[NO_FILE]" in capsys.readouterr().err
+
+
+def test_the_shell_reads_statements_and_prints_changes_as_they_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "CREATE TABLE t (a INT); SELECT a FROM t EMIT CHANGELOG; INSERT INTO t VALUES (5); SELECT b FROM t; SHOW TABLES"
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+    assert main(["sql"]) == 0
+
+    captured = capsys.readouterr()
+    assert '{"a": 5, "_tp_delta": 1}' in captured.out
+    assert "UNKNOWN_COLUMN" in captured.err
+
+
+def test_completion_knows_words_names_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    with connect() as session:
+        session.sql("CREATE TABLE orders (customer STRING)")
+        monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 1; SELECT 2"))
+
+        assert {"SELECT", "orders", "customer", "max_hot_keys", "sum"} <= set(completions(session))
+        assert list(prompt(session)) == ["SELECT 1", "SELECT 2"]

@@ -1,0 +1,188 @@
+"""Temporal, as-of and lookup joins by SQL, each with rows: the worked examples of the documents."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from zset_join.lookup.sources.function import FunctionSource
+from zset_join.sql import Query, Session, connect
+
+
+def started(session: Session, text: str) -> Any:
+    made = session.sql(text)
+    assert isinstance(made, Query)
+    return made.start()
+
+
+def rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted((tuple(line.values()) for line in table.to_pylist()), key=repr)
+
+
+RATES = """
+CREATE TABLE rates (currency STRING, rate DECIMAL(10, 2), at TIMESTAMP(3), WATERMARK FOR at AS at, PRIMARY KEY (currency) NOT ENFORCED)
+    WITH ('format' = 'json');
+CREATE TABLE orders (id INT, currency STRING, amount INT, t TIMESTAMP(3), WATERMARK FOR t AS t);
+"""
+
+
+def test_a_row_meets_the_version_that_was_valid_at_its_time_once_the_watermark_has_passed() -> None:
+    with connect(dialect="flink") as session:
+        session.sql(RATES)
+        running = started(
+            session,
+            "SELECT o.id, o.amount * r.rate AS total FROM orders AS o "
+            "LEFT JOIN rates FOR SYSTEM_TIME AS OF o.t AS r ON o.currency = r.currency",
+        )
+
+        session.sql("INSERT INTO rates VALUES ('EUR', 1.10, TIMESTAMP '2024-01-01 00:00:05')")
+        session.sql("INSERT INTO orders VALUES (1, 'EUR', 100, TIMESTAMP '2024-01-01 00:00:07')")
+        assert running.changelog().num_rows == 0
+        session.sql("INSERT INTO rates VALUES ('EUR', 1.20, TIMESTAMP '2024-01-01 00:00:08')")
+        session.sql("INSERT INTO orders VALUES (2, 'EUR', 100, TIMESTAMP '2024-01-01 00:00:09')")
+
+        assert [(line["id"], str(line["total"])) for line in running.changelog().to_pylist()] == [(1, "110.00")]
+
+
+def test_in_eager_mode_a_late_version_corrects_what_was_said() -> None:
+    with connect(dialect="flink") as session:
+        session.sql(RATES)
+        session.sql("SET temporal_join_emit = 'eager'")
+        running = started(
+            session,
+            "SELECT o.id, r.rate FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t r ON o.currency = r.currency",
+        )
+
+        session.sql("INSERT INTO rates VALUES ('EUR', 1.10, TIMESTAMP '2024-01-01 00:00:05')")
+        session.sql("INSERT INTO orders VALUES (1, 'EUR', 100, TIMESTAMP '2024-01-01 00:00:10')")
+        running.changelog()
+        session.sql("INSERT INTO rates VALUES ('EUR', 1.15, TIMESTAMP '2024-01-01 00:00:09')")
+
+        assert [(str(line["rate"]), line["_tp_delta"]) for line in running.changelog().to_pylist()] == [
+            ("1.10", -1),
+            ("1.15", 1),
+        ]
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+def test_versioned_on_names_the_time_of_a_version() -> None:
+    with connect(dialect="laminardb") as session:
+        session.sql("CREATE TABLE products (id INT PRIMARY KEY, price INT, version_col TIMESTAMP)")
+        session.sql("CREATE TABLE transactions (id INT, product_id INT, ts TIMESTAMP)")
+        running = started(
+            session,
+            "SELECT t.id, p.price FROM transactions t JOIN products FOR SYSTEM_TIME AS OF t.ts VERSIONED ON version_col p "
+            "ON t.product_id = p.id",
+        )
+
+        session.sql(
+            "INSERT INTO products VALUES (7, 10, TIMESTAMP '2024-01-01 00:00:00'), (8, 1, TIMESTAMP '2024-01-01 00:00:00')"
+        )
+        session.sql("INSERT INTO products VALUES (7, 20, TIMESTAMP '2024-01-02 00:00:00')")
+        session.sql(
+            "INSERT INTO transactions VALUES (1, 7, TIMESTAMP '2024-01-01 12:00:00'), (2, 7, TIMESTAMP '2024-01-03 00:00:00')"
+        )
+
+        assert rows(running.table()) == [(1, 10), (2, 20)]
+
+
+def test_by_processing_time_only_left_rows_say_something() -> None:
+    with connect(dialect="laminardb") as session:
+        session.sql("CREATE TABLE customers (id INT PRIMARY KEY, tier STRING); CREATE TABLE orders (id INT, customer_id INT)")
+        running = started(
+            session,
+            "SELECT o.id, c.tier FROM orders o LEFT JOIN customers FOR SYSTEM_TIME AS OF PROCTIME() c ON o.customer_id = c.id",
+        )
+
+        session.sql(
+            "INSERT INTO orders VALUES (1, 5); INSERT INTO customers VALUES (5, 'gold'); INSERT INTO orders VALUES (2, 5)"
+        )
+        session.sql("INSERT INTO customers VALUES (5, 'lead')")
+
+        assert rows(running.table()) == [(1, None), (2, "gold")]
+
+
+def test_the_function_of_older_flink_gives_the_versions_of_an_append_only_table() -> None:
+    with connect(dialect="flink") as session:
+        session.sql(
+            "CREATE TABLE history (currency STRING, rate INT, at TIMESTAMP(3), WATERMARK FOR at AS at) WITH ('format'='json')"
+        )
+        session.sql("CREATE TABLE orders (id INT, currency STRING, t TIMESTAMP(3), WATERMARK FOR t AS t)")
+        session.create_temporal_table_function("rates", "history", "at", "currency")
+        running = started(
+            session,
+            "SELECT o.id, r.rate FROM orders AS o, LATERAL TABLE(rates(o.t)) AS r WHERE o.currency = r.currency",
+        )
+
+        session.sql(
+            "INSERT INTO history VALUES ('EUR', 1, TIMESTAMP '2024-01-01 00:00:01'), ('EUR', 2, TIMESTAMP '2024-01-01 00:00:05')"
+        )
+        session.sql("INSERT INTO orders VALUES (1, 'EUR', TIMESTAMP '2024-01-01 00:00:03')")
+        session.sql("INSERT INTO history VALUES ('USD', 9, TIMESTAMP '2024-01-01 00:01:00')")
+        session.sql("INSERT INTO orders VALUES (2, 'EUR', TIMESTAMP '2024-01-01 00:02:00')")
+
+        assert rows(running.table()) == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    "join",
+    ["ASOF JOIN quotes q MATCH_CONDITION (t.at >= q.at) ON t.k = q.k", "ASOF JOIN quotes q ON t.k = q.k AND t.at >= q.at"],
+)
+def test_an_as_of_join_takes_the_nearest_row(join: str) -> None:
+    with connect() as session:
+        session.sql("CREATE TABLE trades (id INT, k STRING, at INT); CREATE TABLE quotes (k STRING, at INT, bid INT)")
+        running = started(session, f"SELECT t.id, q.bid FROM trades t {join}")
+
+        session.sql("INSERT INTO quotes VALUES ('a', 1, 10), ('a', 9, 90); INSERT INTO trades VALUES (1, 'a', 10)")
+        assert rows(running.table()) == [(1, 90)]
+        session.sql("INSERT INTO quotes VALUES ('a', 10, 100)")
+        assert rows(running.table()) == [(1, 100)]
+
+
+def test_a_lookup_join_asks_the_outside_and_hints_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "dim.sqlite"
+    with sqlite3.connect(file) as database:
+        database.execute("CREATE TABLE customers (id INT, country TEXT)")
+        database.execute("INSERT INTO customers VALUES (1, 'FR')")
+    database.close()
+    with connect(dialect="flink") as session:
+        session.sql(
+            "CREATE TEMPORARY TABLE Customers (id INT, country STRING) WITH ('connector' = 'jdbc', "
+            f"'url' = 'jdbc:sqlite:{file}', 'table-name' = 'customers')"
+        )
+        session.sql("CREATE TABLE Orders (order_id INT, customer_id INT, proc_time AS PROCTIME())")
+        running = started(
+            session,
+            "SELECT /*+ LOOKUP('table'='Customers', 'async'='false') */ o.order_id, c.country FROM Orders AS o "
+            "LEFT JOIN Customers FOR SYSTEM_TIME AS OF o.proc_time AS c ON o.customer_id = c.id",
+        )
+
+        session.sql("INSERT INTO Orders (order_id, customer_id) VALUES (10, 1), (11, 2)")
+
+        assert rows(running.table()) == [(10, "FR"), (11, None)]
+        running.stop()
+
+
+def test_an_outside_table_with_the_names_of_the_stream_is_told_apart() -> None:
+    source = FunctionSource(
+        name="dim",
+        schema=pa.schema({"id": pa.int32(), "name": pa.string()}),
+        function=lambda keys: pa.table(
+            {"id": keys.column("id"), "name": ["x"] * keys.num_rows}, schema=pa.schema({"id": pa.int32(), "name": pa.string()})
+        ),
+    )
+    with connect() as session:
+        session.register_lookup(source)
+        session.sql("CREATE TABLE s (id INT, name STRING)")
+        running = started(
+            session, "SELECT s.id, s.name, d.name AS found FROM s JOIN dim FOR SYSTEM_TIME AS OF PROCTIME() AS d ON s.id = d.id"
+        )
+
+        session.sql("INSERT INTO s VALUES (1, 'own')")
+
+        assert rows(running.table()) == [(1, "own", "x")]
+        running.stop()
