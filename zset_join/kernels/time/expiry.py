@@ -13,7 +13,7 @@ from typing import Any
 
 from zset_join.kernels.columns import FLAGS
 from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u8, load_u64, store_u64
+from zset_join.kernels.memory import load_u8, load_u64, prefetch, store_u64
 from zset_join.kernels.time.due_heap import pop_first, push_due
 from zset_join.kernels.time.runs import (
     ENTRY,
@@ -29,6 +29,8 @@ from zset_join.kernels.time.runs import (
 )
 
 __all__ = ["expire", "forget_deletes", "schedule"]
+
+_AHEAD = 8
 
 
 @kernel
@@ -49,6 +51,8 @@ def _due_of(keys: int, key: int, at: int, side: int, keeps_newest: bool, past: i
 def schedule(keys: int, at: int, side: int, keeps_newest: bool, numbers: Any, heap: int, length: int, past: int) -> int:
     """Let the runs of some keys wait for their time, where it is earlier than the one they wait for; return the length."""
     for place in range(len(numbers)):
+        if place + _AHEAD < len(numbers) and numbers[place + _AHEAD] != 0:
+            prefetch(run_base(keys, key_address(keys, numbers[place + _AHEAD]), at))
         if numbers[place] == 0:
             continue
         key = key_address(keys, numbers[place])
@@ -72,6 +76,7 @@ def expire(
     horizon: int,
     most: int,
     forget_time: int,
+    dues: Any,
     touched: Any,
     forgetting: Any,
 ) -> tuple[int, int, int, int]:
@@ -83,10 +88,25 @@ def expire(
     Returns:
         The length of the heap, how many rows were freed, how many keys were touched, and how many DELETEs are to be forgotten.
     """
-    freed, count, forgets = 0, 0, 0
-    while length > 0 and count < most and load_u64(heap) <= horizon:
-        due, number = load_u64(heap), load_u64(heap + 8)
+    freed, count, forgets, popped = 0, 0, 0, 0
+    while (
+        length > 0 and popped < most and load_u64(heap) <= horizon
+    ):  # out of the heap first, so that keys can be fetched ahead
+        dues[popped], touched[popped] = load_u64(heap), load_u64(heap + 8)
         length = pop_first(heap, length)
+        popped += 1
+    for place in range(popped):
+        if place + 3 * _AHEAD < popped:
+            ahead = key_address(keys, touched[place + 3 * _AHEAD])
+            prefetch(ahead)
+            prefetch(ahead + 63)
+        if place + 2 * _AHEAD < popped:
+            prefetch(run_base(keys, key_address(keys, touched[place + 2 * _AHEAD]), at))
+        if place + _AHEAD < popped:
+            ahead = key_address(keys, touched[place + _AHEAD])
+            if run_length(ahead, at) > 0:
+                prefetch(row_address(side, load_u64(run_base(keys, ahead, at) + 8)))
+        due, number = dues[place], touched[place]
         key = key_address(keys, number)
         if load_u8(key + FLAGS) == 0 or load_u64(key + at + RUN_DUE) != due:
             continue

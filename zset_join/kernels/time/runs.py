@@ -36,7 +36,17 @@ from zset_join.kernels.columns import (
 from zset_join.kernels.compiled import kernel
 from zset_join.kernels.heap import allocate_block, block_bytes, free_block
 from zset_join.kernels.keys import equal_columns, variable_bytes
-from zset_join.kernels.memory import copy_bytes, load_u8, load_u32, load_u64, shift_right, store_u8, store_u32, store_u64
+from zset_join.kernels.memory import (
+    copy_bytes,
+    load_u8,
+    load_u32,
+    load_u64,
+    prefetch,
+    shift_right,
+    store_u8,
+    store_u32,
+    store_u64,
+)
 from zset_join.kernels.rows import add_to_word, free_values, give_row, store_values, take_row
 from zset_join.kernels.side import (
     H_JOIN_COUNT,
@@ -80,6 +90,7 @@ RUN_BYTES = 24  # the words of one run in a key record: block, length and room, 
 RUN_DUE = 16
 NEVER = 0x7FFFFFFFFFFFFFFF
 FLAG_DELETE = 8
+_AHEAD = 8
 _LOW = 0xFFFFFFFF
 
 
@@ -480,6 +491,13 @@ def merge_groups(
     """
     stride, words_at, words = word(side, STRIDE), word(side, SEQUENCE_OFFSET), word(side, SEQUENCE_WORDS)
     for group in range(groups):
+        if group + 2 * _AHEAD < groups and begin[group + 2 * _AHEAD] < begin[group + 2 * _AHEAD + 1]:
+            ahead = key_address(keys, numbers[group + 2 * _AHEAD])
+            prefetch(ahead)
+            prefetch(ahead + 63)
+        if group + _AHEAD < groups and begin[group + _AHEAD] < begin[group + _AHEAD + 1]:
+            ahead = key_address(keys, numbers[group + _AHEAD])
+            prefetch(run_base(keys, ahead, at) + ENTRY * max(0, run_length(ahead, at) - 1))
         if begin[group] == begin[group + 1] and removed_begin[group] == removed_begin[group + 1]:
             continue
         number = numbers[group]

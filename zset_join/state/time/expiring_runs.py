@@ -64,7 +64,7 @@ class ExpiringRuns:
         if horizon is None:
             return 0, np.zeros(0, np.int64)
         most = min(max(_LEAST_KEYS, 4 * changes), self._due.length)
-        keys, forgetting = np.empty(most, np.int64), np.empty(most, np.int64)
+        dues, keys, forgetting = (np.empty(most, np.int64) for _ in range(3))
         forget_time = NEVER if now is None else now + retention
         forget_place, variables = self._keys.forget_place, self._rows.variables.address
         self._due.make_room(1)
@@ -80,6 +80,7 @@ class ExpiringRuns:
             past,
             most,
             forget_time,
+            dues,
             keys,
             forgetting,
         )
