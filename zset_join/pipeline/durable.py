@@ -32,6 +32,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
 from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.stage_states import due_of
@@ -87,6 +88,7 @@ class PipelineDirectory:
         self.effects = Effects()
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
         location = str(Path(directory).absolute())
+        self._dead_letters = Path(location) / "dead-letters"
         query_id = stored_query_id(location) or str(uuid.uuid4())
         self._owner = Ownership.claim(checkpoint_folder(location), query_id)
         try:
@@ -178,6 +180,10 @@ class PipelineDirectory:
         )
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
+
+    def put_aside(self, epoch: int, letters: pa.Table) -> None:
+        """Write down the rows of an epoch that broke the contract of their source."""
+        write_dead_letters(self._dead_letters, epoch, letters)
 
     def answer(self, record: CommitRecord) -> ZSet:
         """Return the answer of a committed epoch.

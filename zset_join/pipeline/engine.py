@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from zset_join.pipeline.dead_letters import RejectedRows
 from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
@@ -34,6 +35,7 @@ class AnsweredEpoch:
         delta: the change of the view.
         times: what is known of event time after it.
         asked: the stages that were asked: tick and deltas by number.
+        rejected: what they refused, where rows are put aside.
     """
 
     epoch: int
@@ -41,6 +43,7 @@ class AnsweredEpoch:
     delta: ZSet
     times: KnownTimes
     asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
+    rejected: list[RejectedRows] = field(default_factory=list)
 
 
 class Engine:
@@ -49,13 +52,15 @@ class Engine:
     Args:
         plan: the plan.
         watermarks: of the plan.
+        quarantines: bad rows are put aside, so they are to be told.
 
     Raises:
         PlanError: a step that only Spark can do.
     """
 
-    def __init__(self, plan: QueryPlan, watermarks: Watermarks) -> None:
+    def __init__(self, plan: QueryPlan, watermarks: Watermarks, *, quarantines: bool = False) -> None:
         self.plan = plan
+        self._quarantines = quarantines
         self.watermarks = watermarks
         self._inputs = [
             [
@@ -87,6 +92,7 @@ class Engine:
         before, times = self.watermarks.known, self.watermarks.after(deltas, processing_time_us)
         known: dict[str | int, ZSet] = dict(deltas.items())
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
+        rejected: list[RejectedRows] = []
         for number, feedings in enumerate(self._inputs):
             fed = [feeding.collect(known) for feeding in feedings]
             tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
@@ -98,10 +104,14 @@ class Engine:
             answer = self._gathered(number, list(operator.answer(tick, fed)))
             if answer is not None:
                 known[number] = answer
+            if self._quarantines:
+                table = operator.rejections(tick, fed)
+                if table.num_rows:
+                    rejected.append(RejectedRows(table, tuple(one.name for one in operator.inputs), tuple(fed)))
         delta = self._output.collect(known)
         if not self._is_tidy and len(delta):
             delta = next(delta.tidy_chunks(len(delta)), self._empty)
-        return AnsweredEpoch(epoch, processing_time_us, delta, times, asked)
+        return AnsweredEpoch(epoch, processing_time_us, delta, times, asked, rejected)
 
     def take(self, answered: AnsweredEpoch) -> None:
         """Go on from an epoch that counts."""

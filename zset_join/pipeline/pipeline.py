@@ -28,9 +28,10 @@ import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
 from zset_join.epoch_chain import ChainLink
-from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
+from zset_join.pipeline.dead_letters import dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
@@ -69,6 +70,8 @@ class Pipeline:
         plan: the plan of the query.
         epoch: number of the next epoch.
         progress: counts of the last epoch, for people.
+        dead_letters: rows of the last epoch that broke the contract of their source and were put aside, see
+            `zset_join.pipeline.dead_letters`.
         positions: how far sources had been read after the last epoch, as `step` was told.
 
     Raises:
@@ -107,7 +110,8 @@ class Pipeline:
         self._options = StageOptions() if options is None else options
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
         self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
-        self._engine = Engine(self.plan, self._watermarks)
+        self._engine = Engine(self.plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
+        self.dead_letters: pa.Table = dead_letters(0, [])
         self._contents = Contents(self.plan.output.schema) if keep_view else None
         self._history = InputHistory() if keep_inputs else None
         self._processing_time_us: int | None = None
@@ -181,6 +185,7 @@ class Pipeline:
             for number, (tick, fed) in answered.asked.items():
                 self._memory.operators[number].absorb(tick, fed)
             self._is_broken = False
+            self.dead_letters = dead_letters(answered.epoch, answered.rejected)
             self.progress = self._counts(deltas, answered)
         else:
             answered = self._durable_epoch(deltas, time_us, reached)
@@ -194,8 +199,19 @@ class Pipeline:
 
         Raises:
             OptionError: the pipeline was told not to keep them.
+            BadInputError: a source that goes through no stage has retracted what was not there.
         """
         rows = self.contents()
+        if len(rows) and rows.weights.min() < 0:
+            first = int(np.flatnonzero(rows.weights < 0)[0])
+            row, weight = ZSet(rows.rows.slice(first, 1), rows.weights[first : first + 1]).to_pylist()[0]
+            raise BadInputError(
+                f"the view holds the row {row} {weight} times: a source that is shown as it is has retracted what was not there. "
+                "Correct the source.",
+                code="ABSENT_ROW",
+                row=row,
+                weight=weight,
+            )
         if (rows.weights == 1).all():
             return pa.Table.from_batches([rows.rows], self.schema)
         positions = np.repeat(np.arange(len(rows)), rows.weights)
@@ -368,8 +384,11 @@ class Pipeline:
             raise AssertionError("a pipeline without state")
         with directory.epoch(Tick(self.epoch, time_us)) as opened:
             answered = self._engine.answer(opened, self.epoch, deltas, time_us)
+            letters = dead_letters(answered.epoch, answered.rejected)
+            directory.put_aside(answered.epoch, letters)
             counts = self._counts(deltas, answered)
             self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
+            self.dead_letters = letters
         return answered
 
     def _take(self, answered: AnsweredEpoch, deltas: Mapping[str, ZSet]) -> None:
@@ -419,6 +438,7 @@ class Pipeline:
             "rows": {name: len(delta) for name, delta in deltas.items()},
             "answer_rows": len(answered.delta),
             "retractions": int((answered.delta.weights < 0).sum()),
+            "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
             **({"lookups": lookups} if (lookups := self._lookups()) else {}),
             "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
         }
@@ -447,10 +467,24 @@ class Pipeline:
                     name=name,
                 )
             delta = reading.delta(given)
+            self._check_appends(name, delta)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
             deltas[name] = delta
         return deltas
+
+    def _check_appends(self, name: str, delta: ZSet) -> None:
+        """Refuse retractions from a source whose rows are only added, also where it goes through no stage."""
+        if self._relations[name].mode != "append" or self._options.on_bad_input != "error" or not (delta.weights < 0).any():
+            return
+        row = int(np.flatnonzero(delta.weights < 0)[0])
+        raise BadInputError(
+            f'source "{name}", epoch {self.epoch}: row {row} retracts, and rows of an append-only source are only added; '
+            "nothing of the epoch was applied. Describe the source with changes(...).",
+            code="RETRACTION_IN_APPEND",
+            relation=name,
+            epoch=self.epoch,
+        )
 
     def _time(self, given: datetime.datetime | int | None) -> int:
         if isinstance(given, datetime.datetime):

@@ -24,6 +24,9 @@ __all__ = ["batch_view"]
 
 _OF_SPARK: Mapping[str, Callable[..., Column]] = {
     "avg": F.avg,
+    "bit_and": F.bit_and,
+    "bit_or": F.bit_or,
+    "bit_xor": F.bit_xor,
     "collect_list": lambda value: F.sort_array(F.collect_list(value)),
     "collect_set": lambda value: F.sort_array(F.collect_set(value)),
     "count": F.count,

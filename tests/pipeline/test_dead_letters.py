@@ -1,0 +1,58 @@
+"""Rows that break the contract of their source are put aside with the reason, and the rest goes on."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from zset_join import BadInputError, ZSet
+from zset_join.pipeline import Pipeline, appends, changes
+from zset_join.pipeline.dead_letters import read_dead_letters
+from zset_join.stages import StageOptions
+
+ORDERS = {"id": pa.int64(), "total": pa.int64()}
+BAD = {"orders": [{"id": None, "total": 1}, {"id": 2, "total": 5}]}
+QUARANTINE = StageOptions(on_bad_input="quarantine")
+
+
+def orders():
+    return changes("orders", ORDERS, keys="id")
+
+
+def test_a_bad_row_is_put_aside_and_the_others_are_applied():
+    pipeline = Pipeline(orders(), options=QUARANTINE)
+
+    delta = pipeline.step(BAD)
+
+    assert delta.to_pylist() == [((2, 5), 1)]
+    assert [(line["epoch"], line["source"], line["row"], line["code"]) for line in pipeline.dead_letters.to_pylist()] == [
+        (0, "orders", '{"id": null, "total": 1}', "NULL_PRIMARY_KEY")
+    ]
+    assert pipeline.progress["rejected_rows"] == 1
+
+
+def test_dead_letters_last_in_the_directory(tmp_path):
+    with Pipeline(orders(), tmp_path, options=QUARANTINE) as pipeline:
+        pipeline.step(BAD)
+        pipeline.step({"orders": [{"id": 3, "total": 1}]})
+        pipeline.step(BAD)
+
+    assert read_dead_letters(tmp_path / "dead-letters").column("epoch").to_pylist() == [0, 2]
+
+
+def test_by_default_a_bad_row_stops_the_epoch():
+    with pytest.raises(BadInputError, match="primary key"):
+        Pipeline(orders()).step(BAD)
+
+
+def test_a_retraction_from_a_source_that_only_adds_is_refused_without_any_stage():
+    with pytest.raises(BadInputError, match="are only added"):
+        Pipeline(appends("x", {"x": pa.int64()})).step({"x": ZSet.from_rows([(1,)], {"x": pa.int64()}, weights=[-1])})
+
+
+def test_a_view_that_holds_a_row_less_than_never_is_told():
+    pipeline = Pipeline(changes("x", {"x": pa.int64()}))
+    pipeline.step({"x": ZSet.from_rows([(1,)], {"x": pa.int64()}, weights=[-1])})
+
+    with pytest.raises(BadInputError, match=r"holds the row \(1,\) -1 times"):
+        pipeline.view()

@@ -1,0 +1,88 @@
+"""Rows that broke the contract of their source, put aside with the reason, where `on_bad_input="quarantine"` asks for it.
+
+The law: of every source and epoch, rows in = rows applied + rows put aside. A row is told once, by the first stage that refuses
+it. With a directory the rows of an epoch are in a file of their own before the epoch counts; an attempt that is repeated writes
+the same file again.
+
+    <directory>/dead-letters/<epoch>.parquet
+
+Memory: the rows of the last epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.zset import ZSet
+
+__all__ = ["SCHEMA", "RejectedRows", "dead_letters", "read_dead_letters", "write_dead_letters"]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("epoch", pa.int64(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("row", pa.string(), nullable=False),
+        pa.field("weight", pa.int64(), nullable=False),
+        pa.field("code", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RejectedRows:
+    """Hold what one stage refused.
+
+    Args:
+        table: as `Operator.rejections` lists it.
+        inputs: the names of its inputs.
+        deltas: what it was fed.
+    """
+
+    table: pa.Table
+    inputs: tuple[str, ...]
+    deltas: tuple[ZSet, ...]
+
+
+def dead_letters(epoch: int, rejected: Sequence[RejectedRows]) -> pa.Table:
+    """Return the refused rows of an epoch, each as JSON with weight and reason."""
+    lines = []
+    for one in rejected:
+        places = {name: number for number, name in enumerate(one.inputs)}
+        for line in one.table.to_pylist():
+            delta = one.deltas[places[line["input"]]]
+            row = delta.rows.slice(line["row"], 1).to_pylist()[0]
+            lines.append(
+                {
+                    "epoch": epoch,
+                    "source": line["input"],
+                    "row": json.dumps(row, default=str, ensure_ascii=False),
+                    "weight": line["weight"],
+                    "code": line["code"],
+                    "reason": line["reason"],
+                }
+            )
+    return pa.Table.from_pylist(lines, schema=SCHEMA)
+
+
+def write_dead_letters(directory: Path, epoch: int, table: pa.Table) -> None:
+    """Write the rows of an epoch, in one step; nothing where there are none."""
+    if not table.num_rows:
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    made = directory / f".{epoch:020d}-{uuid.uuid4().hex}"
+    pq.write_table(table, made)
+    made.rename(directory / f"{epoch:020d}.parquet")
+
+
+def read_dead_letters(directory: Path) -> pa.Table:
+    """Return the rows of all epochs."""
+    tables = [pq.read_table(path) for path in sorted(directory.glob("*.parquet"))]
+    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
