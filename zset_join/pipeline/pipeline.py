@@ -206,8 +206,8 @@ class Pipeline:
             first = int(np.flatnonzero(rows.weights < 0)[0])
             row, weight = ZSet(rows.rows.slice(first, 1), rows.weights[first : first + 1]).to_pylist()[0]
             raise BadInputError(
-                f"the view holds the row {row} {weight} times: a source that is shown as it is has retracted what was not there. "
-                "Correct the source.",
+                f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not "
+                "there. Correct the source.",
                 code="ABSENT_ROW",
                 row=row,
                 weight=weight,
