@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.pipeline import batch_aggregate, batch_join, batch_timed
+from zset_join.pipeline import batch_aggregate, batch_join, batch_lookup, batch_timed
 from zset_join.pipeline.batch_queries import BatchTimes, batch_sql, history_name
 from zset_join.pipeline.history import InputHistory
 from zset_join.plan.query_plan import PlanSource, QueryPlan
@@ -30,7 +30,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["Verification", "batch_view", "verify"]
 
-_KINDS_HERE = (batch_aggregate, batch_join, batch_timed)  # importing them is what registers their queries
+_KINDS_HERE = (batch_aggregate, batch_join, batch_lookup, batch_timed)  # importing them is what registers their queries
 _WEIGHT = "w"
 _DIGITS = 9
 _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "false"}

@@ -1,0 +1,52 @@
+"""verify() of joins that look something up."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from zset_join.errors import PlanError
+from zset_join.expressions import left, right
+from zset_join.lookup import ArrowSource
+from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
+
+ORDERS = {"o": pa.int64(), "who": pa.int32()}
+PRICES = {"who": pa.int64(), "price": pa.int64()}
+EPOCHS = (
+    {"orders": [{"o": 1, "who": 7}, {"o": 9, "who": None}], "prices": [{"who": 7, "price": 3}, {"who": 8, "price": 1}]},
+    {"prices": [{"who": 7, "price": 4}]},
+    {"orders": [{"o": 2, "who": 7}, {"o": 3, "who": 5}, {"o": 2, "who": 7}], "prices": [{"who": 7, "price": 5}]},
+)
+
+
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("snapshot", ["current", "previous"])
+@pytest.mark.parametrize("keys", ["who", None])
+def test_a_join_by_processing_time_equals_the_batch_query_over_its_epochs(how, snapshot, keys):
+    prices = changes("prices", PRICES, keys=keys) if keys else appends("prices", PRICES)
+    view = appends("orders", ORDERS).temporal_join(
+        prices, on="who", how=how, as_of=PROCESSING_TIME, snapshot=snapshot, condition=left("o") <= right("price")
+    )
+    with Pipeline(view, keep_inputs=True) as pipeline:
+        for rows in EPOCHS:
+            pipeline.step(rows)
+        found = pipeline.verify()
+    assert found.equal, str(found)
+    assert found.expected_rows > 0
+
+
+def test_what_nobody_but_the_state_knows_is_not_verified():
+    view = changes("orders", ORDERS, keys="o").temporal_join(
+        changes("prices", PRICES, keys="who"), on="who", as_of=PROCESSING_TIME
+    )
+    with Pipeline(view, keep_inputs=True) as pipeline, pytest.raises(PlanError, match="known to the state alone"):
+        pipeline.step({"orders": [{"o": 1, "who": 7}]})
+        pipeline.verify()
+
+
+def test_what_the_outside_said_is_not_verified():
+    table = ArrowSource(name="people", table=pa.table({"id": [7], "name": ["Ada"]}))
+    view = appends("orders", ORDERS).lookup_join(table, on=[("who", "id")])
+    with Pipeline(view, keep_inputs=True) as pipeline, pytest.raises(PlanError, match="known to the journal alone"):
+        pipeline.step({"orders": [{"o": 1, "who": 7}]})
+        pipeline.verify()

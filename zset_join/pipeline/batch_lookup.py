@@ -1,0 +1,100 @@
+"""A join by processing time as a query of DuckDB's, for left rows that are only added; why a lookup join cannot be one.
+
+Each left row meets the right rows that were there in its epoch, so the query rebuilds the right side for every epoch in which
+a left row came.
+Cost: these epochs times the changes of the right side.
+"""
+
+# ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from zset_join.errors import PlanError
+from zset_join.expressions.sql_text import type_name
+from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, register_batch_query
+from zset_join.stages.lookup_join import LookupJoinStage
+from zset_join.stages.process_time_join import ProcessTimeJoinStage
+from zset_join.state.join_shape import joined_schema
+from zset_join.state.lookup_shape import LookupShape
+
+__all__ = ["lookup_sql", "process_time_sql"]
+
+
+def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:  # noqa: ARG001 - as others
+    """Return the join of left rows with the right side of their epochs.
+
+    Raises:
+        PlanError: rows may be taken back, or do not come from sources, so that nobody knows what they met.
+    """
+    left, right = inputs
+    if stage.left.mode != "append" or left.history is None or right.history is None:
+        raise PlanError(
+            f'verify() can compare a join by processing time only where "{stage.left.name}" is a source that rows are only '
+            f"added to, and "
+            f'"{stage.right.name}" a source: what other rows met at their time is known to the state alone.',
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    columns = ", ".join(f"h.c{at}" for at in range(len(stage.right.schema)))
+    before = "<=" if stage.snapshot == "current" else "<"
+    at_moment = f"FROM (SELECT DISTINCT e FROM {left.history}) m JOIN {right.history} h ON h.e {before} m.e"
+    if stage.right.mode == "upsert":
+        key = ", ".join(f"h.{right.column(name)}" for name in stage.right.primary_key)
+        order = ", ".join([*(f"h.{right.column(name)} DESC" for name in stage.right.sequence_by), "h.n DESC"])
+        numbered = (
+            f"SELECT m.e AS moment, {columns}, h.w, row_number() OVER (PARTITION BY m.e, {key} ORDER BY {order}) AS place"
+        )
+        there = f"SELECT * FROM ({numbered} {at_moment}) WHERE place = 1 AND w > 0"
+    else:
+        counted = f"SELECT m.e AS moment, {columns}, sum(h.w) AS copies {at_moment} GROUP BY ALL HAVING sum(h.w) > 0"
+        there = f"SELECT * FROM ({counted}), unnest(range(CAST(copies AS BIGINT)))"
+    came = f"SELECT * FROM {left.history}, unnest(range(CAST(w AS BIGINT)))"
+    kind = "JOIN" if stage.how == "inner" else "LEFT JOIN"
+    met = f"r.moment = l.e AND {_condition(stage, left, right)}"
+    return f"SELECT {_shown(stage, left, right)} FROM ({came}) l {kind} ({there}) r ON {met}"
+
+
+def _condition(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
+    shape = LookupShape.of(stage.left, stage.right, stage.how, using=stage.using, leaves_process=False)
+    flags = stage.null_safe or (False,) * len(stage.left.join_key)
+    parts = []
+    for own, other, field, safe in zip(stage.left.join_key, stage.right.join_key, shape.key_schema, flags, strict=True):
+        kind = type_name(field.type, "duckdb")
+        sign = "IS NOT DISTINCT FROM" if safe else "="
+        parts.append(f"CAST(l.{left.column(own)} AS {kind}) {sign} CAST(r.{right.column(other)} AS {kind})")
+    if stage.residual is not None:
+        schemas = {"left": left.relation.schema, "right": right.relation.schema}
+        parts.append(expression_sql(stage.residual, schemas, {"left": "l", "right": "r"}))
+    return " AND ".join(parts)
+
+
+def _shown(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
+    schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
+    shown = dict(zip(schema.names, sources, strict=True))
+    made = []
+    for at, field in enumerate(stage.output.schema):
+        side, name = shown[field.name]
+        made.append(f"{f'l.{left.column(name)}' if side == 'left' else f'r.{right.column(name)}'} AS c{at}")
+    return ", ".join(made)
+
+
+def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], times: BatchTimes) -> NoReturn:  # noqa: ARG001 - as others
+    """Refuse: nobody but the journal knows what the outside said.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(
+        f'verify() cannot compare a lookup join with a batch query: what "{stage.source.name}" said when each row came is '
+        f"known to the "
+        "journal alone, and the table may have changed since. Verify what stands before it.",
+        code="NOT_VERIFIABLE",
+        kind=stage.kind,
+    )
+
+
+register_batch_query("process_time_join", process_time_sql)
+register_batch_query("lookup_join", lookup_sql)
