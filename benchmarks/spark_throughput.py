@@ -289,7 +289,7 @@ def _take_nothing(delta: DataFrame, epoch: int) -> None:
 def _run_identity(joined: JoinedStream, feed: Feed, place: Path) -> list[dict[str, Any]]:
     from zset_join.spark.normalise import tag
 
-    tagged = tag(joined.joins, CORES)
+    tagged = tag(joined.segments, CORES)
     step = _IdentityStep(joined, tagged)
     query = (
         tagged.dataframe.writeStream.option("checkpointLocation", str(place / "checkpoint"))
@@ -308,10 +308,13 @@ class _IdentityStep:
     def __init__(self, joined: JoinedStream, tagged: TaggedStreams) -> None:
         from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-        from zset_join.spark.normalise import join_bucket
+        from zset_join.spark.layout import make_layout
+        from zset_join.spark.normalise import stage_bucket
 
-        (join,) = tagged.joins.values()
-        self._by_join_key = join_bucket(join.layout, joined.node, CORES)
+        inputs = joined.segments[-1].stage.inputs
+        self._layout = make_layout(*(one.fed.schema for one in inputs), has_raw=tagged.has_raw, types=tagged.types)
+        self._is_routed = len(joined.segments) > 1
+        self._by_join_key = stage_bucket(self._layout, inputs, CORES)
         self.counted: dict[int, int] = {}
         self._tagged = tagged
         self._order = F.monotonically_increasing_id().alias("order")
@@ -321,10 +324,9 @@ class _IdentityStep:
         from zset_join.spark.layout import travelling_schema
         from zset_join.spark.schemas import spark_schema
 
-        (join,) = self._tagged.joins.values()
         rows = batch.select("*", self._order).repartitionById(CORES, self._bucket)
-        if join.is_routed:
-            schema = travelling_schema(join.layout)
+        if self._is_routed:
+            schema = travelling_schema(self._layout)
             rows = rows.mapInArrow(_pass_on(schema), spark_schema(schema)).select("*", self._by_join_key)
             rows = rows.repartitionById(CORES, self._bucket)
         counts = [int(line[0]) for line in rows.mapInArrow(_count, "note string").collect()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import pytest
 from tests.checkpoint.query_by_hand import LEFT, RIGHT, QueryByHand, left_rows, right_rows
 from zset_join import inspection
 from zset_join.aggregates.calls import AggregateCall
-from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.reading import read_standing
@@ -22,15 +22,18 @@ from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.errors import StateError
 from zset_join.expressions import left, right
 from zset_join.inspection import open_state
-from zset_join.operators.join import HashJoin
-from zset_join.plan import InputNode, JoinNode
 from zset_join.relation import Relation
-from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder
+from zset_join.stages import AggregateStage, JoinStage, Stage, StageOptions
 from zset_join.storage.operations import Operation, observe
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-NODE = JoinNode(left=InputNode(relation=LEFT), right=InputNode(relation=RIGHT), how="full", null_safe=(False,))
+JOIN = JoinStage(left=LEFT, right=RIGHT, how="full")
+
+
+def plan_of(**stages: Stage) -> dict[str, Any]:
+    """Return what a query writes down of its stages."""
+    return {"stages": [{"name": name.replace("_", "-"), "stage": stage.to_json()} for name, stage in stages.items()]}
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def location(tmp_path: Path) -> str:
 
 @pytest.fixture
 def query(location: str, tmp_path: Path) -> Iterator[QueryByHand]:
-    query = QueryByHand(location, tmp_path / "local", plan=NODE.to_json(), snapshot_after_bytes=1_500)
+    query = QueryByHand(location, tmp_path / "local", plan=plan_of(join=JOIN), snapshot_after_bytes=1_500)
     yield query
     query.stop()
 
@@ -83,14 +86,9 @@ def test_every_row_says_its_bucket_and_its_weight(query: QueryByHand, location: 
     assert about == [("join_left", "join", "left", "left", 2), ("join_right", "join", "right", "right", 1)]
 
 
-def committed(location: str, local: Path, node: JoinNode, *epochs: Sequence[ZSet]) -> None:
+def committed(location: str, local: Path, stage: JoinStage, *epochs: Sequence[ZSet]) -> None:
     """Run epochs of a query with one bucket."""
-
-    def build(directory: str | None) -> Any:
-        sides = node.left.relation, node.right.relation
-        return HashJoin(*sides, node.how, null_safe=node.null_safe, residual=node.residual, directory=directory)
-
-    plan = node.to_json()
+    build, plan = partial(stage.build, StageOptions()), plan_of(join=stage)
     opened = Checkpoint(location, query_id="q", buckets=1, description={}, plan=plan, local_state_dir=str(local))
     for epoch, deltas in enumerate(epochs):
         tick = Tick(epoch, 1_000_000 * epoch)
@@ -105,10 +103,10 @@ def committed(location: str, local: Path, node: JoinNode, *epochs: Sequence[ZSet
 def test_keys_whose_deletion_is_remembered_stand_apart(location: str, tmp_path: Path) -> None:
     schema = pa.schema({"id": pa.int64(), "weight": pa.string(), "s": pa.int64()})
     keyed = Relation(name="x", schema=schema, join_key=("id",), primary_key=("id",), sequence_by=("s",), mode="upsert")
-    node = JoinNode(left=InputNode(relation=keyed), right=InputNode(relation=RIGHT), null_safe=(False,))
+    stage = JoinStage(left=keyed, right=RIGHT)
     came = ZSet.of({"id": [1, 2], "weight": ["a", "b"], "s": [1, 1]}, schema=schema)
     gone = ZSet.of({"id": [1], "weight": [None], "s": [2]}, [-1], schema=schema)
-    committed(location, tmp_path / "local", node, (came, right_rows()), (gone, right_rows()))
+    committed(location, tmp_path / "local", stage, (came, right_rows()), (gone, right_rows()))
 
     with open_state(location) as state:
         live = rows(state, "SELECT * FROM join_left")
@@ -121,9 +119,9 @@ def test_keys_whose_deletion_is_remembered_stand_apart(location: str, tmp_path: 
 
 
 def test_a_condition_over_both_rows_changes_nothing_that_is_remembered(location: str, tmp_path: Path) -> None:
-    node = replace(NODE, residual=left("id") < right("price"))
+    stage = replace(JOIN, residual=left("id") < right("price"))
     epoch = (left_rows((1, 4, "a"), (9, 4, "b")), right_rows((4, 5.0)))
-    committed(location, tmp_path / "local", node, epoch, epoch)
+    committed(location, tmp_path / "local", stage, epoch, epoch)
 
     with open_state(location) as state:
         found = rows(state, "SELECT id FROM join_left ORDER BY id"), rows(state, "SELECT * FROM join_right")
@@ -153,15 +151,16 @@ GROUPINGS: dict[str, tuple[tuple[str, ...], tuple[AggregateCall, ...]]] = {
 }
 
 
-def grouped_epochs(location: str, local: Path, node: AggregateNode, epochs: Sequence[ZSet], **options: Any) -> dict[Any, int]:
+def grouped_epochs(location: str, local: Path, stage: AggregateStage, epochs: Sequence[ZSet], **options: Any) -> dict[Any, int]:
     """Run an aggregate as a stage with one bucket; return the sum of its answers."""
-    build = aggregate_builder(node, OperatorOptions())
-    plan = {**NODE.to_json(), "stages": {"aggregate-1": node.to_json()}}
+    build, reduction = partial(stage.build, StageOptions()), stage.inputs[0].reduce
+    assert reduction is not None
+    plan = plan_of(join=JOIN, aggregate_1=stage)
     opened = Checkpoint(location, query_id="q", buckets=1, description={}, plan=plan, local_state_dir=str(local), **options)
     total: dict[Any, int] = {}
     for epoch, delta in enumerate(epochs):
         tick = Tick(epoch, 0)
-        deltas = [Preaggregation(node.source, node.group_by, node.calls).reduce(delta)]
+        deltas = [reduction.reduce(delta)]
         with BucketState(opened.stage("aggregate-1", tick), 0, build) as held:
             for row, weight in (row for chunk in held.operator.answer(tick, deltas) for row in chunk.to_pylist()):
                 total[repr(row)] = total.get(repr(row), 0) + weight
@@ -190,12 +189,12 @@ def test_groups_are_shown_as_they_were_answered_last(
     calls: tuple[AggregateCall, ...],
     options: dict[str, Any],
 ) -> None:
-    node = AggregateNode(source=SALES, group_by=keys, calls=calls)
+    stage = AggregateStage(source=SALES, group_by=keys, calls=calls)
     first = sales(("A", "pen", 3, "x"), ("A", "pen", 4, None), (None, "ink", None, "y"), ("B", "cap", 9, "z"))
     second = sales(("A", "pen", 1, "w"), ("A", "ink", 2, "x"), ("B", "cap", 9, "z"), gone=1)
     third = sales(("C", "pen", 5, "y"), ("A", "pen", 4, None), gone=1)
 
-    answered = grouped_epochs(location, tmp_path / "local", node, [first, second, third], **options)
+    answered = grouped_epochs(location, tmp_path / "local", stage, [first, second, third], **options)
 
     with open_state(location) as state:
         shown = rows(state, "SELECT * EXCLUDE (_zset_rows, _zset_bucket) FROM aggregate_1")
@@ -207,8 +206,8 @@ def test_groups_are_shown_as_they_were_answered_last(
 
 
 def test_the_row_of_all_rows_is_there_before_any_row_has_come(location: str, tmp_path: Path) -> None:
-    node = AggregateNode(source=SALES, group_by=(), calls=(AggregateCall("count"), AggregateCall("max", "price")))
-    answered = grouped_epochs(location, tmp_path / "local", node, [ZSet.empty(SALES.schema)])
+    stage = AggregateStage(source=SALES, group_by=(), calls=(AggregateCall("count"), AggregateCall("max", "price")))
+    answered = grouped_epochs(location, tmp_path / "local", stage, [ZSet.empty(SALES.schema)])
 
     with open_state(location) as state:
         shown = rows(state, "SELECT * FROM aggregate_1")
@@ -329,12 +328,8 @@ def test_a_checkpoint_without_an_epoch_is_refused(query: QueryByHand, location: 
 
 def test_columns_that_differ_by_case_are_refused(location: str) -> None:
     schema = pa.schema({"a": pa.int64(), "A": pa.int64()})
-    twice = JoinNode(
-        left=InputNode(relation=Relation(name="twice", schema=schema, join_key=("a",))),
-        right=InputNode(relation=RIGHT),
-        null_safe=(False,),
-    )
-    checkpoint = Checkpoint(location, query_id="q", buckets=2, description={}, plan=twice.to_json())
+    twice = JoinStage(left=Relation(name="twice", schema=schema, join_key=("a",)), right=RIGHT)
+    checkpoint = Checkpoint(location, query_id="q", buckets=2, description={}, plan=plan_of(join=twice))
     checkpoint.commit(CommitRecord(query_id="q", epoch=0, processing_time_us=None))
 
     with pytest.raises(StateError, match="differ only by case") as refused:

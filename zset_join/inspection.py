@@ -14,6 +14,7 @@ when reading began. Files that a running query has cleared away since make it be
 | `join_2_left`, `route_2_right`, ... | the same of a later join of a chain, by the number of its stage |
 | `aggregate_1`, ... | the groups of an aggregate, or the rows of a DISTINCT: its columns, `_zset_rows`, `_zset_bucket` |
 | `<view>_deleted` | where changes have a sequence: the keys whose deletion is remembered, with `_zset_watermark` |
+| `<stage>_<table>`, ... | what another kind of stage remembers, table by table |
 | `about` | one line per view and nothing else: stage, side, stream, query, epoch, buckets, rows |
 
 Rows go bucket by bucket into a DuckDB file that has no name any more when it is handed out: the disk gets its space back when
@@ -31,29 +32,27 @@ names differ only by case cannot be shown; durations are shown as intervals.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import duckdb
 import pyarrow as pa
 
-from zset_join.aggregates.calls import AggregateCall
-from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.log import read_log
-from zset_join.checkpoint.reading import Standing, no_checkpoint, read_standing, stored_description, stored_plan
+from zset_join.checkpoint.plan import stages_of
+from zset_join.checkpoint.reading import Standing, no_checkpoint, read_standing, stored_description
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.config import BufferLimit
 from zset_join.errors import StateError
-from zset_join.operators.aggregate import Aggregate
-from zset_join.operators.join import HashJoin
-from zset_join.operators.route import Route
-from zset_join.plan import JoinNode, RouteNode, read_schema
+from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
+from zset_join.stages import Stage, StageOptions
 from zset_join.state.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
+from zset_join.zset import ZSet
 
 __all__ = ["open_state"]
 
@@ -88,7 +87,8 @@ def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None
     for _ in range(_TIMES):
         standing = _found(location)
         try:
-            stages = list(_stages(stored_plan(location), _limit(location, standing.buckets)))
+            limit = _limit(location, standing.buckets)
+            stages = [_shown(name, stage, limit) for name, stage in stages_of(location).items()]
             return _opened(standing, stages, temporary_directory)
         except StateError as error:
             if error.code != "DAMAGED_FILE" or not _has_moved_on(standing, location):
@@ -119,84 +119,50 @@ def _has_moved_on(standing: Standing, location: str) -> bool:
     return (now.last, now.rescaling) != (standing.last, standing.rescaling)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stage:
-    """A stage, how its operator is made over a directory, and per table of its state the view and the side.
+@runtime_checkable
+class _ShowsGroups(Protocol):
+    """An operator that shows its groups as they were answered last, instead of the tables of its snapshot."""
 
-    Of a grouped stage the groups are shown, not the tables of its snapshot; a global one has one row from the first epoch on,
-    whether rows have come or not.
+    def held(self) -> Iterator[ZSet]:
+        """Yield them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """A stage, what its operators are built with, and per table of its state the view and the side.
+
+    Of a grouped stage the groups are shown, not the tables of its snapshot; one that begins alone has its row from the first
+    epoch on, whether rows have come or not.
     """
 
     name: str
-    build: Callable[[str | None], HashJoin | Route | Aggregate]
+    stage: Stage
+    options: StageOptions
     tables: Mapping[str, tuple[str, int | None]]
-    is_grouped: bool = False
-    is_global: bool = False
+    is_grouped: bool
+
+    def build(self, directory: str | None) -> DurableOperator:
+        """Make the operator of a bucket."""
+        return self.stage.build(self.options, directory)
 
 
-def _stages(plan: Mapping[str, Any], limit: BufferLimit) -> Iterator[_Stage]:
-    """Yield the stages of a query; those after the first join have their number in their names."""
-    yield from _join(JoinNode.from_json(plan), "", limit)
-    of_before = {f"aggregate-{number}": found for number, found in enumerate(plan.get("aggregates", ()), start=1)}
-    for stage, found in {**of_before, **plan.get("stages", {})}.items():
-        kind, _, number = stage.partition("-")
-        if kind == "join":
-            yield from _join(JoinNode.from_json(found), f"-{number}", limit)
-        else:
-            yield _aggregate(stage, found)
-
-
-def _aggregate(stage: str, found: Mapping[str, Any]) -> _Stage:
-    source = Relation(name=found["name"], schema=read_schema(found["columns"]), mode=found["mode"])
-    keys, calls = tuple(found["group_by"]), tuple(map(AggregateCall.from_json, found["calls"]))
-    reduced = Preaggregation(source, keys, calls)
-
-    def aggregate(directory: str | None) -> Aggregate:
-        relation = source if reduced.is_partial else reduced.relation
-        return Aggregate(relation, keys, calls, preaggregated=reduced.is_partial, directory=directory)
-
-    return _Stage(
-        name=stage,
-        build=aggregate,
-        tables={"groups": (stage.replace("-", "_"), None)},
-        is_grouped=True,
-        is_global=not keys,
-    )
-
-
-def _join(node: JoinNode, number: str, limit: BufferLimit) -> Iterator[_Stage]:
-    def join(directory: str | None) -> HashJoin:
-        # Without the residual predicate: it decides what matches, not what is remembered.
-        left, right = node.left.relation, node.right.relation
-        return HashJoin(
-            left,
-            right,
-            node.how,
-            null_safe=node.null_safe,
-            using=node.using,
-            on_bad_input="quarantine",
-            tombstone_retention_seconds=_LONG_SECONDS,
-            join_max_buffered_bytes=limit.max_bytes,
-            join_buffer_policy=limit.policy,
-            on_evict=limit.on_evict,
-            directory=directory,
-        )
-
-    of = number.replace("-", "_")
-    tables = {name: (f"join{of}_{name}", side) for side, name in enumerate(_SIDES)}
-    yield _Stage(name=f"join{number}", build=join, tables=tables)
-    for side, source in enumerate(node.sides):
-        if isinstance(source, RouteNode):
-            yield _route(source, side, number)
-
-
-def _route(source: RouteNode, side: int, number: str) -> _Stage:
-    def route(directory: str | None) -> Route:
-        relation = source.source.relation
-        return Route(relation, on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS, directory=directory)
-
-    view = f"route{number.replace('-', '_')}_{_SIDES[side]}"
-    return _Stage(name=f"route-{_SIDES[side]}{number}", build=route, tables={"route": (view, side)})
+def _shown(name: str, stage: Stage, limit: BufferLimit) -> _Shown:
+    """Return what is shown of a stage."""
+    # Nothing is refused and nothing expires here: what was committed is shown as it is.
+    options = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=_LONG_SECONDS, buffer_limit=limit)
+    operator = stage.build(options, None)
+    is_grouped = isinstance(operator, _ShowsGroups)
+    operator.close()
+    view = name.replace("-", "_")
+    if is_grouped:
+        tables: dict[str, tuple[str, int | None]] = {"groups": (view, None)}
+    elif stage.forwards:
+        kind, side, *number = name.split("-")
+        tables = {table: ("_".join([kind, *number, side]), _SIDES.index(side)) for table in stage.state_tables}
+    else:
+        tables = {table: (f"{view}_{table}", key.of_input) for table, key in stage.state_tables.items()}
+    return _Shown(name=name, stage=stage, options=options, tables=tables, is_grouped=is_grouped)
 
 
 def _limit(location: str, buckets: int) -> BufferLimit:
@@ -207,7 +173,7 @@ def _limit(location: str, buckets: int) -> BufferLimit:
     return BufferLimit.of(evicting["join_max_buffered_bytes"], "evict_oldest", evicting["on_evict"]).share(buckets)
 
 
-def _opened(standing: Standing, stages: Sequence[_Stage], directory: str | Path | None) -> duckdb.DuckDBPyConnection:
+def _opened(standing: Standing, stages: Sequence[_Shown], directory: str | Path | None) -> duckdb.DuckDBPyConnection:
     with tempfile.TemporaryDirectory(prefix="zset_join-state-", dir=directory) as scratch:
         path = str(Path(scratch) / "state.duckdb")
         with duckdb.connect(path, config=dict(_CLOSED_BOX)) as filling:
@@ -224,16 +190,17 @@ def _opened(standing: Standing, stages: Sequence[_Stage], directory: str | Path 
         return connection  # the file loses its name here, and lives as long as it is open
 
 
-def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage, mapped: str) -> None:
+def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Shown, mapped: str) -> None:
     """Make the views of one stage."""
     operator = stage.build(None)
-    relations, empty = operator.inputs, {name: table.slice(0, 0) for name, table in _state_of(operator).items()}
+    empty = {name: table.slice(0, 0) for name, table in _state_of(operator).items()}
+    relations = [operator.inputs[0 if side is None or stage.stage.forwards else side] for _, side in stage.tables.values()]
     operator.close()
     for (name, (view, _)), relation in zip(stage.tables.items(), relations, strict=True):
         _make_views(filling, view, empty[name], relation, is_grouped=stage.is_grouped)
     for bucket in range(standing.buckets):
         history = standing.histories.get(f"{stage.name}/{bucket}")
-        if stage.is_global and bucket == 0:  # where its one group is
+        if stage.stage.begins_alone and bucket == 0:  # where its one group is
             history = history or BucketHistory()
         found = {} if history is None else _tables(standing, history, stage, f"{mapped}-{stage.name}-{bucket}")
         for name, table in found.items():
@@ -254,7 +221,7 @@ def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Stage,
         )
 
 
-def _tables(standing: Standing, history: BucketHistory, stage: _Stage, directory: str) -> Mapping[str, pa.Table]:
+def _tables(standing: Standing, history: BucketHistory, stage: _Shown, directory: str) -> Mapping[str, pa.Table]:
     """Return the rows of one bucket after the last epoch."""
     held = None if history.snapshot is None else read_snapshot(standing.files, history.snapshot)
     if held is not None and not history.logs and not stage.is_grouped:
@@ -273,12 +240,12 @@ def _tables(standing: Standing, history: BucketHistory, stage: _Stage, directory
         operator.close()
 
 
-def _state_of(operator: HashJoin | Route | Aggregate) -> dict[str, pa.Table]:
+def _state_of(operator: DurableOperator) -> dict[str, pa.Table]:
     """Return what an operator remembers, in tables: of an aggregate the groups as they were answered last."""
-    if not isinstance(operator, Aggregate):
+    if not isinstance(operator, _ShowsGroups):
         return dict(operator.snapshot())
     field = pa.field(_GROUP_ROWS, pa.int64())
-    chunks = operator.held() if operator.absorbed_epoch >= 0 or not operator.group_by else iter(())
+    chunks = operator.held() if operator.absorbed_epoch >= 0 or not operator.output.primary_key else iter(())
     batches = [chunk.rows.append_column(field, pa.array(chunk.weights)) for chunk in chunks]
     return {"groups": pa.Table.from_batches(batches, operator.output.schema.append(field))}
 
@@ -315,6 +282,9 @@ def _make_views(
         return
     internal = (SNAPSHOT_WATERMARK, SNAPSHOT_DEGREE)
     shown = [(at, name) for at, name in enumerate(names) if name not in internal and not name.startswith(SNAPSHOT_SEQUENCE)]
+    if SNAPSHOT_WEIGHT not in names:
+        filling.execute(f"CREATE VIEW main.{quote(view)} AS SELECT {_listed(shown)} FROM {held}")
+        return
     weight = f"c{names.index(SNAPSHOT_WEIGHT)}"
     filling.execute(f"CREATE VIEW main.{quote(view)} AS SELECT {_listed(shown)} FROM {held} WHERE {weight} > 0")
     if relation.sequence_by:

@@ -132,7 +132,7 @@ def check_told(view: View, history: RowHistory, sink: Collected, before: Tables)
     """Compare the rows that are there with Spark's batch query of the tables before the last epoch and what is told of that."""
     ((name, value),) = history.question.items()
     after = with_told(before, history.events[-1])
-    streams = [stream for one in view.joins for stream in one.streams if stream is not None]
+    streams = list(view.streams)
     tables = {
         stream.name: view.session.createDataFrame(
             [(*row, weight) for row, weight in after[stream.name].items()],

@@ -46,7 +46,7 @@ def tables(source: Callable[[str], Source]) -> SimpleNamespace:
 
 
 def passes(view: View) -> list[list[str]]:
-    return [[segment.source_stage for segment in one.members] for one in passes_of(view.segments)]
+    return [[segment.name for segment in one.members] for one in passes_of(view.segments)]
 
 
 Describe = Callable[[SimpleNamespace], View]

@@ -423,7 +423,7 @@ def test_two_functions_of_python_with_one_name_are_two_arguments(joined: JoinedS
     view = joined.agg(ZF.sum(twice("order_id")).alias("a"), ZF.sum(thrice("order_id")).alias("b"), ZF.max(twice("order_id")))
 
     (step,) = (step for step in view.steps if hasattr(step, "node"))
-    assert [call.columns for call in step.node.calls] == [("__a0",), ("__a1",), ("__a0",)]
+    assert [call.columns for call in step.stage.calls] == [("__a0",), ("__a1",), ("__a0",)]
 
 
 def test_group_by_takes_columns_only(joined: JoinedStream) -> None:

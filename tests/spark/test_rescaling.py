@@ -177,9 +177,9 @@ def test_groups_that_the_plan_does_not_describe_are_refused(
 ) -> None:
     first(orders, customers)
     run(join_of(orders, customers).distinct(), Collected())
-    plan = tmp_path / "checkpoint" / "zset" / "plan.json"
-    described = {name: found for name, found in stored_plan(str(tmp_path / "checkpoint")).items() if name != "aggregates"}
-    plan.write_bytes(seal(described, version=CHECKPOINT_FORMAT, name="plan.json"))
+    plan = tmp_path / "checkpoint" / "zset" / "stages.json"
+    described = [one for one in stored_plan(str(tmp_path / "checkpoint"))["stages"] if one["name"] != "aggregate-1"]
+    plan.write_bytes(seal({"stages": described}, version=CHECKPOINT_FORMAT, name="stages.json"))
 
     with pytest.raises(StateError, match=r"\['aggregate-1'\]") as refused:
         rescale(tmp_path / "checkpoint", buckets=3)
@@ -303,7 +303,7 @@ def test_a_newer_checkpoint_is_refused(spark: SparkSession, stopped: str) -> Non
 
 
 def test_a_checkpoint_without_its_plan_says_how_to_get_one(spark: SparkSession, stopped: str) -> None:
-    (Path(stopped) / "zset" / "plan.json").unlink()
+    (Path(stopped) / "zset" / "stages.json").unlink()
 
     with pytest.raises(StateError, match="Start the query once") as refused:
         rescale(stopped, buckets=3)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import Collected, Source, weights
 from tests.spark.test_query import emitted, join_of, names, upserts
 from zset_join.errors import PlanError, StateError
-from zset_join.spark import JoinedStream, JoinQuery, view_tasks
+from zset_join.spark import JoinedStream, JoinQuery, closing_task
 from zset_join.zset import ZSet
 
 Run = Callable[..., JoinQuery]
@@ -197,9 +197,9 @@ def test_what_cannot_be_kept_up_to_date_is_refused_when_it_is_written(
 
 
 def test_an_answer_too_large_to_tidy_is_written_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_tasks, "MOST_TIDY_ROWS", 3)
+    monkeypatch.setattr(closing_task, "MOST_TIDY_ROWS", 3)
     schema = pa.schema({"x": pa.int64()})
-    task: Any = view_tasks.ClosingTask(stage="rows-0", rows=schema, chunk_rows=2, handover=None, delivery=None)  # type: ignore[arg-type]
+    task: Any = closing_task.ClosingTask(stage="rows-0", rows=schema, chunk_rows=2, handover=None, delivery=None)  # type: ignore[arg-type]
 
     def pieces(*weight: int) -> Iterator[ZSet]:
         return (ZSet.of({"x": pa.array([1, 2], pa.int64())}, [one, one]) for one in weight)

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from zset_join.expressions import left, right
-from zset_join.plan import InputNode, JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.warm_up import warm_up
+from zset_join.stages import JoinStage, RouteStage
 
 EVERY_TYPE = pa.schema(
     {
@@ -32,13 +32,8 @@ def test_any_join_can_be_warmed_up_before_a_row_is_there(mode: str, is_hybrid: b
     keyed = {"primary_key": ("id",), "sequence_by": ("at",)} if mode == "upsert" else {}
     orders = Relation(name="orders", schema=EVERY_TYPE, join_key=("text",), mode=mode, **keyed)  # type: ignore[arg-type]
     customers = Relation(name="customers", schema=EVERY_TYPE, join_key=("text",))
-    source = InputNode(relation=orders)
+    routes = [RouteStage(source=orders)] if mode == "upsert" else []
+    fed = routes[0].output if routes else orders
 
-    join = JoinNode(
-        left=RouteNode(source=source) if mode == "upsert" else source,
-        right=InputNode(relation=customers),
-        how="full",
-        null_safe=(False,),
-        residual=left("ratio") <= right("ratio"),
-    )
-    warm_up([join], is_hybrid=is_hybrid)
+    join = JoinStage(left=fed, right=customers, how="full", residual=left("ratio") <= right("ratio"))
+    warm_up([*routes, join], is_hybrid=is_hybrid)

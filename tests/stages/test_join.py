@@ -93,6 +93,6 @@ def test_the_operator_of_a_bucket_answers():
 
 def test_its_tables_are_bucketed_as_the_inputs_are():
     assert JoinStage(left=ORDERS, right=CUSTOMERS).state_tables == {
-        "left": TableKey(columns=("customer",), of_input=0),
-        "right": TableKey(columns=("id",), of_input=1),
+        "left": TableKey(columns=("customer",), of_input=0, is_whole=True),
+        "right": TableKey(columns=("id",), of_input=1, is_whole=True),
     }

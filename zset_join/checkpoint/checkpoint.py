@@ -3,7 +3,7 @@
     <checkpointLocation>/           Spark's own files: offsets/ commits/ metadata ...
     └── zset/
         ├── format.json             query id, number of buckets, description of the query
-        ├── plan.json               what it takes to build its operators without its program
+        ├── stages.json             what it takes to build its operators without its program
         ├── owners/                 which driver this checkpoint belongs to
         ├── commits/<epoch>.json    one record per epoch, written last
         ├── rescalings/             one record per change of the number of buckets, written last
@@ -173,6 +173,11 @@ class Checkpoint:
     def histories(self) -> Mapping[str, BucketHistory]:
         """Return "stage/bucket" to what the state is made of, after the last epoch."""
         return self._standing().histories
+
+    @property
+    def watermarks(self) -> Mapping[str, int]:
+        """Return how far event time has come, of streams and of stages, after the last epoch."""
+        return {} if self.last is None else self.last.watermarks
 
     @property
     def buffered(self) -> Mapping[str, tuple[int, int]]:

@@ -46,7 +46,7 @@ __all__ = [
 
 CHECKPOINT_FORMAT = 2
 FORMAT_FILE = "format.json"
-PLAN_FILE = "plan.json"
+PLAN_FILE = "stages.json"
 RECORD_NAME = re.compile(r"commits/(\d{20})\.json")
 _Record = TypeVar("_Record")
 START_ANEW = "Start with a new checkpointLocation, or bring back the old directory from a copy."

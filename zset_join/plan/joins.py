@@ -21,12 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions.written import read_expression, write_expression
 from zset_join.key_types import check_key_type, common_key_type
 from zset_join.relation import Relation
+from zset_join.stages.join import JoinStage
+from zset_join.stages.route import RouteStage, needs_route
 from zset_join.stages.written import read_schema, write_schema
 
 __all__ = [
@@ -98,6 +101,11 @@ class RouteNode:
     def hidden(self) -> tuple[str, ...]:
         """Return the hidden columns of the source."""
         return self.source.hidden
+
+    @property
+    def stage(self) -> RouteStage:
+        """Return it as a stage."""
+        return RouteStage(source=self.source.relation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +191,21 @@ class JoinNode:
                 right_column=f"{right.name}.{right_column}",
             )
 
+    @cached_property
+    def stage(self) -> JoinStage:
+        """Return it as a stage."""
+        left, right = (side.key if isinstance(side, ViewNode) else None for side in self.sides)
+        return JoinStage(
+            left=self.left.relation,
+            right=self.right.relation,
+            how=self.how,
+            null_safe=self.null_safe,
+            using=self.using,
+            residual=self.residual,
+            hidden=(self.left.hidden, self.right.hidden),
+            row_keys=(left, right),
+        )
+
     @property
     def sides(self) -> tuple[SideNode, SideNode]:
         """Return the two inputs, left first."""
@@ -244,18 +267,6 @@ class JoinNode:
             using=found["using"],
             residual=None if residual is None else read_expression(residual),
         )
-
-
-def needs_route(relation: Relation) -> bool:
-    """Say whether the join key of a live row can move without its old place being named.
-
-    >>> import pyarrow as pa
-    >>> orders = Relation(name="o", schema=pa.schema({"id": pa.int64(), "customer": pa.int64()}),
-    ...                   join_key=("customer",), primary_key=("id",), mode="upsert")
-    >>> needs_route(orders)
-    True
-    """
-    return relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key)
 
 
 def join_type(how: str) -> str:

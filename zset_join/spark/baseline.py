@@ -143,7 +143,12 @@ def has_baseline(description: Mapping[str, Any] | None) -> bool:
         return False
     if "union" in description:
         return any(map(has_baseline, description["union"]))
-    return any(_side_has_baseline(description[side]) for side in _SIDES)
+    return any(map(_side_has_baseline, _sides_of(description)))
+
+
+def _sides_of(description: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the descriptions of what a stage is fed: of a join under the names of its sides, of others in a list."""
+    return list(description["inputs"]) if "inputs" in description else [description[side] for side in _SIDES]
 
 
 def _side_has_baseline(side: Mapping[str, Any]) -> bool:
@@ -166,6 +171,10 @@ def settle(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loa
     if "union" in given:
         branches = zip_longest(given["union"], stored.get("union", ())[: len(given["union"])])
         return {**given, "union": [settle(now, then, is_loaded=is_loaded) for now, then in branches]}
+    if "inputs" in given:
+        nothing: Mapping[str, Any] = {}
+        pairs = zip_longest(given["inputs"], stored.get("inputs", ())[: len(given["inputs"])], fillvalue=nothing)
+        return {**given, "inputs": [_settled(now, then, is_loaded=is_loaded) for now, then in pairs]}
     return {**given, **{side: _settled(given[side], stored.get(side, {}), is_loaded=is_loaded) for side in _SIDES}}
 
 

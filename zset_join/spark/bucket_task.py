@@ -23,12 +23,12 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from zset_join.spark.closing_task import ClosingTask
 from zset_join.spark.deliveries import Delivery, ToExpressions, ToSameTask
 from zset_join.spark.layout import TARGET, Arrivals, collect_arrivals
 from zset_join.spark.locality import executor_name
 from zset_join.spark.notes import TaskNote
 from zset_join.spark.tasks import StageTask, task_bucket
-from zset_join.spark.view_tasks import ClosingTask
 from zset_join.zset import ZSet
 
 __all__ = ["BucketTask"]

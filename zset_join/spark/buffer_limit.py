@@ -16,32 +16,46 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.config import BufferLimit
 from zset_join.errors import OptionError, ResourceError
-from zset_join.operators.join import HashJoin
-from zset_join.plan import JoinNode
 from zset_join.protocol import DurableOperator
-from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.notes import TaskNote
-from zset_join.spark.operators import NO_LIMIT
-from zset_join.spark.stage_names import JOIN_STAGE
+from zset_join.spark.stages import Segment
+from zset_join.stages import StageOptions
+from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.append_buffer import BufferedEpoch, buffer_full
+from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["EVICTION", "QueryBuffer", "explained_limit", "limited_join", "note_of_buffer"]
+__all__ = ["EVICTION", "AppendBuffer", "QueryBuffer", "explained_limit", "limited_join", "note_of_buffer"]
 
 EVICTION = "evict_oldest"
 """What the description of a query that drops rows has, and others have not."""
 
 _Held = Mapping[str, tuple[int, int]]
+
+
+@runtime_checkable
+class AppendBuffer(Protocol):
+    """An operator that may only ever buffer rows, and knows how many bytes of them."""
+
+    def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
+        """Return what it holds after an epoch; None where its inputs change."""
+        ...
+
+    def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
+        """Return the key that holds the most bytes, its rows and its bytes."""
+        ...
 
 
 def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
@@ -51,19 +65,20 @@ def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
     return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}
 
 
-def limited_join(joins: Sequence[JoinInputs], limit: BufferLimit) -> JoinInputs:
-    """Return the join of a query that a limit is for: the append-only one, or just the first.
+def limited_join(segments: Sequence[Segment], limit: BufferLimit) -> Segment | None:
+    """Return the join of a query that a limit is for, the append-only one; None where there is none.
 
     Args:
-        joins: of the query.
+        segments: of the query.
         limit: the limit of the query.
 
     Raises:
         OptionError: the limit was asked for and does nothing; or it does not work in a chain of joins.
     """
-    found = [one for one in joins if one.node.is_append_only] or [joins[0]]
-    names = [side.relation.name for side in found[0].node.sides]
-    limit.check_applies(is_append_only=found[0].node.is_append_only, left=names[0], right=names[1])
+    found = [one for one in segments if one.stage.is_append_buffer]
+    joins = [one for one in segments if len(one.stage.inputs) > 1]
+    names = _names_of((found or joins or list(segments))[0])
+    limit.check_applies(is_append_only=bool(found), left=names[0], right=names[-1])
     if len(joins) > 1 and limit.policy != "abort":
         why = (
             "drops rows, and works for a join alone: in a chain the later joins would have to drop what came of them. Leave it "
@@ -78,30 +93,34 @@ def limited_join(joins: Sequence[JoinInputs], limit: BufferLimit) -> JoinInputs:
             option="join_buffer_policy",
         )
     if len(found) > 1 and limit.max_bytes:
-        told = " and ".join(f'"{one.node.left.relation.name}" with "{one.node.right.relation.name}"' for one in found)
+        told = " and ".join(" with ".join(f'"{name}"' for name in _names_of(one)) for one in found)
         raise OptionError(
             f"join_max_buffered_bytes={limit.max_bytes} bounds one join of two append-only inputs, and this query has "
             f'{len(found)}: {told}. Set join_max_buffered_bytes=0 for no limit, or default_hash_join="hybrid".',
             code="BUFFER_IN_CHAIN",
             option="join_max_buffered_bytes",
         )
-    return found[0]
+    return found[0] if found else None
 
 
-def explained_limit(joins: Sequence[JoinInputs], limit: BufferLimit) -> list[str]:
+def _names_of(segment: Segment) -> list[str]:
+    return [given.relation.name for given in segment.stage.inputs]
+
+
+def explained_limit(segments: Sequence[Segment], limit: BufferLimit) -> list[str]:
     """Return what `explain` says of the limit of an append-only join; nothing where there is none.
 
     Args:
-        joins: of the query.
+        segments: of the query.
         limit: the limit of the query.
 
     Raises:
         OptionError: as `limited_join`.
     """
-    node = limited_join(joins, limit).node
-    if not node.is_append_only or not limit.max_bytes or limit.spills:
+    limited = limited_join(segments, limit)
+    if limited is None or not limit.max_bytes or limit.spills:
         return []
-    names = " and ".join(f'"{side.relation.name}"' for side in node.sides)
+    names = " and ".join(f'"{name}"' for name in _names_of(limited))
     kept = "the oldest rows are dropped before" if limit.evicts else "the query stops before an epoch that reaches it"
     told = f"{limit.max_bytes:,} bytes together (join_max_buffered_bytes); {kept} (join_buffer_policy={limit.policy})"
     return [f"Limit: {names} hold less than {told}"]
@@ -111,17 +130,19 @@ class QueryBuffer:
     """Know what the buckets of a query hold.
 
     Args:
-        node: the join.
+        limited: the append-only join of the query; None where it has none.
         limit: the limit of the query.
         buckets: how many buckets there are.
-        stage: the stage of the join.
+
+    Attributes:
+        stage: the name of that join's stage; None without one.
     """
 
-    def __init__(self, node: JoinNode, limit: BufferLimit, buckets: int, *, stage: str = JOIN_STAGE) -> None:
-        self.node = node
-        self.stage = stage
-        self._names = (node.left.relation.name, node.right.relation.name)
-        self._is_append_only = node.is_append_only
+    def __init__(self, limited: Segment | None, limit: BufferLimit, buckets: int) -> None:
+        self.limited = limited
+        self.stage = None if limited is None else limited.name
+        self._names = ("", "") if limited is None else (_names_of(limited)[0], _names_of(limited)[-1])
+        self._is_append_only = limited is not None
         self._limit = limit
         self._buckets = buckets
 
@@ -170,8 +191,9 @@ class QueryBuffer:
     def error(
         self,
         session: SparkSession,
-        context: StageContext,
-        build: Callable[[str], DurableOperator],
+        checkpoint: Checkpoint,
+        tick: Tick,
+        options: StageOptions,
         held: _Held,
         notes: Sequence[TaskNote],
     ) -> ResourceError:
@@ -179,11 +201,15 @@ class QueryBuffer:
 
         Args:
             session: where to run it, with the settings of an epoch's job.
-            context: the stage of the join in the epoch.
-            build: makes the operator of a bucket.
+            checkpoint: what is committed.
+            tick: the epoch.
+            options: of operators.
             held: what the buckets would hold.
             notes: of the tasks of the epoch.
         """
+        if self.limited is None:
+            raise TypeError("no limit without a join that it is for")
+        context, build = checkpoint.stage(self.limited.name, tick), partial(self.limited.stage.build, options)
         logs = {note.bucket: note.log for note in notes if note.stage == self.stage and note.log is not None}
         task = _LargestKeyTask(context=context, build=build, logs=logs)
         lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(task, "note string").collect()
@@ -228,8 +254,8 @@ class _LargestKeyTask:
 
     def _largest_key(self, state: BucketState, bucket: int) -> tuple[tuple[Any, ...], int, int] | None:
         operator = state.operator
-        if not isinstance(operator, HashJoin):
-            raise TypeError("the largest key is asked of a join")
+        if not isinstance(operator, AppendBuffer):
+            raise TypeError("the largest key is asked of what buffers rows")
         schemas = [relation.schema for relation in operator.inputs]
         deltas = [ZSet.empty(schema) for schema in schemas]
         if bucket in self.logs:

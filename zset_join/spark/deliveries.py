@@ -1,11 +1,11 @@
-"""What becomes of a stage's answer in its bucket: parts for the output, rows for expressions or a join, lines for an aggregate.
+"""What becomes of a stage's answer in its bucket: parts for the output, rows for expressions or for another stage.
 
-A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the notes.
-Parts leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for the next join travel
-with the notes through the shuffle, and so do those for an aggregate, which are brought down to partial lines first. Rows for a
-stage that is fused with this one stay in the task.
+A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the notes. Parts
+leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for another stage travel with
+the notes through the shuffle, brought down first where that stage asks for it. Rows for a stage that is fused with this one
+stay in the task.
 
-Memory: an aggregate's rows are reduced `REDUCED_ROWS` at a time, or as many as have 256 MiB.
+Memory: rows are brought down `REDUCED_ROWS` at a time, or as many as have 256 MiB.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.spark.handover import Handover
 from zset_join.spark.layout import WEIGHT, SlotLayout, as_type, fitted_batch, pack_notes, pack_rows, travelling_schema
 from zset_join.spark.notes import TaskNote
-from zset_join.spark.operators import AggregateNode
 from zset_join.spark.parts import PartWriter, merged
+from zset_join.stages import StageInput
+from zset_join.stages.stage import Reduction
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["NOTES", "Delivery", "ToAggregate", "ToExpressions", "ToJoin", "ToOutput", "ToSameTask"]
+__all__ = ["NOTES", "Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]
 
 NOTES = pa.schema({"note": pa.string()})
 """What leaves the last function of an epoch."""
@@ -41,6 +41,11 @@ class Delivery(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """Return the columns that leave the Python function."""
+        ...
+
+    @property
+    def reduces(self) -> bool:
+        """Say whether rows are brought down, which also makes one of equal ones."""
         ...
 
     def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
@@ -68,6 +73,8 @@ class ToOutput:
     tick: Tick
     rows: pa.Schema
 
+    reduces = False
+
     @property
     def schema(self) -> pa.Schema:
         """Return one column, the note."""
@@ -94,6 +101,7 @@ class ToExpressions:
 
     schema: pa.Schema
     handover: Handover
+    reduces = False
 
     def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
         """Yield the rows."""
@@ -109,45 +117,19 @@ class ToExpressions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToAggregate:
-    """Yield what the rows add up to, or the rows that matter, for the next stage.
-
-    Args:
-        node: the aggregate.
-        layout: how its input travels.
-    """
-
-    node: AggregateNode
-    layout: SlotLayout
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Return the columns of rows and notes that travel."""
-        return travelling_schema(self.layout)
-
-    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
-        """Yield the reduced rows, and count them."""
-        for rows in _reduced(chunks, self.node):
-            yield pack_rows(rows, self.layout, side=0, sender=note.bucket, sent=note.emitted[0])
-            note.emitted[0] += len(rows)
-
-    def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the notes."""
-        yield pack_notes(lines, self.layout)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToJoin:
-    """Yield the rows for one side of the next join.
+class ToStage:
+    """Yield the rows for one input of another stage, brought down to what it needs of them.
 
     Args:
         layout: how its inputs travel.
         side: which of them this is.
+        given: that input.
         chunk_rows: rows in a piece.
     """
 
     layout: SlotLayout
     side: int
+    given: StageInput
     chunk_rows: int
 
     @property
@@ -155,9 +137,14 @@ class ToJoin:
         """Return the columns of rows and notes that travel."""
         return travelling_schema(self.layout)
 
+    @property
+    def reduces(self) -> bool:
+        """Say whether rows are brought down."""
+        return self.given.reduce is not None
+
     def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
         """Yield the rows in slots, and count them."""
-        for rows in merged(chunks, self.chunk_rows):
+        for rows in _reduced(chunks, self.given.reduce) if self.given.reduce is not None else merged(chunks, self.chunk_rows):
             if len(rows):
                 yield pack_rows(rows, self.layout, side=self.side, sender=note.bucket, sent=note.emitted[0])
                 note.emitted[0] += len(rows)
@@ -174,14 +161,22 @@ class ToSameTask:
     Args:
         target: number of that stage.
         side: which input of it they are.
-        rows: schema of that input.
-        reduced_for: the stage, where it is an aggregate.
+        given: that input.
     """
 
     target: int
     side: int
-    rows: pa.Schema
-    reduced_for: AggregateNode | None = None
+    given: StageInput
+
+    @property
+    def rows(self) -> pa.Schema:
+        """Return the columns of that input."""
+        return self.given.fed.schema
+
+    @property
+    def reduces(self) -> bool:
+        """Say whether rows are brought down."""
+        return self.given.reduce is not None
 
     @property
     def schema(self) -> pa.Schema:
@@ -190,7 +185,7 @@ class ToSameTask:
 
     def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
         """Yield the rows as that input has them, and count them."""
-        for rows in chunks if self.reduced_for is None else _reduced(chunks, self.reduced_for):
+        for rows in chunks if self.given.reduce is None else _reduced(chunks, self.given.reduce):
             columns = [as_type(column, kind) for column, kind in zip(rows.rows.columns, self.rows.types, strict=True)]
             yield pa.RecordBatch.from_arrays([*columns, pa.array(rows.weights)], schema=self.schema)
             note.emitted[0] += len(rows)
@@ -205,9 +200,8 @@ class ToSameTask:
         yield from ()
 
 
-def _reduced(chunks: Iterator[ZSet], node: AggregateNode) -> Iterator[ZSet]:
-    """Bring rows down to what an aggregate needs of them."""
-    reduction = Preaggregation(node.source, node.group_by, node.calls)
+def _reduced(chunks: Iterator[ZSet], reduction: Reduction) -> Iterator[ZSet]:
+    """Bring rows down to what the next stage needs of them."""
     for rows in merged(chunks, REDUCED_ROWS):
         reduced = reduction.reduce(rows)
         if len(reduced):

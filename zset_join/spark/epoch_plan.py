@@ -1,19 +1,19 @@
 """The Spark job of an epoch: the plan whose rows are the notes of all its tasks.
 
-    batch -> first shuffle -> [route] -> join -> ... -> notes
-                           └> [route] ----------> join-1 -> ... -> notes
+    batch -> first shuffle -> route -> join -> ... -> notes
+                           └---------> join-1 -> ... -> notes
 
 A stage answers in the partition of its bucket, fused stages in one task (`fusing`). Where the rows of several tasks go into
 one shuffle, or their notes into one result, their partitions are numbered one task after the other, and each is told which
-partition is its bucket 0.
+partition is its bucket 0. Rows of streams that are for a stage behind another one stay in Spark until they are parted from the
+first shuffle, which is made once and read once per stage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial, reduce
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -23,26 +23,25 @@ from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import CommitRecord
-from zset_join.plan import JoinNode, RouteNode
+from zset_join.relation import Relation
 from zset_join.spark.bucket_task import BucketTask
 from zset_join.spark.buffer_limit import QueryBuffer
-from zset_join.spark.deliveries import Delivery, ToAggregate, ToExpressions, ToJoin, ToOutput, ToSameTask
+from zset_join.spark.closing_task import ClosingTask
+from zset_join.spark.deliveries import Delivery, ToExpressions, ToOutput, ToSameTask, ToStage
 from zset_join.spark.fusing import Pass
 from zset_join.spark.handover import Handover
-from zset_join.spark.layout import TARGET, WEIGHT, SlotLayout, make_layout, travelling_schema
+from zset_join.spark.layout import TARGET, WEIGHT, SlotLayout, make_layout
 from zset_join.spark.locality import Locality
-from zset_join.spark.normalise import TaggedStreams, join_bucket, key_bucket
-from zset_join.spark.operators import AggregateNode, OperatorOptions
+from zset_join.spark.normalise import TaggedStreams, stage_bucket
 from zset_join.spark.parts import PartWriter
 from zset_join.spark.quarantine import DeadLetters
 from zset_join.spark.schemas import arrow_schema, spark_schema
-from zset_join.spark.stage_names import route_stage
 from zset_join.spark.stages import Segment
-from zset_join.spark.tasks import AnswerAgainTask, JoinTask, RouteTask
-from zset_join.spark.view_tasks import GLOBAL_BUCKET, AggregateTask, ClosingTask
+from zset_join.spark.tasks import AnswerAgainTask, StageTask
+from zset_join.stages import StageInput, StageOptions
 from zset_join.tick import Tick
 
-__all__ = ["EpochPlan", "dead_letters_of", "group_bucket"]
+__all__ = ["EpochPlan", "dead_letters_of"]
 
 _BEFORE_ALL_ROWS = 1 << 62
 
@@ -62,6 +61,8 @@ class EpochPlan:
         dead_letters: writes the rows that are put aside.
         buffer: what an append-only join holds.
         local_state_dir: `localStateDir`.
+        ticks: number of a stage to its tick, where it has watermarks of its own.
+        timed: the numbers of the stages that may have something to say when time passes.
         locality: binds rows that were sent to their buckets to the executors that have the state.
     """
 
@@ -70,15 +71,17 @@ class EpochPlan:
     checkpoint: Checkpoint
     tick: Tick
     buckets: int
-    options: OperatorOptions
+    options: StageOptions
     parts: PartWriter
     dead_letters: DeadLetters
     buffer: QueryBuffer
     local_state_dir: str | None
     locality: Locality
+    ticks: Mapping[int, Tick] = field(default_factory=dict)
+    timed: frozenset[int] = frozenset()
 
-    def notes(self, batch: DataFrame) -> DataFrame:
-        """Return the plan of an epoch.
+    def shuffled(self, batch: DataFrame) -> DataFrame:
+        """Return the rows of an epoch, each in the bucket of the stage that it reaches first.
 
         Args:
             batch: the rows of the streams.
@@ -87,16 +90,21 @@ class EpochPlan:
         rows = batch.select("*", order.alias("order"))
         if self.tick.epoch == 0 and self.tagged.baseline is not None:
             rows = rows.unionAll(self.tagged.baseline.select("*", (order - F.lit(_BEFORE_ALL_ROWS)).alias("order")))
-        shuffled = rows.repartitionById(self.buckets, F.col("bucket"))
+        return rows.repartitionById(self.buckets, F.col("bucket"))
+
+    def notes(self, shuffled: DataFrame) -> DataFrame:
+        """Return the plan of an epoch.
+
+        Args:
+            shuffled: its rows, as `shuffled` gives them.
+        """
         sent: dict[Pass | None, list[tuple[int, DataFrame]]] = {}
         for one in self.passes:
             given = self._rows(one, shuffled, sent.pop(one, []))
-            target = self._segment_of(one.last.target_stage)
-            receiver = None if target is None else self._pass_of(target)
-            to_receiver = sent.setdefault(receiver, [])
-            first = self.buckets * (len(to_receiver) + (0 if receiver is None else len(self._routed(receiver))))
-            made = self._passed(one, given, first)
-            to_receiver.append((-1 if target is None else target.number, made))
+            target = one.last.target
+            to_receiver = sent.setdefault(None if target is None else self._pass_of(target), [])
+            made = self._passed(one, given, self.buckets * len(to_receiver))
+            to_receiver.append((-1 if target is None else target, made))
         return _whole([made for _, made in sent[None]])
 
     def notes_again(self, session: SparkSession, record: CommitRecord) -> DataFrame:
@@ -108,75 +116,56 @@ class EpochPlan:
         """
         made: list[DataFrame] = []
         for segment in self.segments:
-            if segment.target_stage is not None:
+            if segment.target is not None:
                 continue
-            context = replace(self._context(segment), snapshot_buckets=frozenset(), merge_buckets=frozenset())
+            context = self.checkpoint.stage(segment.name, self.tick)
+            context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
             rows = session.range(0, self.buckets, 1, self.buckets)
             first = self.buckets * len(made)
-            layout = self._layouts(self._pass_of(segment))[segment.number]
+            layout = self._layouts(self._pass_of(segment.number))[segment.number]
             task = self._task(segment, context, layout, first, self._delivery(segment))
-            again = AnswerAgainTask(task=task, logs=_logs_of(record, segment.source_stage))
+            again = AnswerAgainTask(task=task, logs=_logs_of(record, segment.name))
             made.append(self._closed(segment, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
         return _whole(made)
 
-    def _rows(self, one: Pass, shuffled: DataFrame, views: Sequence[tuple[int, DataFrame]]) -> DataFrame:
+    def _rows(self, one: Pass, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
         """Return what reaches a pass, in its buckets.
 
         Args:
             one: the pass.
             shuffled: the rows of all streams.
-            views: what earlier passes send, and the numbers of the stages that it is for.
+            sent: what earlier passes send, and the numbers of the stages that it is for.
         """
-        routed = self._routed(one)
-        straight = [number for number in one.joins if number in self.tagged.fed and number not in routed]
-        if not routed and not views:
-            return self.locality.pin(self.tagged.rows_of(shuffled, straight))
+        if not sent:
+            return self.locality.pin(self.tagged.rows_of(shuffled, one.fed))
         layouts = self._layouts(one)
-        sent = []
-        for at, number in enumerate(routed):
-            rows = self.locality.pin(self.tagged.rows_of(shuffled, [number]))
-            schema = spark_schema(travelling_schema(layouts[number]))
-            sent.append((number, rows.mapInArrow(self._route_task(number, layouts[number], self.buckets * at), schema)))
-        sent += views  # behind the routes: so the tasks of both know their partitions
         frames = [rows.select("*", F.lit(number).alias(TARGET), self._bucket(number, layouts)) for number, rows in sent]
-        if straight:
-            rows = self.tagged.rows_of(shuffled, straight)
-            frames.append(rows if TARGET in rows.columns else rows.withColumn(TARGET, F.lit(straight[0])))
+        if one.fed:  # behind what other tasks send, so that those know their partitions
+            rows = self.tagged.rows_of(shuffled, one.fed)
+            frames.append(rows if TARGET in rows.columns else rows.withColumn(TARGET, F.lit(one.fed[0])))
         together = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
         return self.locality.pin(together.repartitionById(self.buckets, F.col("bucket")))
 
     def _bucket(self, number: int, layouts: Mapping[int, SlotLayout]) -> Column:
         """Return the bucket of rows in slots that a stage is given; notes go to bucket 0."""
-        source = self._numbered[number].source
-        if isinstance(source, JoinNode):
-            return join_bucket(layouts[number], source, self.buckets)
-        return group_bucket(layouts[number], source.group_by, self.buckets)
-
-    def _routed(self, one: Pass) -> list[int]:
-        """Return the joins of a pass whose streams go through a route stage first."""
-        return [number for number in one.joins if number in self.tagged.fed and self.tagged.joins[number].is_routed]
+        return stage_bucket(layouts[number], self._numbered[number].stage.inputs, self.buckets)
 
     def _sent_to(self, one: Pass) -> list[int]:
         """Return the stages of a pass that rows come to from outside."""
         inside = {segment.number for segment in one.members}
-        outside = {segment.target_stage for segment in self.segments if segment.number not in inside}
-        return [
-            segment.number for segment in one.members if segment.number in self.tagged.fed or segment.source_stage in outside
-        ]
+        outside = {segment.target for segment in self.segments if segment.number not in inside}
+        return [segment.number for segment in one.members if segment.streams or segment.number in outside]
 
     def _layouts(self, one: Pass) -> dict[int, SlotLayout]:
         """Return how rows travel to the stages of a pass; where they travel together, a slot has one type for all."""
         sent_to = self._sent_to(one)
         made: dict[int, SlotLayout] = {}
-        types: Sequence[pa.DataType] = self.tagged.types if any(number in self.tagged.fed for number in one.joins) else ()
+        types: Sequence[pa.DataType] = self.tagged.types if one.fed else ()
         for segment in one.members:
-            source, number = segment.source, segment.number
-            before = types if number in sent_to else ()
-            if isinstance(source, JoinNode):
-                left, right = source.left.relation.schema, source.right.relation.schema
-                made[number] = make_layout(left, right, has_raw=self.tagged.joins[number].layout.has_raw, types=before)
-            else:
-                made[number] = make_layout(source.travelling.schema, pa.schema([]), has_raw=False, types=before)
+            number = segment.number
+            schemas = [given.fed.schema for given in segment.stage.inputs]
+            has_raw = self.tagged.has_raw and bool(segment.streams)
+            made[number] = make_layout(*schemas, has_raw=has_raw, types=types if number in sent_to else ())
             types = made[number].types if number in sent_to else types
         return made
 
@@ -189,15 +178,43 @@ class EpochPlan:
     def _numbered(self) -> dict[int, Segment]:
         return {segment.number: segment for segment in self.segments}
 
-    def _segment_of(self, stage: str | None) -> Segment | None:
-        return next((one for one in self.segments if one.source_stage == stage), None)
+    def _pass_of(self, number: int) -> Pass:
+        return next(one for one in self.passes if any(member.number == number for member in one.members))
 
-    def _pass_of(self, segment: Segment) -> Pass:
-        return next(one for one in self.passes if segment in one.members)
+    @property
+    def fed_layouts(self) -> dict[int, SlotLayout]:
+        """Return how rows of streams travel, by the number of the stage that they reach first."""
+        return {number: layout for one in self.passes if one.fed for number, layout in self._layouts(one).items()}
+
+    def _due(self, segment: Segment) -> frozenset[int]:
+        """Return the buckets of a stage that may have something to say though no row comes.
+
+        Those whose time has come, as they said when they were opened last; and those that had rows in the last epoch, or were
+        moved since, which are folded only now: nobody knows yet when they are due.
+        """
+        if segment.number not in self.timed:
+            return frozenset()
+        tick, last = self.ticks.get(segment.number, self.tick), self.tick.epoch - 1
+        dues = {} if self.checkpoint.last is None else self.checkpoint.last.dues
+        found = set()
+        for key, history in self.checkpoint.before(self.tick.epoch).items():
+            stage, _, bucket = key.partition("/")
+            if stage != segment.name:
+                continue
+            newest = history.logs[-1].last_epoch if history.logs else -1
+            newest = newest if history.snapshot is None else max(newest, history.snapshot.through_epoch)
+            due = dues.get(key)
+            has_come = due is not None and due.is_due(
+                watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us
+            )
+            if newest == last or has_come:
+                found.add(int(bucket))
+        return frozenset(found)
 
     def _context(self, segment: Segment) -> StageContext:
-        context = self.checkpoint.stage(segment.source_stage, self.tick)
-        if segment.source_stage != self.buffer.stage:
+        context = self.checkpoint.stage(segment.name, self.ticks.get(segment.number, self.tick))
+        context = replace(context, due_buckets=self._due(segment))
+        if segment.name != self.buffer.stage:
             return context
         return replace(context, count_buckets=self.buffer.uncounted(self.checkpoint.histories, self.checkpoint.buffered))
 
@@ -243,7 +260,7 @@ class EpochPlan:
     def _closing(self, segment: Segment, delivery: Delivery, first_partition: int) -> ClosingTask:
         """Return what ends the expressions behind a stage."""
         return ClosingTask(
-            stage=segment.last_stage,
+            stage=segment.last_name,
             rows=segment.after.schema,
             chunk_rows=self.options.chunk_rows,
             handover=self._handover(segment),
@@ -260,49 +277,17 @@ class EpochPlan:
 
     def _task(
         self, segment: Segment, context: StageContext, layout: SlotLayout, first_partition: int, delivery: Delivery
-    ) -> JoinTask | AggregateTask:
+    ) -> StageTask:
         """Return what answers the stage of a segment."""
-        if isinstance(segment.source, AggregateNode):
-            return AggregateTask(
-                context=context,
-                node=segment.source,
-                layout=layout,
-                options=self.options,
-                delivery=delivery,
-                first_partition=first_partition,
-            )
-        return JoinTask(
+        return StageTask(
             context=context,
-            output=segment.before.schema,
+            stage=segment.stage,
+            options=self.options,
+            layout=layout,
+            dead_letters=self.dead_letters,
             delivery=delivery,
-            **self._of_join(segment.number, segment.source, layout, first_partition),
+            first_partition=first_partition,
         )
-
-    def _route_task(self, number: int, layout: SlotLayout, first_partition: int) -> RouteTask:
-        """Return what routes the streams of a join."""
-        node = self._joins[number]
-        left, right = (
-            self.checkpoint.stage(route_stage(side, number), self.tick) if isinstance(source, RouteNode) else None
-            for side, source in enumerate(node.sides)
-        )
-        return RouteTask(contexts=(left, right), number=number, **self._of_join(number, node, layout, first_partition))
-
-    @property
-    def _joins(self) -> dict[int, JoinNode]:
-        return {one.number: one.source for one in self.segments if isinstance(one.source, JoinNode)}
-
-    def _of_join(self, number: int, node: JoinNode, layout: SlotLayout, first_partition: int) -> dict[str, Any]:
-        """Return what all tasks of a join are told."""
-        first = 2 * list(self._joins).index(number)
-        return {
-            "tick": self.tick,
-            "node": node,
-            "options": self.options,
-            "layout": layout,
-            "first_partition": first_partition,
-            "dead_letters": self.dead_letters,
-            "dead_letter_sides": (first, first + 1),
-        }
 
     def _delivery(self, segment: Segment) -> Delivery:
         """Return where the rows of the last stage of a function go."""
@@ -314,23 +299,20 @@ class EpochPlan:
 
     def _delivery_outside(self, segment: Segment) -> Delivery:
         """Return where the rows go that leave a pass."""
-        target = self._segment_of(segment.target_stage)
-        if target is None:
+        if segment.target is None:
             return ToOutput(parts=self.parts, files=self.checkpoint.files, tick=self.tick, rows=segment.after.schema)
-        layout = self._layouts(self._pass_of(target))[target.number]
-        if isinstance(target.source, AggregateNode):
-            return ToAggregate(node=target.source, layout=layout)
-        return ToJoin(layout=layout, side=segment.side, chunk_rows=self.options.chunk_rows)
+        layout = self._layouts(self._pass_of(segment.target))[segment.target]
+        return ToStage(layout=layout, side=segment.side, given=self._input_behind(segment), chunk_rows=self.options.chunk_rows)
 
     def _handed_on(self, segment: Segment) -> ToSameTask:
         """Return where the rows of another stage of a pass go."""
-        target = self._segment_of(segment.target_stage)
-        if target is None:
+        if segment.target is None:
             raise TypeError("the rows of a fused stage go to another stage")
-        if isinstance(target.source, AggregateNode):
-            node = target.source
-            return ToSameTask(target=target.number, side=0, rows=node.travelling.schema, reduced_for=node)
-        return ToSameTask(target=target.number, side=segment.side, rows=target.source.sides[segment.side].relation.schema)
+        return ToSameTask(target=segment.target, side=segment.side, given=self._input_behind(segment))
+
+    def _input_behind(self, segment: Segment) -> StageInput:
+        """Return the input of the stage that is given the rows of a segment."""
+        return self._numbered[-1 if segment.target is None else segment.target].stage.inputs[segment.side]
 
 
 def _expressed(segment: Segment, rows: DataFrame) -> DataFrame:
@@ -341,19 +323,23 @@ def _expressed(segment: Segment, rows: DataFrame) -> DataFrame:
 
 
 def dead_letters_of(segments: Sequence[Segment], directory: str, query_id: str) -> DeadLetters:
-    """Return what writes the rejected rows of all joins of a query into one table.
+    """Return what writes the rejected rows of all stages of a query into one table.
 
     Args:
         segments: of the query.
         directory: `deadLetterPath`.
         query_id: the query.
     """
-    inputs = [side.relation for one in segments if isinstance(one.source, JoinNode) for side in one.source.sides]
+    inputs: dict[str, Relation] = {}
+    for one in segments:
+        for given in one.stage.inputs:
+            if given.reduce is None and not one.stage.forwards:
+                inputs[given.relation.name] = given.relation
     return DeadLetters(
         directory=directory,
         query_id=query_id,
-        names=tuple(relation.name for relation in inputs),
-        schemas=tuple(relation.schema for relation in inputs),
+        names=tuple(inputs),
+        schemas=tuple(relation.schema for relation in inputs.values()),
     )
 
 
@@ -370,14 +356,3 @@ def _logs_of(record: CommitRecord, stage: str) -> Mapping[int, LogEntry]:
         if of == stage and history.logs and history.logs[-1].first_epoch == record.epoch:
             logs[int(bucket)] = history.logs[-1]
     return logs
-
-
-def group_bucket(layout: SlotLayout, group_by: Sequence[str], buckets: int) -> Column:
-    """Return the bucket of the group of rows in slots; that of all rows stays where it is, notes go to bucket 0.
-
-    Args:
-        layout: how the rows use the slots.
-        group_by: the key columns among them.
-        buckets: N.
-    """
-    return key_bucket(layout, group_by, buckets) if group_by else F.lit(GLOBAL_BUCKET).cast("int").alias("bucket")

@@ -24,23 +24,17 @@ its groups are in one bucket each, but not in the one that its checkpoint has th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql.types import DataType
 
-from zset_join.plan import JoinNode, ViewNode
-from zset_join.spark.normalise import common_types
-from zset_join.spark.operators import AggregateNode
-from zset_join.spark.schemas import spark_type
+from zset_join.spark.normalise import hashed_types
 from zset_join.spark.stages import Segment, name_after
-from zset_join.state.join_shape import joined_schema
+from zset_join.stages import OutputKey, StageInput
 
 __all__ = ["Fusing", "Pass", "fusings_of", "passes_of"]
-
-_ABSENT = {"left": ("right",), "right": ("left",), "full": ("left", "right")}
-_PRESERVED = (("left", "full", "left_anti"), ("right", "full"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,18 +82,17 @@ class Pass:
     @property
     def functions(self) -> tuple[tuple[Segment, ...], ...]:
         """Return the members by Python function: expressions of Spark stand between one and the next."""
-        behind = {self.last.source_stage: 0}
+        behind: dict[int | None, int] = {self.last.number: 0}
         for one in reversed(self.members[:-1]):
-            behind[one.source_stage] = behind[str(one.target_stage)] + bool(one.steps)
+            behind[one.number] = behind[one.target] + bool(one.steps)
         return tuple(
-            tuple(one for one in self.members if behind[one.source_stage] == at)
-            for at in sorted(set(behind.values()), reverse=True)
+            tuple(one for one in self.members if behind[one.number] == at) for at in sorted(set(behind.values()), reverse=True)
         )
 
     @property
-    def joins(self) -> tuple[int, ...]:
-        """Return the numbers of its joins."""
-        return tuple(one.number for one in self.members if isinstance(one.source, JoinNode))
+    def fed(self) -> tuple[int, ...]:
+        """Return the numbers of its stages that streams feed."""
+        return tuple(one.number for one in self.members if one.streams)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +100,12 @@ class _KeyColumn:
     """One position of the key that a stage goes by, of the rows that leave it or come to it.
 
     Args:
-        columns: of what leaves: every column that shows it, and the side it is of; of what comes: the one column.
+        columns: of what leaves: every column that shows it; of what comes: the one column.
         type: what is hashed.
         holds_null: NULL is hashed like a value.
     """
 
-    columns: Mapping[str, str]
+    columns: tuple[str, ...]
     type: DataType | str
     holds_null: bool
 
@@ -125,11 +118,13 @@ class _Rows:
         segment: whose.
         key: what their bucket goes by.
         never_null: columns without NULL.
+        padded: groups of columns that are NULL together, whatever the bucket.
     """
 
     segment: Segment
     key: tuple[_KeyColumn, ...]
     never_null: frozenset[str]
+    padded: tuple[frozenset[str], ...]
 
 
 def passes_of(segments: Sequence[Segment], *, is_fusing: bool = True) -> tuple[Pass, ...]:
@@ -160,11 +155,11 @@ def fusings_of(segments: Sequence[Segment]) -> list[Fusing]:
     made: list[Fusing] = []
     expressed: set[int] = set()  # stages before which, in the same task, expressions of Spark are evaluated
     for segment in segments:
-        senders = [known[one.number] for one in segments if one.target_stage == segment.source_stage]
+        senders = [known[one.number] for one in segments if one.target == segment.number]
         for side in sorted({one.segment.side for one in senders}):
             of_side = [one for one in senders if one.segment.side == side]
             numbers = tuple(one.segment.number for one in of_side)
-            reasons = [_why_apart(one, segment.source, side) for one in of_side]
+            reasons = [_why_apart(one, segment.stage.inputs[side]) for one in of_side]
             why_not = next((reason for reason in reasons if reason is not None), None)
             if why_not is None:
                 rows_of = [one.segment.number in expressed or bool(one.segment.steps) for one in of_side]
@@ -179,105 +174,66 @@ def fusings_of(segments: Sequence[Segment]) -> list[Fusing]:
 
 def _rows_behind(segment: Segment, senders: Sequence[_Rows]) -> _Rows:
     """Return what is known of the rows of a segment, by the names they leave it with."""
-    source = segment.source
-    if isinstance(source, JoinNode):
-        key, never_null = _behind_join(source, senders)
-    else:
-        key, never_null = _group_key(source), set(_common_to(senders)) & set(source.group_by)
+    stage = segment.stage
+    full = [_never_null_in(segment, side, senders) for side in range(len(stage.inputs))]
     after = {name: found for name in segment.before.schema.names if (found := name_after(segment.steps, name)) is not None}
+    known = stage.output_key
+    types = hashed_types(stage.inputs[0])
+    is_value = [all(flags) for flags in zip(*(given.null_is_value for given in stage.inputs), strict=True)]
     return _Rows(
         segment=segment,
         key=tuple(
             _KeyColumn(
-                columns={after[name]: side for name, side in one.columns.items() if name in after},
-                type=one.type,
-                holds_null=one.holds_null,
+                columns=tuple(after[name] for name in _aliases(column, known) if name in after),
+                type=kind,
+                holds_null=holds_null,
             )
-            for one in key
-        ),
-        never_null=frozenset(after[name] for name in never_null if name in after),
+            for column, kind, holds_null in zip(known.bucketed_by, types, is_value, strict=True)
+        )
+        if known.bucketed_by
+        else (),
+        never_null=frozenset(after[name] for name in stage.never_null(full) if name in after),
+        padded=tuple(frozenset(after[name] for name in group if name in after) for group in known.padded),
     )
 
 
-def _behind_join(node: JoinNode, senders: Sequence[_Rows]) -> tuple[list[_KeyColumn], set[str]]:
-    """Return the key of the rows of a join, and which of their columns are never NULL."""
-    schema, sources = joined_schema(node.left.relation, node.right.relation, node.how, using=node.using, output_names=None)
-    shown = list(zip(schema.names, sources, strict=True))
-    key = [
-        _KeyColumn(
-            columns={name: side for name, (side, column) in shown if column == (right if side == "right" else left)},
-            type=kind,
-            holds_null=safe,
-        )
-        for (left, right), kind, safe in zip(node.key_pairs, common_types(node), node.null_safe, strict=True)
-    ]
-    full = {"left": _never_null_in(node, 0, senders), "right": _never_null_in(node, 1, senders)}
-    if node.how in ("inner", "left_semi"):
-        for (left, right), safe in zip(node.key_pairs, node.null_safe, strict=True):
-            full["left"] |= set() if safe else {left}
-            full["right"] |= set() if safe else {right}
-    full["both"] = full["left"] & full["right"]
-    absent = _ABSENT.get(node.how, ())
-    return key, {name for name, (side, column) in shown if side not in absent and column in full[side]}
+def _aliases(column: str, known: OutputKey) -> tuple[str, ...]:
+    """Return all columns that show what a column of the bucket key does."""
+    return (column, *(other for one, other in known.aliases if one == column))
 
 
-def _never_null_in(node: JoinNode, side: int, senders: Sequence[_Rows]) -> set[str]:
-    """Return the columns of an input of a join that are never NULL."""
-    source = node.sides[side]
-    if isinstance(source, ViewNode):
-        return set(_common_to([one for one in senders if one.segment.side == side]))
-    return set(source.relation.primary_key) if source.relation.mode == "upsert" else set()
+def _never_null_in(segment: Segment, side: int, senders: Sequence[_Rows]) -> frozenset[str]:
+    """Return the columns of an input of a stage that are never NULL."""
+    of_side = [one.never_null for one in senders if one.segment.side == side]
+    if of_side:
+        return reduce(frozenset.intersection, of_side)
+    relation = segment.stage.inputs[side].relation
+    return frozenset(relation.primary_key if relation.mode == "upsert" else ())
 
 
-def _group_key(node: AggregateNode) -> list[_KeyColumn]:
-    """Return the key of the groups of an aggregate."""
-    schema = node.travelling.schema
-    return [
-        _KeyColumn(columns={name: "group"}, type=spark_type(schema.field(name).type), holds_null=True) for name in node.group_by
-    ]
-
-
-def _common_to(senders: Sequence[_Rows]) -> frozenset[str]:
-    """Return the columns that are never NULL, whoever sends the row."""
-    return reduce(frozenset.intersection, (one.never_null for one in senders))
-
-
-def _wanted_by(node: JoinNode | AggregateNode, side: int) -> list[_KeyColumn]:
-    """Return the key that rows for an input of a stage go by."""
-    if isinstance(node, AggregateNode):
-        return _group_key(node)
-    return [
-        _KeyColumn(columns={pair[side]: ""}, type=kind, holds_null=safe)
-        for pair, kind, safe in zip(node.key_pairs, common_types(node), node.null_safe, strict=True)
-    ]
-
-
-def _why_apart(rows: _Rows, node: JoinNode | AggregateNode, side: int) -> str | None:
+def _why_apart(rows: _Rows, given: StageInput) -> str | None:
     """Return why rows may be in another bucket than the next stage looks for them in; None where they cannot be."""
-    wanted = _wanted_by(node, side)
-    names = [name for one in wanted for name in one.columns]
-    if not wanted:
+    names, wanted = given.key, hashed_types(given)
+    if not names:
         return "all rows are brought together in one bucket"
-    if len(wanted) != len(rows.key) or any(name not in has.columns for name, has in zip(names, rows.key, strict=True)):
-        by = ", ".join(next(iter(one.columns), "a column that is gone") for one in rows.key)
+    if len(names) != len(rows.key) or any(name not in has.columns for name, has in zip(names, rows.key, strict=True)):
+        by = ", ".join(one.columns[0] if one.columns else "a column that is gone" for one in rows.key)
         return f"rows are made in buckets by {by}, and go by {', '.join(names)}"
-    for name, has, wants in zip(names, rows.key, wanted, strict=True):
-        if has.type != wants.type:
-            return f"{name} is hashed as {_shown(has.type)} where the rows are made, and as {_shown(wants.type)} here"
-    keeps_null = isinstance(node, AggregateNode) or node.how in _PRESERVED[side]
-    for name, has, wants in zip(names, rows.key, wanted, strict=True):
-        if name not in rows.never_null and (not has.holds_null if wants.holds_null else keeps_null):
+    for name, has, kind in zip(names, rows.key, wanted, strict=True):
+        if has.type != kind:
+            return f"{name} is hashed as {_shown(has.type)} where the rows are made, and as {_shown(kind)} here"
+    for name, has, is_value in zip(names, rows.key, given.null_is_value, strict=True):
+        if name not in rows.never_null and (not has.holds_null if is_value else given.keeps_unmatchable):
             return f"{name} may be NULL, and such rows are in no certain bucket"
-    return _why_absent(rows, names, wanted)
+    return _why_absent(rows, given)
 
 
-def _why_absent(rows: _Rows, names: Sequence[str], wanted: Sequence[_KeyColumn]) -> str | None:
+def _why_absent(rows: _Rows, given: StageInput) -> str | None:
     """Return why key columns may show the NULL of a side that has no row, and not the key that the bucket goes by."""
-    source = rows.segment.source
-    absent = _ABSENT.get(source.how, ()) if isinstance(source, JoinNode) else ()
-    for side in absent:
-        shown = [(name, wants) for name, has, wants in zip(names, rows.key, wanted, strict=True) if has.columns[name] == side]
-        if shown and all(wants.holds_null and name not in rows.never_null for name, wants in shown):
+    flags = list(zip(given.key, given.null_is_value, strict=True))
+    for group in rows.padded:
+        shown = [(name, is_value) for name, is_value in flags if name in group]
+        if shown and all(is_value and name not in rows.never_null for name, is_value in shown):
             return f"{', '.join(name for name, _ in shown)} may be padded, and such rows are in the bucket of the other side"
     return None
 

@@ -22,11 +22,11 @@ from zset_join.aggregates.calls import FUNCTIONS, AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import references
 from zset_join.spark.names import column_named
-from zset_join.spark.operators import AggregateNode
 from zset_join.spark.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
 from zset_join.spark.schemas import refuse_collations, spark_type
-from zset_join.spark.stages import AggregateStep
+from zset_join.spark.stages import StageStep
 from zset_join.spark.streams import first_line
+from zset_join.stages import AggregateStage
 
 if TYPE_CHECKING:
     from zset_join.spark.views import View
@@ -138,9 +138,9 @@ class GroupedStream:
         lowering = _Lowering(self, rows)
         calls = [lowering.call(one) for one in wanted]
         before = lowering.rows_before(calls)
-        node = AggregateNode(source=before.output, group_by=self.keys, calls=tuple(calls))
-        _check_collations(node)
-        step = AggregateStep(node=node)
+        stage = AggregateStage(source=before.output, group_by=self.keys, calls=tuple(calls))
+        _check_collations(stage)
+        step = StageStep(stage=stage)
         names = [field.name for field in step.relation.schema]
         taken = [name for name in names if name.startswith("__")]
         if taken:
@@ -299,18 +299,18 @@ def _refused(column: Column, why: str) -> PlanError:
     )
 
 
-def _check_collations(node: AggregateNode) -> None:
+def _check_collations(stage: AggregateStage) -> None:
     """Refuse columns with a collation that are compared or ordered; a count only asks whether a value is there."""
-    source = node.source
-    refuse_collations(source.schema, node.group_by, relation=source.name, use="a key of groupBy")
-    for call in node.calls:
+    source = stage.source
+    refuse_collations(source.schema, stage.group_by, relation=source.name, use="a key of groupBy")
+    for call in stage.calls:
         asked = [] if call.kind == "count" else [*call.columns]
         asked += [] if call.where is None else [*references(call.where)[0]]
         known = [name for name in asked if name in source.schema.names]
         refuse_collations(source.schema, known, relation=source.name, use=f"an argument of {call.kind}")
 
 
-def _check_type(call: AggregateCall, wanted: str, step: AggregateStep) -> None:
+def _check_type(call: AggregateCall, wanted: str, step: StageStep) -> None:
     """Refuse a Column of Spark's whose result would have another type here."""
     ours = spark_type(step.relation.schema.field(call.name).type).simpleString()
     if ours != wanted:

@@ -10,7 +10,7 @@ What is done with the joined rows is in `views`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,14 +20,14 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
 from zset_join.relation import Relation
-from zset_join.spark.operators import output_relation
 from zset_join.spark.schemas import refuse_collations
-from zset_join.spark.stage_names import join_stage
+from zset_join.spark.staged import check_inputs, segments_of
 from zset_join.spark.stages import Segment
 from zset_join.spark.streams import ChangeStream
 from zset_join.spark.views import View, check_names
+from zset_join.stages import Stage
 
-__all__ = ["JoinedStream", "check_inputs", "join"]
+__all__ = ["JoinedStream", "join"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +55,14 @@ class JoinedStream(View):
         return self.left, self.right
 
     @property
-    def streams(self) -> tuple[ChangeStream | None, ChangeStream | None]:
-        """Return the stream of each side; None for a view."""
-        left, right = (side if isinstance(side, ChangeStream) else None for side in self.inputs)
-        return left, right
+    def stage_before_steps(self) -> Stage:
+        """Return the join as a stage."""
+        return self.node.stage
 
     @cached_property
     def before_steps(self) -> Relation:
         """Return the columns of the join itself, without those that only order the inputs."""
-        return output_relation(self.node)
+        return self.node.stage.output
 
     @cached_property
     def joined(self) -> tuple[JoinedStream, ...]:
@@ -85,7 +84,8 @@ class JoinedStream(View):
             for side, source in enumerate(self.inputs)
             if isinstance(source, View)
         }
-        found = {one.side: one for one in self.fusings if one.target == self.number_before_steps}
+        of_views = [side for side, source in enumerate(self.inputs) if isinstance(source, View)]
+        found = {one.side: one for one in self.fusings if one.target == self.number_before_steps and one.side in of_views}
         return explain(
             self.node,
             buckets=buckets,
@@ -94,18 +94,9 @@ class JoinedStream(View):
             fused=[side for side, one in found.items() if one.why_not is None],
         ).splitlines()
 
-    def _source_segments(self, first: int) -> list[Segment]:
-        before: list[Segment] = []
-        sides: list[tuple[int, int]] = []
-        for side, source in enumerate(self.inputs):
-            if isinstance(source, View):
-                found = source.segments_from(first + len(before))
-                sides += [(len(before) + at, side) for at, one in enumerate(found) if one.target_stage is None]
-                before += found
-        number = first + len(before)
-        for at, side in sides:
-            before[at] = replace(before[at], target_stage=join_stage(number), side=side)
-        return [*before, Segment(number=number, source=self.node, before=self.before_steps)]
+    def _source_segments(self) -> list[Segment]:
+        routes = [side.stage if isinstance(side, RouteNode) else None for side in self.node.sides]
+        return segments_of(self.inputs, self.node.stage, routes)
 
 
 def join(
@@ -172,19 +163,6 @@ def _side(source: ChangeStream | View, join_key: Sequence[str]) -> SideNode:
     relation = source.relation(join_key)
     made = InputNode(relation=relation, hidden=source.hidden, has_baseline=source.baseline is not None)
     return RouteNode(source=made) if needs_route(relation) else made
-
-
-def check_inputs(view: View) -> None:
-    """Refuse inputs that messages and the dead-letter table could not tell apart."""
-    names = [side.relation.name for one in view.joins for side in one.node.sides]
-    taken = sorted({name for name in names if names.count(name) > 1})
-    if taken:
-        raise OptionError(
-            f"several inputs of the query are called {taken}; messages and the dead-letter table tell them apart by their "
-            'names. Give each its own: a stream that is used twice is stream.alias("another name") the second time.',
-            code="SAME_NAME",
-            names=taken,
-        )
 
 
 def _key_pairs(left: ChangeStream | View, right: ChangeStream | View, on: Any) -> tuple[list[tuple[str, str]], bool]:

@@ -1,8 +1,9 @@
-"""How rows of two sides travel in one DataFrame, and how a task gets them back.
+"""How rows of the inputs of a stage travel in one DataFrame, and how a task gets them back.
 
-Each row has a flag (0 left, 1 right; plus 2 when it was rejected before the shuffle; -1 for a task's note), a weight, the slots
-and an order. A slot is a column that both sides may use: columns of equal type share one, so a row carries about as many
-values as the wider side has. `order` grows within each partition that sent rows; the high bits name the partition.
+Each row has a flag (the number of the input, which is called its *side*; plus `REJECTED` when it was rejected before the
+shuffle; -1 for a task's note), a weight, the slots and an order. A slot is a column that all sides may use: columns of equal
+type share one, so a row carries about as many values as the widest side has. `order` grows within each partition that sent
+rows; the high bits name the partition.
 
 The law: the delta of a side has its rows in the order of arrival within each sending partition, and the partitions in
 order, whatever order the shuffle delivered them in. A replay therefore gives the same delta.
@@ -44,12 +45,14 @@ __all__ = [
 ]
 
 NOTE_FLAG = -1
-REJECTED = 2
+REJECTED = 64
+"""What is added to the flag of a row that was rejected before the shuffle; so a stage has fewer inputs than this."""
 TARGET = "target"
 """The column that says which stage a row is for, where rows for several travel together."""
 WEIGHT = "__weight"
 """The column of a weight, where rows have the names that users gave their columns."""
 _ORDER_BITS = 33
+_Pieces = dict[int, list[tuple[int, pa.RecordBatch]]]
 _ROWS_PER_PIECE = 64
 
 
@@ -65,8 +68,8 @@ class SlotLayout:
     """
 
     types: tuple[pa.DataType, ...]
-    schemas: tuple[pa.Schema, pa.Schema]
-    slots: tuple[tuple[int, ...], tuple[int, ...]]
+    schemas: tuple[pa.Schema, ...]
+    slots: tuple[tuple[int, ...], ...]
     has_raw: bool
 
     @property
@@ -96,15 +99,14 @@ class Arrivals:
         return len(self.deltas[side]) + len(self.rejected[side])
 
     def __len__(self) -> int:
-        return self.count(0) + self.count(1)
+        return sum(map(self.count, range(len(self.deltas))))
 
 
-def make_layout(left: pa.Schema, right: pa.Schema, *, has_raw: bool, types: Iterable[pa.DataType] = ()) -> SlotLayout:
+def make_layout(*schemas: pa.Schema, has_raw: bool, types: Iterable[pa.DataType] = ()) -> SlotLayout:
     """Give every column a slot; columns of equal type on different sides share one.
 
     Args:
-        left: schema of the left side.
-        right: schema of the right side.
+        schemas: of each side.
         has_raw: rows carry the raw text of what could not be decoded.
         types: of slots that are there already.
 
@@ -113,8 +115,8 @@ def make_layout(left: pa.Schema, right: pa.Schema, *, has_raw: bool, types: Iter
     ((0, 1), (0, 1))
     """
     known = list(types)
-    slots = assign_slots(known, left), assign_slots(known, right)
-    return SlotLayout(tuple(known), (left, right), slots, has_raw)
+    slots = tuple(assign_slots(known, schema) for schema in schemas)
+    return SlotLayout(tuple(known), schemas, slots, has_raw)
 
 
 def assign_slots(types: list[pa.DataType], schema: pa.Schema) -> tuple[int, ...]:
@@ -186,16 +188,16 @@ def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> A
         batches: columns flag, weight, raw (if the layout has it), the slots, note (after a route), order.
         layout: how the sides use the slots.
     """
-    pieces: list[list[tuple[int, pa.RecordBatch]]] = [[], [], [], []]
+    pieces: _Pieces = {}
     notes: list[str] = []
     for batch in batches:
         if batch.num_rows:
             _sort_into(batch, pieces, notes)
     deltas, rejected, raw = [], [], []
-    for side in (0, 1):
-        rows = _in_order(pieces[side])
+    for side in range(len(layout.schemas)):
+        rows = _in_order(pieces.get(side, []))
         deltas.append(_side_rows(rows, layout, side))
-        refused = _in_order(pieces[side + REJECTED])
+        refused = _in_order(pieces.get(side + REJECTED, []))
         rejected.append(_side_rows(refused, layout, side))
         raw.append(refused.column("raw").to_pylist() if refused is not None and layout.has_raw else [])
     return Arrivals(deltas, rejected, raw, notes)
@@ -211,12 +213,13 @@ def collect_rows(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> tuple
     Returns:
         Per side, its rows in order, in pieces; and the notes.
     """
-    pieces: list[list[tuple[int, pa.RecordBatch]]] = [[], [], [], []]
+    pieces: _Pieces = {}
     notes: list[str] = []
     for batch in batches:
         if batch.num_rows:
             _sort_into(batch, pieces, notes)
-    return [[_side_rows(rows, layout, side) for rows in _stretches(pieces[side])] for side in (0, 1)], notes
+    sides = range(len(layout.schemas))
+    return [[_side_rows(rows, layout, side) for rows in _stretches(pieces.get(side, []))] for side in sides], notes
 
 
 def _stretches(pieces: list[tuple[int, pa.RecordBatch]]) -> list[pa.RecordBatch]:
@@ -229,7 +232,7 @@ def _stretches(pieces: list[tuple[int, pa.RecordBatch]]) -> list[pa.RecordBatch]
     return [piece for _, piece in pieces]
 
 
-def _sort_into(batch: pa.RecordBatch, pieces: list[list[tuple[int, pa.RecordBatch]]], notes: list[str]) -> None:
+def _sort_into(batch: pa.RecordBatch, pieces: _Pieces, notes: list[str]) -> None:
     """Cut a batch where the sender or the side changes."""
     flags = batch.column("flag").to_numpy()
     if (flags == NOTE_FLAG).any():
@@ -239,9 +242,9 @@ def _sort_into(batch: pa.RecordBatch, pieces: list[list[tuple[int, pa.RecordBatc
     if not batch.num_rows:
         return
     if (flags >= REJECTED).any():
-        for flag in (REJECTED, REJECTED + 1):
+        for flag in np.unique(flags[flags >= REJECTED]).tolist():
             refused = batch.filter(pa.array(flags == flag))
-            pieces[flag] += _cut(refused, np.asarray(refused.column("order")))
+            pieces.setdefault(flag, []).extend(_cut(refused, np.asarray(refused.column("order"))))
         batch = batch.filter(pa.array(flags < REJECTED))
         flags = batch.column("flag").to_numpy()
     order = np.asarray(batch.column("order"))
@@ -249,7 +252,7 @@ def _sort_into(batch: pa.RecordBatch, pieces: list[list[tuple[int, pa.RecordBatc
     begin = 0
     for end in [*changes.tolist(), len(flags)]:
         if end > begin:
-            pieces[int(flags[begin])] += _cut(batch.slice(begin, end - begin), order[begin:end])
+            pieces.setdefault(int(flags[begin]), []).extend(_cut(batch.slice(begin, end - begin), order[begin:end]))
         begin = end
 
 

@@ -38,9 +38,12 @@ class TaskNote:
         quarantined: files of rows put aside.
         quarantined_rows: how many, per side.
         statistics: the operator's own counts.
+        facts: of a stage that is rescaled, what the tables of its snapshot say of themselves.
         buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.
         fan_out: the join key that made the most pairs of the answer, and how many.
         seconds: wall-clock seconds per step.
+        due: when the state before the epoch wants to be asked though no row comes: event time and processing time, None for
+            never; None for a stage that never does.
         is_warm: the local state was there, at most one epoch behind; None when there was nothing to remember, or no need to.
         was_rebuilt: the mapped state could not be used and was made anew.
         error: why the bucket gave no answer.
@@ -60,9 +63,11 @@ class TaskNote:
     quarantined: list[PartEntry] = field(default_factory=list)
     quarantined_rows: list[int] = field(default_factory=lambda: [0, 0])
     statistics: dict[str, int] = field(default_factory=dict)
+    facts: dict[str, dict[str, str]] = field(default_factory=dict)
     buffered: dict[str, Any] | None = None
     fan_out: dict[str, Any] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    due: list[int | None] | None = None
     is_warm: bool | None = None
     was_rebuilt: bool = False
     error: dict[str, Any] | None = None
@@ -90,9 +95,11 @@ class TaskNote:
                 "quarantined": [part.to_json() for part in self.quarantined],
                 "quarantined_rows": self.quarantined_rows,
                 "statistics": self.statistics,
+                "facts": self.facts,
                 "buffered": self.buffered,
                 "fan_out": self.fan_out,
                 "seconds": self.seconds,
+                "due": self.due,
                 "is_warm": self.is_warm,
                 "was_rebuilt": self.was_rebuilt,
                 "error": self.error,

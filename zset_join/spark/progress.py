@@ -6,11 +6,12 @@
 | `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
-| `state` | what the (first) join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
+| `state` | what the first join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
 | `joins` | the same per further join of a chain, by its stage; absent without one |
 | `routes` | the same per route, which remembers the join key of every primary key, by its stage; absent without one |
 | `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
 | `aggregates` | per aggregate behind the join, by its stage: `groups` before the epoch, bytes, `buckets`; absent without one |
+| `stages` | the same per stage of another kind, by its name; absent without one |
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
 | `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
 | `rebuilt_buckets` | buckets whose local state was there and could not be used |
@@ -34,7 +35,7 @@ from weakref import WeakValueDictionary
 
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.spark.notes import TaskNote
-from zset_join.spark.stage_names import JOIN_STAGE, join_stage, pass_stage, route_stage, stage_order
+from zset_join.spark.stage_names import stage_order
 
 __all__ = ["ProgressLog", "StreamPlace", "epoch_counts", "epoch_line", "epoch_title", "join_progress", "stage_seconds"]
 
@@ -49,29 +50,24 @@ class StreamPlace:
 
     Args:
         name: of the stream.
-        number: of the join it is an input of.
-        side: which input.
-        is_routed: rows of this join go through a route stage first.
+        stage: the name of the stage that its rows reach first.
+        side: which input of it they are.
+        behind: names of stages and inputs that they reach later, the same rows as they are.
     """
 
     name: str
-    number: int
+    stage: str
     side: int
-    is_routed: bool
+    behind: tuple[tuple[str, int], ...] = ()
 
     def first_notes(self, notes: Sequence[TaskNote]) -> list[TaskNote]:
         """Return the notes of the stage that its rows reach first."""
-        stages = self._routes if self.is_routed else (join_stage(self.number),)
-        return [note for note in notes if note.stage in stages]
+        return [note for note in notes if note.stage == self.stage]
 
     def put_aside(self, notes: Sequence[TaskNote]) -> int:
         """Return how many of its rows were put aside, in whatever stage."""
-        stages = (*self._routes, join_stage(self.number))
-        return sum(note.quarantined_rows[self.side] for note in notes if note.stage in stages)
-
-    @property
-    def _routes(self) -> tuple[str, str]:
-        return pass_stage(self.side, self.number), route_stage(self.side, self.number)
+        places = ((self.stage, self.side), *self.behind)
+        return sum(note.quarantined_rows[side] for note in notes for stage, side in places if note.stage == stage)
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -120,6 +116,8 @@ def epoch_counts(
     notes: Sequence[TaskNote],
     places: Sequence[StreamPlace],
     statistics: Mapping[str, Mapping[str, int]],
+    *,
+    main_stage: str,
 ) -> dict[str, Any]:
     """Return the counts of an epoch, without its seconds.
 
@@ -128,12 +126,15 @@ def epoch_counts(
         notes: what the tasks reported.
         places: the streams.
         statistics: the newest counts of every bucket, by "stage/bucket".
+        main_stage: the stage whose counts stand in front: the first one that is no route.
     """
     stages = sorted({key.partition("/")[0] for key in statistics}, key=stage_order)
+    kinds = ("aggregate-", "join-", "route-")
     aggregates, joins, routes = (
-        {stage: _summed(statistics, stage) for stage in stages if stage.startswith(kind)}
-        for kind in ("aggregate-", "join-", "route-")
+        {stage: _summed(statistics, stage) for stage in stages if stage.startswith(kind) and stage != main_stage}
+        for kind in kinds
     )
+    others = {stage: _summed(statistics, stage) for stage in stages if stage != main_stage and not stage.startswith(kinds)}
     first = {place: place.first_notes(notes) for place in places}
     fan_outs = [note.fan_out for note in notes if note.fan_out is not None]
     warm = [note.is_warm for note in notes if note.is_warm is not None]
@@ -147,16 +148,17 @@ def epoch_counts(
         "delta_rows": sum(part.file.rows for part in answer),
         "retractions": sum(part.retractions for part in answer),
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
-        "state": _summed(statistics, JOIN_STAGE),
+        "state": _summed(statistics, main_stage),
         **({"joins": joins} if joins else {}),
         **({"routes": routes} if routes else {}),
         **({"aggregates": aggregates} if aggregates else {}),
+        **({"stages": others} if others else {}),
         "log_bytes": sum(history.log_bytes for history in histories),
         "snapshot_bytes": sum(history.snapshot.bytes for history in histories if history.snapshot is not None),
         "locality": {
             "hits": sum(warm),
             "misses": len(warm) - sum(warm),
-            "executors": len({note.executor for note in notes if note.stage == JOIN_STAGE}),
+            "executors": len({note.executor for note in notes if note.stage == main_stage}),
         },
         "rebuilt_buckets": sum(note.was_rebuilt for note in notes),
     }
@@ -182,11 +184,10 @@ def stage_seconds(notes: Sequence[TaskNote]) -> dict[str, float]:
     return seconds
 
 
-def epoch_title(name: str, epoch: int, source_stages: Sequence[str], places: Sequence[StreamPlace]) -> str:
-    """Return what Spark's pages call the job of an epoch: query, epoch and stages."""
-    stages = ["route"] if any(place.is_routed for place in places) else []
-    stages += [stage.partition("-")[0] for stage in source_stages]
-    return f"{name} epoch {epoch}: {', '.join(stages)}"
+def epoch_title(name: str, epoch: int, kinds: Sequence[str]) -> str:
+    """Return what Spark's pages call the job of an epoch: query, epoch and the kinds of its stages; routes are named once."""
+    shown = [kind for at, kind in enumerate(kinds) if kind != "route" or "route" not in kinds[:at]]
+    return f"{name} epoch {epoch}: {', '.join(shown)}"
 
 
 def epoch_line(name: str, told: Mapping[str, Any]) -> str:

@@ -102,7 +102,7 @@ class DeadLetters:
     Args:
         directory: `deadLetterPath`, a path or a URI.
         query_id: the query.
-        names: name of each input of a join.
+        names: name of each input of a stage whose rows can be put aside.
         schemas: schema of each of them.
     """
 
@@ -111,15 +111,15 @@ class DeadLetters:
     names: tuple[str, ...]
     schemas: tuple[pa.Schema, ...]
 
-    def write(self, tick: Tick, bucket: int, rejected: Mapping[int, Rejected]) -> list[PartEntry]:
+    def write(self, tick: Tick, bucket: int, rejected: Mapping[str, Rejected]) -> list[PartEntry]:
         """Write the rejected rows of one bucket; nothing when there are none.
 
         Args:
             tick: the epoch.
             bucket: the bucket.
-            rejected: number of an input to what was rejected of it.
+            rejected: name of an input to what was rejected of it.
         """
-        pieces = [self._table(number, found) for number, found in rejected.items() if len(found)]
+        pieces = [self._table(self.names.index(name), found) for name, found in rejected.items() if len(found)]
         if not pieces:
             return []
         table = pa.concat_tables(pieces)

@@ -10,8 +10,7 @@ changed: whoever dies on the way leaves the old state. Nothing is removed before
 
 The rows of a join key come out of one old bucket and go into one new one, in the order in which they were linked. Tombstones
 keep their sequence and their time; what expires meanwhile goes in the query's next epochs. A row goes by the columns that are
-kept of it, which are those the stream hashes. A group goes by its key, with its sums and its values; the one group of an
-aggregate without GROUP BY stays where it is.
+kept of it, which are those the stream hashes (`Stage.state_tables`). A table without a key stays where it is.
 
 Memory: a worker holds the rows of one old bucket, then of one new one, as Arrow data. Disk: a second set of snapshots.
 
@@ -22,56 +21,52 @@ of the limit, so in other buckets it would have dropped others, and would drop o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-from zset_join.aggregates.grouped_input import groups_at
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import attempt_name
 from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import (
     checkpoint_folder,
     no_checkpoint,
     read_standing,
     stored_description,
-    stored_plan,
     stored_query_id,
 )
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError, StateError, ZsetJoinError
-from zset_join.plan import JoinNode, RouteNode
-from zset_join.protocol import DurableOperator
 from zset_join.spark.buffer_limit import EVICTION
-from zset_join.spark.epoch_plan import group_bucket
 from zset_join.spark.job_progress import shown_progress
 from zset_join.spark.job_settings import job_settings, wanted_settings
 from zset_join.spark.layout import SlotLayout, collect_rows, make_layout, pack_notes, pack_rows, travelling_schema
-from zset_join.spark.normalise import join_bucket, key_bucket
+from zset_join.spark.normalise import slot_bucket
 from zset_join.spark.notes import TaskNote, note_of_error
-from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder, join_builder, route_builder
 from zset_join.spark.schemas import spark_schema
 from zset_join.spark.session import check_session
-from zset_join.spark.stacked_tables import StackedTables
-from zset_join.spark.stage_names import JOIN_STAGE, aggregate_stage, join_stage, route_stage
 from zset_join.spark.tasks import TOO_LATE, task_bucket
-from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT, regrouped_snapshot, snapshot_counts
+from zset_join.stages import Stage, StageInput, StageOptions, TableKey
+from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["RescaleReport", "rescale"]
 
 _ROWS_AT_ONCE = 1 << 16
-_NO_TOMBSTONE_EXPIRES = OperatorOptions(on_bad_input="quarantine", tombstone_retention_seconds=100_000 * 86_400)
-_COUNTS = ("stale_rows", "unknown_deletes", "rejected_rows", "evicted_rows", "evicted_bytes")
+_NO_TOMBSTONE_EXPIRES = StageOptions(on_bad_input="quarantine", tombstone_retention_seconds=100_000 * 86_400)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,11 +155,10 @@ def rescale(
                 code="EVICTS_BY_BUCKET",
                 location=location,
             )
-        stages = _stages(opened, _nodes(stored_plan(location)))
         histories: dict[str, BucketHistory] = {}
         rows = 0
-        for stage in stages:
-            made, moved = stage.moved(chosen, opened, options.buckets)
+        for name, stage in _with_state(opened, stages_of(location)).items():
+            made, moved = _moved(name, stage, chosen, opened, options.buckets)
             histories |= made
             rows += moved
         opened.rescale(options.buckets, histories)
@@ -173,52 +167,46 @@ def rescale(
         owner.release()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stage:
-    """One stage to be moved.
+def _moved(
+    name: str, stage: Stage, session: SparkSession, opened: Checkpoint, buckets: int
+) -> tuple[dict[str, BucketHistory], int]:
+    """Write the snapshots of the new buckets of a stage; return what to list, and the rows moved."""
+    if opened.last is None:
+        return {}, 0
+    old, last = opened.buckets, opened.last
+    schemas = _schemas(stage)
+    plain = [pa.schema([field for field in schema if field.name != SNAPSHOT_WEIGHT]) for schema in schemas.values()]
+    layout = make_layout(*plain, has_raw=False)
+    context = opened.stage(name, Tick(last.epoch + 1, last.processing_time_us))
+    context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
+    read = _ReadBuckets(context=context, stage=stage, layout=layout, names=tuple(schemas))
+    write = _WriteBuckets(context=context, stage=stage, layout=layout, schemas=schemas, epoch=last.epoch)
+    keys = [_rule(stage, stage.state_tables[table]) for table in schemas]
+    wanted = wanted_settings(_ROWS_AT_ONCE, is_routed=True)
+    shown = shown_progress(session.sparkContext, what=f"rescale {name}", tasks=old + buckets)
+    with job_settings(session, wanted), shown:
+        rows = session.range(0, old, 1, old).mapInArrow(read, spark_schema(travelling_schema(layout)))
+        rows = rows.select("*", slot_bucket(layout, keys, buckets)).repartitionById(buckets, F.col("bucket"))
+        lines = rows.mapInArrow(write, "note string").collect()
+    return _histories([TaskNote.from_json(line[0]) for line in lines], old, buckets)
 
-    Args:
-        name: name of the stage.
-        build: makes its operator over a directory, or in memory when given None.
-        bucket: the bucket of rows in slots, given how they lie and the number of buckets.
-        keys: of an aggregate, how many key columns its groups have; None where the tables of a snapshot are sides.
-    """
 
-    name: str
-    build: Callable[[str | None], DurableOperator]
-    bucket: Callable[[SlotLayout, int], Column]
-    keys: int | None = None
+def _rule(stage: Stage, table: TableKey) -> tuple[StageInput, tuple[str, ...]]:
+    """Return what the rows of a table of a snapshot are hashed by: an input they are like, and the columns of its key."""
+    if not table.columns:
+        return StageInput(relation=stage.inputs[0].relation), ()
+    if table.of_input is not None:
+        return stage.inputs[table.of_input], table.columns
+    return replace(stage.inputs[0], unmatchable="by_key"), table.columns
 
-    def moved(self, session: SparkSession, opened: Checkpoint, buckets: int) -> tuple[dict[str, BucketHistory], int]:
-        """Write the snapshots of the new buckets; return what to list, and the rows moved."""
-        if opened.last is None:
-            return {}, 0
-        old, last = opened.buckets, opened.last
-        schemas, stack = self._schemas(), None
-        if self.keys is not None:
-            stack = StackedTables(schemas, keys=self.keys, weight=SNAPSHOT_WEIGHT)
-            schemas = {self.name: stack.schema}
-        plain = [pa.schema([field for field in schema if field.name != SNAPSHOT_WEIGHT]) for schema in schemas.values()]
-        layout = make_layout(plain[0], plain[1] if len(plain) > 1 else pa.schema([]), has_raw=False)
-        context = opened.stage(self.name, Tick(last.epoch + 1, last.processing_time_us))
-        context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
-        read = _ReadBuckets(context=context, build=self.build, layout=layout, names=tuple(schemas), stack=stack)
-        write = _WriteBuckets(context=context, layout=layout, schemas=schemas, stack=stack, epoch=last.epoch)
-        wanted = wanted_settings(_ROWS_AT_ONCE, is_routed=True)
-        shown = shown_progress(session.sparkContext, what=f"rescale {self.name}", tasks=old + buckets)
-        with job_settings(session, wanted), shown:
-            rows = session.range(0, old, 1, old).mapInArrow(read, spark_schema(travelling_schema(layout)))
-            rows = rows.select("*", self.bucket(layout, buckets)).repartitionById(buckets, F.col("bucket"))
-            lines = rows.mapInArrow(write, "note string").collect()
-        return _histories([TaskNote.from_json(line[0]) for line in lines], old, buckets)
 
-    def _schemas(self) -> dict[str, pa.Schema]:
-        """Return the columns of each table of a snapshot."""
-        operator = self.build(None)
-        try:
-            return {name: table.schema.remove_metadata() for name, table in operator.snapshot().items()}
-        finally:
-            operator.close()
+def _schemas(stage: Stage) -> dict[str, pa.Schema]:
+    """Return the columns of each table of a snapshot."""
+    operator = stage.build(_NO_TOMBSTONE_EXPIRES, None)
+    try:
+        return {name: table.schema.remove_metadata() for name, table in operator.snapshot().items()}
+    finally:
+        operator.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,10 +214,9 @@ class _ReadBuckets:
     """Send on what old buckets hold, and a note for each; callable, for `mapInArrow` over their numbers."""
 
     context: StageContext
-    build: Callable[[str | None], DurableOperator]
+    stage: Stage
     layout: SlotLayout
     names: tuple[str, ...]
-    stack: StackedTables | None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -244,18 +231,15 @@ class _ReadBuckets:
                 yield pack_notes([note.to_json()], self.layout)
 
     def _rows(self, bucket: int, note: TaskNote) -> Iterator[pa.RecordBatch]:
-        with BucketState(self.context, bucket, self.build) as state:
+        with BucketState(self.context, bucket, partial(self.stage.build, _NO_TOMBSTONE_EXPIRES)) as state:
             tables = state.operator.snapshot()
-        if self.stack is not None:
-            tables = {self.context.stage: self.stack.stacked(tables)}
         sent = 0
+        note.rows_in = [tables[name].num_rows for name in self.names]
+        facts = {name: _text_of(tables[name].schema.metadata) for name in self.names}
+        note.facts = {name: found for name, found in facts.items() if found}
         for side, name in enumerate(self.names):
-            table = tables[name]
-            note.rows_in[side] = table.num_rows
-            note.statistics |= {f"{name}.{what}": n for what, n in zip(_COUNTS, snapshot_counts(table), strict=True)}
-            for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
-                weights = batch.column(SNAPSHOT_WEIGHT).to_numpy(zero_copy_only=False)
-                rows = ZSet(batch.select(self.layout.schemas[side].names), weights)
+            for batch in tables[name].to_batches(max_chunksize=_ROWS_AT_ONCE):
+                rows = ZSet(batch.select(self.layout.schemas[side].names), _weights(batch))
                 yield pack_rows(rows, self.layout, side=side, sender=bucket, sent=sent)
                 sent += len(rows)
 
@@ -265,25 +249,22 @@ class _WriteBuckets:
     """Write the snapshot of a new bucket; callable, for `mapInArrow`. Yields its note, and in bucket 0 those of the readers."""
 
     context: StageContext
+    stage: Stage
     layout: SlotLayout
     schemas: Mapping[str, pa.Schema]
-    stack: StackedTables | None
     epoch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        note = TaskNote(stage=self.context.stage, bucket=task_bucket())
+        note = TaskNote(stage=self.context.stage, bucket=task_bucket(), rows_in=[0] * len(self.schemas))
         rows, lines = collect_rows(batches, self.layout)
         readers = [TaskNote.from_json(line) for line in lines]
         tables = {}
         for side, (name, schema) in enumerate(self.schemas.items()):
-            # The side counts for the bucket as a whole, and all that matters is the sum: it goes with the notes.
-            counts = [sum(reader.statistics.get(f"{name}.{what}", 0) for reader in readers) for what in _COUNTS]
+            # A table counts for the bucket as a whole, and all that matters is the sum: it goes with the notes.
+            metadata = [_bytes_of(reader.facts[name]) for reader in readers if name in reader.facts]
             table = _table(rows[side], schema)
             note.rows_in[side] = table.num_rows
-            tables[name] = regrouped_snapshot(table, epoch=self.epoch, counts=counts) if self.stack is None else table
-        if self.stack is not None:
-            parted = self.stack.parted(tables[self.context.stage])
-            tables = {name: groups_at(table, epoch=self.epoch) for name, table in parted.items()}
+            tables[name] = self.stage.regrouped(name, table, epoch=self.epoch, metadata=metadata)
         note.snapshot = write_snapshot(
             self.context.files,
             f"snapshot/{self.context.stage}-{note.bucket}",
@@ -294,33 +275,38 @@ class _WriteBuckets:
         yield pa.RecordBatch.from_pydict({"note": [*lines, note.to_json()]})
 
 
+def _weights(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the weights of the rows of a table; 1 where it has none."""
+    at = batch.schema.get_field_index(SNAPSHOT_WEIGHT)
+    return np.ones(batch.num_rows, np.int64) if at < 0 else batch.column(at).to_numpy(zero_copy_only=False)
+
+
+def _text_of(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (metadata or {}).items()}
+
+
+def _bytes_of(facts: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {key.encode(): value.encode() for key, value in facts.items()}
+
+
 def _table(pieces: list[ZSet], schema: pa.Schema) -> pa.Table:
-    """Return pieces of a side as a table with the columns of its snapshot."""
-    batches = [piece.rows.append_column(SNAPSHOT_WEIGHT, pa.array(piece.weights)).select(schema.names) for piece in pieces]
-    return pa.Table.from_batches([pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches], schema)
+    """Return pieces of a table with the columns of its snapshot."""
+    batches = []
+    for piece in pieces:
+        columns = dict(zip(piece.schema.names, piece.rows.columns, strict=True))
+        columns[SNAPSHOT_WEIGHT] = pa.array(piece.weights)
+        batches.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
+    return pa.Table.from_batches(batches, schema)
 
 
-def _nodes(plan: Mapping[str, Any]) -> dict[int, JoinNode | AggregateNode]:
-    """Return the joins and aggregates of a plan by the numbers of their stages."""
-    further = {aggregate_stage(number): found for number, found in enumerate(plan.get("aggregates", ()), start=1)}
-    nodes: dict[int, JoinNode | AggregateNode] = {0: JoinNode.from_json(plan)}
-    for stage, found in {**further, **plan.get("stages", {})}.items():
-        kind, _, number = stage.partition("-")
-        nodes[int(number)] = JoinNode.from_json(found) if kind == JOIN_STAGE else AggregateNode.from_json(found)
-    return nodes
-
-
-def _stages(opened: Checkpoint, nodes: Mapping[int, JoinNode | AggregateNode]) -> list[_Stage]:
-    """Return the stages that have state.
+def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, Stage]:
+    """Return the stages that have state, by their names.
 
     Raises:
         StateError: there is state of a stage that the plan does not have.
     """
     found = {key.partition("/")[0] for key in opened.histories}
-    known: list[_Stage] = []
-    for number, node in nodes.items():
-        known += [_aggregate(aggregate_stage(number), node)] if isinstance(node, AggregateNode) else _join(number, node)
-    unknown = sorted(found - {stage.name for stage in known})
+    unknown = sorted(found - set(stages))
     if unknown:
         raise StateError(
             f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which the plan written down "
@@ -329,38 +315,7 @@ def _stages(opened: Checkpoint, nodes: Mapping[int, JoinNode | AggregateNode]) -
             code="UNKNOWN_STAGE",
             stages=unknown,
         )
-    return [stage for stage in known if stage.name in found]
-
-
-def _join(number: int, node: JoinNode) -> list[_Stage]:
-    """Return the stages of a join and of its routes."""
-    join = _Stage(
-        name=join_stage(number),
-        build=join_builder(node, _NO_TOMBSTONE_EXPIRES),
-        bucket=lambda layout, buckets: join_bucket(layout, node, buckets),
-    )
-    routes = [
-        _route(route_stage(side, number), source) for side, source in enumerate(node.sides) if isinstance(source, RouteNode)
-    ]
-    return [join, *routes]
-
-
-def _route(name: str, node: RouteNode) -> _Stage:
-    return _Stage(
-        name=name,
-        build=route_builder(node, _NO_TOMBSTONE_EXPIRES),
-        bucket=lambda layout, buckets: key_bucket(layout, node.relation.primary_key, buckets),
-    )
-
-
-def _aggregate(name: str, node: AggregateNode) -> _Stage:
-    keys = tuple(f"k{at}" for at in range(len(node.group_by)))
-    return _Stage(
-        name=name,
-        build=aggregate_builder(node, _NO_TOMBSTONE_EXPIRES),
-        bucket=lambda layout, buckets: group_bucket(layout, keys, buckets),
-        keys=len(keys),
-    )
+    return {name: stage for name, stage in stages.items() if name in found}
 
 
 def _histories(notes: list[TaskNote], old: int, buckets: int) -> tuple[dict[str, BucketHistory], int]:

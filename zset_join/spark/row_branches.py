@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,15 @@ from zset_join.checkpoint.row_causes import CauseFinder
 from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_values
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
+from zset_join.spark.batch_view import batch_stage
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.layout import WEIGHT, as_type
 from zset_join.spark.names import column_named
-from zset_join.spark.operators import OperatorOptions, join_builder
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.stages import Step, name_after
-from zset_join.spark.verification import batch_join, logged_changes, stage_histories
+from zset_join.spark.verification import logged_changes, stage_histories
 from zset_join.spark.views import View
+from zset_join.stages import StageOptions
 from zset_join.state.join_shape import joined_schema, visible_columns
 from zset_join.zset import ZSet, single_batch
 
@@ -130,7 +131,7 @@ class Question:
     """
 
     checkpoint: Checkpoint
-    options: OperatorOptions
+    options: StageOptions
     row: Mapping[str, Any]
     most_rows: int
 
@@ -158,7 +159,7 @@ class Question:
                 return RowHistory(self.row, is_complete=all(history.snapshot is None for history in histories))
             narrowing = {at.name: pc.unique(found.column(at.name)) for at in shown if not pt.is_nested(at.type)}
         # Rows in quarantine are in the log; they are left out here as they were left out then.
-        build = join_builder(branch.join.node, replace(self.options, on_bad_input="quarantine"))
+        build = partial(branch.join.node.stage.build, replace(self.options, on_bad_input="quarantine"))
         question = RowQuestion(
             build,
             shown,
@@ -236,7 +237,7 @@ class Question:
         # Each pair of versions, and each version by itself, as it was before its partner came or after it had gone.
         pairs = [(left, right), (left, right.limit(0)), (left.limit(0), right)]
         names = branch.join.before_steps.schema.names
-        rows = reduce(DataFrame.unionAll, (batch_join(branch.join, *pair) for pair in pairs)).toDF(*names, WEIGHT)
+        rows = reduce(DataFrame.unionAll, (batch_stage(branch.join.node.stage, pair) for pair in pairs)).toDF(*names, WEIGHT)
         rows = rows.withColumn(_ROW, F.struct(*map(column_named, names)))
         for step in branch.row_steps:
             rows = step.apply(rows, beside=(WEIGHT, _ROW))
@@ -259,7 +260,8 @@ class Question:
     def _versions(self, join: JoinedStream, stage: str, side: int) -> DataFrame:
         """Return every row that came in on one side, as far back as the log goes, each with weight 1."""
         schemas = [each.relation.schema for each in join.node.sides]
-        changes = logged_changes(join.session, self.checkpoint, stage_histories(self.checkpoint, stage), schemas, side)
+        histories, table = stage_histories(self.checkpoint, stage), list(join.node.stage.state_tables)[side]
+        changes = logged_changes(join.session, self.checkpoint, histories, schemas, side, table=table)
         rows = changes.where("__weight > 0").select(*map(column_named, join.inputs[side].columns))
         return rows.withColumn("__weight", F.lit(1).cast("long"))
 

@@ -33,7 +33,6 @@ from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHist
 from zset_join.errors import OptionError, StateError
 from zset_join.spark.row_branches import Branch, Question, branches_of
 from zset_join.spark.runner import EpochRunner
-from zset_join.spark.stage_names import join_stage
 from zset_join.spark.views import View
 
 __all__ = ["explain_row"]
@@ -127,7 +126,8 @@ class Tracing:
     """
 
     def __init__(self, view: View, question: Question) -> None:
-        self._stages = {id(join): join_stage(one.number) for join, one in zip(view.joined, view.joins, strict=True)}
+        names = [one.name for one in view.segments if one.stage.kind == "join"]
+        self._stages = {id(join): name for join, name in zip(view.joined, names, strict=True)}
         self._question = question
         self.is_cut_off = False
         """What made some rows of a view is older than the log that is kept."""

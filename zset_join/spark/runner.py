@@ -16,10 +16,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -29,26 +30,28 @@ from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.config import QueryOptions
 from zset_join.errors import StateError
+from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.savepoint import Savepoint, backup
 from zset_join.spark.baseline import settle
 from zset_join.spark.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.disk_failures import disk_failure
 from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
+from zset_join.spark.event_times import EventTimes
 from zset_join.spark.fusing import passes_of
 from zset_join.spark.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStreams
 from zset_join.spark.notes import TaskNote, note_of_error
 from zset_join.spark.offsets import offsets_digest
-from zset_join.spark.operators import OperatorOptions, join_builder
 from zset_join.spark.outputs import Output
-from zset_join.spark.progress import ProgressLog, StreamPlace, epoch_counts, epoch_line, epoch_title, stage_seconds
+from zset_join.spark.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
 from zset_join.spark.quarantine import reveal
-from zset_join.spark.stage_names import JOIN_STAGE, join_stage, stage_order
-from zset_join.spark.stages import check_rows, hybrid_stages
+from zset_join.spark.stage_names import stage_order
+from zset_join.spark.stages import check_rows, hybrid_stages, places_of
 from zset_join.spark.user_functions import with_functions
 from zset_join.spark.views import View
+from zset_join.stages import StageOptions
 from zset_join.state.hash_seed import seed_of_query
 from zset_join.tick import Tick
 
@@ -100,10 +103,9 @@ class EpochRunner:
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
-        limited = limited_join(joined.joins, options.buffer_limit)
-        self.buffer = QueryBuffer(limited.node, options.buffer_limit, buckets, stage=join_stage(limited.number))
+        self.buffer = QueryBuffer(limited_join(joined.segments, options.buffer_limit), options.buffer_limit, buckets)
         shared = buckets * max(1, hybrid_stages(joined.segments, options))
-        self.operator_options = OperatorOptions(
+        self.operator_options = StageOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
@@ -111,14 +113,10 @@ class EpochRunner:
             hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
             table_budget=None if options.table_budget is None else options.table_budget.share(shared),
         )
-        self._places = [
-            StreamPlace(name=stream.name, number=one.number, side=side, is_routed=tagged.joins[one.number].is_routed)
-            for one in joined.joins
-            for side, stream in enumerate(one.streams)
-            if stream is not None
-        ]
-        is_routed = len(joined.segments) > 1 or any(place.is_routed for place in self._places)
-        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=is_routed)
+        self._times = EventTimes(joined.segments)
+        self._places = places_of(joined.segments)
+        self._main_stage = next(one.name for one in joined.segments if not one.stage.forwards)
+        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(joined.segments) > 1)
         if any(segment.steps for segment in joined.segments):
             self._wanted |= all_rows_settings(joined.session)
         self._locality = Locality(options.locality, buckets)
@@ -265,15 +263,32 @@ class EpochRunner:
         title = self._title(tick.epoch)
         with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
-            lines = self._plan(tick, self._buckets).notes(batch).collect()
+            plan = self._plan(tick, self._buckets)
+            if self._times.is_needed:
+                lines, times = self._answered_in_time(plan, batch)
+            else:
+                lines, times = plan.notes(plan.shuffled(batch)).collect(), _Times(self._opened().watermarks, {})
         notes = [TaskNote.from_json(line[0]) for line in lines]
         seconds["job"] = time.perf_counter() - started
         self._check(notes, tick.epoch)
         self._refuse_if_full(batch.sparkSession, notes, tick)
-        record = self._record(notes, tick)
-        self._locality.learn([note.executor for note in notes if note.stage == JOIN_STAGE])
+        record = self._record(notes, tick, times)
+        self._locality.learn([note.executor for note in notes if note.stage == self._main_stage])
         seconds |= stage_seconds(notes)
         return record
+
+    def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
+        """Answer an epoch whose stages must know its largest event times first; kept rows are read twice, sources once."""
+        before = self._opened().watermarks
+        shuffled = plan.shuffled(batch).persist()
+        try:
+            aggregates = self._times.maxima(plan.fed_layouts, has_targets=len(self._tagged.fed) > 1, before=before)
+            (found,) = shuffled.agg(*(one.alias(f"m{at}") for at, one in enumerate(aggregates))).collect()
+            after, late = self._times.after(before, list(found))
+            ticks = self._times.ticks(plan.tick.epoch, plan.tick.processing_time_us, before, after)
+            return replace(plan, ticks=ticks).notes(shuffled).collect(), _Times(after, late)
+        finally:
+            shuffled.unpersist()
 
     def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
         """Answer a committed epoch from its logged input, with one Spark job."""
@@ -301,10 +316,11 @@ class EpochRunner:
             buffer=self.buffer,
             local_state_dir=self._options.local_state_dir,
             locality=self._locality,
+            timed=self._times.timed,
         )
 
     def _title(self, epoch: int) -> str:
-        return epoch_title(self.name, epoch, [one.source_stage for one in self._joined.segments], self._places)
+        return epoch_title(self.name, epoch, [one.stage.kind for one in self._joined.segments])
 
     def _processing_time_us(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""
@@ -322,9 +338,8 @@ class EpochRunner:
         checkpoint = self._opened()
         held = self.buffer.held(checkpoint.buffered, notes)
         if self.buffer.is_full(held):
-            build = join_builder(self.buffer.node, self.operator_options)
             with job_settings(session, self._wanted):
-                raise self.buffer.error(session, checkpoint.stage(self.buffer.stage, tick), build, held, notes)
+                raise self.buffer.error(session, checkpoint, tick, self.operator_options, held, notes)
 
     def _raise_first(self, notes: Sequence[TaskNote]) -> None:
         """Raise what a task reported; of several, the one nearest to the sources."""
@@ -333,8 +348,15 @@ class EpochRunner:
             if error is not None:
                 raise error
 
-    def _record(self, notes: Sequence[TaskNote], tick: Tick) -> CommitRecord:
+    def _record(self, notes: Sequence[TaskNote], tick: Tick, times: _Times) -> CommitRecord:
         checkpoint = self._opened()
+        last = checkpoint.last
+        dues = {} if last is None else {key: due for key, due in last.dues.items() if _bucket_of(key) < self._buckets}
+        for note in notes:
+            if note.due is not None:
+                dues.pop(note.key, None)
+                due = NextDue(*note.due)
+                dues |= {} if due == NOTHING_DUE else {note.key: due}
         replaced = checkpoint.before(tick.epoch)
         histories: dict[str, BucketHistory] = dict(replaced)
         for note in notes:
@@ -358,6 +380,22 @@ class EpochRunner:
             parts=tuple(part for note in notes for part in note.parts),
             quarantined=tuple(part for note in notes for part in note.quarantined),
             buffered=held,
+            watermarks=times.watermarks,
+            dues=dues,
         )
-        counts = epoch_counts(record, notes, self._places, self._statistics)
+        counts = epoch_counts(record, notes, self._places, self._statistics, main_stage=self._main_stage)
+        if self._times.is_needed:
+            counts["watermarks"], counts["late_rows"] = dict(times.watermarks), dict(times.late_rows)
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, notes)})
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Hold what an epoch knows of event time: the watermarks after it, and the late rows of every stream."""
+
+    watermarks: Mapping[str, int]
+    late_rows: Mapping[str, int]
+
+
+def _bucket_of(key: str) -> int:
+    return int(key.rpartition("/")[2])

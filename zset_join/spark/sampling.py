@@ -33,8 +33,8 @@ from zset_join.key_types import common_key_type
 from zset_join.plan import JoinNode
 from zset_join.spark.joined import JoinedStream
 from zset_join.spark.names import column_named
-from zset_join.spark.normalise import common_key_types, hashed_type
-from zset_join.spark.stages import AggregateStep, Step, name_after
+from zset_join.spark.normalise import hashed_type
+from zset_join.spark.stages import StageStep, Step, name_after
 from zset_join.spark.streams import ChangeStream
 from zset_join.spark.views import View
 from zset_join.state.join_shape import joined_schema
@@ -89,8 +89,8 @@ def sample_of(joined: View, share: Any) -> Sample:
             code="VERIFY_SAMPLE",
             value=share,
         )
-    aggregates = [step.node for step in joined.steps if isinstance(step, AggregateStep)]
-    if aggregates and not aggregates[-1].group_by:
+    aggregates = [step.stage for step in joined.steps if isinstance(step, StageStep)]
+    if aggregates and aggregates[-1].begins_alone:
         raise OptionError(
             f"sample={share!r}: the view is made of the one row of all rows, so there is no share of it to check. Leave "
             "sample out.",
@@ -148,7 +148,7 @@ def _keys_of(view: View) -> Iterator[_Key]:
     shown = list(_shown_keys(view.node))
     # Of an inner join either side's columns show the key; otherwise it is the first of them that is not NULL.
     variants = [[[name] for name in names] for names in zip(*shown, strict=True)] if view.node.how == "inner" else [shown]
-    kinds = common_key_types(view.node)
+    kinds = view.node.stage.key_types
     own = [tuple(_KeyPart(names=tuple(names), kind=kind) for names, kind in zip(one, kinds, strict=True)) for one in variants]
     yield from _behind(own, view.steps)
     for side, source in enumerate(view.inputs):
@@ -263,9 +263,9 @@ def _by_columns(joined: View, share: float) -> Sample:
     """
     columns: list[str] = []
     for at, step in enumerate(joined.steps):
-        if isinstance(step, AggregateStep):
+        if isinstance(step, StageStep):
             behind = joined.steps[at + 1 :]
-            columns = [found for name in step.node.group_by if (found := name_after(behind, name)) is not None]
+            columns = [found for name in step.stage.output_key.columns if (found := name_after(behind, name)) is not None]
     columns = columns or [at.name for at in joined.output.schema if _is_exact(at.type)]
     if not columns:
         raise OptionError(

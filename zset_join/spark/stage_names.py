@@ -1,52 +1,40 @@
 """What the stages of a query are called in notes, commit records and directories.
 
-A stage is what has state, or sends rows on: a join, an aggregate, the route of a side. Joins and aggregates are numbered in the
-order of an epoch, from 0; the first join is `join`, and whatever belongs to a stage carries its number.
+A stage is what has state: a join, a route, an aggregate. They are numbered in the order of an epoch, from 0, routes left out;
+the first stage is without a number where it is a join, and a route has that of the stage it leads to.
 
-| stage | is |
+| name | is |
 |---|---|
 | `join`, `join-2` | a join |
-| `route-left`, `route-right-2` | the route of a side of a join |
-| `pass-0`, `pass-1-2` | a side that passes through the route stage of the other one |
-| `aggregate-1` | an aggregate |
+| `route-left`, `route-right-2` | the route before an input of a stage |
+| `aggregate-1`, `deduplicate-0` | another stage, called by its kind |
 | `rows-0` | the expressions behind a stage |
 """
 
 from __future__ import annotations
 
-__all__ = ["JOIN_STAGE", "aggregate_stage", "join_stage", "pass_stage", "route_stage", "rows_stage", "stage_order"]
+__all__ = ["JOIN_STAGE", "rows_stage", "stage_name", "stage_order"]
 
 JOIN_STAGE = "join"
 _SIDES = ("left", "right")
-_RANKS = {"route": 0, "pass": 0, "join": 1, "aggregate": 1, "rows": 2}
+_RANKS = {"route": 0, "rows": 2}
 
 
-def join_stage(number: int) -> str:
-    """Return the stage of a join.
+def stage_name(kind: str, number: int, *, side: int = 0) -> str:
+    """Return the name of a stage.
 
-    >>> join_stage(0), join_stage(2)
-    ('join', 'join-2')
+    Args:
+        kind: of the stage.
+        number: of the stage, or of the one that a route leads to.
+        side: the input that a route leads to.
+
+    >>> stage_name("join", 0), stage_name("join", 2), stage_name("route", 0, side=1), stage_name("aggregate", 1)
+    ('join', 'join-2', 'route-right', 'aggregate-1')
     """
-    return f"{JOIN_STAGE}-{number}" if number else JOIN_STAGE
-
-
-def route_stage(side: int, number: int = 0) -> str:
-    """Return the stage of the route before a side of a join.
-
-    >>> route_stage(0), route_stage(1, 2)
-    ('route-left', 'route-right-2')
-    """
-    return f"route-{_SIDES[side]}-{number}" if number else f"route-{_SIDES[side]}"
-
-
-def pass_stage(side: int, number: int = 0) -> str:
-    """Return what the notes of a side are called that only passes through the route stage of a join."""
-    return f"pass-{side}-{number}" if number else f"pass-{side}"
-
-
-def aggregate_stage(number: int) -> str:
-    """Return the stage of an aggregate."""
-    return f"aggregate-{number}"
+    if kind == "route":
+        before = f"route-{_SIDES[side] if side < len(_SIDES) else side}"
+        return f"{before}-{number}" if number else before
+    return kind if kind == JOIN_STAGE and not number else f"{kind}-{number}"
 
 
 def rows_stage(number: int) -> str:
@@ -60,6 +48,7 @@ def stage_order(stage: str) -> int:
     >>> sorted(["rows-1", "join-2", "join", "aggregate-1", "route-left", "rows-0", "route-right-2"], key=stage_order)
     ['route-left', 'join', 'rows-0', 'aggregate-1', 'rows-1', 'route-right-2', 'join-2']
     """
-    kind, *rest = stage.split("-")
-    number = rest[1:] if kind in ("route", "pass") else rest
-    return 3 * (int(number[0]) if number else 0) + _RANKS[kind]
+    kind, _, number = stage.rpartition("-")
+    if not number.isdigit():
+        kind, number = stage, "0"
+    return 3 * int(number) + _RANKS.get(kind.partition("-")[0], 1)

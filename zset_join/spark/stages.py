@@ -1,80 +1,122 @@
-"""The stages of a query: joins and aggregates, and the steps over rows between them.
+"""The stages of a query, and the steps over rows between them.
 
-    join -> [where, select ...] -> aggregate -> [where, select ...] -> join-2 -> output
+    stream -> route -> join -> [where, select ...] -> aggregate -> [where, select ...] -> join -> output
 
-Stages are numbered in the order of an epoch: before a join comes what its left input is made of, then what its right one is.
-To each belongs a *segment*: its answer, some row steps, and where the rows go then: to an aggregate, to a side of a join, or to
-the output. Everything between two shuffles is one Spark task. Without row steps a stage's own Python function delivers its
-answer: it writes the parts, sends rows to a join, or brings them down to what an aggregate needs. With row steps the function
+To each stage belongs a *segment*: its answer, some row steps, and where the rows go then: to an input of a later stage, or to
+the output. Segments are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
+second one is. Everything between two shuffles is one Spark task. Without row steps a stage's own Python function delivers its
+answer: it writes the parts, or sends rows to the next stage, brought down to what that needs. With row steps the function
 yields its rows, Spark evaluates the expressions, and a second function (`ClosingTask`) delivers.
 
 The law: the notes of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
 
-Cost: nothing for a join alone; a second Python function per bucket for a segment with row steps; a shuffle per aggregate and
-per join.
+Cost: nothing for a stage alone; a second Python function per bucket for a segment with row steps; a shuffle per stage whose
+rows are not in their bucket already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from zset_join.config import HotBudget, QueryOptions
 from zset_join.errors import OptionError, StateError
-from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.notes import TaskNote
-from zset_join.spark.operators import AggregateNode
 from zset_join.spark.progress import StreamPlace
 from zset_join.spark.row_steps import RowStep
-from zset_join.spark.stage_names import aggregate_stage, join_stage, rows_stage
+from zset_join.spark.stage_names import rows_stage, stage_name
+from zset_join.stages import Stage
 from zset_join.state.row_limit import WHOLE_BUDGET_BYTES
 
-__all__ = ["AggregateStep", "Segment", "Step", "check_rows", "explained_state", "hybrid_stages", "name_after", "with_steps"]
+__all__ = [
+    "Segment",
+    "StageStep",
+    "Step",
+    "Stream",
+    "check_rows",
+    "explained_state",
+    "hybrid_stages",
+    "name_after",
+    "named",
+    "places_of",
+    "shifted",
+    "with_steps",
+    "written_plan",
+]
 
-_KEEP_VALUES = ("min", "max", "count_distinct", "collect_list", "collect_set", "min_by", "max_by")
+
+class Stream(Protocol):
+    """What feeds a stage from outside: the rows of a streaming DataFrame, ready to be sent to their buckets."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        ...
+
+    @property
+    def prepared(self) -> DataFrame:
+        """Return its columns, then weight, reject code and raw value of each row."""
+        ...
+
+    @property
+    def baseline(self) -> DataFrame | None:
+        """Return the rows to start from, with the same columns."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return its columns."""
+        ...
+
+    @property
+    def may_reject(self) -> bool:
+        """Say whether rows may be undecodable."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AggregateStep:
-    """An aggregate behind a join, or behind other steps; DISTINCT is one that computes nothing.
+class StageStep:
+    """A stage of one input behind other steps: an aggregate, DISTINCT, or whatever else takes the rows of one view.
 
     Args:
-        node: what it computes.
+        stage: what it does.
     """
 
-    node: AggregateNode
+    stage: Stage
 
     @property
     def relation(self) -> Relation:
         """Return the rows after it."""
-        return self.node.output
+        return self.stage.output
 
     @property
     def title(self) -> str:
         """Return what `explain` calls it."""
-        if not self.node.calls:
-            return f"Distinct {', '.join(self.node.group_by)}"
-        calls = ", ".join(map(repr, self.node.calls))
-        return (
-            f"Aggregate by {', '.join(self.node.group_by)}: {calls}" if self.node.group_by else f"Aggregate all rows: {calls}"
-        )
+        return self.stage.explain(None)[0]
 
-    def memory(self, buckets: int | None) -> str:
+    def facts(self, buckets: int | None) -> list[str]:
         """Return what it must remember, for `explain`."""
-        single = [call.name for call in self.node.calls if call.kind in _KEEP_VALUES]
-        remembers = "per group its key and sums" if self.node.group_by else "one row of sums"
-        remembers = remembers if self.node.calls else "every distinct row with its copies"
-        if single:
-            remembers += f", and every distinct value with its copies for {', '.join(single)}"
-        where = f"in {buckets or 'one per core'} buckets by group" if self.node.group_by else "in one bucket"
-        return f"remembers: {remembers}; {where}"
+        return [line.strip() for line in self.stage.explain(buckets)[1:]]
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """Return the columns that leave as they came."""
+        return {name: name for name in self.stage.output_key.bucketed_by}
 
     @property
     def shuffled(self) -> str:
         """Return what is shuffled to it where it is not fused, for `explain`."""
-        columns = ", ".join(self.node.travelling.schema.names)
-        return "one line of sums per group and task" if self.node.is_partial else f"the changed rows, cut down to {columns}"
+        (one,) = self.stage.inputs
+        if one.reduce is None:
+            return "the changed rows"
+        is_partial = not set(one.fed.schema.names) <= set(one.relation.schema.names)
+        columns = ", ".join(one.fed.schema.names)
+        return "one line of sums per group and task" if is_partial else f"the changed rows, cut down to {columns}"
 
     @property
     def description(self) -> tuple[str, ...]:
@@ -82,28 +124,37 @@ class AggregateStep:
         return (self.title, *(f"{field.name}: {field.type}" for field in self.relation.schema))
 
 
-Step = RowStep | AggregateStep
+Step = RowStep | StageStep
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segment:
-    """What happens to the answer of one stage.
+    """One stage of a query, and what happens to its answer.
 
     Args:
-        number: of the stage.
-        source: what it computes.
-        before: the answer.
-        steps: what Spark does to its rows.
-        target_stage: the stage that is given its rows; None for the output.
+        number: of the stage, in the order of an epoch.
+        stage: what it computes.
+        steps: what Spark does to the rows of its answer.
+        target: the number of the stage that is given its rows; None for the output.
         side: which input of it they are.
+        streams: which inputs of the stage are streams.
+        name: what its notes, its histories in commit records and its directories are called; given by `named`.
+        label: the number in such names.
     """
 
     number: int
-    source: JoinNode | AggregateNode
-    before: Relation
+    stage: Stage
     steps: tuple[RowStep, ...] = ()
-    target_stage: str | None = None
+    target: int | None = None
     side: int = 0
+    streams: Mapping[int, Stream] = field(default_factory=dict)
+    name: str = ""
+    label: int = 0
+
+    @property
+    def before(self) -> Relation:
+        """Return the answer of the stage."""
+        return self.stage.output
 
     @property
     def after(self) -> Relation:
@@ -111,24 +162,33 @@ class Segment:
         return self.steps[-1].relation if self.steps else self.before
 
     @property
-    def source_stage(self) -> str:
-        """Return the stage whose answer it is."""
-        return join_stage(self.number) if isinstance(self.source, JoinNode) else aggregate_stage(self.number)
-
-    @property
-    def last_stage(self) -> str:
+    def last_name(self) -> str:
         """Return what the notes of its last function are called."""
-        return rows_stage(self.number) if self.steps else self.source_stage
+        return rows_stage(self.label) if self.steps else self.name
+
+
+def shifted(segments: Sequence[Segment], by: int) -> list[Segment]:
+    """Return segments whose numbers begin later."""
+    return [replace(one, number=one.number + by, target=None if one.target is None else one.target + by) for one in segments]
+
+
+def named(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Give the segments of a whole query their names. A route is called after the stage and the input it leads to."""
+    labels: dict[int, int] = {}
+    for one in segments:
+        labels[one.number] = sum(not other.stage.forwards for other in segments[: one.number])
+    made = []
+    for one in segments:
+        label = labels[one.number] if not one.stage.forwards or one.target is None else labels[one.target]
+        made.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
+    return tuple(made)
 
 
 def name_after(steps: Sequence[Step], name: str) -> str | None:
     """Return what a column is called behind some steps; None where it is computed anew, added up or left out."""
     found: str | None = name
     for step in steps:
-        if found is None:
-            return None
-        kept = {key: key for key in step.node.group_by} if isinstance(step, AggregateStep) else step.kept
-        found = kept.get(found)
+        found = None if found is None else step.kept.get(found)
     return found
 
 
@@ -141,16 +201,48 @@ def with_steps(segments: Sequence[Segment], steps: Sequence[Step]) -> list[Segme
     """
     made = list(segments)
     for step in steps:
-        ends = [at for at, one in enumerate(made) if one.target_stage is None]
+        ends = [at for at, one in enumerate(made) if one.target is None]
         if isinstance(step, RowStep):
             for at in ends:
                 made[at] = replace(made[at], steps=(*made[at].steps, step))
             continue
         number = made[-1].number + 1
         for at in ends:
-            made[at] = replace(made[at], target_stage=aggregate_stage(number))
-        made.append(Segment(number=number, source=step.node, before=step.relation))
+            made[at] = replace(made[at], target=number)
+        made.append(Segment(number=number, stage=step.stage))
     return made
+
+
+def written_plan(segments: Sequence[Segment]) -> dict[str, Any]:
+    """Return what it takes to build the operators of a query without its program, JSON-ready."""
+    names = {one.number: one.name for one in segments}
+    return {
+        "stages": [
+            {
+                "name": one.name,
+                "target": None if one.target is None else names[one.target],
+                "side": one.side,
+                "stage": one.stage.to_json(),
+            }
+            for one in segments
+        ]
+    }
+
+
+def places_of(segments: Sequence[Segment]) -> list[StreamPlace]:
+    """Return where streams enter a query, and where else rows of them may be put aside."""
+    by_number = {one.number: one for one in segments}
+    made: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
+    for one in segments:
+        for side, stream in one.streams.items():
+            if one.stage.forwards and one.target is not None:
+                place = StreamPlace(
+                    name=stream.name, stage=one.name, side=side, behind=((by_number[one.target].name, one.side),)
+                )
+                made[one.target, one.side] = place
+            else:
+                made[one.number, side] = StreamPlace(name=stream.name, stage=one.name, side=side)
+    return [place for _, place in sorted(made.items())]
 
 
 def check_rows(
@@ -167,27 +259,20 @@ def check_rows(
         came = sum(note.rows_in[place.side] for note in first)
         applied = sum(note.applied[place.side] for note in first)
         aside = sum(note.quarantined_rows[place.side] for note in first)
-        sent = sum(note.emitted[place.side] for note in first)
-        joined = _given(notes, join_stage(place.number), place.side)
-        if came != applied + aside or (place.is_routed and sent != joined):
-            raise _lost(
-                epoch, f'"{place.name}": rows in {came}, applied {applied}, quarantined {aside}, routed {sent}, joined {joined}'
-            )
+        if came != applied + aside:
+            raise _lost(epoch, f'"{place.name}": rows in {came}, applied {applied}, quarantined {aside}')
     for segment in segments:
-        for stage in (segment.source_stage, segment.last_stage):
-            told = sorted(note.bucket for note in notes if note.stage == stage)
-            if told != everywhere:
-                raise _lost(epoch, f"{stage} ran in buckets {told}")
-    for stage, side in {(segment.target_stage, segment.side) for segment in segments if segment.target_stage is not None}:
-        senders = [segment.last_stage for segment in segments if (segment.target_stage, segment.side) == (stage, side)]
-        sent = sum(note.emitted[0] for note in notes if note.stage in senders)
-        given = _given(notes, stage, side)
-        if sent != given:
-            raise _lost(epoch, f"{' and '.join(senders)} sent {sent} rows, {stage} was given {given}")
-
-
-def _given(notes: Sequence[TaskNote], stage: str, side: int) -> int:
-    return sum(note.rows_in[side] for note in notes if note.stage == stage)
+        for stage in (segment.name, segment.last_name):
+            ran = sorted(note.bucket for note in notes if note.stage == stage)
+            if ran != everywhere:
+                raise _lost(epoch, f"{stage} ran in buckets {ran}")
+    for receiver in segments:
+        for side in range(len(receiver.stage.inputs)):
+            senders = [one.last_name for one in segments if (one.target, one.side) == (receiver.number, side)]
+            sent = sum(note.emitted[0] for note in notes if note.stage in senders)
+            given = sum(note.rows_in[side] for note in notes if note.stage == receiver.name)
+            if senders and sent != given:
+                raise _lost(epoch, f"{' and '.join(senders)} sent {sent} rows, {receiver.name} was given {given}")
 
 
 def _lost(epoch: int, what: str) -> StateError:
@@ -234,9 +319,9 @@ def explained_state(segments: Sequence[Segment], options: QueryOptions, *, worke
     """
     stages = hybrid_stages(segments, options)
     budget = options.hot_budget or options.table_budget
-    if budget is None:
-        return ["State: all in memory"]
     kinds = {kind: _budget_of(kind, options) is not None for kind, number in _kinds(segments).items() if number}
+    if budget is None or not any(kinds.values()):
+        return ["State: all in memory"]
     *others, last = [kind for kind, is_hybrid in kinds.items() if is_hybrid]
     hybrid = f"{', '.join(others)} and {last}" if others else last
     lines = [f"State: of {hybrid} at most {budget.describe()} in memory, the rest on local disk"]
@@ -254,13 +339,12 @@ def explained_state(segments: Sequence[Segment], options: QueryOptions, *, worke
 
 
 def _kinds(segments: Sequence[Segment]) -> dict[str, int]:
-    """Return how many joins there are, routes before them, and aggregates with groups."""
-    joins = [segment.source for segment in segments if isinstance(segment.source, JoinNode)]
-    return {
-        "joins": len(joins),
-        "routes": sum(isinstance(side, RouteNode) for join in joins for side in join.sides),
-        "groups": sum(isinstance(segment.source, AggregateNode) and bool(segment.source.group_by) for segment in segments),
-    }
+    """Return how many stages have which kind of state that may be on disk."""
+    kinds = {"joins": 0, "routes": 0, "groups": 0}
+    for segment in segments:
+        if segment.stage.cold_state is not None:
+            kinds[segment.stage.cold_state] += 1
+    return kinds
 
 
 def _budget_of(kind: str, options: QueryOptions) -> HotBudget | None:

@@ -55,9 +55,12 @@ from zset_join.spark.row_reading import (
 from zset_join.spark.schemas import arrow_schema, refuse_collations
 from zset_join.spark.text_select import select_text
 from zset_join.spark.user_functions import UserFunction, functions_in
+from zset_join.spark.watermark import watermark_of
 
 if TYPE_CHECKING:
+    from zset_join.operators.deduplicate import Keep
     from zset_join.spark.joined import JoinedStream
+    from zset_join.spark.staged import StagedView
     from zset_join.spark.views import View
 
 __all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes", "first_line"]
@@ -84,6 +87,8 @@ class ChangeStream:
         operation: what a row does and what orders its changes, as Spark writes the expressions.
         functions: the user's own functions in the plan of `prepared`.
         baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
+        event_time: the column that says when a row happened; None: rows have no time.
+        watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
     """
 
     name: str
@@ -99,6 +104,8 @@ class ChangeStream:
     operation: tuple[str, ...] = ()
     functions: tuple[UserFunction, ...] = field(default=(), repr=False)
     baseline: DataFrame | None = field(default=None, repr=False)
+    event_time: str | None = None
+    watermark_delay: int | None = None
 
     @property
     def session(self) -> SparkSession:
@@ -114,6 +121,16 @@ class ChangeStream:
         _check_name(name)
         return replace(self, name=name)
 
+    def describe(self) -> str:
+        """Return what `explain` says of the stream."""
+        facts: list[str] = [self.mode]
+        if self.keys:
+            facts.append(f"keys=[{', '.join(self.keys)}]")
+        if self.sequence_by:
+            facts.append(f"sequence_by=[{', '.join(self.sequence_by)}]")
+        beginning = " from a baseline" if self.baseline is not None else ""
+        return f'Input "{self.name}" {" ".join(facts)} columns=[{", ".join(self.columns)}]{beginning}'
+
     def relation(self, join_key: Sequence[str]) -> Relation:
         """Return the description the engine works with."""
         return Relation(
@@ -123,7 +140,27 @@ class ChangeStream:
             primary_key=self.keys,
             sequence_by=self.sequence_by,
             mode=self.mode,
+            event_time=self.event_time,
+            watermark_delay=self.watermark_delay,
         )
+
+    def dedup(
+        self,
+        keys: Sequence[str] | str,
+        *,
+        order_by: Sequence[str] | str,
+        keep: Keep = "first",
+        n: int = 1,
+    ) -> StagedView:
+        """Keep the first rows of every key in an order; see `View.dedup`.
+
+        Raises:
+            PlanError: as there; or the stream says by `keys` which row is replaced, so that it has one per key already.
+        """
+        from zset_join.spark.staged import staged
+        from zset_join.spark.timed import dedup_stage
+
+        return staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n))
 
     def join(
         self,
@@ -147,6 +184,7 @@ def appends(
     keys: Sequence[str] | str | None = None,
     baseline: DataFrame | None = None,
     after_baseline: str | Column | None = None,
+    watermark: tuple[str, str | int] | None = None,
 ) -> ChangeStream:
     """Describe a stream whose rows are only ever added.
 
@@ -157,13 +195,15 @@ def appends(
         baseline: a batch DataFrame of the rows to start from; needs `after_baseline`.
         after_baseline: condition, as SQL text or Column, that is true for the rows of the stream that are not in the
             baseline; the others are left out. `"true"` when the stream begins where the baseline ends.
+        watermark: the event-time column, and how far its watermark stays behind the largest time, such as
+            `("ts", "10 seconds")`, or a number in the unit of an integer column; default: that of `df.withWatermark`.
 
     Raises:
         PlanError: `df` does not stream, names unknown columns, or the baseline does not fit.
     """
     _check_dataframe(df, name)
     reading = RowReading(mode="append", columns=tuple(df.columns), keys=_names(df, keys, "keys", name))
-    return _make(df, name, reading, baseline, after_baseline)
+    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
 
 
 def changes(
@@ -183,6 +223,7 @@ def changes(
     schema: Any = None,
     sample: DataFrame | None = None,
     options: RecordOptions | None = None,
+    watermark: tuple[str, str | int] | None = None,
 ) -> ChangeStream:
     """Describe a stream whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
@@ -206,6 +247,7 @@ def changes(
         schema: the columns of the table, of records: Spark's text, a StructType or a pyarrow.Schema.
         sample: a batch DataFrame of records to learn columns and keys from, without `schema`; default: the stream's source.
         options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
+        watermark: as for `appends`.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
@@ -251,7 +293,17 @@ def changes(
         told = _condition(df, apply_as_deletes, "apply_as_deletes", name)
         operation = deletes_where(told, _used(df, told, name))
     reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
-    return _make(df, name, reading, baseline, after_baseline)
+    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
+
+
+def with_watermark(stream: ChangeStream, given: tuple[str, str | int] | None) -> ChangeStream:
+    """Return a stream with its event time, as it was given or as its DataFrame has it.
+
+    Raises:
+        PlanError: a column that is not there or no time, or a delay that is none.
+    """
+    found = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
+    return stream if found is None else replace(stream, event_time=found[0], watermark_delay=found[1])
 
 
 def _check_format(df: DataFrame, name: str, told: Mapping[str, Any]) -> None:

@@ -1,7 +1,11 @@
-"""The functions that run in Spark's Python workers for a join: route and join, each for one bucket of one epoch.
+"""What a task does for one bucket of one stage in one epoch: bring its state to the point before, answer, log the input.
 
 The law: a task reads committed state and writes files nobody lists yet; only its note makes them count. It may run twice,
 at the same time or later, and both attempts report the same answer.
+
+A bucket is opened when rows have come, when the state is to be cared for (a snapshot, a merged log), and when it is *due*: it
+waits for a time that has come, or begins alone. Of a due bucket the log has the epoch, with or without rows, so that a replay
+and whoever folds it later see that it was asked.
 
 An error that a user can act on does not fail the Spark task: it travels in the note, and the driver raises it as it is. A
 failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
@@ -12,8 +16,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -22,134 +27,125 @@ from pyspark import TaskContext
 from zset_join.checkpoint.bucket import BucketState, StageContext
 from zset_join.checkpoint.log import LogEntry, read_log
 from zset_join.errors import ZsetJoinError
-from zset_join.operators.join import HashJoin
-from zset_join.plan import JoinNode, RouteNode
-from zset_join.protocol import DurableOperator
-from zset_join.relation import Relation
-from zset_join.spark.buffer_limit import note_of_buffer
+from zset_join.protocol import DurableOperator, TimedOperator
+from zset_join.spark.buffer_limit import AppendBuffer, note_of_buffer
 from zset_join.spark.deliveries import Delivery
-from zset_join.spark.layout import Arrivals, SlotLayout, collect_arrivals, pack_notes, pack_rows
+from zset_join.spark.layout import Arrivals, SlotLayout
 from zset_join.spark.locality import executor_name
+from zset_join.spark.normalise import GLOBAL_BUCKET
 from zset_join.spark.notes import TaskNote
-from zset_join.spark.operators import OperatorOptions, join_builder, project, route_builder
 from zset_join.spark.parts import merged
 from zset_join.spark.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
-from zset_join.spark.stage_names import pass_stage
-from zset_join.tick import Tick
+from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
 
-__all__ = [
-    "TOO_LATE",
-    "AnswerAgainTask",
-    "JoinTask",
-    "RouteTask",
-    "StageTask",
-    "finish",
-    "refuse_in_note",
-    "task_bucket",
-]
+__all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_note", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
 
 
-class StageTask(Protocol):
-    """What can answer an epoch of one bucket of a stage, given its input; it travels to the worker."""
+@runtime_checkable
+class FansOut(Protocol):
+    """An operator that knows which key made the most rows of its last answer."""
 
-    @property
-    def context(self) -> StageContext:
-        """Return the epoch and what is committed."""
-        ...
-
-    @property
-    def delivery(self) -> Delivery:
-        """Return where the answer goes."""
-        ...
-
-    @property
-    def layout(self) -> SlotLayout:
-        """Return how its input travels."""
-        ...
-
-    @property
-    def first_partition(self) -> int:
-        """Return the partition of bucket 0."""
-        ...
-
-    @property
-    def build(self) -> Callable[[str], DurableOperator]:
-        """Return what makes the operator over a directory."""
-        ...
-
-    def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
-        """Deliver the answer to the inputs; yield what leaves the stage for it."""
-        ...
-
-    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
-        """Bring the bucket to the state before the epoch, deliver the answer to what has come, and log it."""
+    def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
+        """Return how many, and the key."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
-    """What both tasks know.
+class StageTask:
+    """Answer one epoch of one bucket of a stage; it travels to the worker, where a `BucketTask` runs it.
 
     Args:
-        tick: the epoch.
-        node: the join.
-        options: options of the operators.
-        layout: how rows travel.
+        context: the epoch and what is committed.
+        stage: what is computed.
+        options: options of its operators.
+        layout: how its input travels.
         dead_letters: where bad rows go.
-        dead_letter_sides: which inputs of the query both sides are.
+        delivery: where the answer goes.
         first_partition: partition of bucket 0.
     """
 
-    tick: Tick
-    node: JoinNode
-    options: OperatorOptions
+    context: StageContext
+    stage: Stage
+    options: StageOptions
     layout: SlotLayout
     dead_letters: DeadLetters
-    dead_letter_sides: tuple[int, int] = (0, 1)
+    delivery: Delivery
     first_partition: int = 0
 
-    @property
-    def relations(self) -> tuple[Relation, Relation]:
-        """Return the relations of both sides."""
-        return self.node.left.relation, self.node.right.relation
+    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer to what has come; the rest is told in the note."""
+        begins = self.stage.begins_alone and note.bucket == GLOBAL_BUCKET and note.bucket not in self.context.histories
+        may_be_due = begins or note.bucket in self.context.due_buckets
+        try:
+            if len(arrivals) or may_be_due or self.context.has_chores(note.bucket):
+                with BucketState(self.context, note.bucket, self.build) as state:
+                    is_due = begins or self._is_due(state.operator, note)
+                    inputs = self._accept(arrivals, note, state.operator)
+                    yield from self.answer(state, inputs, note)
+                    _finish(state, inputs, note, is_due=is_due)
+        except ZsetJoinError as error:
+            refuse_in_note(note, error)
 
-    def accept(self, arrivals: Arrivals, note: TaskNote, sides: Sequence[int], operator: DurableOperator | None) -> list[ZSet]:
+    @property
+    def build(self) -> Callable[[str], DurableOperator]:
+        """Return what makes the operator over a directory."""
+        return partial(self.stage.build, self.options)
+
+    def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Deliver the answer of the bucket to its inputs."""
+        started = time.perf_counter()
+        operator, tick = state.operator, self.context.tick
+        if isinstance(operator, AppendBuffer):
+            note.buffered = note_of_buffer(operator.buffered(tick, inputs))
+        output = self.stage.output.schema
+        chunks = merged((_project(chunk, output) for chunk in operator.answer(tick, inputs)), self.options.chunk_rows)
+        yield from self.delivery.deliver(chunks, note)
+        note.fan_out = self._fan_out(operator)
+        note.seconds["answer"] = time.perf_counter() - started
+
+    def _is_due(self, operator: DurableOperator, note: TaskNote) -> bool:
+        """Say whether a time has come that the operator waits for; note when it will be asked again."""
+        if not isinstance(operator, TimedOperator):
+            return False
+        due, tick = operator.next_due(), self.context.tick
+        note.due = [due.watermark_us, due.processing_time_us]
+        return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
+
+    def _accept(self, arrivals: Arrivals, note: TaskNote, operator: DurableOperator) -> list[ZSet]:
         """Part the rows that can be applied from those that cannot, and put the latter aside.
 
         Args:
             arrivals: what the task was given.
             note: where to count.
-            sides: the sides to look at; the operator has one input for each.
-            operator: what says which rows break the contract; None looks only at what was rejected before the shuffle.
+            operator: what says which rows break the contract.
 
         Raises:
             BadInputError: there are such rows and the policy is `error`.
         """
-        rejected = (Rejected(), Rejected())
-        for side in sides:
+        rejected = [Rejected() for _ in self.stage.inputs]
+        for side, given in enumerate(self.stage.inputs):
             rejected[side].add(arrivals.rejected[side], *undecodable_reasons(arrivals.raw[side]))
             note.rows_in[side] = len(arrivals.deltas[side]) + len(rejected[side])
             if len(rejected[side]) and self.options.on_bad_input == "error":
-                relation = self.relations[side]
-                raise refusal(relation.name, relation.primary_key, rejected[side], self.tick)
-        inputs = [arrivals.deltas[side] for side in sides]
-        if operator is not None and self.options.on_bad_input == "quarantine":
-            inputs = self._sift(operator, inputs, [rejected[side] for side in sides])
-        for side, delta in zip(sides, inputs, strict=True):
+                raise refusal(given.relation.name, given.relation.primary_key, rejected[side], self.context.tick)
+        inputs = list(arrivals.deltas)
+        if self.options.on_bad_input == "quarantine" and all(given.reduce is None for given in self.stage.inputs):
+            inputs = self._sift(operator, inputs, rejected)
+        for side, delta in enumerate(inputs):
             note.applied[side] = len(delta)
             note.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
             note.quarantined_rows[side] = len(rejected[side])
-        by_input = dict(zip(self.dead_letter_sides, rejected, strict=True))
-        note.quarantined = self.dead_letters.write(self.tick, note.bucket, by_input)
+        by_name = {given.relation.name: found for given, found in zip(self.stage.inputs, rejected, strict=True)}
+        note.quarantined = self.dead_letters.write(self.context.tick, note.bucket, by_name)
         return inputs
 
     def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected]) -> list[ZSet]:
         """Take out the rows the operator would refuse, until it refuses none."""
         names = [relation.name for relation in operator.inputs]
-        while (found := operator.rejections(self.tick, inputs)).num_rows:
+        while (found := operator.rejections(self.context.tick, inputs)).num_rows:
             which = found.column("input").to_pylist()
             positions = found.column("row").to_numpy()
             codes, reasons = found.column("code").to_pylist(), found.column("reason").to_pylist()
@@ -166,56 +162,13 @@ class _Task:
                 inputs[number] = _taken(inputs[number], np.flatnonzero(kept))
         return inputs
 
-
-@dataclass(frozen=True, kw_only=True)
-class JoinTask(_Task):
-    """Answer one epoch of one bucket of the join; run by a `BucketTask`.
-
-    Args:
-        context: the epoch and what is committed.
-        output: schema of the answer.
-        delivery: where the answer goes.
-    """
-
-    context: StageContext
-    output: pa.Schema
-    delivery: Delivery
-
-    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer to what has come; the rest is told in the note."""
-        try:
-            if len(arrivals) or self.context.has_chores(note.bucket):
-                with BucketState(self.context, note.bucket, self.build) as state:
-                    inputs = self.accept(arrivals, note, (0, 1), state.operator)
-                    yield from self.answer(state, inputs, note)
-                    finish(state, inputs, note)
-        except ZsetJoinError as error:
-            refuse_in_note(note, error)
-
-    @property
-    def build(self) -> Callable[[str], DurableOperator]:
-        """Return what makes the join over a directory."""
-        return join_builder(self.node, self.options)
-
-    def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
-        """Deliver the answer of the bucket to its inputs."""
-        started = time.perf_counter()
-        if isinstance(state.operator, HashJoin):
-            note.buffered = note_of_buffer(state.operator.buffered(self.tick, inputs))
-        answer = state.operator.answer(self.tick, inputs)
-        chunks = merged((project(chunk, self.output) for chunk in answer), self.options.chunk_rows)
-        yield from self.delivery.deliver(chunks, note)
-        note.fan_out = self._fan_out(state.operator)
-        note.seconds["answer"] = time.perf_counter() - started
-
     def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
         """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""
-        found = operator.largest_fan_out() if isinstance(operator, HashJoin) else None
+        found = operator.largest_fan_out() if isinstance(operator, FansOut) else None
         if found is None:
             return None
-        names = self.node.left.relation.join_key
         plain = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in found[1]]
-        return {"pairs": found[0], "key": dict(zip(names, plain, strict=True))}
+        return {"pairs": found[0], "key": dict(zip(self.stage.inputs[0].key, plain, strict=True))}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +179,7 @@ class AnswerAgainTask:
 
     Args:
         task: the task of the epoch.
-        logs: per bucket with rows, the log file of the epoch.
+        logs: per bucket that answered, the log file of the epoch.
     """
 
     task: StageTask
@@ -243,59 +196,10 @@ class AnswerAgainTask:
             with BucketState(context, note.bucket, self.task.build) as state:
                 schemas = [relation.schema for relation in state.operator.inputs]
                 for logged in read_log(context.files, log, schemas=schemas):
-                    yield from self.task.answer(state, logged.deltas, note)
+                    then = replace(self.task, context=replace(context, tick=logged.tick))  # its watermarks are in the log
+                    yield from then.answer(state, logged.deltas, note)
                 note.seconds.update(state.seconds)
         yield from self.task.delivery.finish([note.to_json()])
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouteTask(_Task):
-    """Send each change on to the bucket of its join key; callable, for `mapInArrow`.
-
-    Args:
-        contexts: per side, the context of its route stage; None for a side that passes through.
-        number: of the join.
-    """
-
-    contexts: tuple[StageContext | None, StageContext | None]
-    number: int = 0
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows to join, and the notes of this task."""
-        bucket = task_bucket(self.first_partition)
-        started = time.perf_counter()
-        arrivals = collect_arrivals(batches, self.layout)
-        received = time.perf_counter() - started
-        lines = []
-        sent = 0
-        for side, context in enumerate(self.contexts):
-            stage = pass_stage(side, self.number) if context is None else context.stage
-            note = TaskNote(stage=stage, bucket=bucket, executor=executor_name(), seconds={"receive": received})
-            try:
-                for rows in self._changes(context, arrivals, note, side):
-                    yield pack_rows(rows, self.layout, side=side, sender=bucket, sent=sent)
-                    sent += len(rows)
-                    note.emitted[side] += len(rows)
-            except ZsetJoinError as error:
-                refuse_in_note(note, error)
-            lines.append(note.to_json())
-        yield pack_notes(lines, self.layout)
-
-    def _changes(self, context: StageContext | None, arrivals: Arrivals, note: TaskNote, side: int) -> Iterator[ZSet]:
-        if context is None:
-            yield from self.accept(arrivals, note, (side,), None)
-            return
-        if not arrivals.count(side) and not context.has_chores(note.bucket):
-            return
-        node = self.node.sides[side]
-        if not isinstance(node, RouteNode):
-            raise TypeError(f"side {side} of the join has a route stage and no route")
-        with BucketState(context, note.bucket, route_builder(node, self.options)) as state:
-            inputs = self.accept(arrivals, note, (side,), state.operator)
-            started = time.perf_counter()
-            yield from state.operator.answer(self.tick, inputs)
-            note.seconds["answer"] = time.perf_counter() - started
-            finish(state, inputs, note)
 
 
 def task_bucket(first_partition: int = 0) -> int:
@@ -321,14 +225,22 @@ def refuse_in_note(note: TaskNote, error: ZsetJoinError) -> None:
     note.refuse(error)
 
 
-def finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> None:
+def _finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote, *, is_due: bool) -> None:
     """Log the input, and report what the bucket is like."""
     started = time.perf_counter()
-    note.log = state.log(inputs)
+    note.log = state.log(inputs, is_due=is_due)
     note.seconds.update(state.seconds, log=time.perf_counter() - started)
     note.snapshot, note.merged = state.snapshot, state.merged
     note.is_warm, note.was_rebuilt = state.is_warm, state.was_rebuilt
     note.statistics = {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
+
+
+def _project(chunk: ZSet, schema: pa.Schema) -> ZSet:
+    """Return the visible columns of a piece of an answer."""
+    if chunk.schema.names == schema.names:
+        return chunk
+    columns = [chunk.rows.column(chunk.schema.get_field_index(field.name)) for field in schema]
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), chunk.weights)
 
 
 def _taken(delta: ZSet, positions: Any) -> ZSet:

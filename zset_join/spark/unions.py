@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
-from zset_join.spark.joined import check_inputs
 from zset_join.spark.names import column_named
 from zset_join.spark.row_steps import row_step
 from zset_join.spark.schemas import field_type
-from zset_join.spark.stages import Segment
+from zset_join.spark.staged import check_inputs
+from zset_join.spark.stages import Segment, shifted
 from zset_join.spark.views import View
 
 __all__ = ["UnionedStream", "union"]
@@ -65,10 +65,10 @@ class UnionedStream(View):
             lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
         return lines
 
-    def _source_segments(self, first: int) -> list[Segment]:
+    def _source_segments(self) -> list[Segment]:
         made: list[Segment] = []
         for branch in self.branches:
-            made += branch.segments_from(first + len(made))
+            made += shifted(branch.unnamed_segments, len(made))
         return made
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.checkpoint import Checkpoint
@@ -35,28 +35,22 @@ from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import OptionError, PlanError, StateError
-from zset_join.plan import JoinNode, RouteNode
 from zset_join.relation import Relation
-from zset_join.spark.batch_view import batch_view
-from zset_join.spark.condition import to_column
-from zset_join.spark.joined import JoinedStream
+from zset_join.spark.batch_view import batch_stage, batch_view
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import column_named
-from zset_join.spark.normalise import JoinInputs
 from zset_join.spark.runner import EpochRunner
 from zset_join.spark.sampling import sample_of
 from zset_join.spark.schemas import field_type, spark_schema, spark_type
-from zset_join.spark.stage_names import join_stage, route_stage
+from zset_join.spark.stages import Segment
 from zset_join.spark.streams import ChangeStream
 from zset_join.spark.text_select import sums_per_row
 from zset_join.spark.views import View
 from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
 
-__all__ = ["VerificationReport", "batch_join", "logged_changes", "stage_histories", "tables_view", "verify"]
+__all__ = ["VerificationReport", "logged_changes", "stage_histories", "tables_view", "verify"]
 
-_SIDES = ("left", "right")
 _ROUNDING = 1e-9
-_SPARK_JOINS = {"left_semi": "leftsemi", "left_anti": "leftanti"}
 _CHANGE_FIELDS = [
     pa.field("__weight", pa.int64()),
     pa.field("__epoch", pa.int64()),
@@ -137,7 +131,7 @@ def verify(
     if checkpoint is None:
         raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
     given = _given_tables(joined, left_df, right_df, tables)
-    names = [stream.name for one in joined.joins for stream in one.streams if stream is not None]
+    names = [stream.name for stream in joined.streams]
     if runner.buffer.evicts and set(given) != set(names):
         raise OptionError(
             'verify() compares with the join of everything that came in, and join_buffer_policy="evict_oldest" drops rows '
@@ -146,16 +140,16 @@ def verify(
         )
     with runner.pause():
         found: dict[str, tuple[DataFrame, str]] = {}
-        for one in joined.joins:
-            for side, stream in enumerate(one.streams):
-                if stream is None:
-                    continue
+        streams = {stream.name: stream for stream in joined.streams}
+        for one in joined.segments:
+            for side, name in [(side, source.name) for side, source in one.streams.items()]:
+                stream = streams[name]
                 table, source = (
-                    (_given_table(stream, given[stream.name]), "given")
-                    if stream.name in given
-                    else _own_table(session, checkpoint, one, stream, side)
+                    (_given_table(stream, given[name]), "given")
+                    if name in given
+                    else _own_table(session, checkpoint, joined.segments, one, stream, side)
                 )
-                found[stream.name] = table if chosen is None else chosen.of_input(table, stream.name), source
+                found[name] = table if chosen is None else chosen.of_input(table, name), source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
         expected = tables_view(joined, {name: table for name, (table, _) in found.items()}, is_empty=epoch is None)
         actual = _actual(session, runner, joined.output, actual_df)
@@ -185,7 +179,7 @@ def _given_tables(
                 name=source.name,
             )
         given[source.name] = table
-    names = [stream.name for one in joined.joins for stream in one.streams if stream is not None]
+    names = [stream.name for stream in joined.streams]
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise OptionError(f"tables= names {unknown}; the streams are {names}.", code="VERIFY_TABLE", missing=unknown)
@@ -212,25 +206,41 @@ def _kind(stream: ChangeStream, name: str) -> Any:
 
 
 def _own_table(
-    session: SparkSession, checkpoint: Checkpoint, join: JoinInputs, stream: ChangeStream, side: int
+    session: SparkSession,
+    checkpoint: Checkpoint,
+    segments: Sequence[Segment],
+    first: Segment,
+    stream: ChangeStream,
+    side: int,
 ) -> tuple[DataFrame, str]:
-    """Return the table of a side from what the checkpoint holds."""
-    source, own_stage = join.node.sides[side], join_stage(join.number)
-    stage, position = (route_stage(side, join.number), 0) if isinstance(source, RouteNode) else (own_stage, side)
-    relation = source.source.relation if isinstance(source, RouteNode) else source.relation
-    if any(history.snapshot is not None for history in stage_histories(checkpoint, stage)):
-        stage, position, relation = own_stage, side, source.relation
-    histories = stage_histories(checkpoint, stage)
-    has_snapshot = any(history.snapshot is not None for history in histories)
-    schemas = [each.relation.schema for each in join.node.sides] if stage == own_stage else [relation.schema]
-    changes = logged_changes(session, checkpoint, histories, schemas, position)
+    """Return the table of a stream from what the checkpoint holds.
+
+    Raises:
+        OptionError: the log does not reach back to the start, and no snapshot has all its rows.
+    """
+    segment, is_forwarded = first, False
+    while _has_snapshot(checkpoint, segment) and segment.stage.forwards and segment.target is not None:
+        segment, side, is_forwarded = segments[segment.target], segment.side, True
+    relation = segment.stage.inputs[side].relation
+    histories = stage_histories(checkpoint, segment.name)
+    has_snapshot = _has_snapshot(checkpoint, segment)
+    tables = [name for name, key in segment.stage.state_tables.items() if key.of_input == side and key.is_whole]
+    if has_snapshot and not tables:
+        raise OptionError(
+            f'verify(): what came for "{stream.name}" is partly in a snapshot of {segment.name}, which does not keep all its '
+            f'rows. Pass tables={{"{stream.name}": DataFrame}}, or keep the whole log with the option retainInputLog.',
+            code="VERIFY_TABLE",
+            name=stream.name,
+        )
+    schemas = [given.fed.schema for given in segment.stage.inputs]
+    changes = logged_changes(session, checkpoint, histories, schemas, side, table=tables[0] if tables else None)
     columns = list(stream.columns)
     if relation.mode == "upsert":
         newest = [column_named(name).desc() for name in relation.sequence_by]
         newest += [F.col("__epoch").desc()]
         newest += [] if relation.sequence_by else [F.col("__position").desc(), F.col("__weight").desc()]
         newest += [F.col("__position").desc()] if relation.sequence_by else []
-        if isinstance(source, RouteNode) and stage == own_stage:
+        if is_forwarded:
             newest = [F.col("__epoch").desc(), F.col("__weight").desc()]
         window = Window.partitionBy(*(column_named(name) for name in relation.primary_key)).orderBy(*newest)
         found = changes.withColumn("__rank", F.row_number().over(window))
@@ -238,6 +248,10 @@ def _own_table(
     else:
         table = sums_per_row(changes, columns, ["__weight"]).where("__weight <> 0")
     return table, "snapshot and log" if has_snapshot else "log"
+
+
+def _has_snapshot(checkpoint: Checkpoint, segment: Segment) -> bool:
+    return any(history.snapshot is not None for history in stage_histories(checkpoint, segment.name))
 
 
 def stage_histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
@@ -251,12 +265,23 @@ def logged_changes(
     histories: Sequence[BucketHistory],
     schemas: Sequence[pa.Schema],
     position: int,
+    *,
+    table: str | None,
 ) -> DataFrame:
-    """Return snapshot rows and logged changes of one input as a DataFrame, read by the workers."""
+    """Return snapshot rows and logged changes of one input as a DataFrame, read by the workers.
+
+    Args:
+        session: reads them.
+        checkpoint: of the query.
+        histories: of the buckets of a stage.
+        schemas: of the inputs of the stage, as they are logged.
+        position: which input.
+        table: the table of a snapshot that holds its rows; None where there are no snapshots.
+    """
     schema = pa.schema([*schemas[position], *_CHANGE_FIELDS])
     if not histories:
         return session.createDataFrame([], spark_schema(schema))
-    read = _ReadChanges(checkpoint.files, tuple(histories), tuple(schemas), position)
+    read = _ReadChanges(checkpoint.files, tuple(histories), tuple(schemas), position, table)
     return session.range(0, len(histories), 1, len(histories)).mapInArrow(read, spark_schema(schema))
 
 
@@ -268,6 +293,7 @@ class _ReadChanges:
     histories: tuple[BucketHistory, ...]
     schemas: tuple[pa.Schema, ...]
     position: int
+    table: str | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -278,9 +304,8 @@ class _ReadChanges:
             yield from self._bucket(self.histories[number])
 
     def _bucket(self, history: BucketHistory) -> Iterator[pa.RecordBatch]:
-        if history.snapshot is not None:
-            tables = read_snapshot(self.files, history.snapshot)
-            table = tables[_SIDES[self.position]]
+        if history.snapshot is not None and self.table is not None:
+            table = read_snapshot(self.files, history.snapshot)[self.table]
             weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
             rows = table.select(self.schemas[self.position].names).filter(pa.array(weights > 0))
             for batch in rows.cast(self.schemas[self.position]).combine_chunks().to_batches():
@@ -297,54 +322,6 @@ class _ReadChanges:
         added = [pa.array(weights), pa.array(np.full(count, epoch)), pa.array(np.arange(count))]
         schema = pa.schema([*self.schemas[self.position], *_CHANGE_FIELDS])
         return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=schema)
-
-
-def batch_join(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
-    """Join two tables with weights by Spark; weights multiply."""
-    node, output = joined.node, joined.before_steps
-    left_names, right_names = list(joined.left.columns), list(joined.right.columns)
-    left = left.select(
-        *(column_named(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw")
-    )
-    right = right.select(
-        *(column_named(name).alias(f"r{at}") for at, name in enumerate(right_names)), F.col("__weight").alias("rw")
-    )
-    columns = {("left", name): F.col(f"l{at}") for at, name in enumerate(left_names)}
-    columns |= {("right", name): F.col(f"r{at}") for at, name in enumerate(right_names)}
-    condition = reduce(
-        lambda found, term: found & term,
-        [
-            columns["left", a].eqNullSafe(columns["right", b]) if safe else columns["left", a] == columns["right", b]
-            for (a, b), safe in zip(node.key_pairs, node.null_safe, strict=True)
-        ],
-    )
-    if node.residual is not None:
-        condition = condition & to_column(node.residual, columns)
-    rows = left.join(right, condition, _SPARK_JOINS.get(node.how, node.how))
-    one = F.lit(1).cast("long")
-    if node.how in _SPARK_JOINS:
-        shown = [columns["left", name] for name in output.schema.names]
-        weight: Column = F.col("lw")
-    else:
-        shown = _output_columns(node, left_names, right_names, columns)
-        weight = F.coalesce(F.col("lw"), one) * F.coalesce(F.col("rw"), one)
-    named = [column.cast(field_type(at)).alias(at.name) for column, at in zip(shown, output.schema, strict=True)]
-    return rows.select(*named, weight.alias(WEIGHT))
-
-
-def _output_columns(
-    node: JoinNode, left_names: Sequence[str], right_names: Sequence[str], columns: Mapping[tuple[str, str], Column]
-) -> list[Column]:
-    """Return the columns of a join in Spark's order: USING keys first and once."""
-    if not node.using:
-        return [columns["left", name] for name in left_names] + [columns["right", name] for name in right_names]
-    keys = [name for name, _ in node.key_pairs]
-    shown = []
-    for name in keys:
-        left, right = columns["left", name], columns["right", name]
-        shown.append(right if node.how == "right" else F.coalesce(left, right) if node.how == "full" else left)
-    shown += [columns["left", name] for name in left_names if name not in keys]
-    return shown + [columns["right", name] for name in right_names if name not in keys]
 
 
 def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> DataFrame:
@@ -367,7 +344,9 @@ def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual
 def tables_view(view: View, tables: Mapping[str, DataFrame], *, is_empty: bool) -> DataFrame:
     """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch."""
     inputs = [tables_view(one, tables, is_empty=is_empty) if isinstance(one, View) else tables[one.name] for one in view.inputs]
-    rows = batch_join(view, *inputs) if isinstance(view, JoinedStream) else reduce(DataFrame.unionAll, inputs)
+    rows = (
+        reduce(DataFrame.unionAll, inputs) if view.stage_before_steps is None else batch_stage(view.stage_before_steps, inputs)
+    )
     made = batch_view(rows, view.steps)
     return made.limit(0) if is_empty else made
 
@@ -427,7 +406,8 @@ def _compare(
 def _has_rounded_columns(joined: View) -> bool:
     """Say whether the view shows floats of an aggregate, in rows that a key tells apart."""
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
-    return bool(joined.aggregates) and has_floats and (bool(joined.output.primary_key) or not joined.aggregates[-1].group_by)
+    last = [one.stage for one in joined.segments if one.stage.kind == "aggregate"][-1:]
+    return bool(last) and has_floats and (bool(joined.output.primary_key) or last[0].begins_alone)
 
 
 def _without_rounding(wrong: DataFrame, output: Relation) -> DataFrame:

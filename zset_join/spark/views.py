@@ -19,19 +19,19 @@ from pyspark.sql.types import StructType
 
 from zset_join.config import QueryOptions
 from zset_join.errors import PlanError
-from zset_join.plan import JoinNode
+from zset_join.operators.deduplicate import Keep
 from zset_join.relation import Relation
 from zset_join.spark.buffer_limit import explained_limit
 from zset_join.spark.fusing import Fusing, fusings_of
 from zset_join.spark.names import column_named, names_clash
-from zset_join.spark.normalise import JoinInputs
-from zset_join.spark.operators import AggregateNode
 from zset_join.spark.row_steps import RowStep, Transform, row_step
 from zset_join.spark.schemas import refuse_collations, spark_schema
-from zset_join.spark.stages import AggregateStep, Segment, Step, explained_state, with_steps
+from zset_join.spark.stages import Segment, StageStep, Step, explained_state, named, with_steps, written_plan
 from zset_join.spark.streams import ChangeStream
+from zset_join.spark.timed import dedup_stage
 from zset_join.spark.unknown_methods import missing_on_view
 from zset_join.spark.user_functions import UserFunction, explained_functions
+from zset_join.stages import AggregateStage, Stage
 
 if TYPE_CHECKING:
     from zset_join.spark.grouped import AggregateExpression, GroupedStream
@@ -69,6 +69,11 @@ class View(ABC):
     def before_steps(self) -> Relation:
         """Return the columns before the steps."""
 
+    @property
+    def stage_before_steps(self) -> Stage | None:
+        """Return the stage that makes the rows before the steps of the inputs; None where they are just put together."""
+        return None
+
     @abstractmethod
     def _described(self) -> dict[str, Any]:
         """Return what a checkpoint remembers of the view, without its steps."""
@@ -78,8 +83,8 @@ class View(ABC):
         """Return what `explain` says of the view, without its steps."""
 
     @abstractmethod
-    def _source_segments(self, first: int) -> list[Segment]:
-        """Return the segments before the steps, numbered from `first`; those without a target are this view's rows."""
+    def _source_segments(self) -> list[Segment]:
+        """Return the segments before the steps, numbered from 0; those without a target are this view's rows."""
 
     @property
     def name(self) -> str:
@@ -94,11 +99,12 @@ class View(ABC):
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """Return the stages of the view with what happens to their answers, in the order of an epoch."""
-        return tuple(self.segments_from(0))
+        return named(self.unnamed_segments)
 
-    def segments_from(self, first: int) -> list[Segment]:
-        """Return the segments of the view, numbered from `first`."""
-        return with_steps(self._source_segments(first), self.steps)
+    @property
+    def unnamed_segments(self) -> list[Segment]:
+        """Return the segments of the view as a part of a larger one."""
+        return with_steps(self._source_segments(), self.steps)
 
     @cached_property
     def fusings(self) -> list[Fusing]:
@@ -108,21 +114,12 @@ class View(ABC):
     @property
     def number_before_steps(self) -> int:
         """Return the number of the last stage that is none of the steps."""
-        return self.segments[-1].number - sum(isinstance(step, AggregateStep) for step in self.steps)
+        return self.segments[-1].number - sum(isinstance(step, StageStep) for step in self.steps)
 
     @cached_property
     def joined(self) -> tuple[JoinedStream, ...]:
         """Return the joins among the views that this one is made of, itself included, in the order of an epoch."""
         return tuple(join for one in self.inputs if isinstance(one, View) for join in one.joined)
-
-    @cached_property
-    def joins(self) -> tuple[JoinInputs, ...]:
-        """Return what the joins of the view are given, in the order of an epoch."""
-        numbers = [one.number for one in self.segments if isinstance(one.source, JoinNode)]
-        return tuple(
-            JoinInputs(number=number, node=join.node, streams=join.streams)
-            for number, join in zip(numbers, self.joined, strict=True)
-        )
 
     @cached_property
     def functions(self) -> tuple[UserFunction, ...]:
@@ -132,9 +129,9 @@ class View(ABC):
         return tuple(dict.fromkeys(found))
 
     @cached_property
-    def aggregates(self) -> tuple[AggregateNode, ...]:
-        """Return the aggregates of the view, in the order of an epoch."""
-        return tuple(one.source for one in self.segments if isinstance(one.source, AggregateNode))
+    def streams(self) -> tuple[ChangeStream, ...]:
+        """Return the streams that the view follows from."""
+        return tuple(found for one in self.inputs for found in (one.streams if isinstance(one, View) else (one,)))
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -253,7 +250,29 @@ class View(ABC):
             PlanError: a column with a collation.
         """
         refuse_collations(self.output.schema, self.columns, relation=self.name, use="part of distinct")
-        return self.then(AggregateStep(node=AggregateNode(source=self.output, group_by=tuple(self.columns), calls=())))
+        return self.then(StageStep(stage=AggregateStage(source=self.output, group_by=tuple(self.columns), calls=())))
+
+    def dedup(
+        self,
+        keys: Sequence[str] | str,
+        *,
+        order_by: Sequence[str] | str,
+        keep: Keep = "first",
+        n: int = 1,
+    ) -> View:
+        """Keep the first rows of every key in an order, as ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n does.
+
+        Args:
+            keys: what rows are told apart by.
+            order_by: columns, as `"t"` or `"price desc"`; equal ones go by arrival.
+            keep: `first` in this order, or `last`.
+            n: how many rows per key.
+
+        Raises:
+            PlanError: a column that is not there, or cannot be ordered or compared.
+        """
+        source = Relation(name=self.name, schema=self.output.schema, mode="changelog")
+        return self.then(StageStep(stage=dedup_stage(source, keys, order_by, keep, n)))
 
     def then(self, step: Step) -> Self:
         """Return the view with one more step."""
@@ -298,11 +317,7 @@ class View(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return what it takes to build the operators of the view without its program, JSON-ready."""
-        further = self.segments[1:]
-        found = self.joins[0].node.to_json()
-        if len(self.joins) > 1:
-            return {**found, "stages": {one.source_stage: one.source.to_json() for one in further}}
-        return {**found, "aggregates": [one.source.to_json() for one in further]} if further else found
+        return written_plan(self.segments)
 
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
@@ -320,7 +335,7 @@ class View(ABC):
         """
         lines = [] if output is None else [f"Output to {output}"]
         lines += explained_state(self.segments, options, workers=self.session.sparkContext.defaultParallelism)
-        lines += explained_limit(self.joins, options.buffer_limit)
+        lines += explained_limit(self.segments, options.buffer_limit)
         lines += explained_functions(self.functions, options.udf_version)
         return "\n".join([*lines, self.explanation(buckets=options.buckets)])
 
@@ -334,10 +349,10 @@ class View(ABC):
         for depth, step in enumerate(reversed(self.steps)):
             branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
             lines.append(f"{branch}{step.title}")
-            if isinstance(step, AggregateStep):
+            if isinstance(step, StageStep):
                 (fusing,) = (one for one in self.fusings if one.target == number)
                 shuffled = step.shuffled if fusing.why_not is not None else "nothing"
-                told = [step.memory(buckets), f"shuffles: {shuffled}", fusing.line(self.before_steps.name)]
+                told = [*step.facts(buckets), f"shuffles: {shuffled}", fusing.line(self.before_steps.name)]
                 lines += [f"{'   ' * depth}   {line}" for line in told]
                 number -= 1
         source = self._explained(buckets)

@@ -9,7 +9,7 @@ Cost: a second when the cache is filled.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,53 +17,44 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.aggregates.preaggregation import Preaggregation
 from zset_join.config import HotBudget
-from zset_join.plan import JoinNode, RouteNode
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.spark.operators import AggregateNode, OperatorOptions, aggregate_builder, join_builder, route_builder
+from zset_join.stages import Stage, StageOptions
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["warm_up"]
 
 
-def warm_up(nodes: Sequence[JoinNode | AggregateNode], *, is_hybrid: bool = False, has_cold_groups: bool = False) -> None:
+def warm_up(stages: Sequence[Stage], *, is_hybrid: bool = False, has_cold_groups: bool = False) -> None:
     """Run every operator of a query over one made-up row per input: in, kept in a snapshot and back, then out again.
 
     Args:
-        nodes: the joins and aggregates of the query.
+        stages: of the query.
         is_hybrid: the rows of joins, and the keys of routes, go to the disk and back besides.
         has_cold_groups: the groups of aggregates do.
     """
     nothing = HotBudget(max_hot_keys=0)
-    options = OperatorOptions(hot_budget=nothing if is_hybrid else None, table_budget=nothing if has_cold_groups else None)
-    operators: list[tuple[Callable[[str | None], DurableOperator], AggregateNode | None]] = []
-    for node in nodes:
-        if isinstance(node, AggregateNode):
-            operators.append((aggregate_builder(node, options), node))
-            continue
-        _one_row(node.left.relation, 1).consolidated()
-        operators += [(route_builder(side, options), None) for side in node.sides if isinstance(side, RouteNode)]
-        operators.append((join_builder(node, options), None))
+    options = StageOptions(hot_budget=nothing if is_hybrid else None, table_budget=nothing if has_cold_groups else None)
     with tempfile.TemporaryDirectory(prefix="zset_join-") as directory:
-        for number, (build, aggregate) in enumerate(operators):
+        for number, stage in enumerate(stages):
+            _one_row(stage.inputs[0].relation, 1).consolidated()
             place = Path(directory) / str(number)
             place.mkdir()
-            operator = build(str(place))
+            operator = stage.build(options, str(place))
             try:
-                _exercise(operator, aggregate)
+                _exercise(operator, stage)
             finally:
                 operator.close()
 
 
-def _exercise(operator: DurableOperator, aggregate: AggregateNode | None) -> None:
+def _exercise(operator: DurableOperator, stage: Stage) -> None:
     for epoch, weight in enumerate((1, -1)):
-        deltas = [_one_row(relation, weight) for relation in operator.inputs]
-        if aggregate is not None:
-            reduction = Preaggregation(aggregate.source, aggregate.group_by, aggregate.calls)
-            deltas = [reduction.reduce(_one_row(aggregate.source, weight))]
+        deltas = []
+        for given in stage.inputs:
+            row = _one_row(given.relation, weight)
+            deltas.append(row if given.reduce is None else given.reduce.reduce(row))
         for _ in operator.answer(Tick(epoch, 0), deltas):
             pass
         operator.absorb(Tick(epoch, 0), deltas)

@@ -27,9 +27,9 @@ from pyspark.daemon import manager
 
 from zset_join.errors import ZsetJoinError
 from zset_join.kernels.compiled import compiled_kernels_directory
-from zset_join.plan import InputNode, JoinNode, RouteNode
 from zset_join.relation import Relation
 from zset_join.spark.warm_up import warm_up
+from zset_join.stages import JoinStage, RouteStage
 
 __all__ = ["load_kernels", "main"]
 
@@ -39,8 +39,8 @@ def load_kernels() -> None:
     schema = pa.schema({"id": pa.int64(), "key": pa.string(), "at": pa.timestamp("us", tz="UTC"), "amount": pa.float64()})
     left = Relation(name="left", schema=schema, join_key=("key",), primary_key=("id",), sequence_by=("at",), mode="upsert")
     right = Relation(name="right", schema=schema, join_key=("key",), mode="changelog")
-    route = RouteNode(source=InputNode(relation=left))
-    warm_up([JoinNode(left=route, right=InputNode(relation=right), how="full", null_safe=(False,))])
+    route = RouteStage(source=left)
+    warm_up([route, JoinStage(left=route.output, right=right, how="full")])
 
 
 def main() -> None:

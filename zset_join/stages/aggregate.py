@@ -149,6 +149,7 @@ class AggregateStage(Stage):
             preaggregated=self.is_partial,
             on_bad_input="error" if self.reduces else options.on_bad_input,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
             **hybrid,
         )

@@ -163,9 +163,14 @@ class JoinStage(Stage):
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return the live rows of both sides, each by its join key."""
         return {
-            name: TableKey(columns=relation.join_key, of_input=number)
+            name: TableKey(columns=relation.join_key, of_input=number, is_whole=True)
             for number, (name, relation) in enumerate(zip(_SIDES, self.relations, strict=True))
         }
+
+    @property
+    def is_append_buffer(self) -> bool:
+        """Say whether both sides are append-only."""
+        return self.is_append_only
 
     @property
     def cold_state(self) -> Literal["joins"]:
@@ -190,6 +195,7 @@ class JoinStage(Stage):
             join_buffer_policy=options.buffer_limit.policy,
             on_evict=options.buffer_limit.on_evict,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
             **hybrid,
         )

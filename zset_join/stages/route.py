@@ -64,6 +64,11 @@ class RouteStage(Stage):
         return {"route": TableKey(columns=self.source.primary_key)}
 
     @property
+    def forwards(self) -> bool:
+        """Say that its answer is the table it was given."""
+        return True
+
+    @property
     def cold_state(self) -> Literal["routes"]:
         """Return "routes"."""
         return "routes"
@@ -77,6 +82,7 @@ class RouteStage(Stage):
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
             **hybrid,
         )

@@ -126,10 +126,12 @@ class TableKey:
         columns: in the order of the stage's key; none: the table is in bucket 0.
         of_input: the input whose rows it holds, where the rule for a NULL that matches nothing is that input's; None: NULL is
             hashed like a value.
+        is_whole: it holds all rows of that input that are still there, with their columns and `_zset_weight`.
     """
 
     columns: tuple[str, ...] = ()
     of_input: int | None = None
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,7 @@ class StageOptions:
         buffer_limit: what an append-only join may hold in one bucket.
         hot_budget: what of the rows of a join, or of a route, may be in memory in one bucket; None: all.
         table_budget: the same of the groups of an aggregate.
+        hash_seed: seed of the hash tables, the same for all buckets of a query; None: one of its own per directory.
         more: options of certain kinds of stages by their names; an operator that gets one it does not know refuses it.
     """
 
@@ -152,6 +155,7 @@ class StageOptions:
     buffer_limit: BufferLimit = NO_LIMIT
     hot_budget: HotBudget | None = None
     table_budget: HotBudget | None = None
+    hash_seed: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -187,6 +191,16 @@ class Stage(Protocol):
     @property
     def begins_alone(self) -> bool:
         """Say whether bucket 0 answers in the first epoch though no row came."""
+        return False
+
+    @property
+    def forwards(self) -> bool:
+        """Say whether its answer is the table of its input, in other buckets: what it holds can be asked of the next stage."""
+        return False
+
+    @property
+    def is_append_buffer(self) -> bool:
+        """Say whether it only ever buffers rows, so that a limit in bytes is about it."""
         return False
 
     @property
