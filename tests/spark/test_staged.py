@@ -56,7 +56,7 @@ def test_the_last_row_of_every_key_through_snapshots_other_buckets_and_a_lost_ho
     assert not query.verify(tables={"rates": table.where("currency <> 'JPY'")}, actual_df=emitted).equal
     assert query.lastProgress["join"]["rows_in"] == {"rates": 2}
     with open_state(location) as state:
-        shown = state.sql("SELECT currency, at FROM deduplicate_0_rows ORDER BY at").fetchall()
+        shown = state.sql('SELECT currency, "at" FROM deduplicate_0_rows ORDER BY "at"').fetchall()
     assert shown == [("JPY", 1), (None, 4), ("EUR", 800), ("USD", 900)]
 
 

@@ -1,7 +1,7 @@
 """What stages and steps make of whole tables, by Spark alone: what `verify` compares with.
 
-`BATCH_QUERY` has for every kind of stage a function of the stage and of a table per input: DataFrames with the columns of the
-input and the weight of each row in `WEIGHT`. A new kind of stage is verified once it has one there.
+`BATCH_QUERY` has for every kind of stage a function of the stage, of a table per input (a DataFrame with the columns of the
+input, and the weight of each row in `WEIGHT`), and of the watermark of the stage. A new kind is verified once it has one there.
 
 Row steps are the very expressions of the view. An aggregate is Spark's own, of rows that are repeated as often as their
 weight says. Where Spark leaves the answer open, ours is asked for: of several values with one order, `min_by` gives the
@@ -20,13 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError
+from zset_join.spark.batch_times import as_of_joined, temporally_joined
 from zset_join.spark.condition import to_column
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import column_named
 from zset_join.spark.row_steps import RowStep
 from zset_join.spark.schemas import field_type
 from zset_join.spark.stages import Step
-from zset_join.stages import AggregateStage, DeduplicateStage, JoinStage, RouteStage, Stage
+from zset_join.stages import AggregateStage, DeduplicateStage, JoinStage, Stage
 
 __all__ = ["BATCH_QUERY", "batch_stage", "batch_view"]
 
@@ -65,12 +66,13 @@ def batch_view(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
     return rows
 
 
-def batch_stage(stage: Stage, tables: Sequence[DataFrame]) -> DataFrame:
+def batch_stage(stage: Stage, tables: Sequence[DataFrame], *, watermark: int | None = None) -> DataFrame:
     """Return what a stage makes of tables.
 
     Args:
         stage: what is computed.
         tables: one per input, with the weight of each row in `WEIGHT`.
+        watermark: how far event time has come for the stage; None: it has none.
 
     Raises:
         OptionError: there is no batch query for this kind of stage.
@@ -82,7 +84,7 @@ def batch_stage(stage: Stage, tables: Sequence[DataFrame]) -> DataFrame:
             code="VERIFY_STAGE",
             kind=stage.kind,
         )
-    return query(stage, tables)
+    return query(stage, tables, watermark)
 
 
 def _copies(rows: DataFrame) -> DataFrame:
@@ -90,7 +92,7 @@ def _copies(rows: DataFrame) -> DataFrame:
     return rows.select("*", F.explode(F.sequence(F.lit(1).cast("long"), F.col(WEIGHT))).alias("__copy"))
 
 
-def _aggregated(stage: AggregateStage, tables: Sequence[DataFrame]) -> DataFrame:
+def _aggregated(stage: AggregateStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
     """Aggregate a table by Spark."""
     (rows,) = tables
     keys = [column_named(name) for name in stage.group_by]
@@ -100,7 +102,7 @@ def _aggregated(stage: AggregateStage, tables: Sequence[DataFrame]) -> DataFrame
     return groups.withColumn(WEIGHT, F.lit(1).cast("long"))
 
 
-def _deduplicated(stage: DeduplicateStage, tables: Sequence[DataFrame]) -> DataFrame:
+def _deduplicated(stage: DeduplicateStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
     """Return the first rows of every key; of rows that are equal in the order, what they hold decides, not their arrival."""
     (rows,) = tables
     output = stage.output.schema
@@ -117,12 +119,12 @@ def _in_order(column: Column, is_descending: bool) -> Column:
     return column.desc_nulls_last() if is_descending else column.asc_nulls_first()
 
 
-def _routed(stage: RouteStage, tables: Sequence[DataFrame]) -> DataFrame:  # noqa: ARG001 - as the other queries
-    """Return a table as it is."""
+def _unchanged(_: Stage, tables: Sequence[DataFrame], __: int | None) -> DataFrame:
+    """Return a table as it is: the stage only brings its rows elsewhere, or tells their old values."""
     return tables[0]
 
 
-def _joined(stage: JoinStage, tables: Sequence[DataFrame]) -> DataFrame:
+def _joined(stage: JoinStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
     """Join two tables with weights by Spark; weights multiply."""
     left, right = tables
     left_names, right_names = (
@@ -193,10 +195,13 @@ class _Named(dict[tuple[str, str], Any]):
         return column_named(key[1])
 
 
-BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame]], DataFrame]] = {
+BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFrame]] = {
     "aggregate": _aggregated,
+    "as_of_join": as_of_joined,
     "deduplicate": _deduplicated,
     "join": _joined,
-    "route": _routed,
+    "latest": _unchanged,
+    "route": _unchanged,
+    "temporal_join": temporally_joined,
 }
-"""Kind of a stage to what Spark makes of a table per input."""
+"""Kind of a stage to what Spark makes of a table per input, given the watermark of the stage."""

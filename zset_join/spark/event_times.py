@@ -28,7 +28,7 @@ from zset_join.spark.stages import Segment
 from zset_join.stages import Stage, StageOptions
 from zset_join.tick import Tick
 
-__all__ = ["EventTimes", "is_timed"]
+__all__ = ["EventTimes", "as_number", "is_timed", "stage_watermark"]
 
 _STAGE = "stage:"
 _MICROSECONDS_PER_DAY = 86_400_000_000
@@ -83,7 +83,7 @@ class EventTimes:
             is_of_it = (F.col("flag") == stream.side) & (F.col("flag") < REJECTED)
             if has_targets:
                 is_of_it &= F.col(TARGET) == stream.number
-            time = F.when(is_of_it, _as_number(F.col(f"s{slot}"), stream.kind))
+            time = F.when(is_of_it, as_number(F.col(f"s{slot}"), stream.kind))
             late = F.lit(0).cast("long") if stream.name not in before else F.count_if(time <= F.lit(before[stream.name]))
             found += [F.max(time), late]
         return found
@@ -104,7 +104,7 @@ class EventTimes:
         for one in self._segments:
             names = self._waited_for[one.number]
             if names and all(name in known for name in names):
-                name, least = f"{_STAGE}{one.name}", min(known[name] for name in names)
+                name, least = stage_watermark(one.name), min(known[name] for name in names)
                 known[name] = max(known.get(name, least), least)
         return known, late
 
@@ -112,8 +112,13 @@ class EventTimes:
         self, epoch: int, processing_time_us: int | None, before: Mapping[str, int], after: Mapping[str, int]
     ) -> dict[int, Tick]:
         """Return the tick of every stage."""
-        names = {one.number: f"{_STAGE}{one.name}" for one in self._segments}
+        names = {one.number: stage_watermark(one.name) for one in self._segments}
         return {number: Tick(epoch, processing_time_us, before.get(name), after.get(name)) for number, name in names.items()}
+
+
+def stage_watermark(name: str) -> str:
+    """Return what a commit record calls the watermark of a stage."""
+    return f"{_STAGE}{name}"
 
 
 def is_timed(stage: Stage) -> bool:
@@ -161,7 +166,7 @@ def _waited_for(segments: Sequence[Segment]) -> dict[int, dict[str, None]]:
     return reached
 
 
-def _as_number(column: Column, kind: pa.DataType) -> Column:
+def as_number(column: Column, kind: pa.DataType) -> Column:
     """Return an event time as microseconds, or as what an integer column holds."""
     if pt.is_integer(kind):
         return column.cast("long")

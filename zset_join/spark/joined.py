@@ -27,7 +27,7 @@ from zset_join.spark.streams import ChangeStream
 from zset_join.spark.views import View, check_names
 from zset_join.stages import Stage
 
-__all__ = ["JoinedStream", "join"]
+__all__ = ["JoinedStream", "join", "key_pairs"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ def join(
             "keys=[...]) or appends(df, name=...).",
             code="NOT_A_STREAM",
         )
-    pairs, using = _key_pairs(left, right, on)
+    pairs, using = key_pairs(left, right, on)
     flags = _flags(null_safe, len(pairs))
     if condition is not None and not isinstance(condition, Expression):
         raise OptionError(
@@ -165,7 +165,13 @@ def _side(source: ChangeStream | View, join_key: Sequence[str]) -> SideNode:
     return RouteNode(source=made) if needs_route(relation) else made
 
 
-def _key_pairs(left: ChangeStream | View, right: ChangeStream | View, on: Any) -> tuple[list[tuple[str, str]], bool]:
+def key_pairs(left: ChangeStream | View, right: ChangeStream | View, on: Any) -> tuple[list[tuple[str, str]], bool]:
+    """Return the pairs of columns that `on` names, and whether both sides name them alike.
+
+    Raises:
+        PlanError: no pair, or a column that is not there.
+        OptionError: it is not understood.
+    """
     if on is None or (isinstance(on, list | tuple) and not on):
         raise PlanError(
             f'the join of "{left.name}" and "{right.name}" names no key column; a cross join has no bounded change. Pass '

@@ -37,6 +37,8 @@ class JoinQuery(StoredQuery):
     def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, joined: View) -> None:
         super().__init__(joined, runner)
         self.spark_query = spark_query
+        if runner.heartbeat is not None:
+            runner.heartbeat.start()
         self._closer = threading.Thread(target=self._close_at_the_end, name="zset_join-closer", daemon=True)
         self._closer.start()
 
@@ -146,6 +148,8 @@ class JoinQuery(StoredQuery):
         except PySparkException:
             pass  # told by exception() and awaitTermination()
         finally:
+            if self._runner.heartbeat is not None:
+                self._runner.heartbeat.stop()
             self._runner.close()
 
 

@@ -39,6 +39,7 @@ from zset_join.spark.disk_failures import disk_failure
 from zset_join.spark.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.event_times import EventTimes
 from zset_join.spark.fusing import passes_of
+from zset_join.spark.heartbeat import Heartbeat
 from zset_join.spark.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.spark.locality import Locality
 from zset_join.spark.normalise import TaggedStreams
@@ -114,6 +115,7 @@ class EpochRunner:
             table_budget=None if options.table_budget is None else options.table_budget.share(shared),
         )
         self._times = EventTimes(joined.segments)
+        self.heartbeat: Heartbeat | None = None
         self._places = places_of(joined.segments)
         self._main_stage = next(one.name for one in joined.segments if not one.stage.forwards)
         self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(joined.segments) > 1)
@@ -246,6 +248,8 @@ class EpochRunner:
         rounded = {name: round(value, 4) for name, value in seconds.items()}
         self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
         _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
+        if self.heartbeat is not None:
+            self.heartbeat.wake()
 
     def _opened(self) -> Checkpoint:
         if self.checkpoint is None:
@@ -276,6 +280,26 @@ class EpochRunner:
         self._locality.learn([note.executor for note in notes if note.stage == self._main_stage])
         seconds |= stage_seconds(notes)
         return record
+
+    @property
+    def is_timed(self) -> bool:
+        """Say whether a stage may have something to say when time passes."""
+        return bool(self._times.timed)
+
+    def next_due(self) -> tuple[int, int] | None:
+        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never.
+
+        What came in the last epoch is folded only by the next one: where rows may wait in it, that one is due now.
+        """
+        last = None if self.checkpoint is None else self.checkpoint.last
+        if last is None:
+            return None
+        times = [due.processing_time_us for due in last.dues.values() if due.processing_time_us is not None]
+        parking = {one.name for one in self._joined.segments if one.stage.parks}
+        for key, history in last.histories.items():
+            if key.partition("/")[0] in parking and history.logs and history.logs[-1].last_epoch == last.epoch:
+                times.append(0)
+        return (last.epoch, min(times)) if times else None
 
     def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
         """Answer an epoch whose stages must know its largest event times first; kept rows are read twice, sources once."""

@@ -157,10 +157,22 @@ class ChangeStream:
         Raises:
             PlanError: as there; or the stream says by `keys` which row is replaced, so that it has one per key already.
         """
+        from zset_join.spark.dedup import dedup_stage
         from zset_join.spark.staged import staged
-        from zset_join.spark.timed import dedup_stage
 
         return staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n))
+
+    def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
+        """Join each row with the version that was valid at its time; see `zset_join.spark.timed.temporal_join`."""
+        from zset_join.spark.timed import temporal_join
+
+        return temporal_join(self, versions, on, how, **options)
+
+    def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
+        """Join each row with the nearest one in time; see `zset_join.spark.timed.join_asof`."""
+        from zset_join.spark.timed import join_asof
+
+        return join_asof(self, other, on, how, **options)
 
     def join(
         self,

@@ -22,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from zset_join.checkpoint.bucket import BucketState, StageContext
@@ -42,6 +43,8 @@ from zset_join.zset import ZSet
 __all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_note", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
+_LATE = "LATE_"
+"""What the codes of rows begin with that break no contract and only come too late: they are put aside under either policy."""
 
 
 @runtime_checkable
@@ -132,8 +135,11 @@ class StageTask:
             if len(rejected[side]) and self.options.on_bad_input == "error":
                 raise refusal(given.relation.name, given.relation.primary_key, rejected[side], self.context.tick)
         inputs = list(arrivals.deltas)
-        if self.options.on_bad_input == "quarantine" and all(given.reduce is None for given in self.stage.inputs):
-            inputs = self._sift(operator, inputs, rejected)
+        if all(given.reduce is None for given in self.stage.inputs):
+            if self.options.on_bad_input == "quarantine":
+                inputs = self._sift(operator, inputs, rejected, codes="")
+            elif isinstance(operator, TimedOperator):
+                inputs = self._sift(operator, inputs, rejected, codes=_LATE)
         for side, delta in enumerate(inputs):
             note.applied[side] = len(delta)
             note.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
@@ -142,10 +148,14 @@ class StageTask:
         note.quarantined = self.dead_letters.write(self.context.tick, note.bucket, by_name)
         return inputs
 
-    def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected]) -> list[ZSet]:
-        """Take out the rows the operator would refuse, until it refuses none."""
+    def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected], *, codes: str) -> list[ZSet]:
+        """Take out the rows the operator would not take, until there are none; those whose code begins with `codes`."""
         names = [relation.name for relation in operator.inputs]
-        while (found := operator.rejections(self.context.tick, inputs)).num_rows:
+        while True:
+            found = operator.rejections(self.context.tick, inputs)
+            found = found.filter(pc.starts_with(found.column("code"), codes)) if found.num_rows else found
+            if not found.num_rows:
+                return inputs
             which = found.column("input").to_pylist()
             positions = found.column("row").to_numpy()
             codes, reasons = found.column("code").to_pylist(), found.column("reason").to_pylist()
@@ -160,7 +170,6 @@ class StageTask:
                     _taken(inputs[number], bad), [codes[line] for line in lines], [reasons[line] for line in lines]
                 )
                 inputs[number] = _taken(inputs[number], np.flatnonzero(kept))
-        return inputs
 
     def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
         """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""

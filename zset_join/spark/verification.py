@@ -37,6 +37,7 @@ from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.relation import Relation
 from zset_join.spark.batch_view import batch_stage, batch_view
+from zset_join.spark.event_times import stage_watermark
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.names import column_named
 from zset_join.spark.runner import EpochRunner
@@ -151,7 +152,9 @@ def verify(
                 )
                 found[name] = table if chosen is None else chosen.of_input(table, name), source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
-        expected = tables_view(joined, {name: table for name, (table, _) in found.items()}, is_empty=epoch is None)
+        of_streams = {name: table for name, (table, _) in found.items()}
+        watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.segments}
+        expected = tables_view(joined, of_streams, is_empty=epoch is None, watermarks=watermarks)
         actual = _actual(session, runner, joined.output, actual_df)
         expected = _numbered(joined, expected)
         if chosen is not None:
@@ -341,12 +344,24 @@ def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual
     return emitted.select(*named, weight.alias("actual"))
 
 
-def tables_view(view: View, tables: Mapping[str, DataFrame], *, is_empty: bool) -> DataFrame:
-    """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch."""
-    inputs = [tables_view(one, tables, is_empty=is_empty) if isinstance(one, View) else tables[one.name] for one in view.inputs]
-    rows = (
-        reduce(DataFrame.unionAll, inputs) if view.stage_before_steps is None else batch_stage(view.stage_before_steps, inputs)
-    )
+def tables_view(
+    view: View, tables: Mapping[str, DataFrame], *, is_empty: bool, watermarks: Mapping[int, int | None] | None = None
+) -> DataFrame:
+    """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch.
+
+    Args:
+        view: the view.
+        tables: name of a stream to its table.
+        is_empty: no epoch is committed yet.
+        watermarks: `id` of a stage to how far event time has come for it.
+    """
+    known = watermarks or {}
+    inputs = [
+        tables_view(one, tables, is_empty=is_empty, watermarks=known) if isinstance(one, View) else tables[one.name]
+        for one in view.inputs
+    ]
+    stage = view.stage_before_steps
+    rows = reduce(DataFrame.unionAll, inputs) if stage is None else batch_stage(stage, inputs, watermark=known.get(id(stage)))
     made = batch_view(rows, view.steps)
     return made.limit(0) if is_empty else made
 

@@ -22,13 +22,13 @@ from zset_join.errors import PlanError
 from zset_join.operators.deduplicate import Keep
 from zset_join.relation import Relation
 from zset_join.spark.buffer_limit import explained_limit
+from zset_join.spark.dedup import dedup_stage
 from zset_join.spark.fusing import Fusing, fusings_of
 from zset_join.spark.names import column_named, names_clash
 from zset_join.spark.row_steps import RowStep, Transform, row_step
 from zset_join.spark.schemas import refuse_collations, spark_schema
 from zset_join.spark.stages import Segment, StageStep, Step, explained_state, named, with_steps, written_plan
 from zset_join.spark.streams import ChangeStream
-from zset_join.spark.timed import dedup_stage
 from zset_join.spark.unknown_methods import missing_on_view
 from zset_join.spark.user_functions import UserFunction, explained_functions
 from zset_join.stages import AggregateStage, Stage
@@ -36,6 +36,7 @@ from zset_join.stages import AggregateStage, Stage
 if TYPE_CHECKING:
     from zset_join.spark.grouped import AggregateExpression, GroupedStream
     from zset_join.spark.joined import JoinedStream
+    from zset_join.spark.staged import StagedView
     from zset_join.spark.unions import UnionedStream
     from zset_join.spark.writer import JoinStreamWriter
 
@@ -271,8 +272,27 @@ class View(ABC):
         Raises:
             PlanError: a column that is not there, or cannot be ordered or compared.
         """
-        source = Relation(name=self.name, schema=self.output.schema, mode="changelog")
+        rows = self.output
+        source = Relation(
+            name=rows.name,
+            schema=rows.schema,
+            mode=rows.mode,
+            event_time=rows.event_time,
+            watermark_delay=rows.watermark_delay,
+        )
         return self.then(StageStep(stage=dedup_stage(source, keys, order_by, keep, n)))
+
+    def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
+        """Join each row with the version that was valid at its time; see `zset_join.spark.timed.temporal_join`."""
+        from zset_join.spark.timed import temporal_join
+
+        return temporal_join(self, versions, on, how, **options)
+
+    def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
+        """Join each row with the nearest one in time; see `zset_join.spark.timed.join_asof`."""
+        from zset_join.spark.timed import join_asof
+
+        return join_asof(self, other, on, how, **options)
 
     def then(self, step: Step) -> Self:
         """Return the view with one more step."""

@@ -20,6 +20,7 @@ from zset_join.errors import OptionError, StateError
 from zset_join.sinks.sink import Sink
 from zset_join.spark.baseline import has_baseline, with_start
 from zset_join.spark.buffer_limit import limited_join
+from zset_join.spark.heartbeat import Heartbeat
 from zset_join.spark.normalise import TaggedStreams, tag
 from zset_join.spark.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput
 from zset_join.spark.query import JoinQuery, start_query
@@ -297,8 +298,10 @@ class JoinStreamWriter:
         """
         runner, tagged, location = self._prepared(makes_place=True)
         rows = tagged.dataframe
-        if tagged.baseline is not None or has_baseline(stored_description(location)):
+        if tagged.baseline is not None or has_baseline(stored_description(location)) or runner.is_timed:
             rows = with_start(rows, location)
+        if runner.is_timed:
+            runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
         stream = rows.writeStream.option("checkpointLocation", location)
         if self._name is not None:
             stream = stream.queryName(self._name)

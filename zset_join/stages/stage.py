@@ -204,6 +204,11 @@ class Stage(Protocol):
         return False
 
     @property
+    def parks(self) -> bool:
+        """Say whether rows may wait for a processing time, from the epoch on in which they come."""
+        return False
+
+    @property
     def cold_state(self) -> Literal["joins", "routes", "groups"] | None:
         """Return which budget of hybrid state it takes part in: of `joins` and `routes` one, of `groups` the other."""
         return None

@@ -1,0 +1,132 @@
+"""Event time inside Spark: watermarks, buckets that answer without rows, and joins by time from end to end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Collected, Source
+from zset_join.checkpoint.reading import read_standing
+from zset_join.errors import OptionError, PlanError
+from zset_join.spark import appends
+
+Run = Callable[..., Any]
+ORDERS = pa.schema([("id", pa.int64()), ("currency", pa.string()), ("t", pa.int64())])
+RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.float64())])
+
+
+@pytest.fixture
+def bought(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "bought", ORDERS)
+
+
+@pytest.fixture
+def rates(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "rates", RATES)
+
+
+def priced(bought: Source, rates: Source, **options: Any) -> Any:
+    left = appends(bought.stream(), name="bought", watermark=("t", 0))
+    right = appends(rates.stream(), name="rates", watermark=("at", 0)).dedup("currency", order_by="at desc")
+    return left.temporal_join(right, on="currency", how="left", **options)
+
+
+def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_comes(
+    bought: Source, rates: Source, run: Run, tmp_path: Path
+) -> None:
+    bought.add((1, "EUR", 1000)).add((2, "EUR", 2000), (3, "EUR", 900))
+    rates.add(("EUR", 500, 1.1), ("EUR", 800, 1.2), ("EUR", 1200, 1.3)).add()
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+    first = run(priced(bought, rates), sink, buckets=4)
+    standing = read_standing(location)
+    shutil.rmtree(tmp_path / "local")
+    bought.add()
+    rates.add(("USD", 3000, 1.0))
+
+    query = run(priced(bought, rates), sink)
+
+    assert sink.epochs[0] == [(("EUR", 1, 1000, 800, 1.2), 1)]
+    assert sink.epochs[1] == []
+    assert sink.epochs[2] == [(("EUR", 2, 2000, 1200, 1.3), 1)]
+    assert standing is not None
+    assert standing.last is not None
+    assert standing.last.watermarks == {"bought": 2000, "rates": 1200, "stage:temporal_join-0": 1200}
+    progress = [one for run_ in (first, query) for one in run_.recentProgress if "epoch" in (one["join"] or {})]
+    assert [one["numInputRows"] for one in progress] == [4, 2, 1]
+    assert progress[1]["join"]["late_rows"] == {"bought": 1, "rates": 0}
+    assert progress[1]["join"]["quarantined"] == {"bought": 1, "rates": 0}
+
+
+def test_what_the_watermark_released_is_verified_by_sparks_own_join(bought: Source, rates: Source, run: Run) -> None:
+    bought.add((1, "EUR", 1000), (2, "USD", 700), (4, "CHF", 900), (5, "EUR", 1500))
+    rates.add(("EUR", 500, 1.1), ("EUR", 1200, 1.3), ("USD", 800, 1.0))
+    sink = Collected()
+    query = run(priced(bought, rates), sink, buckets=2)
+    schema = "currency string, id long, t long, at long, rate double, _weight long"
+    emitted = bought.spark.createDataFrame([(*row, weight) for row, weight in sink.total().items()], schema)
+
+    report = query.verify(actual_df=emitted)
+
+    assert report.equal, str(report)
+    assert report.expected_rows == 3
+    assert not query.verify(actual_df=emitted.where("id <> 1")).equal
+
+
+def test_an_eager_join_answers_at_once_and_corrects(bought: Source, rates: Source, run: Run) -> None:
+    bought.add((1, "EUR", 1000)).add()
+    rates.add(("EUR", 800, 1.2)).add(("EUR", 900, 1.25))
+    sink = Collected()
+
+    run(priced(bought, rates, emit="eager", keep_probe_for=1000), sink, buckets=2)
+
+    assert sink.epochs == [
+        [(("EUR", 1, 1000, 800, 1.2), 1)],
+        [(("EUR", 1, 1000, 800, 1.2), -1), (("EUR", 1, 1000, 900, 1.25), 1)],
+    ]
+
+
+def test_the_nearest_row_in_time_is_found_and_replaced(bought: Source, rates: Source, run: Run) -> None:
+    bought.add((1, "EUR", 1000), (2, "JPY", 5)).add()
+    rates.add(("EUR", 800, 1.2)).add(("EUR", 990, 1.25), ("EUR", 1001, 9.9))
+    trades = appends(bought.stream(), name="bought")
+    quotes = appends(rates.stream(), name="rates")
+    sink = Collected()
+
+    query = run(trades.join_asof(quotes, on="currency", how="left", times=("t", "at"), tolerance=500), sink, buckets=2)
+
+    assert sink.total() == {("EUR", 1, 1000, 990, 1.25): 1, ("JPY", 2, 5, None, None): 1}
+    schema = "currency string, id long, t long, at long, rate double, _weight long"
+    emitted = bought.spark.createDataFrame([(*row, weight) for row, weight in sink.total().items()], schema)
+    report = query.verify(actual_df=emitted)
+    assert report.equal, str(report)
+
+
+def test_the_watermark_of_a_dataframe_is_taken_over(bought: Source) -> None:
+    timed = bought.stream().withColumn("ts", F.timestamp_seconds("t"))
+
+    stream = appends(timed.withWatermark("ts", "10 seconds"), name="bought")
+
+    assert (stream.event_time, stream.watermark_delay) == ("ts", 10_000_000)
+    assert appends(timed, name="bought", watermark=("ts", "1 minute")).watermark_delay == 60_000_000
+    assert appends(timed, name="bought").event_time is None
+
+
+@pytest.mark.parametrize(
+    ("watermark", "error", "words"),
+    [
+        (("nowhere", "1 second"), PlanError, "nowhere"),
+        (("currency", "1 second"), PlanError, "timestamp"),
+        (("t", "1 second"), OptionError, "whole number"),
+        ("t", OptionError, "a column and a delay"),
+    ],
+)
+def test_a_watermark_that_makes_no_sense_is_refused(bought: Source, watermark: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        appends(bought.stream(), name="bought", watermark=watermark)
