@@ -287,6 +287,7 @@ class EpochPlan:
             dead_letters=self.dead_letters,
             delivery=delivery,
             first_partition=first_partition,
+            buckets=self.buckets,
         )
 
     def _delivery(self, segment: Segment) -> Delivery:

@@ -21,11 +21,10 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.aggregates.calls import FUNCTIONS, AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import references
-from zset_join.spark.names import column_named
+from zset_join.spark.names import column_named, first_line
 from zset_join.spark.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
 from zset_join.spark.schemas import refuse_collations, spark_type
 from zset_join.spark.stages import StageStep
-from zset_join.spark.streams import first_line
 from zset_join.stages import AggregateStage
 
 if TYPE_CHECKING:

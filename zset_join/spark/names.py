@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
-__all__ = ["column_named", "names_clash", "quoted"]
+__all__ = ["column_named", "first_line", "names_clash", "quoted"]
 
 
 def quoted(name: str) -> str:
@@ -33,3 +33,8 @@ def names_clash(names: Sequence[str]) -> list[str]:
     """
     counts = Counter(name.lower() for name in names)
     return sorted({name for name in names if counts[name.lower()] > 1})
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message that says something."""
+    return next(line for line in (*str(error).splitlines(), "no reason given.") if line.strip())

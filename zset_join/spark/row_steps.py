@@ -25,9 +25,8 @@ from zset_join.errors import PlanError
 from zset_join.relation import Relation
 from zset_join.spark.job_settings import job_settings
 from zset_join.spark.layout import WEIGHT
-from zset_join.spark.names import names_clash
+from zset_join.spark.names import first_line, names_clash
 from zset_join.spark.schemas import arrow_schema, spark_schema
-from zset_join.spark.streams import first_line
 from zset_join.spark.user_functions import UserFunction, functions_in
 
 __all__ = [

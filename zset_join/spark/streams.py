@@ -35,7 +35,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.spark.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.spark.layout import WEIGHT
-from zset_join.spark.names import names_clash, quoted
+from zset_join.spark.names import first_line, names_clash, quoted
 from zset_join.spark.record_streams import (
     ROW_FORMATS,
     RecordTable,
@@ -55,7 +55,7 @@ from zset_join.spark.row_reading import (
 from zset_join.spark.schemas import arrow_schema, refuse_collations
 from zset_join.spark.text_select import select_text
 from zset_join.spark.user_functions import UserFunction, functions_in
-from zset_join.spark.watermark import watermark_of
+from zset_join.spark.watermark import with_watermark
 
 if TYPE_CHECKING:
     from zset_join.operators.deduplicate import Keep
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from zset_join.spark.staged import StagedView
     from zset_join.spark.views import View
 
-__all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes", "first_line"]
+__all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes"]
 
 _SEQUENCE = "__sequence_"
 _RESERVED = frozenset({"stream", "weight", "code", "reason", "epoch"})
@@ -145,12 +145,7 @@ class ChangeStream:
         )
 
     def dedup(
-        self,
-        keys: Sequence[str] | str,
-        *,
-        order_by: Sequence[str] | str,
-        keep: Keep = "first",
-        n: int = 1,
+        self, keys: Sequence[str] | str, *, order_by: Sequence[str] | str, keep: Keep = "first", n: int = 1
     ) -> StagedView:
         """Keep the first rows of every key in an order; see `View.dedup`.
 
@@ -306,16 +301,6 @@ def changes(
         operation = deletes_where(told, _used(df, told, name))
     reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
     return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
-
-
-def with_watermark(stream: ChangeStream, given: tuple[str, str | int] | None) -> ChangeStream:
-    """Return a stream with its event time, as it was given or as its DataFrame has it.
-
-    Raises:
-        PlanError: a column that is not there or no time, or a delay that is none.
-    """
-    found = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
-    return stream if found is None else replace(stream, event_time=found[0], watermark_delay=found[1])
 
 
 def _check_format(df: DataFrame, name: str, told: Mapping[str, Any]) -> None:
@@ -610,8 +595,3 @@ def _parsed(df: DataFrame, text: str, argument: str, name: str) -> Column:
             argument=argument,
         ) from error
     return F.expr(text)
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of a message that says something."""
-    return next(line for line in (*str(error).splitlines(), "no reason given.") if line.strip())

@@ -38,6 +38,7 @@ from zset_join.spark.notes import TaskNote
 from zset_join.spark.parts import merged
 from zset_join.spark.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
 from zset_join.stages import Stage, StageOptions
+from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
 
 __all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_note", "task_bucket"]
@@ -68,6 +69,7 @@ class StageTask:
         dead_letters: where bad rows go.
         delivery: where the answer goes.
         first_partition: partition of bucket 0.
+        buckets: how many there are.
     """
 
     context: StageContext
@@ -77,6 +79,7 @@ class StageTask:
     dead_letters: DeadLetters
     delivery: Delivery
     first_partition: int = 0
+    buckets: int = 1
 
     def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
         """Yield what the delivery makes of the answer to what has come; the rest is told in the note."""
@@ -87,6 +90,7 @@ class StageTask:
                 with BucketState(self.context, note.bucket, self.build) as state:
                     is_due = begins or self._is_due(state.operator, note)
                     inputs = self._accept(arrivals, note, state.operator)
+                    inputs = self._with_what_is_outside(inputs, note, state.operator)
                     yield from self.answer(state, inputs, note)
                     _finish(state, inputs, note, is_due=is_due)
         except ZsetJoinError as error:
@@ -147,6 +151,22 @@ class StageTask:
         by_name = {given.relation.name: found for given, found in zip(self.stage.inputs, rejected, strict=True)}
         note.quarantined = self.dead_letters.write(self.context.tick, note.bucket, by_name)
         return inputs
+
+    def _with_what_is_outside(self, inputs: list[ZSet], note: TaskNote, operator: DurableOperator) -> list[ZSet]:
+        """Return the deltas with what the outside says, where the stage asks it; another attempt reads what it wrote down."""
+        if not isinstance(self.stage, EffectStage):
+            return inputs
+        folder, tick = self.context.files.folder, self.context.tick
+        effect = self.stage.open_effect(
+            self.options, name=self.context.stage, bucket=note.bucket, buckets=self.buckets, folder=folder
+        )
+        try:
+            heard = effect.completed(operator, tick, inputs)
+            effect.forget(tick.epoch - 2)
+            note.statistics.update(effect.counts())
+            return heard
+        finally:
+            effect.close()
 
     def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected], *, codes: str) -> list[ZSet]:
         """Take out the rows the operator would not take, until there are none; those whose code begins with `codes`."""
@@ -241,7 +261,7 @@ def _finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote, *, is_du
     note.seconds.update(state.seconds, log=time.perf_counter() - started)
     note.snapshot, note.merged = state.snapshot, state.merged
     note.is_warm, note.was_rebuilt = state.is_warm, state.was_rebuilt
-    note.statistics = {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
+    note.statistics |= {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
 
 
 def _project(chunk: ZSet, schema: pa.Schema) -> ZSet:

@@ -253,14 +253,7 @@ class View(ABC):
         refuse_collations(self.output.schema, self.columns, relation=self.name, use="part of distinct")
         return self.then(StageStep(stage=AggregateStage(source=self.output, group_by=tuple(self.columns), calls=())))
 
-    def dedup(
-        self,
-        keys: Sequence[str] | str,
-        *,
-        order_by: Sequence[str] | str,
-        keep: Keep = "first",
-        n: int = 1,
-    ) -> View:
+    def dedup(self, keys: Sequence[str] | str, *, order_by: Sequence[str] | str, keep: Keep = "first", n: int = 1) -> View:
         """Keep the first rows of every key in an order, as ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n does.
 
         Args:

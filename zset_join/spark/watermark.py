@@ -7,7 +7,8 @@ then `watermark=` says it again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -16,9 +17,38 @@ from pyspark.sql import DataFrame
 from zset_join.config import parse_seconds
 from zset_join.errors import OptionError, PlanError
 
-__all__ = ["check_time_type", "watermark_of"]
+__all__ = ["check_time_type", "watermark_of", "with_watermark"]
 
 _DELAY = "spark.watermarkDelayMs"
+
+
+class _Timed(Protocol):
+    """A stream that may get an event time."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+    @property
+    def dataframe(self) -> DataFrame: ...
+
+
+_Stream = TypeVar("_Stream", bound=_Timed)
+
+
+def with_watermark(stream: _Stream, given: tuple[str, str | int] | None) -> _Stream:
+    """Return a stream with its event time, as it was given or as its DataFrame has it.
+
+    Raises:
+        PlanError: a column that is not there or no time, or a delay that is none.
+    """
+    found = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
+    if found is None:
+        return stream
+    made: _Stream = replace(stream, event_time=found[0], watermark_delay=found[1])  # type: ignore[type-var]  # a dataclass
+    return made
 
 
 def watermark_of(

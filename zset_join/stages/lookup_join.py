@@ -84,6 +84,11 @@ class LookupJoinStage(Stage):
         """Return "lookup_join"."""
         return "lookup_join"
 
+    @property
+    def parks(self) -> bool:
+        """Say whether a miss waits for another attempt."""
+        return self.settings(StageOptions()).parks
+
     @cached_property
     def table(self) -> Relation:
         """Return the columns of the outside table that are asked for."""
