@@ -20,6 +20,7 @@ from zset_join.relation import Relation
 from zset_join.state.answers import Answers
 from zset_join.state.hash_seed import choose_seed
 from zset_join.state.rejected_rows import no_rejections
+from zset_join.state.usage import check_deltas, check_tables, closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -72,6 +73,8 @@ class GroupedOperator:
         self.group_by = group_by
         self.output = output
         self.on_bad_input = on_bad_input
+        self._is_closed = False
+        make_directory(directory)
         self._input = GroupedInput(
             accumulation,
             group_by,
@@ -95,6 +98,8 @@ class GroupedOperator:
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded into the state, -1 when there was none."""
+        if self._is_closed:
+            raise closed("the aggregate")
         return self._input.state.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -108,6 +113,7 @@ class GroupedOperator:
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        check_deltas("the aggregate", self.inputs, deltas)
         (delta,) = deltas
         if len(delta) == 0 and not self._is_due():
             return
@@ -133,6 +139,7 @@ class GroupedOperator:
             StateError: an epoch that was absorbed before.
         """
         tick.check_follows(self.absorbed_epoch)
+        check_deltas("the aggregate", self.inputs, deltas)
         (delta,) = deltas
         prepared = self._checked(tick, delta) if len(delta) else None
         if prepared is not None:
@@ -177,6 +184,7 @@ class GroupedOperator:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
+        check_tables("the aggregate", {"groups": self.group_by}, tables)
         self._prepared = None
         self._answers.outdate()
         self._input.restore(tables)
@@ -197,6 +205,7 @@ class GroupedOperator:
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
+        self._is_closed = True
         self._prepared = None
         self._answers.outdate()
         self._input.close()
@@ -209,6 +218,8 @@ class GroupedOperator:
 
     def _prepare(self, tick: Tick, delta: ZSet) -> PreparedGroups:
         """Resolve the delta; asked again for the same one, return what was found before."""
+        if self._is_closed:
+            raise closed("the aggregate")
         kept = self._prepared
         if kept is not None and kept[0] == tick and kept[1] is delta:
             return kept[2]

@@ -50,6 +50,7 @@ from zset_join.state.rejected_rows import describe_rejection, no_rejections, rej
 from zset_join.state.residual_pairs import JudgedEpoch, ResidualPairs
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.usage import check_deltas, check_tables, closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -182,6 +183,8 @@ class HashJoin:
         self._reader = object()
         self._answers = Answers()
         self._prepared: _Prepared | None = None
+        self._is_closed = False
+        make_directory(directory)
         seed = choose_seed(hash_seed, directory)
         self._sides = [
             SideState(
@@ -234,6 +237,8 @@ class HashJoin:
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded into the state, -1 when there was none."""
+        if self._is_closed:
+            raise closed("the join")
         return self._sides[0].absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -336,6 +341,8 @@ class HashJoin:
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the tables of `snapshot`, batch by batch, until the state changes; rows on disk a MB at a time."""
+        if self._is_closed:
+            raise closed("the join")
         if not self._cold:
             return {side.name: side_reader(side) for side in self._sides}
         return {cold.side.name: side_reader(cold.side, cold.scan(), cold.scan_tombstones()) for cold in self._cold}
@@ -344,8 +351,11 @@ class HashJoin:
         """Replace the state by a snapshot, or by what reads one. Cost: its rows.
 
         Raises:
-            StateError: rows that contradict each other.
+            StateError: rows that contradict each other, or tables that are no snapshot of this join.
         """
+        if self._is_closed:
+            raise closed("the join")
+        check_tables("the join", {side.name: side.relation.schema.names for side in self._sides}, tables)
         self._prepared = None
         self._answers.outdate()
         if self._hybrid is not None:
@@ -381,6 +391,7 @@ class HashJoin:
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
+        self._is_closed = True
         self._prepared = None
         self._answers.outdate()
         for side in self._sides:
@@ -392,6 +403,9 @@ class HashJoin:
 
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
         """Resolve the deltas; asked again for the same ones, return what was found before."""
+        if self._is_closed:
+            raise closed("the join")
+        check_deltas("the join", self.inputs, deltas)
         left, right = deltas
         kept = self._prepared
         if kept is not None and kept.tick == tick and kept.deltas[0] is left and kept.deltas[1] is right:

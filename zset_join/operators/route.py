@@ -27,6 +27,7 @@ from zset_join.errors import PlanError
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
+from zset_join.state.usage import check_deltas
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -113,6 +114,7 @@ class Route(UpsertTable):
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        check_deltas("the route", self.inputs, deltas)
         (delta,) = deltas
         if len(delta) == 0:
             return

@@ -28,6 +28,7 @@ from zset_join.state.hybrid_rows import HybridRows
 from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.side import PreparedSide, SideState
 from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.usage import check_deltas, check_tables, closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -85,6 +86,8 @@ class UpsertTable:
         self.on_bad_input = on_bad_input
         self._table = table
         self._chunk_rows = chunk_rows
+        self._is_closed = False
+        make_directory(directory)
         self._side = SideState(
             replace(
                 relation,
@@ -113,6 +116,8 @@ class UpsertTable:
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded into the state, -1 when there was none."""
+        if self._is_closed:
+            raise closed("the table")
         return self._side.absorbed_epoch
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
@@ -123,6 +128,7 @@ class UpsertTable:
             StateError: an epoch that was absorbed before.
         """
         tick.check_follows(self.absorbed_epoch)
+        check_deltas("the table", self.inputs, deltas)
         (delta,) = deltas
         prepared = None
         if len(delta):
@@ -171,6 +177,7 @@ class UpsertTable:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
+        check_tables("the table", {self._table: self._side.relation.schema.names}, tables)
         self._prepared = None
         self._answers.outdate()
         if self._hybrid is not None:
@@ -185,6 +192,7 @@ class UpsertTable:
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
+        self._is_closed = True
         self._prepared = None
         self._answers.outdate()
         self._side.close()
@@ -193,6 +201,8 @@ class UpsertTable:
 
     def _prepare(self, tick: Tick, delta: ZSet) -> tuple[PreparedSide, npt.NDArray[np.int64]]:
         """Resolve a delta; return what was found, and its changes, retraction before insertion for each key."""
+        if self._is_closed:
+            raise closed("the table")
         kept = self._prepared
         if kept is not None and kept[0] == tick and kept[1] is delta:
             return kept[2], kept[3]

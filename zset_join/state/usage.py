@@ -1,0 +1,85 @@
+"""What every operator checks about how it is used: inputs, directory, tables to restore, and that it is open.
+
+The law: wrong use is an error with a code and the operator's own words, before anything is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.relation import Relation
+from zset_join.zset import ZSet
+
+__all__ = ["check_deltas", "check_tables", "closed", "make_directory"]
+
+
+def check_deltas(operator: str, inputs: Sequence[Relation], deltas: Sequence[ZSet]) -> None:
+    """Refuse another number of deltas than an operator has inputs.
+
+    Raises:
+        PlanError: `DELTA_COUNT`.
+    """
+    if len(deltas) != len(inputs):
+        raise PlanError(
+            f"{operator} has {len(inputs)} inputs ({', '.join(relation.name for relation in inputs)}) and was given "
+            f"{len(deltas)} deltas; give one for each, in this order, an empty one where nothing changed.",
+            code="DELTA_COUNT",
+            inputs=[relation.name for relation in inputs],
+            deltas=len(deltas),
+        )
+
+
+def check_tables(
+    operator: str, wanted: Mapping[str, Sequence[str]], tables: Mapping[str, pa.Table | pa.RecordBatchReader]
+) -> None:
+    """Refuse what is no snapshot of an operator.
+
+    Args:
+        operator: what messages call it.
+        wanted: name of each table to columns it must have.
+        tables: what was given.
+
+    Raises:
+        StateError: `SNAPSHOT_TABLES`.
+    """
+    for name, columns in wanted.items():
+        missing = ["all of it"] if name not in tables else [one for one in columns if one not in tables[name].schema.names]
+        if missing:
+            raise StateError(
+                f"{operator} is restored from the tables {sorted(wanted)} of its snapshot(); table {name!r} lacks "
+                f"{', '.join(missing)}. Give what snapshot() of the same operator returned.",
+                code="SNAPSHOT_TABLES",
+                table=name,
+                missing=missing,
+            )
+
+
+def closed(operator: str) -> StateError:
+    """Return the error of an operator that is used after `close`."""
+    return StateError(
+        f"{operator} was closed; make a new one, which goes on with the same directory.",
+        code="OPERATOR_CLOSED",
+        operator=operator,
+    )
+
+
+def make_directory(directory: str | None) -> None:
+    """Make the directory of an operator where it is missing.
+
+    Raises:
+        OptionError: `DIRECTORY`, it cannot be made.
+    """
+    if directory is None:
+        return
+    try:
+        os.makedirs(directory, exist_ok=True)  # noqa: PTH103 - a directory is given as text
+    except OSError as error:
+        raise OptionError(
+            f"directory={directory!r} cannot be made: {error}. Give a directory where this process may write.",
+            code="DIRECTORY",
+            directory=directory,
+        ) from error
