@@ -1,0 +1,165 @@
+"""Nexmark's joins as SQL: q3, q4, q9 and q20, in process, each answer compared with DuckDB's batch query.
+
+Question: how many events a second does one core take through each query?
+
+The data follows Nexmark's public description: of 50 events one is a new person, three are auctions and 46 are bids; sellers and
+bidders are recent people, bids go to recent auctions, an auction ends some time after it began. Columns that no query reads are
+left out. Rows come as Arrow in epochs of 10,000 events; time is CPU time of the whole process from rows to deltas.
+
+    python -m benchmarks.nexmark [--events 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import time
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.machine import describe_machine, versions
+from zset_join.sql import Query, Session, connect
+
+EPOCH_EVENTS = 10_000
+SEED = 20_260_725
+STATES = ("OR", "ID", "CA", "WA", "AZ", "WY")
+
+TABLES = """
+CREATE TABLE person (id BIGINT, name STRING, city STRING, state STRING, at TIMESTAMP_NTZ);
+CREATE TABLE auction (id BIGINT, item STRING, seller BIGINT, category BIGINT, at TIMESTAMP_NTZ, expires TIMESTAMP_NTZ);
+CREATE TABLE bid (auction BIGINT, bidder BIGINT, price BIGINT, at TIMESTAMP_NTZ);
+"""
+
+QUERIES = {
+    "q3": """SELECT p.name, p.city, p.state, a.id FROM auction a JOIN person p ON a.seller = p.id
+        WHERE a.category = 10 AND p.state IN ('OR', 'ID', 'CA')""",
+    "q4": """SELECT category, avg(final) AS average FROM (
+        SELECT a.id, a.category, max(b.price) AS final FROM auction a JOIN bid b ON a.id = b.auction
+        WHERE b.at BETWEEN a.at AND a.expires GROUP BY a.id, a.category) q GROUP BY category""",
+    "q9": """SELECT id, item, seller, category, bidder, price, bid_at FROM (
+        SELECT a.id, a.item, a.seller, a.category, b.bidder, b.price, b.at AS bid_at,
+        ROW_NUMBER() OVER (PARTITION BY a.id ORDER BY b.price DESC, b.at ASC, b.bidder ASC) AS rn
+        FROM auction a JOIN bid b ON a.id = b.auction WHERE b.at BETWEEN a.at AND a.expires) q WHERE rn = 1""",
+    "q20": """SELECT b.auction, b.bidder, b.price, b.at, a.item, a.seller, a.category FROM bid b
+        JOIN auction a ON b.auction = a.id WHERE a.category = 10""",
+}
+# Per core, published by others on their machines: no comparison of engines, a mark of size.
+PUBLISHED = {"q9": "Feldera 57k, Flink 14k", "q20": "Feldera 85k, Flink 19k"}
+
+
+def epochs(events: int) -> list[dict[str, pa.Table]]:
+    """Return the events, an epoch of rows per table each."""
+    random = np.random.default_rng(SEED)
+    number = np.arange(events)
+    at = np.datetime64("2026-01-01T00:00:00", "us") + (number * 100).astype("timedelta64[us]")
+    place = number % 50
+    people, auctions = np.cumsum(place == 0), np.cumsum((place >= 1) & (place <= 3))
+    recent_person = np.maximum(1, people - random.integers(0, 1000, events))
+    # Half of all bids go to one of the hundred newest auctions.
+    recent_auction = np.maximum(1, auctions - random.integers(0, np.where(random.random(events) < 0.5, 100, 3000), events))
+    made = []
+    for begin in range(0, events, EPOCH_EVENTS):
+        inside = slice(begin, begin + EPOCH_EVENTS)
+        kinds = place[inside]
+        is_person, is_auction, is_bid = kinds == 0, (kinds >= 1) & (kinds <= 3), kinds > 3
+        times = at[inside]
+        lasts = random.integers(1, 2_000_000, int(is_auction.sum())).astype("timedelta64[us]")
+        ids = people[inside][is_person]
+        sold = auctions[inside][is_auction]
+        made.append(
+            {
+                "person": pa.table(
+                    {
+                        "id": ids,
+                        "name": [f"person {one}" for one in ids],
+                        "city": [f"city {one % 100}" for one in ids],
+                        "state": [STATES[one % 6] for one in ids],
+                        "at": times[is_person],
+                    }
+                ),
+                "auction": pa.table(
+                    {
+                        "id": sold,
+                        "item": [f"item {one}" for one in sold],
+                        "seller": recent_person[inside][is_auction],
+                        "category": random.integers(10, 15, len(sold)),
+                        "at": times[is_auction],
+                        "expires": times[is_auction] + lasts,
+                    }
+                ),
+                "bid": pa.table(
+                    {
+                        "auction": recent_auction[inside][is_bid],
+                        "bidder": recent_person[inside][is_bid],
+                        "price": random.integers(1, 10_000, int(is_bid.sum())),
+                        "at": times[is_bid],
+                    }
+                ),
+            }
+        )
+    return made
+
+
+def opened() -> Session:
+    """Return a session with the tables, which keeps no rows of them."""
+    session = connect(keep_tables=False)
+    session.sql(TABLES)
+    return session
+
+
+def bag(table: pa.Table) -> collections.Counter[Any]:
+    """Return rows that compare as they should, doubles to nine digits."""
+    return collections.Counter(
+        tuple(f"{value:.9g}" if isinstance(value, float) else value for value in line.values()) for line in table.to_pylist()
+    )
+
+
+def measure(name: str, rows: list[dict[str, pa.Table]], *, checks: bool = True) -> float:
+    """Return events per CPU second of a query; the first epoch warms up.
+
+    Raises:
+        AssertionError: the view is not what DuckDB's batch query says.
+    """
+    with opened() as session:
+        query = session.sql(QUERIES[name])
+        assert isinstance(query, Query)
+        pipeline = query.start().pipeline
+        reads = query.bound.reads
+        names = [table for table in ("person", "auction", "bid") if table in reads]
+        pipeline.step({table: rows[0][table] for table in names})
+        started = time.process_time()
+        for epoch in rows[1:]:
+            pipeline.step({table: epoch[table] for table in names})
+        seconds = time.process_time() - started
+        if checks:
+            with duckdb.connect() as database:
+                for table in names:
+                    database.register(table, pa.concat_tables(epoch[table] for epoch in rows))
+                answer = database.sql(QUERIES[name]).to_arrow_table()
+            assert bag(pipeline.view()) == bag(answer), name
+    return (len(rows) - 1) * EPOCH_EVENTS / seconds
+
+
+def main() -> None:
+    """Measure all queries and print them."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args()
+    rows = epochs(options.events)
+    print(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d} {describe_machine()} {versions()}")
+    print(
+        f"{options.events} events in epochs of {EPOCH_EVENTS}; events per CPU second: min / median / max of {options.runs} runs"
+    )
+    for name in QUERIES:
+        rates = sorted(measure(name, rows, checks=number == 0) for number in range(options.runs))
+        shown = " / ".join(f"{rate / 1000:,.0f}k" for rate in (rates[0], rates[len(rates) // 2], rates[-1]))
+        print(f"{name:4} {shown:24} equal to DuckDB's batch query; published, per core: {PUBLISHED.get(name, 'none quoted')}")
+
+
+if __name__ == "__main__":
+    main()
