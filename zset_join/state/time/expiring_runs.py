@@ -63,7 +63,7 @@ class ExpiringRuns:
         )
         if horizon is None:
             return 0, np.zeros(0, np.int64)
-        most = min(max(_LEAST_KEYS, 4 * changes), self._due.length)
+        most = min(max(_LEAST_KEYS, changes + changes // 4), self._due.length)
         dues, keys, forgetting = (np.empty(most, np.int64) for _ in range(3))
         forget_time = NEVER if now is None else now + retention
         forget_place, variables = self._keys.forget_place, self._rows.variables.address
@@ -88,7 +88,7 @@ class ExpiringRuns:
         self._forget.push(forget_time, forgetting[: int(forgets)])
         if now is None or self._forget.length == 0:
             return int(freed), keys[: int(count)]
-        most = min(max(_LEAST_KEYS, 4 * changes), self._forget.length)
+        most = min(max(_LEAST_KEYS, changes + changes // 4), self._forget.length)
         forgotten = np.empty(most, np.int64)
         length, dropped, _ = e.forget_deletes(
             view, place, forget_place, side, variables, self._forget.address, self._forget.length, now, past, most, forgotten
