@@ -2,7 +2,8 @@
 
 The law: the same lines as `zset_join.sources.json_records` reads in process.
 
-Cost: every record and its key are parsed once.
+Cost: every record and its key are parsed once for their values, and several times more for the last condition, which Spark's
+optimizer moves below the parsing: three to four times the time of flat JSON was measured (20,000 records, two busy cores).
 """
 
 from __future__ import annotations
