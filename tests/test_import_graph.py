@@ -7,6 +7,19 @@ from pathlib import Path
 from tools.draw_rooms import drawing
 from tools.import_graph import circles, import_graph, package_graph
 
+STILL_TIED = {
+    f"zset_join.{room}.{name}"
+    for room, names in {
+        # A view gives its writer, a writer its query, and a query asks the view: the fluent API, one arrow up each.
+        "spark": "grouped joined query row_branches row_explaining runner sampling staged stored_query streams timed unions "
+        "verification views writer",
+        "pipeline": "grouping joining looking_up sources timed view",
+        "sql": "aggregation catalog first_rows hints joins queries results scalars scopes session statements timed_joins",
+    }.items()
+    for name in names.split()
+}
+"""Modules in circles that are still there; take out what leaves them, put nothing in."""
+
 
 def write(root: Path, **files: str) -> Path:
     for name, text in files.items():
@@ -29,6 +42,12 @@ def test_imports_for_types_and_inside_functions_count(tmp_path: Path) -> None:
 
     assert graph["p.d"] == {"p.a"}
     assert circles(graph) == [["p.a", "p.b", "p.c"]]
+
+
+def test_no_circle_of_imports_is_new() -> None:
+    tied = {module for circle in circles(import_graph()) for module in circle}
+
+    assert tied - STILL_TIED == set()
 
 
 def test_modules_that_do_not_import_each_other_make_no_circle(tmp_path: Path) -> None:
