@@ -17,6 +17,7 @@ from zset_join.spark.stages import Segment, shifted
 from zset_join.spark.streams import ChangeStream
 from zset_join.spark.views import View, check_names
 from zset_join.stages import Stage
+from zset_join.stages.effect import unchangeable
 
 __all__ = ["StagedView", "check_inputs", "segments_of", "staged"]
 
@@ -56,7 +57,7 @@ class StagedView(View):
         return self.stage.output
 
     def _described(self) -> dict[str, Any]:
-        described: dict[str, Any] = {"stage": self.stage.kind, "is": self.stage.to_json()}
+        described: dict[str, Any] = {"stage": self.stage.kind, "is": unchangeable(self.stage)}
         described["inputs"] = [
             {"view": source.fingerprint()} if isinstance(source, View) else _described_stream(source) for source in self.sources
         ]

@@ -35,10 +35,10 @@ from zset_join.spark.layout import Arrivals, SlotLayout
 from zset_join.spark.locality import executor_name
 from zset_join.spark.normalise import GLOBAL_BUCKET
 from zset_join.spark.notes import TaskNote
+from zset_join.spark.outside import with_outside
 from zset_join.spark.parts import merged
 from zset_join.spark.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
 from zset_join.stages import Stage, StageOptions
-from zset_join.stages.effect import EffectStage
 from zset_join.zset import ZSet
 
 __all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_note", "task_bucket"]
@@ -154,19 +154,16 @@ class StageTask:
 
     def _with_what_is_outside(self, inputs: list[ZSet], note: TaskNote, operator: DurableOperator) -> list[ZSet]:
         """Return the deltas with what the outside says, where the stage asks it; another attempt reads what it wrote down."""
-        if not isinstance(self.stage, EffectStage):
-            return inputs
-        folder, tick = self.context.files.folder, self.context.tick
-        effect = self.stage.open_effect(
-            self.options, name=self.context.stage, bucket=note.bucket, buckets=self.buckets, folder=folder
+        return with_outside(
+            self.stage,
+            operator,
+            self.context,
+            inputs,
+            options=self.options,
+            bucket=note.bucket,
+            buckets=self.buckets,
+            counts=note.statistics,
         )
-        try:
-            heard = effect.completed(operator, tick, inputs)
-            effect.forget(tick.epoch - 2)
-            note.statistics.update(effect.counts())
-            return heard
-        finally:
-            effect.close()
 
     def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected], *, codes: str) -> list[ZSet]:
         """Take out the rows the operator would not take, until there are none; those whose code begins with `codes`."""

@@ -21,8 +21,10 @@ from zset_join.errors import OptionError
 from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.pipeline.looking_up import PROCESSING_TIME
 from zset_join.relation import Relation
 from zset_join.spark.joined import key_pairs
+from zset_join.spark.looking_up import join_as_of_now
 from zset_join.spark.staged import StagedView, staged
 from zset_join.spark.streams import ChangeStream
 from zset_join.spark.views import View
@@ -47,6 +49,8 @@ def temporal_join(
     max_watermark_jump: str | int | None = None,
     delete_column: str | None = None,
     is_change_time: bool = False,
+    as_of: str | None = None,
+    snapshot: str = "current",
 ) -> StagedView:
     """Describe the join of rows with the versions that were valid at their times.
 
@@ -62,11 +66,16 @@ def temporal_join(
         max_watermark_jump: how far ahead of the watermark a time may be; None: any distance.
         delete_column: a boolean column of the versions that marks DELETEs, where they have no keys.
         is_change_time: the time of a version is that of its change, not a column of the row.
+        as_of: `PROCESSING_TIME` joins each row with the other side as it is when the row comes; the options above are then
+            those of event time, and not used.
+        snapshot: with that, `current` or `previous`; see `zset_join.spark.looking_up.join_as_of_now`.
 
     Raises:
         PlanError: the rules of temporal joins; the message names the side and the cure.
         OptionError: an argument that is not allowed.
     """
+    if as_of == PROCESSING_TIME:
+        return join_as_of_now(left, versions, on, how, snapshot=snapshot, condition=condition)
     sides = (left, _versions_behind(versions))
     pairs, using = key_pairs(left, versions, on)
     relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]

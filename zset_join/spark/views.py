@@ -34,6 +34,7 @@ from zset_join.spark.user_functions import UserFunction, explained_functions
 from zset_join.stages import AggregateStage, Stage
 
 if TYPE_CHECKING:
+    from zset_join.lookup import LookupSource
     from zset_join.spark.grouped import AggregateExpression, GroupedStream
     from zset_join.spark.joined import JoinedStream
     from zset_join.spark.staged import StagedView
@@ -280,6 +281,12 @@ class View(ABC):
         from zset_join.spark.timed import temporal_join
 
         return temporal_join(self, versions, on, how, **options)
+
+    def lookup_join(self, source: LookupSource, on: Any = None, how: str = "inner", **options: Any) -> StagedView:
+        """Join with what an outside table says when a row comes; see `zset_join.spark.looking_up.lookup_join`."""
+        from zset_join.spark.looking_up import lookup_join
+
+        return lookup_join(self, source, on, how, **options)
 
     def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
         """Join each row with the nearest one in time; see `zset_join.spark.timed.join_asof`."""

@@ -21,6 +21,7 @@ from zset_join.config import HotBudget
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages import Stage, StageOptions
+from zset_join.stages.effect import EffectStage
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -55,6 +56,8 @@ def _exercise(operator: DurableOperator, stage: Stage) -> None:
         for given in stage.inputs:
             row = _one_row(given.relation, weight)
             deltas.append(row if given.reduce is None else given.reduce.reduce(row))
+        if isinstance(stage, EffectStage):
+            deltas = stage.rehearsed(operator, Tick(epoch, 0), deltas)
         for _ in operator.answer(Tick(epoch, 0), deltas):
             pass
         operator.absorb(Tick(epoch, 0), deltas)

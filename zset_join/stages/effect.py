@@ -13,15 +13,15 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from zset_join.protocol import DurableOperator
-from zset_join.stages.stage import StageOptions
+from zset_join.stages.stage import Stage, StageOptions
 from zset_join.storage.folder import Folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["CHANGEABLE", "Effect", "EffectStage", "Effects"]
+__all__ = ["CHANGEABLE", "Effect", "EffectStage", "Effects", "unchangeable"]
 
 CHANGEABLE = "  asks: "
 """How a line of `explain()` begins that tells of options which may change between starts."""
@@ -57,6 +57,10 @@ class Effect(Protocol):
 class EffectStage(Protocol):
     """A stage whose operator is fed what the outside says."""
 
+    def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
+        ...
+
     def open_effect(self, options: StageOptions, *, name: str, bucket: int, buckets: int, folder: Folder | None) -> Effect:
         """Return the fetch step of one bucket.
 
@@ -68,6 +72,14 @@ class EffectStage(Protocol):
             folder: of the checkpoint, where answers are written down; None for a query that keeps nothing.
         """
         ...
+
+
+def unchangeable(stage: Stage) -> dict[str, Any]:
+    """Return what a stage is recognised by after a restart: its JSON, without how the outside is asked."""
+    described = stage.to_json()
+    if isinstance(stage, EffectStage):
+        described.pop("hint", None)
+    return described
 
 
 class Effects:

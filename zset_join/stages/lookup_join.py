@@ -189,6 +189,11 @@ class LookupJoinStage(Stage):
         fetcher = Fetcher(self.source, self.shape, settings, clock=options.more.get("lookup_clock"))
         return _LookupEffect(self.shape, fetcher, FetchJournal(folder, stage=name, bucket=bucket))
 
+    def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
+        """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
+        join = cast("LookupJoin", operator)
+        return [deltas[0], join.fetched_answer(join.keys_to_fetch(tick, deltas[0]), self.table.schema.empty_table())]
+
     def explain(self, buckets: int | None) -> list[str]:
         """Return the condition, how the table is asked, and what is remembered."""
         pairs = [f"{left} = {right}" for left, right in zip(self.probe.join_key, self.key, strict=False)]

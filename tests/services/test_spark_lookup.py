@@ -1,0 +1,156 @@
+"""Lookup joins inside Spark (local[2]) against a real PostgreSQL and a real Redis: asked inside the tasks, journaled in the checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.services.postgres_server import PostgresServer
+from tests.services.redis_server import RedisServer
+from tests.spark.conftest import Collected, Source, run  # noqa: F401 - a fixture
+from zset_join.errors import LookupFailedError
+from zset_join.lookup import Lookup, PostgresSource, RedisSource, Secret
+from zset_join.spark import appends, changes
+
+Run = Callable[..., Any]
+ORDERS = pa.schema([("order_id", pa.int64()), ("customer_id", pa.int64())])
+CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string()})
+
+
+@pytest.fixture
+def orders(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "orders", ORDERS)
+
+
+@pytest.fixture
+def customers(postgres: PostgresServer) -> PostgresSource:
+    postgres.execute(
+        "DROP TABLE IF EXISTS spark_customers",
+        "CREATE TABLE spark_customers (id bigint PRIMARY KEY, name text)",
+        "INSERT INTO spark_customers SELECT i, 'c' || i FROM generate_series(0, 9) AS i",
+    )
+    return PostgresSource(name="customers", schema=CUSTOMERS, table="spark_customers", host="127.0.0.1", port=postgres.port)
+
+
+def test_rows_are_enriched_inside_the_tasks(orders: Source, customers: PostgresSource, run: Run) -> None:  # noqa: F811
+    orders.add((1, 3), (2, 99), (3, None)).add((4, 3), (5, 5))
+    view = appends(orders.stream(), name="orders").lookup_join(
+        customers, on=[("customer_id", "id")], how="left", columns=["name"]
+    )
+    sink = Collected()
+
+    run(view, sink, buckets=2)
+
+    assert sink.total() == {
+        (1, 3, 3, "c3"): 1,
+        (2, 99, None, None): 1,
+        (3, None, None, None): 1,
+        (4, 3, 3, "c3"): 1,
+        (5, 5, 5, "c5"): 1,
+    }
+
+
+def test_an_update_takes_back_what_was_said_whatever_the_table_is_by_now(
+    orders: Source,
+    customers: PostgresSource,
+    postgres: PostgresServer,
+    run: Run,  # noqa: F811
+) -> None:
+    def view() -> Any:
+        return changes(orders.stream(), name="orders", keys=["order_id"]).lookup_join(
+            customers, on=[("customer_id", "id")], columns=["name"]
+        )
+
+    sink = Collected()
+    orders.add((1, 3))
+    run(view(), sink, buckets=2)
+    postgres.execute("UPDATE spark_customers SET name = 'changed' WHERE id = 3")
+    orders.add((1, 4))
+
+    run(view(), sink)
+
+    assert sink.epochs[1] == [((1, 3, 3, "c3"), -1), ((1, 4, 4, "c4"), 1)]
+
+
+def test_a_replay_asks_nobody_and_credentials_are_in_no_file(
+    orders: Source,
+    customers: PostgresSource,
+    postgres: PostgresServer,
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "password").write_text("hunter2-secret", encoding="utf-8")
+    guarded = PostgresSource(**{**vars(customers), "password": Secret.file(str(tmp_path / "password"))})
+    orders.add((1, 3))
+    sink = Collected()
+    sink.fails_in = 0
+
+    def view() -> Any:
+        return appends(orders.stream(), name="orders").lookup_join(guarded, on=[("customer_id", "id")], columns=["name"])
+
+    query = run(view(), sink, wait=False, buckets=2)
+    with pytest.raises(Exception, match="fails"):
+        query.awaitTermination()
+    postgres.execute("UPDATE spark_customers SET name = 'too late' WHERE id = 3")
+    sink.fails_in = -1
+
+    run(view(), sink)
+
+    assert sink.total() == {(1, 3, 3, "c3"): 1}
+    for path in (tmp_path / "checkpoint").rglob("*"):
+        assert path.is_dir() or b"hunter2-secret" not in path.read_bytes()
+
+
+def test_parked_rows_survive_a_restart_and_options_may_change(
+    orders: Source,
+    customers: PostgresSource,
+    postgres: PostgresServer,
+    run: Run,  # noqa: F811
+) -> None:
+    def view(hint: Lookup) -> Any:
+        return appends(orders.stream(), name="orders").lookup_join(
+            customers, on=[("customer_id", "id")], how="left", hint=hint, columns=["name"]
+        )
+
+    retry = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "park": "epochs"}
+    sink = Collected()
+    orders.add((1, 42))
+    run(view(Lookup(fixed_delay="1ms", max_attempts=50, **retry)), sink, buckets=2)
+    assert sink.total() == {}
+    postgres.execute("INSERT INTO spark_customers VALUES (42, 'late')")
+    orders.add((2, 3))
+
+    run(view(Lookup(fixed_delay="1ms", max_attempts=51, **retry)), sink)
+
+    assert sink.total() == {(1, 42, 42, "late"): 1, (2, 3, 3, "c3"): 1}
+
+
+def test_a_source_that_is_gone_stops_the_query_with_its_own_error(orders: Source, customers: PostgresSource, run: Run) -> None:  # noqa: F811
+    gone = PostgresSource(**{**vars(customers), "port": 1})
+    orders.add((1, 3))
+    view = appends(orders.stream(), name="orders").lookup_join(gone, on=[("customer_id", "id")], hint=Lookup(error_attempts=1))
+
+    query = run(view, Collected(), wait=False, buckets=2)
+
+    with pytest.raises(LookupFailedError, match='lookup source "customers"'):
+        query.awaitTermination()
+
+
+def test_redis_is_asked_inside_the_tasks(orders: Source, redis_server: RedisServer, run: Run) -> None:  # noqa: F811
+    with redis_server.client() as client:
+        client.set("spark:7", json.dumps({"name": "Ada"}))
+    source = RedisSource(
+        name="people", schema=CUSTOMERS, key_pattern="spark:{id}", layout="json", host="127.0.0.1", port=redis_server.port
+    )
+    orders.add((1, 7), (2, 8))
+    sink = Collected()
+
+    run(appends(orders.stream(), name="orders").lookup_join(source, on=[("customer_id", "id")]), sink, buckets=2)
+
+    assert sink.total() == {(1, 7, 7, "Ada"): 1}

@@ -1,0 +1,46 @@
+"""Joins by processing time inside Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Collected, Source
+from zset_join.errors import PlanError
+from zset_join.pipeline import PROCESSING_TIME
+from zset_join.spark import appends, changes
+
+Run = Callable[..., Any]
+ORDERS = pa.schema([("order_id", pa.int64()), ("sku", pa.int64())])
+PRICES = pa.schema([("sku", pa.int64()), ("price", pa.int64())])
+
+
+def test_a_row_meets_the_table_of_its_moment_and_is_never_corrected(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    orders, prices = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "p", PRICES)
+    orders.add((1, 7)).add().add((2, 7), (3, 8))
+    prices.add((7, 3)).add((7, 4)).add()
+    left = appends(orders.stream(), name="orders")
+    sink = Collected()
+
+    run(
+        left.temporal_join(changes(prices.stream(), name="prices", keys=["sku"]), on="sku", as_of=PROCESSING_TIME),
+        sink,
+        buckets=2,
+    )
+
+    assert sink.total() == {(7, 1, 3): 1, (7, 2, 4): 1}
+
+
+def test_right_and_full_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    orders, prices = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "p", PRICES)
+    orders.add((1, 7))
+    prices.add((7, 3))
+    left, right = appends(orders.stream(), name="orders"), changes(prices.stream(), name="prices", keys=["sku"])
+
+    with pytest.raises(PlanError, match="INNER or LEFT"):
+        _ = left.temporal_join(right, on="sku", how="full", as_of=PROCESSING_TIME).columns

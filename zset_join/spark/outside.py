@@ -1,0 +1,73 @@
+"""The fetch step of lookup stages inside Spark: a task asks the outside before its operator answers.
+
+What it hears goes into the checkpoint's journal before it is used, so a task that is retried, or a twin, asks nobody again. A
+Python worker keeps its connections and caches between epochs, as long as Spark keeps the worker; those of an earlier start of
+the query are closed.
+
+Connections of a query are bounded: every bucket has its share of `max_connections`, at least one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from zset_join.checkpoint.bucket import StageContext
+from zset_join.protocol import DurableOperator
+from zset_join.stages import Stage, StageOptions
+from zset_join.stages.effect import Effect, EffectStage
+from zset_join.zset import ZSet
+
+__all__ = ["with_outside"]
+
+_Key = tuple[str, str, int]
+_opened: dict[_Key, tuple[int, Effect]] = {}
+
+
+def with_outside(
+    stage: Stage,
+    operator: DurableOperator,
+    context: StageContext,
+    deltas: Sequence[ZSet],
+    *,
+    options: StageOptions,
+    bucket: int,
+    buckets: int,
+    counts: dict[str, Any],
+) -> list[ZSet]:
+    """Return the deltas that the operator of a stage is asked with: the same ones where it asks nobody.
+
+    Args:
+        stage: what is computed.
+        operator: of the bucket, in the state before the epoch.
+        context: the epoch, and where the checkpoint is.
+        deltas: those of the stage's inputs.
+        options: of the operators.
+        bucket: number of the bucket.
+        buckets: how many there are.
+        counts: where what was done is counted.
+
+    Raises:
+        LookupFailedError: the outside could not be asked.
+    """
+    if not isinstance(stage, EffectStage):
+        return list(deltas)
+    effect = _effect(stage, context, options, bucket, buckets)
+    effect.forget(context.tick.epoch - 1)  # committed, with what was fetched in their logs
+    heard = effect.completed(operator, context.tick, deltas)
+    counts.update(effect.counts())
+    return heard
+
+
+def _effect(stage: EffectStage, context: StageContext, options: StageOptions, bucket: int, buckets: int) -> Effect:
+    """Return the fetch step that this worker keeps for a bucket."""
+    key = context.query_id, context.stage, bucket
+    found = _opened.get(key)
+    if found is not None and found[0] == context.opened_at_ns:
+        return found[1]
+    if found is not None:
+        found[1].close()
+    folder = context.files.folder
+    effect = stage.open_effect(options, name=context.stage, bucket=bucket, buckets=buckets, folder=folder)
+    _opened[key] = context.opened_at_ns, effect
+    return effect
