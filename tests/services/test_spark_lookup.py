@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.services.postgres_server import PostgresServer
@@ -95,7 +96,7 @@ def test_a_replay_asks_nobody_and_credentials_are_in_no_file(
         return appends(orders.stream(), name="orders").lookup_join(guarded, on=[("customer_id", "id")], columns=["name"])
 
     query = run(view(), sink, wait=False, buckets=2)
-    with pytest.raises(OSError, match="failed in epoch 0"):
+    with pytest.raises(StreamingQueryException, match="failed in epoch 0"):
         query.awaitTermination()
     postgres.execute("UPDATE spark_customers SET name = 'too late' WHERE id = 3")
     sink.fails_in = -1

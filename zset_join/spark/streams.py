@@ -35,6 +35,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.spark.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.spark.layout import WEIGHT
+from zset_join.spark.looks_up import LooksUp
 from zset_join.spark.names import first_line, names_clash, quoted
 from zset_join.spark.record_streams import (
     ROW_FORMATS,
@@ -58,7 +59,6 @@ from zset_join.spark.user_functions import UserFunction, functions_in
 from zset_join.spark.watermark import with_watermark
 
 if TYPE_CHECKING:
-    from zset_join.lookup import LookupSource
     from zset_join.operators.deduplicate import Keep
     from zset_join.spark.joined import JoinedStream
     from zset_join.spark.staged import StagedView
@@ -71,7 +71,7 @@ _RESERVED = frozenset({"stream", "weight", "code", "reason", "epoch"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeStream:
+class ChangeStream(LooksUp):
     """A streaming DataFrame whose rows change a table; made by `changes` and `appends`.
 
     Args:
@@ -163,12 +163,6 @@ class ChangeStream:
         from zset_join.spark.timed import temporal_join
 
         return temporal_join(self, versions, on, how, **options)
-
-    def lookup_join(self, source: LookupSource, on: Any = None, how: str = "inner", **options: Any) -> StagedView:
-        """Join with what an outside table says when a row comes; see `zset_join.spark.looking_up.lookup_join`."""
-        from zset_join.spark.looking_up import lookup_join
-
-        return lookup_join(self, source, on, how, **options)
 
     def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
         """Join each row with the nearest one in time; see `zset_join.spark.timed.join_asof`."""

@@ -24,6 +24,7 @@ from zset_join.relation import Relation
 from zset_join.spark.buffer_limit import explained_limit
 from zset_join.spark.dedup import dedup_stage
 from zset_join.spark.fusing import Fusing, fusings_of
+from zset_join.spark.looks_up import LooksUp
 from zset_join.spark.names import column_named, names_clash
 from zset_join.spark.row_steps import RowStep, Transform, row_step
 from zset_join.spark.schemas import refuse_collations, spark_schema
@@ -34,7 +35,6 @@ from zset_join.spark.user_functions import UserFunction, explained_functions
 from zset_join.stages import AggregateStage, Stage
 
 if TYPE_CHECKING:
-    from zset_join.lookup import LookupSource
     from zset_join.spark.grouped import AggregateExpression, GroupedStream
     from zset_join.spark.joined import JoinedStream
     from zset_join.spark.staged import StagedView
@@ -45,7 +45,7 @@ __all__ = ["View", "check_names"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class View(ABC):
+class View(LooksUp, ABC):
     """Rows that follow from streams, which can be kept up to date with `writeStream`.
 
     Every method returns another view and leaves this one as it is.
@@ -281,12 +281,6 @@ class View(ABC):
         from zset_join.spark.timed import temporal_join
 
         return temporal_join(self, versions, on, how, **options)
-
-    def lookup_join(self, source: LookupSource, on: Any = None, how: str = "inner", **options: Any) -> StagedView:
-        """Join with what an outside table says when a row comes; see `zset_join.spark.looking_up.lookup_join`."""
-        from zset_join.spark.looking_up import lookup_join
-
-        return lookup_join(self, source, on, how, **options)
 
     def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
         """Join each row with the nearest one in time; see `zset_join.spark.timed.join_asof`."""
