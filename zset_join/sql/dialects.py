@@ -9,6 +9,7 @@ Statements are split by the tokenizer, never by text: a semicolon in a string, a
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -20,6 +21,9 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import OptionError, SqlError
 from zset_join.sql.places import Place, near
+
+# What the parser cannot read becomes an error of ours; it need not be logged as well.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 __all__ = ["DIALECTS", "Statement", "dialect_named", "parse_expression", "parse_query", "split"]
 

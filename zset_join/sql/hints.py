@@ -32,6 +32,9 @@ def read_hints(node: exp.Select, query: QueryBinder) -> Hints:
     hints = Hints()
     given = node.args.get("hint")
     for one in given.expressions if given is not None else ():
+        if not isinstance(one, exp.Expr):
+            query.warnings.append(f"the hints {one} cannot be read and change nothing.")
+            continue
         name = one.name.upper()
         if name != "LOOKUP" or not isinstance(one, exp.Anonymous):
             query.warnings.append(f"the hint {name or one.sql()} is not known and changes nothing; LOOKUP is.")

@@ -72,6 +72,12 @@ class JoinPlanner:
         self.hints = read_hints(node, self.query)
         scope = Scope(self.query.statement, outer=self.outer)
         first = self._item(node.args["from_"].this)
+        if node.args["from_"].this.args.get("version") is not None:
+            raise SqlError(
+                "FOR SYSTEM_TIME AS OF is offered behind JOIN: the rows before it say at which time.",
+                code="NOT_OFFERED",
+                at=self.query.at(node.args["from_"]),
+            )
         if first.lookup is not None or first.time_expression is not None:
             raise SqlError(
                 f'"{first.alias}" is looked up for rows of another table; join it.', code="LOOKUP_ONLY", at=self.query.at(node)
@@ -377,6 +383,7 @@ class JoinPlanner:
         is_plain = isinstance(select, exp.Select) and not any(select.args.get(name) for name in ("group", "having", "distinct"))
         outputs: list[exp.Expr]
         if is_plain and not any(one.find(exp.AggFunc) for one in select.expressions):
+            self.query.check_clauses(select)
             inner_scope, right, rest = planner.plan(select)
             inner = ScalarBinder(inner_scope.row_column, {"row": right.schema}, self.query.statement)
             for one in rest:

@@ -137,7 +137,7 @@ class QueryBinder:
         return BoundQuery(view=view, reads=left.reads | right.reads, is_bounded=bounded, order_by=order, limit=limit)
 
     def _select(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
-        self._check_clauses(node)
+        self.check_clauses(node)
         planner = JoinPlanner(self, ctes, outer)
         scope, view, rest = planner.plan(node)
         binder = ScalarBinder(scope.row_column, {"row": view.schema}, self.statement)
@@ -180,7 +180,12 @@ class QueryBinder:
             shown=shown if hidden and first_rows is not None else None,
         )
 
-    def _check_clauses(self, node: exp.Select) -> None:
+    def check_clauses(self, node: exp.Select) -> None:
+        """Refuse what a SELECT may not have.
+
+        Raises:
+            SqlError: it has it.
+        """
         if node.args.get("from_") is None:
             raise SqlError("a query reads FROM something.", code="NOT_OFFERED", at=self.at(node))
         refused = {

@@ -267,6 +267,8 @@ class ScalarBinder:
     def _in(self, node: exp.In) -> Expression:
         if node.args.get("query") is not None:
             raise self._refused(node, "IN with a subquery stands alone in WHERE, joined to the rest by AND")
+        if not node.expressions:
+            raise self._refused(node, "IN takes values in brackets, or a subquery")
         made: Expression | None = None
         pairs = [self._brought_together(node.this, one) for one in node.expressions]
         value = pairs[0][0]

@@ -38,7 +38,7 @@ def execute(session: Session, statement: Statement) -> Message | Query:
     Raises:
         SqlError: it cannot be read, or is refused.
     """
-    first = statement.words[0].split()[0]
+    first = (statement.words[0].split() or [""])[0]
     run = _RUN.get(first)
     if run is None:
         raise SqlError(
@@ -350,7 +350,7 @@ def _drop(session: Session, statement: Statement) -> Message:
 
 
 def _show(session: Session, statement: Statement) -> Message:
-    what = statement.words[1].split()[0] if len(statement.words) > 1 else ""
+    what = (statement.words[1].split() or [""])[0] if len(statement.words) > 1 else ""
     catalog = session.catalog
     listed: dict[str, Callable[[], list[str]]] = {
         "TABLES": catalog.relations,
