@@ -46,7 +46,7 @@ def tables(source: Callable[[str], Source]) -> SimpleNamespace:
 
 
 def passes(view: View) -> list[list[str]]:
-    return [[segment.name for segment in one.members] for one in passes_of(view.segments)]
+    return [[segment.name for segment in one.members] for one in passes_of(view.segments) if not one.last.stage.forwards]
 
 
 Describe = Callable[[SimpleNamespace], View]

@@ -16,10 +16,10 @@ from zset_join.errors import OptionError
 from zset_join.spark import ChangeStream, JoinedStream, changes
 from zset_join.spark import View as AnyView
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
-from zset_join.spark.batch_view import batch_view
+from zset_join.spark.batch_view import batch_stage, batch_view
 from zset_join.spark.layout import WEIGHT
 from zset_join.spark.sampling import sample_of
-from zset_join.spark.verification import batch_join, tables_view
+from zset_join.spark.verification import tables_view
 
 View = Callable[[JoinedStream], JoinedStream]
 
@@ -42,7 +42,9 @@ def tables(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
 
 def rows_of(joined: JoinedStream, left: DataFrame, right: DataFrame) -> DataFrame:
     """Return what Spark makes of two tables, with numbered columns."""
-    rows = batch_view(batch_join(joined, left, right).toDF(*joined.before_steps.schema.names, WEIGHT), joined.steps)
+    rows = batch_view(
+        batch_stage(joined.node.stage, [left, right]).toDF(*joined.before_steps.schema.names, WEIGHT), joined.steps
+    )
     return rows.toDF(*(f"c{at}" for at in range(len(joined.columns))), "expected")
 
 
