@@ -107,7 +107,7 @@ def test_a_state_whose_groups_have_gone_is_rewritten(tmp_path: Path) -> None:
     assert counts(reopened) == dict.fromkeys(keys[:10], 1)
     assert reopened.resident_bytes() * 2 < full
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted(
-        f"groups.{kind}" for kind in ("header", "heap", "rows", f"join.slots{reopened._table.bits}")
+        f"groups.{kind}" for kind in ("header", "heap", "lock", "rows", f"join.slots{reopened._table.bits}")
     )
 
 

@@ -153,6 +153,7 @@ def test_state_in_files_answers_like_state_in_memory(how: str, tmp_path: Path) -
 def test_another_process_can_take_the_directory_over(tmp_path: Path) -> None:
     join = Epochs(items_join(directory=str(tmp_path)))
     join.feed_all(STORY)
+    join.operator.close()
     code = "import sys; from tests.operators.test_join_state import *; print(items_join(directory=sys.argv[1]).absorbed_epoch)"
 
     root = Path(__file__).resolve().parents[2]

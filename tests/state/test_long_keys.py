@@ -278,7 +278,7 @@ def test_an_answer_that_is_read_on_too_late_reads_no_disk() -> None:
     next(reading)
     joins[0].absorb(Tick(1), deltas)
 
-    with pytest.raises(Exception, match="finish reading an answer"):
+    with pytest.raises(Exception, match="ANSWER_OUTDATED"):
         list(reading)
 
 

@@ -302,6 +302,7 @@ def test_a_side_in_files_has_these(tmp_path: Path) -> None:
         "left.heap",
         "left.identity.slots9",
         "left.join.slots9",
+        "left.lock",
         "left.rows",
     ]
 
@@ -309,6 +310,7 @@ def test_a_side_in_files_has_these(tmp_path: Path) -> None:
 def test_a_side_that_is_being_written_is_not_opened_by_anyone_else(tmp_path: Path) -> None:
     side = make_side(directory=str(tmp_path))
     side.begin_absorb()
+    side._let_go()  # as when its process dies
 
     with pytest.raises(StateError, match="was being written") as caught:
         make_side(directory=str(tmp_path))

@@ -33,6 +33,7 @@ from zset_join.kernels.aggregate_groups import copy_groups, group_delta, load_gr
 from zset_join.kernels.keys import hash_rows
 from zset_join.row_layout import RowLayout
 from zset_join.shown_values import shown_key
+from zset_join.state.directory_lock import hold_directory
 from zset_join.state.hash_seed import hash_key
 from zset_join.state.row_arena import RowArena
 from zset_join.state.slot_table import SlotTable
@@ -104,6 +105,7 @@ class GroupState:
         self._fingerprint = _fingerprint(fingerprint, schema, self._hash_key, self._layout.stride)
         self._scratch = WorkingArrays()
         self.most_bytes: int | None = None
+        self._let_go = hold_directory(self, directory, name)
         self._open(directory)
 
     def _open(self, directory: str | None) -> None:
@@ -409,6 +411,7 @@ class GroupState:
         """Unmap everything."""
         self._table.close()
         self._arena.close()
+        self._let_go()
 
 
 def _fingerprint(meaning: object, schema: pa.Schema, hash_key: int, stride: int) -> int:

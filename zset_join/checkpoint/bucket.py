@@ -27,6 +27,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_snapshot
 from zset_join.errors import StateError
 from zset_join.protocol import DurableOperator
+from zset_join.state.directory_lock import locked_outside
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -175,7 +176,8 @@ class BucketState:
             self._logged = kept.logged
             return kept.operator
         try:
-            return self._build(directory)
+            with locked_outside():
+                return self._build(directory)
         except StateError:
             return None  # rebuilt from what is committed
 
@@ -201,7 +203,8 @@ class BucketState:
         local = self._opened()
         self.is_warm = None if self.is_warm is None else False
         self.was_rebuilt = local.start_anew() or local.is_private
-        self._operator = self._build(local.directory)
+        with locked_outside():
+            self._operator = self._build(local.directory)
         self._folded = ""
         if self._history.snapshot is not None:
             self._operator.restore(open_snapshot(self._files, self._history.snapshot))

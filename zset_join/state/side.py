@@ -34,6 +34,7 @@ from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
 from zset_join.state.arrangement import Arrangement
 from zset_join.state.delta_arrays import DeltaArrays, table_bits
+from zset_join.state.directory_lock import hold_directory
 from zset_join.state.hash_seed import hash_key
 from zset_join.state.primary_key_table import PrimaryKeyTable
 from zset_join.state.row_arena import RowArena
@@ -219,6 +220,7 @@ class SideState:
             (d.D_SILENT_VARIABLES, self._silent_variables),
         ):
             self._arrays.words[place] = columns.address
+        self._let_go = hold_directory(self, directory, name)
         self._open(directory)
 
     def _open(self, directory: str | None) -> None:
@@ -573,6 +575,7 @@ class SideState:
         self.arrangement.close()
         self.primary_keys.close()
         self.arena.close()
+        self._let_go()
 
 
 def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:
@@ -581,19 +584,13 @@ def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
     except OSError:
         boot = ""
-    description = repr(
-        (
-            _LAYOUT_VERSION,
-            boot,
-            relation.name,
-            str(relation.schema),
-            relation.join_key,
-            relation.primary_key,
-            relation.sequence_by,
-            relation.mode,
-            layout.stride,
-            layout.degree_offset,
-            *more,
-        )
+    contract = (
+        relation.name,
+        str(relation.schema),
+        relation.join_key,
+        relation.primary_key,
+        relation.sequence_by,
+        relation.mode,
     )
+    description = repr((_LAYOUT_VERSION, boot, *contract, layout.stride, layout.degree_offset, *more))
     return int.from_bytes(hashlib.sha256(description.encode()).digest()[:7], "little") + 1

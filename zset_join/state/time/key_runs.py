@@ -24,6 +24,7 @@ from zset_join.kernels.time import runs as r
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import cast_key, plain
 from zset_join.row_layout import RowLayout
+from zset_join.state.directory_lock import hold_directory
 from zset_join.state.hash_seed import choose_seed, hash_key
 from zset_join.state.slot_table import SlotTable
 from zset_join.state.time.state_files import open_arena, refuse_half_written
@@ -96,6 +97,7 @@ class KeyRuns:
         self._variables = self.layout.variable_columns()
         self._hash_key = hash_key(hash_bits, choose_seed(None, directory))
         self._facts = (*facts, self._hash_key, null_safe)
+        self._let_go = hold_directory(self, directory, "keys")
         self._open()
 
     def _open(self) -> None:
@@ -231,3 +233,4 @@ class KeyRuns:
         """Unmap everything."""
         self.table.close()
         self.arena.close()
+        self._let_go()

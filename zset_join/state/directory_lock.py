@@ -1,0 +1,87 @@
+"""One operator per directory: two that map the same files would write over each other.
+
+    <directory>/<name>.lock    held by who has the files `<name>.*`; it names process and host
+
+The law: of two operators over the same files, the second is refused with `DIRECTORY_IN_USE`, in this process or in another.
+The kernel frees the lock when a process dies, so nobody is refused by a dead one; an operator that was dropped without
+being closed lets go when it is collected.
+
+Where a checkpoint keeps the files, its bucket has a lock of its own, and processes take turns with mapped files
+(`zset_join.checkpoint.open_operators`): there, `locked_outside` says so. File systems that know no locks do without.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import socket
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from zset_join.errors import StateError
+from zset_join.storage.local import FileLock, lock_file
+from zset_join.storage.operations import perform
+
+__all__ = ["hold_directory", "locked_outside", "take_directory"]
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+_is_locked_outside: ContextVar[bool] = ContextVar("is_locked_outside", default=False)
+
+
+@contextmanager
+def locked_outside() -> Iterator[None]:
+    """Let operators that are made meanwhile take no lock: somebody else sees to it that they take turns."""
+    token = _is_locked_outside.set(True)
+    try:
+        yield
+    finally:
+        _is_locked_outside.reset(token)
+
+
+def hold_directory(holder: object, directory: str | None, name: str) -> Callable[[], object]:
+    """Take the lock of the files of one name for an object; return what gives it back, as the end of the object does too.
+
+    Raises:
+        StateError: `DIRECTORY_IN_USE`.
+    """
+    lock = take_directory(directory, name)
+    return _nothing if lock is None else weakref.finalize(holder, lock.release)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def take_directory(directory: str | None, name: str) -> FileLock | None:
+    """Take the lock of the files of one name; None for state in memory, and where somebody else sees to it.
+
+    Raises:
+        StateError: `DIRECTORY_IN_USE`.
+    """
+    if directory is None or _is_locked_outside.get():
+        return None
+    path = Path(directory) / f"{name}.lock"
+    try:
+        lock = lock_file(path)
+        if lock is None:
+            gc.collect()  # an operator nobody holds any more may have it
+            lock = lock_file(path)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return None
+        raise
+    if lock is None:
+        owner = perform("read", str(path), lambda: path.read_text(encoding="utf-8")).strip()
+        raise StateError(
+            f"the state in {directory} is in use by another operator ({owner or 'just being opened'}); two operators on one "
+            "directory would write over each other. Close the other one first, or give this one a directory of its own.",
+            code="DIRECTORY_IN_USE",
+            directory=directory,
+            owner=owner,
+        )
+    perform("write", str(path), lambda: path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n", encoding="utf-8"))
+    return lock
