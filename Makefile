@@ -67,4 +67,5 @@ clean: ## remove the virtual environment and every cache
 
 $(READY): pyproject.toml tools/make_venv.sh
 	@bash tools/make_venv.sh $(VENV)
+	@$(VENV)/bin/zset-join compile
 	@touch $@

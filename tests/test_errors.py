@@ -10,10 +10,13 @@ import zset_join.errors
 from zset_join.errors import (
     BadInputError,
     KeyTypeError,
+    LookupFailedError,
+    MissingMethodError,
     OptionError,
     PlanError,
     ResourceError,
     SinkError,
+    SqlError,
     StateError,
     WeightOverflowError,
     ZsetJoinError,
@@ -29,6 +32,9 @@ CODES = {
     ResourceError: "RESOURCE",
     StateError: "STATE",
     SinkError: "SINK",
+    MissingMethodError: "MISSING_METHOD",
+    SqlError: "SQL",
+    LookupFailedError: "LOOKUP_FAILED",
 }
 
 

@@ -11,7 +11,7 @@ STILL_TIED = {
     f"zset_join.{room}.{name}"
     for room, names in {
         # A view gives its writer, a writer its query, and a query asks the view: the fluent API, one arrow up each.
-        "spark": "grouped joined query row_branches row_explaining runner sampling staged stored_query streams timed unions "
+        "spark": "grouped joined looking_up looks_up query row_branches row_explaining runner sampling staged stored_query streams timed unions "
         "verification views writer",
         "pipeline": "grouping joining looking_up sources timed view",
         "sql": "aggregation catalog first_rows hints joins queries results scalars scopes session statements timed_joins",

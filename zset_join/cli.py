@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             verb.add_argument("--engine", default="local", help="local, in this process (local)")
             verb.add_argument("--once", action="store_true", help="end when all files of its tables are read")
+    verbs.add_parser("compile", help="compile what queries need first, in parallel").set_defaults(run=_compile)
     shell = verbs.add_parser("sql", help="type statements")
     _dialect_option(shell)
     shell.set_defaults(run=_sql_shell)
@@ -112,6 +113,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def _dialect_option(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--dialect", default="spark", help="spark, flink, timeplus, risingwave or laminardb (spark)")
+
+
+def _compile(options: argparse.Namespace) -> int:  # noqa: ARG001 - as every verb
+    from zset_join.compiling import compile_kernels
+
+    compile_kernels(say=_tell)
+    return 0
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - a program's output
 
 
 def _run_sql(options: argparse.Namespace) -> int:

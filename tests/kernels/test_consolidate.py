@@ -23,7 +23,7 @@ def summed(values: list[str | None], weights: list[int]) -> tuple[list[int], lis
     table = np.zeros(1 << bits, np.int64)
     first, sums, lows = (np.empty(len(values), np.int64) for _ in range(3))
     entries, overflow = sum_weights(
-        records.address, layout.stride, len(values), columns.address, np.array(weights, np.int64), table, bits,
+        records.address, layout.stride, len(values), columns.address, 0, np.array(weights, np.int64), table, bits,
         first, sums, lows,
     )  # fmt: skip
     return first[:entries].tolist(), sums[:entries].tolist(), bool(overflow)

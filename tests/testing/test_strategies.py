@@ -98,7 +98,7 @@ def test_without_hypothesis_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.delitem(sys.modules, "zset_join.testing.strategies")
     monkeypatch.setattr(builtins, "__import__", without)
 
-    with pytest.raises(OptionError, match=r"pip install 'zset-join\[testing\]'") as refused:
+    with pytest.raises(OptionError, match=r"pip install './path/to/the/clone\[testing\]'") as refused:
         importlib.import_module("zset_join.testing.strategies")
 
     assert refused.value.code == "MISSING_PACKAGE"

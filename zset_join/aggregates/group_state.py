@@ -106,7 +106,11 @@ class GroupState:
         self._scratch = WorkingArrays()
         self.most_bytes: int | None = None
         self._let_go = hold_directory(self, directory, name)
-        self._open(directory)
+        try:
+            self._open(directory)
+        except BaseException:
+            self._let_go()
+            raise
 
     def _open(self, directory: str | None) -> None:
         self._arena = RowArena(self._layout, directory=directory, name=self.name)

@@ -28,8 +28,8 @@ from pyspark.daemon import manager
 from zset_join.errors import ZsetJoinError
 from zset_join.kernels.compiled import compiled_kernels_directory
 from zset_join.relation import Relation
-from zset_join.spark.warm_up import warm_up
 from zset_join.stages import JoinStage, RouteStage
+from zset_join.stages.warm_up import warm_up
 
 __all__ = ["load_kernels", "main"]
 

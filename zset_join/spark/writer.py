@@ -30,7 +30,7 @@ from zset_join.spark.several_outputs import SeveralOutputs
 from zset_join.spark.stored_query import StoredQuery
 from zset_join.spark.unknown_methods import missing_on_writer
 from zset_join.spark.upsert_output import UpsertOutput
-from zset_join.spark.warm_up import warm_up
+from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
 from zset_join.storage.local import make_directories
 

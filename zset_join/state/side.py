@@ -221,7 +221,11 @@ class SideState:
         ):
             self._arrays.words[place] = columns.address
         self._let_go = hold_directory(self, directory, name)
-        self._open(directory)
+        try:
+            self._open(directory)
+        except BaseException:
+            self._let_go()
+            raise
 
     def _open(self, directory: str | None) -> None:
         self.numbering += 1

@@ -98,7 +98,11 @@ class KeyRuns:
         self._hash_key = hash_key(hash_bits, choose_seed(None, directory))
         self._facts = (*facts, self._hash_key, null_safe)
         self._let_go = hold_directory(self, directory, "keys")
-        self._open()
+        try:
+            self._open()
+        except BaseException:
+            self._let_go()
+            raise
 
     def _open(self) -> None:
         self.arena = open_arena(self.layout, self._facts, directory=self.directory, name="keys")

@@ -20,8 +20,8 @@ import pyarrow.types as pt
 from zset_join.config import HotBudget
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.stages import Stage, StageOptions
 from zset_join.stages.effect import EffectStage
+from zset_join.stages.stage import Stage, StageOptions
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

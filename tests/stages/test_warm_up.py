@@ -5,8 +5,8 @@ import pytest
 
 from zset_join.expressions import left, right
 from zset_join.relation import Relation
-from zset_join.spark.warm_up import warm_up
 from zset_join.stages import JoinStage, RouteStage
+from zset_join.stages.warm_up import warm_up
 
 EVERY_TYPE = pa.schema(
     {

@@ -1,0 +1,120 @@
+"""Compile beforehand what queries need first, in several processes at once: `zset-join compile`.
+
+A kernel is compiled when it is first called and then kept for this version and user. Without this, the first query on a
+machine waits about a minute for the kernels of its stages; and again for those of a kind of stage that it meets later.
+
+What is compiled is what a row on its way in and out of every kind of stage calls, in memory and, for joins, routes and
+groups, with the state on disk. Rare kernels (compacting, merging runs) are compiled when they are first needed, in a second
+or two each.
+
+Cost: about a minute on two cores; nothing to speak of when all of it is there.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+import pyarrow as pa
+
+from zset_join.expressions import left, right
+from zset_join.kernels.compiled import compiled_kernels_directory
+from zset_join.pipeline import View, appends, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.stages.stage import Stage
+from zset_join.stages.warm_up import warm_up
+
+__all__ = ["GROUPS", "compile_kernels"]
+
+_COLUMNS = {
+    "id": pa.int64(),
+    "k": pa.string(),
+    "n": pa.int64(),
+    "x": pa.float64(),
+    "d": pa.decimal128(12, 2),
+    "at": pa.timestamp("us"),
+    "ts": pa.int64(),
+}
+_JOIN_TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")
+
+
+def _changes(name: str) -> View:
+    return changes(name, _COLUMNS, keys="id", sequence_by="ts", watermark=("at", "1 second"))
+
+
+def _appends(name: str) -> View:
+    return appends(name, _COLUMNS, watermark=("at", "1 second"))
+
+
+def _joins() -> Iterator[View]:
+    for how in _JOIN_TYPES:
+        yield _changes("a").join(_changes("b"), on="k", how=how)
+        yield _appends("a").join(_changes("b"), on="n", how=how, condition=left("x") <= right("x"))
+    yield _appends("a").join(_appends("b"), on=["k", "n"])
+
+
+def _groups() -> Iterator[View]:
+    for column in ("n", "x", "d"):
+        sums = (F.sum(column), F.avg(column), F.min(column), F.max(column), F.stddev(column))
+        named = [call.alias(f"c{at}") for at, call in enumerate(sums)]
+        yield _changes("a").groupBy("k").agg(F.count().alias("rows"), *named)
+    yield _changes("a").groupBy("k").agg(F.count_distinct("n").alias("c"), F.min("k").alias("least"))
+    yield _changes("a").agg(F.count().alias("rows"))
+    yield _appends("a").select("k", "n").distinct()
+
+
+def _timed() -> Iterator[View]:
+    rates = _changes("rates").drop("ts")
+    yield _appends("a").dedup(keys="k", order_by="at desc")
+    yield _changes("a").dedup(keys="k", order_by="n")
+    for how in ("inner", "left"):
+        yield _appends("a").join_asof(rates, on="k", left_time="at", right_time="at", how=how)
+
+
+GROUPS: dict[str, tuple[Callable[[], Iterator[View]], bool]] = {
+    "joins": (_joins, False),
+    "groups": (_groups, False),
+    "times": (_timed, False),
+    "joins on disk": (_joins, True),
+    "groups on disk": (_groups, True),
+}
+"""What is compiled together, by name: the views whose stages are warmed up, and whether their state goes to the disk."""
+
+
+def compile_kernels(names: Sequence[str] = tuple(GROUPS), *, say: Callable[[str], None] = print) -> float:
+    """Compile groups of kernels, each in a process of its own, as many at once as there are processors.
+
+    Args:
+        names: of `GROUPS`.
+        say: is given a line per group as it is done.
+
+    Returns:
+        The seconds it took.
+    """
+    started = time.monotonic()
+    say(f"compiling the kernels of this version into {compiled_kernels_directory}")
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), mp_context=context) as pool:
+        waiting = {pool.submit(_compile, name): name for name in names}
+        for number, done in enumerate(as_completed(waiting), start=1):
+            say(f"  {number} of {len(names)}: {waiting[done]}, {done.result():.0f} s")
+    seconds = time.monotonic() - started
+    say(f"done in {seconds:.0f} s; later programs of this user load them")
+    return seconds
+
+
+def _compile(name: str) -> float:
+    started = time.monotonic()
+    views, is_hybrid = GROUPS[name]
+    for view in views():
+        warm_up(_stages(view.plan(), is_hybrid=is_hybrid), is_hybrid=is_hybrid, has_cold_groups=is_hybrid)
+    return time.monotonic() - started
+
+
+def _stages(plan: QueryPlan, *, is_hybrid: bool) -> list[Stage]:
+    stages = [node.stage for node in plan.nodes]
+    return [stage for stage in stages if stage.cold_state is not None] if is_hybrid else stages
