@@ -13,7 +13,6 @@ STILL_TIED = {
         # A view gives its writer, a writer its query, and a query asks the view: the fluent API, one arrow up each.
         "spark": "grouped joined looking_up looks_up query row_branches row_explaining runner sampling staged stored_query streams timed unions "
         "verification views writer",
-        "pipeline": "grouping joining looking_up sources timed view",
         "sql": "aggregation catalog first_rows hints joins queries results scalars scopes session statements timed_joins",
     }.items()
     for name in names.split()

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, named, plain_column
-from zset_join.pipeline.view import View
+from zset_join.pipeline.rows import Rows
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
 from zset_join.plan.tree import Apply
 
 __all__ = ["Aggregated", "GroupedView"]
 
+_R = TypeVar("_R", bound=Rows)
 _ARGUMENT = "__argument_"
 _FILTER = "__filter_"
 
@@ -66,7 +67,7 @@ class Aggregated:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GroupedView:
+class GroupedView(Generic[_R]):
     """The rows of a view in groups; made by `View.groupBy`.
 
     Args:
@@ -74,11 +75,11 @@ class GroupedView:
         keys: the key columns: their names, and how they come about.
     """
 
-    rows: View
+    rows: _R
     keys: Mapping[str, Expression] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: View, columns: Sequence[Any], computed: Mapping[str, Expression]) -> GroupedView:
+    def of(cls, rows: _R, columns: Sequence[Any], computed: Mapping[str, Expression]) -> GroupedView[_R]:
         """Group a view.
 
         Raises:
@@ -112,11 +113,11 @@ class GroupedView:
             )
         return cls(rows=rows, keys=dict(keys))
 
-    def count(self) -> View:
+    def count(self) -> _R:
         """Return the number of rows of each group, as column `count`."""
         return self.agg(Aggregated(function="count", name="count"))
 
-    def agg(self, *calls: Aggregated | AggregateCall | Mapping[str, str]) -> View:
+    def agg(self, *calls: Aggregated | AggregateCall | Mapping[str, str]) -> _R:
         """Return one row per group: the key columns, then one column per aggregate.
 
         Args:
@@ -141,10 +142,10 @@ class GroupedView:
         return lowering.rows_before(made)._operate(AggregateRequest(tuple(self.keys), made))
 
 
-class _Lowering:
+class _Lowering(Generic[_R]):
     """Turn aggregates as they were written into calls over columns, and remember what must be computed for them."""
 
-    def __init__(self, grouped: GroupedView) -> None:
+    def __init__(self, grouped: GroupedView[_R]) -> None:
         self._grouped = grouped
         self._rows = grouped.rows
         self._computed: list[tuple[str, Expression]] = []
@@ -166,7 +167,7 @@ class _Lowering:
         columns = tuple(self._argument(one, given.function) for one in given.columns)
         return AggregateCall(given.function, columns, name=given.title, where=where, limit=given.limit)
 
-    def rows_before(self, calls: Sequence[AggregateCall]) -> View:
+    def rows_before(self, calls: Sequence[AggregateCall]) -> _R:
         """Return the view that is aggregated: with one more selection where something is computed."""
         keys = self._grouped.keys
         if not self._computed and all(plain_column(one) == name for name, one in keys.items()):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, value_type
-from zset_join.pipeline.view import View
+from zset_join.pipeline.rows import Rows
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
 from zset_join.plan.joins import join_type
 from zset_join.plan.requests import JoinRequest
@@ -16,17 +16,18 @@ from zset_join.plan.requests import JoinRequest
 __all__ = ["equal_pairs", "join"]
 
 _Pair = tuple[Expression, Expression]
+_R = TypeVar("_R", bound=Rows)
 
 
 def join(
-    left: View,
-    right: View,
+    left: _R,
+    right: Rows,
     on: Any,
     how: str = "inner",
     *,
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
-) -> View:
+) -> _R:
     """Describe the join of two views; see `View.join`.
 
     Raises:
@@ -40,14 +41,14 @@ def join(
 
 
 def equal_pairs(
-    left: View, right: View, on: Any, null_safe: bool | Sequence[bool], condition: Expression | None
+    left: Rows, right: Rows, on: Any, null_safe: bool | Sequence[bool], condition: Expression | None
 ) -> tuple[tuple[_Pair, ...], tuple[bool, ...], bool, Expression | None]:
     """Return the pairs of keys of a join, their flags, whether they are shown once, and what else must hold.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
-    if not isinstance(right, View):
+    if not isinstance(right, Rows):
         raise OptionError(
             f"join expects another view, got {type(right).__name__}. Describe the source first: changes(name, schema, "
             "keys=[...]) or appends(name, schema).",
@@ -74,7 +75,7 @@ def equal_pairs(
     return parts.keys, parts.null_safe, using, more
 
 
-def _pairs(left: View, right: View, on: Any) -> tuple[list[_Pair], bool]:
+def _pairs(left: Rows, right: Rows, on: Any) -> tuple[list[_Pair], bool]:
     if on is None or (isinstance(on, list | tuple) and not on):
         raise no_key(left.name, right.name)
     wanted = list(on) if isinstance(on, list | tuple) else [on]
@@ -83,7 +84,7 @@ def _pairs(left: View, right: View, on: Any) -> tuple[list[_Pair], bool]:
     return [_pair(left, right, (entry, entry) if isinstance(entry, str) else entry, on) for entry in wanted], False
 
 
-def _pair(left: View, right: View, entry: Any, on: Any) -> _Pair:
+def _pair(left: Rows, right: Rows, entry: Any, on: Any) -> _Pair:
     if not isinstance(entry, list | tuple) or len(entry) != 2 or not all(isinstance(one, str | Expression) for one in entry):
         raise OptionError(
             f"on={on!r} is not understood; expected a column name, a list of names, a list of pairs (left, right) of names or "

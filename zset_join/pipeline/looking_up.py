@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
@@ -11,7 +11,7 @@ from zset_join.expressions.rows import named, value_type
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline.joining import equal_pairs
-from zset_join.pipeline.view import View
+from zset_join.pipeline.rows import Rows
 from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
 
 __all__ = ["PROCESSING_TIME", "lookup_join", "temporal_join"]
@@ -19,9 +19,11 @@ __all__ = ["PROCESSING_TIME", "lookup_join", "temporal_join"]
 PROCESSING_TIME = "processing_time"
 """As `as_of`: the moment at which a row comes."""
 
+_R = TypeVar("_R", bound=Rows)
+
 
 def lookup_join(
-    view: View,
+    view: _R,
     source: LookupSource,
     on: Any,
     how: str = "inner",
@@ -31,7 +33,7 @@ def lookup_join(
     constants: Mapping[str, Any] | None = None,
     condition: Expression | None = None,
     alias: str | None = None,
-) -> View:
+) -> _R:
     """Describe a lookup join; see `View.lookup_join`.
 
     Raises:
@@ -77,7 +79,7 @@ def lookup_join(
     return view.operate(request).alias(f"{view.name}_lookup_{alias or source.name}")
 
 
-def _key(view: View, source: LookupSource, entry: Any, on: Any) -> tuple[Expression, str]:
+def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Expression, str]:
     if not isinstance(entry, list | tuple) or len(entry) != 2 or not isinstance(entry[1], str):
         raise OptionError(
             f"on={on!r} is not understood; expected a column name, a list of names, or a list of pairs (name or expression "
@@ -106,8 +108,8 @@ def _key(view: View, source: LookupSource, entry: Any, on: Any) -> tuple[Express
 
 
 def temporal_join(
-    left: View,
-    right: View,
+    left: _R,
+    right: Rows,
     on: Any,
     how: str = "inner",
     *,
@@ -115,7 +117,7 @@ def temporal_join(
     snapshot: str = "current",
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
-) -> View:
+) -> _R:
     """Describe a temporal join; see `View.temporal_join`.
 
     Raises:

@@ -117,6 +117,7 @@ class Pipeline:
         self._processing_time_us: int | None = None
         self._last: ZSet | None = None
         self._is_broken = False
+        self._is_closed = False
         self._memory: MemoryStates | None = None
         self._directory: PipelineDirectory | None = None
         if directory is None:
@@ -343,7 +344,10 @@ class Pipeline:
         print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def close(self) -> None:
-        """Let go of state, directory and outputs; the pipeline cannot be used afterwards."""
+        """Let go of state, directory and outputs; the pipeline cannot be used afterwards. Closing twice is allowed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._is_broken = True
         try:
             self._outputs.close()

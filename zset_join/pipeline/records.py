@@ -20,7 +20,8 @@ from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
 from zset_join.errors import BadInputError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
-from zset_join.pipeline.sources import Reading, with_watermark
+from zset_join.pipeline.event_times import with_watermark
+from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.requests import LatestRequest

@@ -12,110 +12,24 @@ What is fed is a list of dicts, a dict of columns, an Arrow table, or a `ZSet`, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
-from zset_join.changelog import AppendFormat, ChangelogFormat, RowKindFormat, WeightFormat, decode
-from zset_join.errors import BadInputError, OptionError, PlanError
+from zset_join.changelog import AppendFormat, ChangelogFormat, RowKindFormat, WeightFormat
+from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import check_condition, columns_read, passing_rows
+from zset_join.expressions.rows import check_condition
+from zset_join.pipeline.event_times import with_watermark
+from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
 from zset_join.plan.tree import Read
 from zset_join.relation import ChangelogMode, Relation
-from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Reading", "appends", "changes", "duration", "versioned", "with_watermark"]
-
-_SECOND_US = 10**6
-_UNIT_US = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": _SECOND_US,
-    "minute": 60 * _SECOND_US,
-    "hour": 3600 * _SECOND_US,
-    "day": 86400 * _SECOND_US,
-}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
-    """Say how the rows that a source is fed become changes.
-
-    Args:
-        source: what comes out.
-        given: the columns that are fed, in order.
-        changelog_format: how a row says what it does.
-        deletes: condition over the given columns under which a row deletes its key; None for never.
-    """
-
-    source: PlanSource
-    given: pa.Schema
-    changelog_format: ChangelogFormat
-    deletes: Expression | None = None
-
-    def delta(self, rows: Any) -> ZSet:
-        """Return the changes that rows mean.
-
-        Args:
-            rows: a ZSet, an Arrow table or batch, a dict of columns, or a list of dicts.
-
-        Raises:
-            PlanError: columns are missing or of other types.
-            BadInputError: a row that does not say what it does.
-        """
-        if isinstance(rows, ZSet):
-            return rows
-        batch = self._batch(rows)
-        decoded = decode(batch, self.source.relation, self.changelog_format)
-        if decoded.rejected.num_rows:
-            first = decoded.rejected.slice(0, 1).to_pylist()[0]
-            raise BadInputError(
-                f'source "{self.source.name}": row {first["row"]} of what was fed cannot be read: {first["reason"]} '
-                f"({decoded.rejected.num_rows} such rows; nothing of it was applied).",
-                code=first["code"],
-                relation=self.source.name,
-                rejected_rows=decoded.rejected.num_rows,
-            )
-        delta = decoded.delta
-        if self.deletes is not None and len(delta):
-            columns = {name: batch.column(name) for name in columns_read(self.deletes)}
-            deleted = passing_rows(self.deletes, columns, batch.num_rows)[decoded.positions]
-            delta = ZSet(delta.rows, np.where(deleted, np.int64(-1), delta.weights))
-        return delta
-
-    def _batch(self, rows: Any) -> pa.RecordBatch:
-        if isinstance(rows, pa.RecordBatch):
-            return rows
-        if isinstance(rows, pa.Table):
-            return single_batch(rows)
-        try:
-            if isinstance(rows, Mapping):
-                return single_batch(pa.table(dict(rows), schema=self.given))
-            lines = list(rows)
-            unknown = sorted({name for line in lines for name in line} - set(self.given.names))
-            if unknown:
-                raise PlanError(
-                    f'source "{self.source.name}" is fed rows with {unknown}, which are not among its columns '
-                    f"{self.given.names}.",
-                    code="UNKNOWN_COLUMN",
-                    relation=self.source.name,
-                    missing=unknown,
-                )
-            return pa.RecordBatch.from_pylist(lines, schema=self.given)
-        except (pa.ArrowException, TypeError, KeyError, AttributeError) as error:
-            raise PlanError(
-                f'source "{self.source.name}" is fed {type(rows).__name__} that does not fit its columns '
-                f"{_described(self.given)}: {error}. Feed a list of dicts, a dict of columns, an Arrow table or a ZSet.",
-                code="DELTA_TYPES",
-                relation=self.source.name,
-            ) from error
+__all__ = ["appends", "changes", "versioned"]
 
 
 def appends(
@@ -298,21 +212,6 @@ def _view(
     return View(node=Read(source), name=name, readings=(reading,))
 
 
-def with_watermark(relation: Relation, watermark: tuple[str, Any]) -> Relation:
-    """Return a relation with event time.
-
-    Args:
-        relation: the rows.
-        watermark: the event-time column, and how far its watermark stays behind the largest value.
-
-    Raises:
-        PlanError: there is no such column.
-        OptionError: a delay that does not fit it.
-    """
-    timed = replace(relation, event_time=watermark[0])
-    return replace(timed, watermark_delay=duration(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
-
-
 def _schema(schema: pa.Schema | Mapping[str, Any], name: str) -> pa.Schema:
     try:
         return schema if isinstance(schema, pa.Schema) else pa.schema(list(dict(schema).items()))
@@ -337,34 +236,3 @@ def _check_known(name: str, schema: pa.Schema, columns: Sequence[str], argument:
             relation=name,
             missing=missing,
         )
-
-
-def duration(given: Any, kind: pa.DataType, name: str) -> int:
-    """Return a duration in microseconds, or in the unit of an integer event time.
-
-    Args:
-        given: a text such as "10 seconds", or a whole number where the event time is one.
-        kind: the type of the event time.
-        name: of the source, for messages.
-
-    Raises:
-        OptionError: it is neither.
-    """
-    if pt.is_integer(kind):
-        if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-            return given
-        expected = f"a whole number, as its event time is {kind}"
-    else:
-        parts = re.fullmatch(r"\s*(\d+)\s*(microsecond|millisecond|second|minute|hour|day)s?\s*", str(given).lower())
-        if parts is not None:
-            return int(parts[1]) * _UNIT_US[parts[2]]
-        expected = 'a duration such as "10 seconds"'
-    raise OptionError(
-        f'source "{name}": {given!r} is given as a duration of its event time; expected {expected}.',
-        code="OPTION_VALUE",
-        value=given,
-    )
-
-
-def _described(schema: pa.Schema) -> list[str]:
-    return [f"{field.name}: {field.type}" for field in schema]

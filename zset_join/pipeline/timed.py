@@ -5,15 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.deduplicate import Keep
 from zset_join.operators.temporal_join import TemporalOptions
-from zset_join.pipeline.sources import duration, with_watermark
-from zset_join.pipeline.view import View
+from zset_join.pipeline.event_times import duration, with_watermark
+from zset_join.pipeline.rows import Rows
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest
 from zset_join.plan.tree import Operate, Read
 from zset_join.plan.versioning import Versioning, versioning_of
@@ -22,8 +22,10 @@ from zset_join.state.time.version_join_shape import Emit, Late
 
 __all__ = ["dedup", "describe", "join_asof", "temporal_join", "versioned_by"]
 
+_R = TypeVar("_R", bound=Rows)
 
-def versioned_by(view: View, column: str, *, delay: Any = None) -> View:
+
+def versioned_by(view: _R, column: str, *, delay: Any = None) -> _R:
     """Say which column of a source says when a row happened; see `View.versioned_by`."""
     if not isinstance(view.node, Read):
         raise PlanError(
@@ -43,19 +45,19 @@ def versioned_by(view: View, column: str, *, delay: Any = None) -> View:
     return replace(view, node=Read(made), readings=readings)
 
 
-def describe(view: View) -> Versioning:
+def describe(view: Rows) -> Versioning:
     """Say whether a view is versioned or latest-only, and why; see `View.describe`."""
     return versioning_of(view.node)
 
 
-def dedup(view: View, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int) -> View:
+def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int) -> _R:
     """Keep the first or last rows of every key; see `View.dedup`."""
     return view.operate(DedupRequest(_names(keys), _names(order_by), keep, n)).alias(f"{view.name}_dedup")
 
 
 def temporal_join(
-    left: View,
-    right: View,
+    left: _R,
+    right: Rows,
     *,
     on: Any,
     as_of: str,
@@ -65,7 +67,7 @@ def temporal_join(
     keep_probe_for: Any,
     condition: Expression | None,
     is_change_time: bool,
-) -> View:
+) -> _R:
     """Join with the versions of another view; see `View.temporal_join`."""
     _check_view(right, "temporal_join")
     versions = versioning_of(right.node)
@@ -107,8 +109,8 @@ def temporal_join(
 
 
 def join_asof(
-    left: View,
-    right: View,
+    left: _R,
+    right: Rows,
     *,
     on: Any,
     left_time: str,
@@ -118,7 +120,7 @@ def join_asof(
     tie: AsOfTie,
     tolerance: Any,
     condition: Expression | None,
-) -> View:
+) -> _R:
     """Join with the nearest row of another view; see `View.join_asof`."""
     _check_view(right, "join_asof")
     pairs, using = _pairs(left, right, on)
@@ -151,11 +153,11 @@ def _names(given: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def _check_view(given: Any, call: str) -> None:
-    if not isinstance(given, View):
+    if not isinstance(given, Rows):
         raise OptionError(f"{call} expects another view, got {type(given).__name__}.", code="NOT_A_VIEW")
 
 
-def _pairs(left: View, right: View, on: Any) -> tuple[tuple[tuple[str, str], ...], bool]:
+def _pairs(left: Rows, right: Rows, on: Any) -> tuple[tuple[tuple[str, str], ...], bool]:
     """Return the columns that must be equal, and whether both sides name them alike."""
     wanted = [on] if isinstance(on, str) else list(on or ())
     using = all(isinstance(entry, str) for entry in wanted)

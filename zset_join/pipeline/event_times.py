@@ -1,0 +1,67 @@
+"""Event times and delays as users write them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.errors import OptionError
+from zset_join.relation import Relation
+
+__all__ = ["duration", "with_watermark"]
+
+_SECOND_US = 10**6
+_UNIT_US = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": _SECOND_US,
+    "minute": 60 * _SECOND_US,
+    "hour": 3600 * _SECOND_US,
+    "day": 86400 * _SECOND_US,
+}
+
+
+def with_watermark(relation: Relation, watermark: tuple[str, Any]) -> Relation:
+    """Return a relation with event time.
+
+    Args:
+        relation: the rows.
+        watermark: the event-time column, and how far its watermark stays behind the largest value.
+
+    Raises:
+        PlanError: there is no such column.
+        OptionError: a delay that does not fit it.
+    """
+    timed = replace(relation, event_time=watermark[0])
+    return replace(timed, watermark_delay=duration(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
+
+
+def duration(given: Any, kind: pa.DataType, name: str) -> int:
+    """Return a duration in microseconds, or in the unit of an integer event time.
+
+    Args:
+        given: a text such as "10 seconds", or a whole number where the event time is one.
+        kind: the type of the event time.
+        name: of the source, for messages.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if pt.is_integer(kind):
+        if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+            return given
+        expected = f"a whole number, as its event time is {kind}"
+    else:
+        parts = re.fullmatch(r"\s*(\d+)\s*(microsecond|millisecond|second|minute|hour|day)s?\s*", str(given).lower())
+        if parts is not None:
+            return int(parts[1]) * _UNIT_US[parts[2]]
+        expected = 'a duration such as "10 seconds"'
+    raise OptionError(
+        f'source "{name}": {given!r} is given as a duration of its event time; expected {expected}.',
+        code="OPTION_VALUE",
+        value=given,
+    )

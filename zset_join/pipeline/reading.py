@@ -1,0 +1,97 @@
+"""How the rows that a source is fed become changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.changelog import ChangelogFormat, decode
+from zset_join.errors import BadInputError, PlanError
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import columns_read, passing_rows
+from zset_join.plan.query_plan import PlanSource
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["Reading"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """Say how the rows that a source is fed become changes.
+
+    Args:
+        source: what comes out.
+        given: the columns that are fed, in order.
+        changelog_format: how a row says what it does.
+        deletes: condition over the given columns under which a row deletes its key; None for never.
+    """
+
+    source: PlanSource
+    given: pa.Schema
+    changelog_format: ChangelogFormat
+    deletes: Expression | None = None
+
+    def delta(self, rows: Any) -> ZSet:
+        """Return the changes that rows mean.
+
+        Args:
+            rows: a ZSet, an Arrow table or batch, a dict of columns, or a list of dicts.
+
+        Raises:
+            PlanError: columns are missing or of other types.
+            BadInputError: a row that does not say what it does.
+        """
+        if isinstance(rows, ZSet):
+            return rows
+        batch = self._batch(rows)
+        decoded = decode(batch, self.source.relation, self.changelog_format)
+        if decoded.rejected.num_rows:
+            first = decoded.rejected.slice(0, 1).to_pylist()[0]
+            raise BadInputError(
+                f'source "{self.source.name}": row {first["row"]} of what was fed cannot be read: {first["reason"]} '
+                f"({decoded.rejected.num_rows} such rows; nothing of it was applied).",
+                code=first["code"],
+                relation=self.source.name,
+                rejected_rows=decoded.rejected.num_rows,
+            )
+        delta = decoded.delta
+        if self.deletes is not None and len(delta):
+            columns = {name: batch.column(name) for name in columns_read(self.deletes)}
+            deleted = passing_rows(self.deletes, columns, batch.num_rows)[decoded.positions]
+            delta = ZSet(delta.rows, np.where(deleted, np.int64(-1), delta.weights))
+        return delta
+
+    def _batch(self, rows: Any) -> pa.RecordBatch:
+        if isinstance(rows, pa.RecordBatch):
+            return rows
+        if isinstance(rows, pa.Table):
+            return single_batch(rows)
+        try:
+            if isinstance(rows, Mapping):
+                return single_batch(pa.table(dict(rows), schema=self.given))
+            lines = list(rows)
+            unknown = sorted({name for line in lines for name in line} - set(self.given.names))
+            if unknown:
+                raise PlanError(
+                    f'source "{self.source.name}" is fed rows with {unknown}, which are not among its columns '
+                    f"{self.given.names}.",
+                    code="UNKNOWN_COLUMN",
+                    relation=self.source.name,
+                    missing=unknown,
+                )
+            return pa.RecordBatch.from_pylist(lines, schema=self.given)
+        except (pa.ArrowException, TypeError, KeyError, AttributeError) as error:
+            raise PlanError(
+                f'source "{self.source.name}" is fed {type(rows).__name__} that does not fit its columns '
+                f"{_described(self.given)}: {error}. Feed a list of dicts, a dict of columns, an Arrow table or a ZSet.",
+                code="DELTA_TYPES",
+                relation=self.source.name,
+            ) from error
+
+
+def _described(schema: pa.Schema) -> list[str]:
+    return [f"{field.name}: {field.type}" for field in schema]

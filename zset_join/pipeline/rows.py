@@ -1,0 +1,241 @@
+"""Rows that change, and what is done with them one by one: what every view of a pipeline has.
+
+`view` adds the words that bring rows together: groups, joins, versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression
+from zset_join.expressions.rows import named
+from zset_join.pipeline.reading import Reading
+from zset_join.plan.planner import plan_query
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.requests import AggregateRequest
+from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
+from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
+
+__all__ = ["Rows"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rows:
+    """Rows that change.
+
+    Args:
+        node: how they come about.
+        name: what messages call them.
+        readings: the sources below, with how they are read.
+    """
+
+    node: Node
+    name: str
+    readings: tuple[Reading, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of the columns."""
+        return list(visible(self.node))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns with their types."""
+        return pa.schema([field for field in self.node.relation.schema if field.name not in self.node.hidden])
+
+    def plan(self) -> QueryPlan:
+        """Return the plan of the query that keeps this view.
+
+        Raises:
+            PlanError: two of its sources share a name.
+        """
+        return plan_query(self.node, name=self.name)
+
+    def explain(self) -> None:
+        """Print what the query will do and what it must remember, as DataFrame.explain does."""
+        print(self.plan().explain(buckets=1))  # noqa: T201 - printing is what explain() does in PySpark
+
+    def alias(self, name: str) -> Self:
+        """Return the same rows under another name, for messages.
+
+        Raises:
+            OptionError: the name is empty.
+        """
+        if not str(name).strip():
+            raise OptionError(f"alias({name!r}): a view needs a name.", code="NAME")
+        return replace(self, name=name)
+
+    def where(self, condition: Expression) -> Self:
+        """Keep the rows that fulfil a condition; NULL does not pass.
+
+        Raises:
+            PlanError: it cannot be evaluated on these columns.
+        """
+        return self._then(WhereStep(self._expression(condition, "where")))
+
+    def filter(self, condition: Expression) -> Self:
+        """Keep the rows that fulfil a condition; the same as `where`."""
+        return self.where(condition)
+
+    def select(self, *columns: str | Mapping[str, Expression], **computed: Expression) -> Self:
+        """Keep columns, and compute others.
+
+        Args:
+            columns: names, `"*"` for all, or dicts of name and expression.
+            computed: expressions by the names of their columns.
+
+        Raises:
+            PlanError: a column that is not there, or an expression that cannot be computed.
+
+        >>> import pyarrow as pa
+        >>> from zset_join.expressions import col
+        >>> from zset_join.pipeline import appends
+        >>> sales = appends("sales", {"units": pa.int64(), "price": pa.int64()})
+        >>> sales.select("units", total=col("units") * col("price")).columns
+        ['units', 'total']
+        """
+        chosen: list[tuple[str, Expression]] = []
+        for given in (*columns, computed):
+            if isinstance(given, Mapping):
+                chosen += [(name, self._expression(expression, "select")) for name, expression in given.items()]
+            elif given == "*":
+                chosen += [(name, named(name)) for name in self.columns]
+            elif isinstance(given, str):
+                self._check_columns([given], f"select({given!r})")
+                chosen.append((given, named(given)))
+            else:
+                raise OptionError(
+                    f"select({given!r}): expected column names, or expressions by name as in select(total=...).",
+                    code="ARGUMENT",
+                    argument=repr(given),
+                )
+        return self._select(chosen)
+
+    def withColumn(self, name: str, expression: Expression) -> Self:  # noqa: N802 - the name PySpark users type
+        """Add a column, or put another in its place.
+
+        Raises:
+            PlanError: it cannot be computed from these columns.
+        """
+        return self.withColumns({name: expression})
+
+    def withColumns(self, columns: Mapping[str, Expression]) -> Self:  # noqa: N802 - the name PySpark users type
+        """Add columns, or put others in their places."""
+        made = {name: self._expression(expression, "withColumn") for name, expression in columns.items()}
+        kept = [(name, made.pop(name, named(name))) for name in self.columns]
+        return self._select([*kept, *made.items()])
+
+    def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802 - the name PySpark users type
+        """Give a column another name.
+
+        Raises:
+            PlanError: it is not there, or the name is taken.
+        """
+        self._check_columns([existing], "withColumnRenamed")
+        return self._select([(new if name == existing else name, named(name)) for name in self.columns])
+
+    def drop(self, *columns: str) -> Self:
+        """Leave columns out.
+
+        Raises:
+            PlanError: a column that is not there, or none would be left.
+        """
+        self._check_columns(columns, "drop")
+        return self._select([(name, named(name)) for name in self.columns if name not in columns])
+
+    def distinct(self) -> Self:
+        """Return every distinct row once; it stays as long as a copy of it is there.
+
+        Raises:
+            KeyTypeError: a column without equality, such as a map.
+        """
+        return self._operate(AggregateRequest(tuple(self.columns), ()))
+
+    def union(self, other: Rows) -> Self:
+        """Return the rows of this view and of another one; columns go by position, equal rows stay apart, as in PySpark.
+
+        Raises:
+            PlanError: the columns do not go together.
+        """
+        if not isinstance(other, Rows):
+            raise OptionError(f"union({other!r}): expected a view.", code="ARGUMENT", argument=repr(other))
+        if len(other.columns) != len(self.columns):
+            raise PlanError(
+                f'"{self.name}" has the columns {self.columns} and "{other.name}" {other.columns}; a union goes by position. '
+                "Select columns first.",
+                code="UNION_TYPES",
+                relation=other.name,
+            )
+        renamed: Rows = other
+        if other.columns != self.columns:
+            renamed = other._select([(name, named(own)) for name, own in zip(self.columns, other.columns, strict=True)])
+        made = replace(self, node=Merge((self.node, renamed.node)), readings=merged(self.readings, other.readings))
+        return made._checked()
+
+    unionAll = union  # noqa: N815 - the name PySpark users type
+
+    def operate(self, request: Any, *others: Rows) -> Self:
+        """Put a stage of another kind over these rows, and perhaps those of others; see `zset_join.plan.tree.StageRequest`."""
+        return self._operate(request, *others)
+
+    def _operate(self, request: Any, *others: Rows) -> Self:
+        node = Operate(request, (self.node, *(other.node for other in others)))
+        readings = self.readings
+        for other in others:
+            readings = merged(readings, other.readings)
+        return replace(self, node=node, readings=readings)._checked()
+
+    def _then(self, step: WhereStep | SelectStep, hides: tuple[str, ...] = ()) -> Self:
+        return replace(self, node=Apply(self.node, step, hides))._checked()
+
+    def _select(self, columns: Sequence[tuple[str, Expression]]) -> Self:
+        step = SelectStep(tuple(columns))
+        relation = self.node.relation
+        if relation.mode == "upsert":
+            # What orders changes goes along, hidden, where the rows can stay upserts.
+            taken = {name for name, _ in columns}
+            order = [name for name in relation.sequence_by if name not in step.kept and name not in taken]
+            longer = SelectStep((*columns, *((name, named(name)) for name in order)))
+            if order and keeps_upserts(relation, longer):
+                return self._then(longer, tuple(name for name in order if name not in self.node.hidden))
+        return self._then(step)
+
+    def _checked(self) -> Self:
+        """Return this view, once its rows are known to make sense."""
+        reserved = [name for name in self.columns if name.startswith("__")]
+        if reserved:
+            raise PlanError(
+                f"the columns {reserved} begin with two underscores; such names are the engine's. Rename them.",
+                code="RESERVED_COLUMN",
+                columns=reserved,
+            )
+        return self
+
+    def _expression(self, given: Any, call: str) -> Expression:
+        if isinstance(given, Expression):
+            return given
+        raise OptionError(
+            f'{call}({given!r}): expected an expression such as col("total") > 100, with col from zset_join.expressions.',
+            code="ARGUMENT",
+            argument=repr(given),
+        )
+
+    def _check_columns(self, names: Sequence[str], call: str) -> None:
+        missing = [name for name in names if name not in self.columns]
+        if missing:
+            raise PlanError(
+                f'{call} names {missing}, which "{self.name}" does not have; its columns are {self.columns}.',
+                code="UNKNOWN_COLUMN",
+                name=self.name,
+                missing=missing,
+            )
+
+
+def merged(first: tuple[Reading, ...], second: tuple[Reading, ...]) -> tuple[Reading, ...]:
+    """Return the sources of both, each once."""
+    return (*first, *(reading for reading in second if reading not in first))
