@@ -203,6 +203,7 @@ def emitted(place: Path) -> tuple[int, Counts]:
     if epochs:
         for line in read_changelog(changelog).to_pylist():
             weight = line.pop("_weight")
+            del line["epoch"]
             row = tuple(line.values())
             rows[row] = rows.get(row, 0) + weight
     return len(epochs), {row: weight for row, weight in rows.items() if weight}

@@ -88,6 +88,12 @@ class PostgresServer:
                 cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description is not None else []
 
+    def clear(self, *statements: str) -> None:
+        """Empty the schema `public`, as it is in a new database, and run statements."""
+        self.execute(
+            "DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "GRANT USAGE ON SCHEMA public TO PUBLIC", *statements
+        )
+
     def _initialise(self, data: Path) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         for folder in (self.directory, *self.directory.parents):

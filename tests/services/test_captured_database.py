@@ -48,7 +48,7 @@ JOINED = "SELECT o.id, o.total, o.note, c.name, c.city FROM orders AS o LEFT JOI
 
 @pytest.fixture
 def captured(tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker) -> Iterator[None]:
-    postgres.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", *MADE)
+    postgres.clear(*MADE)
     for table in ("customers", "orders"):
         kafka.create_topic(f"shop.public.{table}")
     connect = DebeziumConnect(tmp_path / "connect", postgres, kafka, ["public.customers", "public.orders"])

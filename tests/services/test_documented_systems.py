@@ -22,7 +22,7 @@ def test_the_blocks_of_a_page_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POSTGRES", postgres.conninfo)
     monkeypatch.setenv("KAFKA_SERVERS", kafka.servers)
-    postgres.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    postgres.clear()
     for topic in ("orders_by_customer", "shop.public.orders"):
         kafka.ensure_topic(topic)
     page = Page(path, runs_services=True)

@@ -25,7 +25,7 @@ Line = tuple[int | None, int | None, str | None, int]
 
 @pytest.fixture
 def database(postgres: PostgresServer) -> PostgresServer:
-    postgres.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    postgres.clear()
     return postgres
 
 

@@ -332,7 +332,7 @@ def test_what_older_versions_know_is_written_as_long_as_nothing_was_rescaled(
 
     formats = [json.loads(path.read_bytes())["format"] for path in sorted(commits.glob("*.json"))]
 
-    assert formats == [2, 3, 3]
+    assert formats == [4, 5, 5]
 
 
 def test_the_state_looks_the_same_before_and_after(spark: SparkSession, stopped: str) -> None:

@@ -19,6 +19,11 @@ from zset_join.spark.grouped import AggregateExpression
 
 __all__ = [
     "avg",
+    "bit_and",
+    "bit_or",
+    "bit_xor",
+    "bool_and",
+    "bool_or",
     "collect_list",
     "collect_set",
     "count",
@@ -125,6 +130,31 @@ def stddev_samp(column: Argument) -> AggregateExpression:
 def stddev_pop(column: Argument) -> AggregateExpression:
     """Return the population standard deviation."""
     return _of("stddev_pop", column)
+
+
+def bool_and(column: Argument) -> AggregateExpression:
+    """Return whether all values are true."""
+    return _of("bool_and", column)
+
+
+def bool_or(column: Argument) -> AggregateExpression:
+    """Return whether any value is true."""
+    return _of("bool_or", column)
+
+
+def bit_and(column: Argument) -> AggregateExpression:
+    """Return the bits that all values have."""
+    return _of("bit_and", column)
+
+
+def bit_or(column: Argument) -> AggregateExpression:
+    """Return the bits that any value has."""
+    return _of("bit_or", column)
+
+
+def bit_xor(column: Argument) -> AggregateExpression:
+    """Return the bits that an odd number of values have."""
+    return _of("bit_xor", column)
 
 
 def collect_list(column: Argument, *, limit: int = 10_000) -> AggregateExpression:
