@@ -18,8 +18,8 @@ from spill.pair_store import PairStore
 from spill.run_set import RunSet
 from spill.run_store import RunStore
 from spill.runs import Runs
-from zset_join.state import cold_side, cold_tombstones
-from zset_join.state.row_arena import RowArena
+from zset_join.state.cold import cold_side, cold_tombstones
+from zset_join.state.rows.row_arena import RowArena
 
 __all__ = ["WHILE", "by_work", "named_work"]
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from zset_join.spark import ChangeStream, View
-    from zset_join.spark.parts import PartWriter
+    from zset_join.spark.worker.parts import PartWriter
 
 __all__ = ["KILLED_ATTEMPTS", "TABLE_KEYS", "VIEWS", "main", "note_attempt", "region_of", "spark_home", "streams_of"]
 

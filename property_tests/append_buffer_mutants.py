@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from property_tests.append_buffer_laws import Mutate
-from zset_join.kernels.epoch import S_READS_DEGREES
-from zset_join.kernels.side import H_COLD_BYTES
+from zset_join.kernels.rows.epoch import S_READS_DEGREES
+from zset_join.kernels.rows.side import H_COLD_BYTES
 from zset_join.operators.join import HashJoin
-from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
+from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

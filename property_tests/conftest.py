@@ -10,8 +10,8 @@ import pytest
 from property_tests.profiles import load_profile
 from spill.pair_store import PairStore
 from spill.run_set import RunSet
-from zset_join.state import changed_groups
-from zset_join.state.hybrid_state import HybridState
+from zset_join.state.join import changed_groups
+from zset_join.state.join.hybrid_state import HybridState
 
 load_profile()
 

@@ -28,7 +28,7 @@ from property_tests.registry import (
 )
 from property_tests.shapes import JoinSpec, Mode
 from zset_join.errors import BadInputError
-from zset_join.kernels.delta import D_COMPARED_COLUMNS
+from zset_join.kernels.rows.delta import D_COMPARED_COLUMNS
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
 from zset_join.tick import Tick

@@ -16,7 +16,8 @@ from property_tests.test_fetching import run_fetches
 from zset_join.errors import ZsetJoinError
 from zset_join.lookup import cache, fetcher, journal
 from zset_join.operators import lookup_join
-from zset_join.state import lookup_shape, match_memo, side_changes
+from zset_join.state.join import lookup_shape, match_memo
+from zset_join.state.rows import side_changes
 
 
 def hunt_lookups() -> None:

@@ -13,7 +13,7 @@ from zset_join.lookup.fetcher import Fetcher
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup
 from zset_join.relation import Relation
-from zset_join.state.lookup_shape import LookupShape, RetryPolicy
+from zset_join.state.join.lookup_shape import LookupShape, RetryPolicy
 from zset_join.testing.lookups import FakeClock, ScriptedSource
 
 SCHEMA = pa.schema({"id": pa.int64(), "v": pa.int64()})

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u8, shift_right
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u8, shift_right
 
 __all__ = ["FILTERED_ROWS", "filter_of", "passes", "shift_of"]
 

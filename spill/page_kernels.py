@@ -20,8 +20,8 @@ from spill.run_kernels import (
     page_bytes,
     page_row,
 )
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import copy_bytes, load_u32, load_u64, prefetch
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import copy_bytes, load_u32, load_u64, prefetch
 
 __all__ = ["list_rows", "take_rows"]
 

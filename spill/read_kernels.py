@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from zset_join.kernels.compiled import kernel
+from zset_join.kernels.machine.compiled import kernel
 
 __all__ = [
     "LEAST_PAGES",

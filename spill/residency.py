@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zset_join.errors import OptionError
-from zset_join.kernels.compiled import kernel
+from zset_join.kernels.machine.compiled import kernel
 
 __all__ = ["HALF_LIFE_TURNOVERS", "NEVER", "ResidencyPolicy", "Scores", "lowest_scores"]
 

@@ -5,8 +5,8 @@ strings are where the packed rows are. So whatever a column holds (NULL, NaN wit
 of 256 bits) goes to the disk and back unchanged, because nobody on the way knows what it is.
 
 Packed, a record is its bytes without the chain links, followed by its strings of more than 12 bytes in the order of the
-columns: `stride - 8` bytes and those of the long strings. The format of a record is that of `zset_join.kernels.columns`; the
-store's owner stamp must say which layout it was (`RowLayout` and library version).
+columns: `stride - 8` bytes and those of the long strings. The format of a record is that of
+`zset_join.kernels.values.columns`; the store's owner stamp must say which layout it was (`RowLayout` and library version).
 
 Cost: about 30 ns per row of 80 bytes, either way.
 """
@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from spill.cold_store import Int64s
-from zset_join.kernels.columns import INLINE_BYTES, OFFSET, column_count, field
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.keys import variable_bytes
-from zset_join.kernels.memory import copy_bytes, load_u32, store_u64
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import copy_bytes, load_u32, store_u64
+from zset_join.kernels.values.columns import INLINE_BYTES, OFFSET, column_count, field
+from zset_join.kernels.values.keys import variable_bytes
 
 __all__ = ["LINK_BYTES", "UnpackedRows", "pack_rows", "unpack_rows"]
 

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from spill.filters import passes
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u8, load_u16, load_u64, prefetch, shift_right, store_u8
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u8, load_u16, load_u64, prefetch, shift_right, store_u8
 
 __all__ = [
     "CONTINUES",

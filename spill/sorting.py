@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.kernels.compiled import kernel
+from zset_join.kernels.machine.compiled import kernel
 
 __all__ = ["ascending", "ascending_positions"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from spill.run_kernels import CONTINUES, END, FIRST_CODE, FIRST_ROW, FIRST_SUBCODE, HEAD_BYTES, PAGE_BYTES, SPLIT_BYTES
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import copy_bytes, load_u64, store_u32, store_u64
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import copy_bytes, load_u64, store_u32, store_u64
 
 __all__ = ["cut_pages", "fill_pages", "gather_bytes", "index_pages", "merge_chunks", "order_subcodes"]
 

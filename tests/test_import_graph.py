@@ -11,8 +11,9 @@ STILL_TIED = {
     f"zset_join.{room}.{name}"
     for room, names in {
         # A view gives its writer, a writer its query, and a query asks the view: the fluent API, one arrow up each.
-        "spark": "grouped joined looking_up looks_up query row_branches row_explaining runner sampling staged stored_query streams timed unions "
-        "verification views writer",
+        "spark.api": "grouped joined looking_up looks_up query staged stored_query streams timed unions views writer",
+        "spark.epoch": "runner",
+        "spark.tools": "row_branches row_explaining sampling verification",
         "sql": "aggregation catalog first_rows hints joins queries results scalars scopes session statements timed_joins",
     }.items()
     for name in names.split()

@@ -15,7 +15,7 @@ import pytest
 
 import zset_join.row_layout
 from zset_join.errors import PlanError
-from zset_join.kernels import columns as c
+from zset_join.kernels.values import columns as c
 from zset_join.row_layout import EncodedRows, RowLayout
 
 UNION = pa.dense_union([pa.field("a", pa.int64())])

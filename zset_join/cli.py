@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from zset_join.spark.writer import JoinStreamWriter
+    from zset_join.spark.api.writer import JoinStreamWriter
 
 __all__ = ["main"]
 
@@ -252,7 +252,7 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
     except (ImportError, AttributeError, ValueError) as error:
         raise _no_program(options.program, str(error)) from error
     session = _session(options.cores)  # takes seconds: only for a program that is there
-    from zset_join.spark.writer import JoinStreamWriter
+    from zset_join.spark.api.writer import JoinStreamWriter
 
     made = function(session)
     if not isinstance(made, JoinStreamWriter):

@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import pyarrow as pa
 
 from zset_join.expressions import left, right
-from zset_join.kernels.compiled import compiled_kernels_directory
+from zset_join.kernels.machine.compiled import compiled_kernels_directory
 from zset_join.pipeline import View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.plan.query_plan import QueryPlan

@@ -51,7 +51,7 @@ from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.stages import Stage, StageOptions
-from zset_join.state.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
+from zset_join.state.rows.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
 from zset_join.zset import ZSet
 
 __all__ = ["open_state"]

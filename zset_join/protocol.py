@@ -4,11 +4,11 @@ The law: after every epoch the sum of all answers equals the plain query over th
 
 `answer` reads the state *before* the epoch and changes nothing; asked twice it gives the same answer twice. `absorb` folds
 the same deltas into the state. An answer is made while it is read: read after `absorb`, `restore` or `close` it raises
-`ANSWER_OUTDATED` (`zset_join.state.answers`). An operator that raises has applied nothing. It knows no Spark, clock, randomness
-or log.
+`ANSWER_OUTDATED` (`zset_join.state.rows.answers`). An operator that raises has applied nothing. It knows no Spark, clock,
+randomness or log.
 
-An operator that waits for time says so by `next_due`: it is then asked, with empty deltas if need be, in the first epoch whose
-watermark or processing time has come that far. One without `next_due` never speaks on an empty delta.
+An operator that waits for time says so by `next_due`: it is then asked, with empty deltas if need be, in the first epoch
+whose watermark or processing time has come that far. One without `next_due` never speaks on an empty delta.
 """
 
 from __future__ import annotations

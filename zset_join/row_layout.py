@@ -1,8 +1,8 @@
 """Where each column of a relation stands inside a row record.
 
 A `RowLayout` is made once from a relation. It turns record batches into row records and lists of record addresses back into
-Arrow columns, both through `zset_join.kernels.encode`. Besides the columns of the relation a record may hold hidden ones: a
-key brought to the type it is compared in, the words of the sequence, and the degree of an outer-join row.
+Arrow columns, both through `zset_join.kernels.values.encode`. Besides the columns of the relation a record may hold hidden
+ones: a key brought to the type it is compared in, the words of the sequence, and the degree of an outer-join row.
 
 Bytes of a row: 21, plus one bit per column, plus the width of each value (16 for a string, whose bytes beyond 12 go to the
 heap), rounded up to 8.
@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import KeyTypeError, PlanError
-from zset_join.kernels import columns as c
-from zset_join.kernels.encode import encode_rows, gather_fixed, gather_variable, read_arrow_array
-from zset_join.kernels.nested import decode_nested, encode_nested
-from zset_join.kernels.nested_types import is_nested, refuse_unsupported
+from zset_join.kernels.values import columns as c
+from zset_join.kernels.values.encode import encode_rows, gather_fixed, gather_variable, read_arrow_array
+from zset_join.kernels.values.nested import decode_nested, encode_nested
+from zset_join.kernels.values.nested_types import is_nested, refuse_unsupported
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import cast_key, plain
 
@@ -39,7 +39,7 @@ _VARIABLE_KINDS = (c.VARIABLE, c.NESTED)
 
 
 class ColumnTable:
-    """A column table of `zset_join.kernels.columns`, with the address kernels get it by.
+    """A column table of `zset_join.kernels.values.columns`, with the address kernels get it by.
 
     Args:
         lines: one line of `TABLE_WIDTH` words per column.

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.errors import BadInputError, PlanError, WeightOverflowError
-from zset_join.kernels.consolidate import sum_weights
+from zset_join.kernels.rows.consolidate import sum_weights
 from zset_join.row_conversion import take_rows
 from zset_join.row_layout import RowLayout
 

@@ -10,7 +10,7 @@ import pytest
 
 from zset_join.aggregates.group_state import GroupState
 from zset_join.errors import StateError
-from zset_join.kernels import side as s
+from zset_join.kernels.rows import side as s
 
 SCHEMA = pa.schema({"k": pa.string()})
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.aggregates import AggregateCall
-from zset_join.kernels import side as s
+from zset_join.kernels.rows import side as s
 from zset_join.operators.aggregate import Aggregate
 from zset_join.relation import Relation
 from zset_join.tick import Tick

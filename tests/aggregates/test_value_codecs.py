@@ -13,7 +13,7 @@ import pytest
 
 from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, is_orderable, valid_flags
 from zset_join.errors import ResourceError
-from zset_join.kernels.aggregate_keys import compare_keys
+from zset_join.kernels.aggregate.keys import compare_keys
 
 D = Decimal
 LONG = "longer than eight bytes"

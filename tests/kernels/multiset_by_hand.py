@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from zset_join.kernels import side as s
-from zset_join.kernels.aggregate_cells import match_cells, sort_cells
-from zset_join.kernels.aggregate_read import list_values, read_ends
-from zset_join.kernels.aggregate_store import store_cells
-from zset_join.kernels.aggregate_tree import V_WORDS
+from zset_join.kernels.aggregate.cells import match_cells, sort_cells
+from zset_join.kernels.aggregate.read import list_values, read_ends
+from zset_join.kernels.aggregate.store import store_cells
+from zset_join.kernels.aggregate.tree import V_WORDS
+from zset_join.kernels.rows import side as s
 from zset_join.row_layout import RowLayout
-from zset_join.state.row_arena import RowArena
+from zset_join.state.rows.row_arena import RowArena
 
 __all__ = ["Multiset"]
 

@@ -21,7 +21,7 @@ from zset_join.aggregates import AggregateCall
 from zset_join.expressions import left, right
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.route import Route
-from zset_join.state.unused_memory import CAN_TELL
+from zset_join.state.rows.unused_memory import CAN_TELL
 from zset_join.tick import Tick
 
 RUNS = [

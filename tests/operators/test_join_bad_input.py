@@ -13,7 +13,7 @@ from zset_join.errors import BadInputError, OptionError, WeightOverflowError
 from zset_join.expressions import left, right
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
-from zset_join.state.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 
 COLUMNS = pa.schema({"id": pa.int64(), "k": pa.string(), "seq": pa.int64()})

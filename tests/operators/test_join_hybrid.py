@@ -18,8 +18,8 @@ from tests.epochs import Change, Epochs, delete, insert, net, upsert
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
-from zset_join.state import hybrid_rows
-from zset_join.state.unused_memory import UnusedMemory
+from zset_join.state.cold import hybrid_rows
+from zset_join.state.rows.unused_memory import UnusedMemory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -376,7 +376,7 @@ def test_restoring_respects_the_budget_on_the_way() -> None:
 
 
 def test_a_snapshot_that_contradicts_itself_is_refused_though_its_first_half_is_cold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zset_join.state.side_snapshot._SNAPSHOT_ROWS", 1)
+    monkeypatch.setattr("zset_join.state.rows.side_snapshot._SNAPSHOT_ROWS", 1)
     bags = Relation(name="bags", schema=CUSTOMERS.schema, join_key=("k",), mode="changelog")
     join = HashJoin(bags, bags, default_hash_join="hybrid", max_hot_bytes=0)
     Epochs(join).feed(insert(("a", "x"), copies=2**62))

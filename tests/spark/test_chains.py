@@ -22,8 +22,8 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import left, right
 from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes, rescale
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
-from zset_join.spark.row_steps import template
-from zset_join.spark.verification import tables_view
+from zset_join.spark.planning.row_steps import template
+from zset_join.spark.tools.verification import tables_view
 
 Run = Callable[..., JoinQuery]
 TYPES = ("inner", "left", "right", "full", "left_semi", "left_anti")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from tests.spark.api.test_query import Run, join_of
 from tests.spark.conftest import Collected, Source
-from tests.spark.test_query import Run, join_of
 from zset_join.checkpoint.reading import checkpoint_folder
 from zset_join.errors import StateError
-from zset_join.spark.offsets import offsets_digest
+from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.storage.sealed import seal
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from tests.epochs import Change, delta_of
-from zset_join.kernels import columns as c
-from zset_join.kernels import side as s
-from zset_join.kernels.heap import block_bytes
+from zset_join.kernels.rows import side as s
+from zset_join.kernels.rows.heap import block_bytes
+from zset_join.kernels.values import columns as c
 from zset_join.relation import ChangelogMode, Relation
-from zset_join.state.side import PreparedSide, SideState
+from zset_join.state.rows.side import PreparedSide, SideState
 
 __all__ = ["Anatomy", "absorb", "anatomy", "changes_of", "live_through", "make_side", "pieces"]
 

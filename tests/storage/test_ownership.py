@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from zset_join.errors import StateError
-from zset_join.state.region import Region
+from zset_join.state.rows.region import Region
 from zset_join.storage.ownership import is_own, refuse_foreign, why_foreign
 
 

@@ -30,8 +30,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.aggregates.lines import Int64s, Lines
-from zset_join.kernels import aggregate_floats as floats
-from zset_join.kernels.aggregate_sums import add_counts, add_integers, add_partial_words
+from zset_join.kernels.aggregate import floats
+from zset_join.kernels.aggregate.sums import add_counts, add_integers, add_partial_words
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import plain
 

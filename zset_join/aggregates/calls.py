@@ -36,7 +36,7 @@ from zset_join.aggregates.value_codecs import is_orderable
 from zset_join.errors import PlanError
 from zset_join.expressions import Expression, check
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.kernels.nested_types import is_nested
+from zset_join.kernels.values.nested_types import is_nested
 from zset_join.key_types import check_key_type, storage_type
 
 __all__ = ["BIT_FUNCTIONS", "FUNCTIONS", "AggregateCall", "result_field"]

@@ -17,8 +17,8 @@ from zset_join.aggregates.group_state import GroupState
 from zset_join.aggregates.lines import Int64s
 from zset_join.aggregates.multisets import ValuesOf
 from zset_join.aggregates.preaggregation import PARTIAL_WEIGHT
-from zset_join.kernels.aggregate_groups import add_rows
-from zset_join.state.side_snapshot import snapshot_parts
+from zset_join.kernels.aggregate.groups import add_rows
+from zset_join.state.rows.side_snapshot import snapshot_parts
 from zset_join.zset import single_batch
 
 __all__ = ["GroupTables", "parts_of", "weights_of"]

@@ -27,8 +27,8 @@ from zset_join.aggregates.preaggregation import partial_relation
 from zset_join.aggregates.rejected_changes import RejectedChanges
 from zset_join.config import HotBudget
 from zset_join.errors import BadInputError, StateError
-from zset_join.kernels import changes as ch
-from zset_join.kernels.aggregate_groups import add_rows, resolve_rows
+from zset_join.kernels.aggregate.groups import add_rows, resolve_rows
+from zset_join.kernels.rows import changes as ch
 from zset_join.row_conversion import conform
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch

@@ -17,10 +17,10 @@ from zset_join.aggregates.rejected_changes import describe_rejection, rejection_
 from zset_join.config import HotBudget
 from zset_join.errors import OptionError, StateError
 from zset_join.relation import Relation
-from zset_join.state.answers import Answers
-from zset_join.state.hash_seed import choose_seed
-from zset_join.state.rejected_rows import no_rejections
-from zset_join.state.usage import check_deltas, check_tables, closed, make_directory
+from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.rejected_rows import no_rejections
+from zset_join.state.rows.usage import check_deltas, check_tables, closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -13,7 +13,7 @@ as much again.
 
 What an epoch needs beside the groups, up to half of the budget, is taken from it as from that of a join; so is what the epoch
 will bring in. What it took and freed is given back, and the index of the groups on disk where it has no room
-(`zset_join.state.row_limit`).
+(`zset_join.state.cold.row_limit`).
 
 Where groups are mapped from a directory, those on disk lie in it too and stand at the same epoch; marks say when they move.
 
@@ -35,10 +35,10 @@ from zset_join.aggregates.group_tables import GroupTables, parts_of
 from zset_join.aggregates.lines import Int64s
 from zset_join.config import HotBudget
 from zset_join.errors import ResourceError, StateError
-from zset_join.kernels.moves import piece_end
-from zset_join.state.cold_tables import BusyGroups, ColdTables, FoundRows
-from zset_join.state.row_limit import RowLimit
-from zset_join.state.unused_memory import UnusedMemory
+from zset_join.kernels.rows.moves import piece_end
+from zset_join.state.cold.cold_tables import BusyGroups, ColdTables, FoundRows
+from zset_join.state.cold.row_limit import RowLimit
+from zset_join.state.rows.unused_memory import UnusedMemory
 
 __all__ = ["HybridGroups"]
 
@@ -276,7 +276,7 @@ class HybridGroups:
         return chosen, sizes[chosen]
 
     def _is_loose(self) -> bool:
-        """Say whether the dead keep the state above its limit. Small budgets are spared, see `zset_join.state.row_limit`.
+        """Say whether the dead keep the state above its limit. Small budgets are spared, see `zset_join.state.cold.row_limit`.
 
         Blocks that are free are used again only by values of about their size: as groups grow, the dead get more.
         """

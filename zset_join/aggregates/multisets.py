@@ -5,7 +5,7 @@ the maximum is 7. So nothing is cut off and nothing is guessed.
 
 The law: a multiset holds exactly the values of the live rows of its group (NULLs and rows that fail the filter left out).
 
-Cost: see `zset_join.kernels.aggregate_tree`.
+Cost: see `zset_join.kernels.aggregate.tree`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pyarrow as pa
 from zset_join.aggregates.accumulators import Source, StateHeap
 from zset_join.aggregates.lines import Cells, Int64s, Lines
 from zset_join.aggregates.value_codecs import CompositeCodec, codec_of, valid_flags
-from zset_join.kernels import aggregate_tree as tree
-from zset_join.kernels.aggregate_cells import match_cells, sort_cells
-from zset_join.kernels.aggregate_read import list_state
-from zset_join.kernels.aggregate_store import copy_values, store_cells
+from zset_join.kernels.aggregate import tree
+from zset_join.kernels.aggregate.cells import match_cells, sort_cells
+from zset_join.kernels.aggregate.read import list_state
+from zset_join.kernels.aggregate.store import copy_values, store_cells
 
 __all__ = ["ValuesOf"]
 

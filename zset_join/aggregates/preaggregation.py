@@ -26,7 +26,7 @@ from zset_join.aggregates.accumulators import Accumulator
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.group_state import GroupState
 from zset_join.errors import BadInputError
-from zset_join.kernels.aggregate_groups import add_rows
+from zset_join.kernels.aggregate.groups import add_rows
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.zset import ZSet

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.errors import BadInputError, WeightOverflowError
-from zset_join.kernels import changes as ch
+from zset_join.kernels.rows import changes as ch
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_key
-from zset_join.state.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -41,7 +41,7 @@ class RejectedChanges:
 
     Args:
         delta: all rows.
-        status: per row, a status of `zset_join.kernels.changes`.
+        status: per row, a status of `zset_join.kernels.rows.changes`.
     """
 
     delta: ZSet

@@ -1,8 +1,8 @@
 """Column values as key words that order like Spark orders them, and back.
 
-The multisets behind min, max, count distinct and their like keep values as key words (`zset_join.kernels.aggregate_keys`).
-Numbers, dates and booleans take the words of `zset_join.state.sequence`; strings and binaries three words, compared as unsigned
-bytes; nested values the three words of their canonical bytes, whose order is fixed but means nothing.
+The multisets behind min, max, count distinct and their like keep values as key words (`zset_join.kernels.aggregate.keys`).
+Numbers, dates and booleans take the words of `zset_join.state.rows.sequence`; strings and binaries three words, compared as
+unsigned bytes; nested values the three words of their canonical bytes, whose order is fixed but means nothing.
 
 Ties and edge cases: NaN is the largest float; -0.0 is kept as 0.0 and every NaN as one NaN, so what comes back may have other
 bits than what came in, but is equal to it.
@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import ResourceError
-from zset_join.kernels.aggregate_keys import TEXT_WORDS, fill_text_keys, gather_texts
-from zset_join.kernels.nested import canonical_nested, decode_nested
-from zset_join.kernels.nested_types import is_nested
+from zset_join.kernels.aggregate.keys import TEXT_WORDS, fill_text_keys, gather_texts
+from zset_join.kernels.values.nested import canonical_nested, decode_nested
+from zset_join.kernels.values.nested_types import is_nested
 from zset_join.key_types import storage_type
 from zset_join.row_conversion import plain
-from zset_join.state.sequence import sequence_words
+from zset_join.state.rows.sequence import sequence_words
 
 __all__ = ["CompositeCodec", "Int64s", "ValueCodec", "codec_of", "is_orderable", "valid_flags"]
 

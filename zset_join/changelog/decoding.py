@@ -35,7 +35,7 @@ from zset_join.changelog.formats.rows import (
     WeightFormat,
 )
 from zset_join.errors import BadInputError, PlanError
-from zset_join.kernels.nested import is_nested
+from zset_join.kernels.values.nested import is_nested
 from zset_join.relation import Relation
 from zset_join.zset import ZSet, single_batch
 

@@ -36,7 +36,7 @@ from zset_join.changelog.formats.rows import (
     WeightFormat,
 )
 from zset_join.errors import OptionError, PlanError, ResourceError, SinkError
-from zset_join.kernels.nested import canonical_floats, canonical_nested, is_nested
+from zset_join.kernels.values.nested import canonical_floats, canonical_nested, is_nested
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_key
 from zset_join.zset import ZSet

@@ -27,7 +27,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import SnapshotEntry, open_snapshot, write_snapshot
 from zset_join.errors import StateError
 from zset_join.protocol import DurableOperator
-from zset_join.state.directory_lock import locked_outside
+from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

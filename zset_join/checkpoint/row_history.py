@@ -30,7 +30,7 @@ from zset_join.errors import KeyTypeError, OptionError
 from zset_join.key_types import common_key_type, storage_type
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.state.side_snapshot import SNAPSHOT_WEIGHT
+from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.row_conversion import take_rows
-from zset_join.state.keyed_rows import KeyedRows
+from zset_join.state.rows.keyed_rows import KeyedRows
 
 __all__ = ["FullCache", "PartialCache"]
 

@@ -34,8 +34,8 @@ from zset_join.lookup.options import LookupSettings
 from zset_join.lookup.patience import BackOff, Circuit
 from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
 from zset_join.row_conversion import take_rows
-from zset_join.state.keyed_rows import KeyedRows
-from zset_join.state.lookup_shape import LookupShape
+from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.zset import single_batch
 
 __all__ = ["Fetcher", "LookupCounts"]

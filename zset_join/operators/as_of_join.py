@@ -25,7 +25,7 @@ from zset_join.expressions import Expression, check
 from zset_join.key_types import common_key_type
 from zset_join.operators.timed_join import TimedJoin
 from zset_join.relation import Relation
-from zset_join.state.join_shape import check_join, joined_schema
+from zset_join.state.join.join_shape import check_join, joined_schema
 from zset_join.state.time.event_time import EventTime
 from zset_join.state.time.version_join_shape import VersionJoinShape
 

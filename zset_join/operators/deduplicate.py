@@ -32,8 +32,8 @@ from zset_join.kernels.time.first_rows import first_rows
 from zset_join.key_types import check_key_type, storage_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
-from zset_join.state.answers import Answers
-from zset_join.state.rejected_rows import no_rejections
+from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns

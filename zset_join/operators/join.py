@@ -2,7 +2,7 @@
 
 The law: after every epoch the sum of all answers equals the batch join of the sums of the inputs. For a pair (l, r) the
 answer is `l_after * r_after - l_before * r_before`; for what outer, semi and anti joins say about one row, see
-`zset_join.kernels.pairs`.
+`zset_join.kernels.join.pairs`.
 
 Remembers every live row of both sides: `layout.stride` bytes per row plus long strings, 13 to 26 bytes per join key and, where
 rows have an identity, 13 to 26 more per row.
@@ -32,25 +32,25 @@ import pyarrow as pa
 from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
 from zset_join.errors import StateError
 from zset_join.expressions import Expression, check
-from zset_join.kernels import pairs as p
+from zset_join.kernels.join import pairs as p
 from zset_join.key_types import common_key_type
 from zset_join.operators.join_steps import LONE, check_same_epoch, columns_compared, key_of, pairs_passing, weight_overflow
 from zset_join.relation import Relation
-from zset_join.state.answers import Answers
-from zset_join.state.append_buffer import AppendBuffer, BufferedEpoch
-from zset_join.state.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
-from zset_join.state.hash_seed import choose_seed
-from zset_join.state.hybrid_state import HybridState
-from zset_join.state.join_shape import JOIN_TYPES, check_join, joined_schema, output_key, visible_columns
-from zset_join.state.joined_rows import JoinedRows
-from zset_join.state.largest_key import largest_key
-from zset_join.state.long_keys import LongKeys
-from zset_join.state.passing_rows import PassingRows, Piece, Place
-from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
-from zset_join.state.residual_pairs import JudgedEpoch, ResidualPairs
-from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.usage import check_deltas, check_tables, closed, make_directory
+from zset_join.state.cold.largest_key import largest_key
+from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
+from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Step
+from zset_join.state.join.hybrid_state import HybridState
+from zset_join.state.join.join_shape import JOIN_TYPES, check_join, joined_schema, output_key, visible_columns
+from zset_join.state.join.joined_rows import JoinedRows
+from zset_join.state.join.oversized_rows import LongKeys
+from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
+from zset_join.state.join.streamed_rows import PassingRows, Piece, Place
+from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.rows.usage import check_deltas, check_tables, closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from zset_join.errors import PlanError, StateError, WeightOverflowError
 from zset_join.expressions import Expression, evaluate, references
-from zset_join.kernels import pairs as p
+from zset_join.kernels.join import pairs as p
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_key
-from zset_join.state.joined_rows import from_c_library
-from zset_join.state.side import SideState
+from zset_join.state.join.joined_rows import from_c_library
+from zset_join.state.rows.side import SideState
 from zset_join.tick import Tick
 
 __all__ = ["LONE", "check_same_epoch", "columns_compared", "key_of", "pairs_passing", "weight_overflow"]

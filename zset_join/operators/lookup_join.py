@@ -7,7 +7,7 @@ The law: the answer of an epoch is decided by the rows before it, its delta, and
 table stands still, the sum of the answers is the batch join. A retraction takes back what was said, and never asks again.
 
 Remembers, for an append-only left, the rows that wait for another attempt; for any other, its live rows and per arrival what it
-was joined with (`zset_join.state.match_memo`).
+was joined with (`zset_join.state.join.match_memo`).
 
 Edge cases. NULL in a lookup key: nobody is asked, no match. Several answers to one key are several matches. A row that the
 residual predicate rejects is no miss: it is padded (LEFT) or dropped (INNER) at once. A miss waits only with `max_retries`; it
@@ -35,9 +35,8 @@ from zset_join.expressions import Expression, check
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
-from zset_join.state.keyed_rows import KeyedRows
-from zset_join.state.lookup_shape import FOUND, LookupShape, RetryPolicy
-from zset_join.state.match_memo import (
+from zset_join.state.join.lookup_shape import FOUND, LookupShape, RetryPolicy
+from zset_join.state.join.match_memo import (
     ARRIVAL,
     ATTEMPTS,
     JOINED,
@@ -50,11 +49,12 @@ from zset_join.state.match_memo import (
     TakenBack,
     first_arrival,
 )
-from zset_join.state.memo_answers import Answer, MemoLines, as_answer
-from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
-from zset_join.state.side import SideState
-from zset_join.state.side_changes import NetChanges, SideChanges
-from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
+from zset_join.state.rows.keyed_rows import KeyedRows
+from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

@@ -29,7 +29,7 @@ from zset_join.errors import BadInputError, PlanError
 from zset_join.operators.latest import Latest
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
-from zset_join.state.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 

@@ -5,7 +5,7 @@ The law: only left changes speak. A row that comes is joined with the right side
 the right side is by now. While the right side stands still, the sum of the answers is the batch join.
 
 Remembers every live right row, as a join does. Of an append-only left nothing; of any other its live rows, and per arrival what
-it was joined with (`zset_join.state.match_memo`).
+it was joined with (`zset_join.state.join.match_memo`).
 
 Edge cases. An update of a left row looks up again. Equal left rows: the oldest arrival goes first. The right key need not be
 unique (it may be a prefix of the right primary key): then a left row meets several rows. Right copies count as in a join:
@@ -30,9 +30,8 @@ from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.expressions import Expression, check
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
-from zset_join.state.keyed_rows import KeyedRows, KeyFinder
-from zset_join.state.lookup_shape import LookupShape
-from zset_join.state.match_memo import (
+from zset_join.state.join.lookup_shape import LookupShape
+from zset_join.state.join.match_memo import (
     EMITTED_KINDS,
     JOINED,
     KIND,
@@ -43,11 +42,12 @@ from zset_join.state.match_memo import (
     TakenBack,
     first_arrival,
 )
-from zset_join.state.memo_answers import Answer, MemoLines, as_answer, multiplied
-from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
-from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_changes import NetChanges, SideChanges
-from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
+from zset_join.state.rows.keyed_rows import KeyedRows, KeyFinder
+from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

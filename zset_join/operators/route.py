@@ -27,7 +27,7 @@ from zset_join.errors import PlanError
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
-from zset_join.state.usage import check_deltas
+from zset_join.state.rows.usage import check_deltas
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

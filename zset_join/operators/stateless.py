@@ -20,8 +20,8 @@ from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_key
-from zset_join.state.answers import Answers
-from zset_join.state.rejected_rows import REJECTION_SCHEMA, no_rejections
+from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, no_rejections
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

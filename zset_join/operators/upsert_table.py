@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from zset_join.config import HotBudget
 from zset_join.errors import OptionError, StateError
-from zset_join.kernels.epoch import CHANGE_WORDS
+from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.key_types import check_key_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
-from zset_join.state.answers import Answers
-from zset_join.state.hash_seed import choose_seed
-from zset_join.state.hybrid_rows import HybridRows
-from zset_join.state.rejected_rows import describe_rejection, no_rejections, rejection_table
-from zset_join.state.side import PreparedSide, SideState
-from zset_join.state.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.usage import check_deltas, check_tables, closed, make_directory
+from zset_join.state.cold.hybrid_rows import HybridRows
+from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.hash_seed import choose_seed
+from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
+from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.rows.usage import check_deltas, check_tables, closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

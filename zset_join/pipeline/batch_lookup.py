@@ -17,8 +17,8 @@ from zset_join.expressions.sql_text import type_name
 from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, register_batch_query
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
-from zset_join.state.join_shape import joined_schema
-from zset_join.state.lookup_shape import LookupShape
+from zset_join.state.join.join_shape import joined_schema
+from zset_join.state.join.lookup_shape import LookupShape
 
 __all__ = ["lookup_sql", "process_time_sql"]
 

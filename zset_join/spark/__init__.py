@@ -11,23 +11,22 @@
         .start()
     )
 
-`streams` describes inputs, `joined` the join, `writer` collects options, `query` is the handle of what runs; `runner` is one
-epoch on the driver and `tasks` on the workers. `rescaling` changes the number of buckets of a stopped query. `verification`
-compares the result with Spark's own batch join.
+Rooms, from the bottom up: `rows` (DataFrames to rows), `worker` (the task of a bucket), `planning` (a view's stages), `epoch`
+(one epoch on the driver), `tools` (verify, sample, explain a row, rescale), `api` (the words a user writes).
 """
 
 from __future__ import annotations
 
-from zset_join.spark.joined import JoinedStream
-from zset_join.spark.progress import join_progress
-from zset_join.spark.query import JoinQuery
-from zset_join.spark.rescaling import RescaleReport, rescale
+from zset_join.spark.api.joined import JoinedStream
+from zset_join.spark.api.query import JoinQuery
+from zset_join.spark.api.streams import ChangeStream, appends, changes
+from zset_join.spark.api.unions import UnionedStream
+from zset_join.spark.api.views import View
+from zset_join.spark.api.writer import JoinStreamWriter
+from zset_join.spark.epoch.progress import join_progress
 from zset_join.spark.session import cluster_settings, local_session
-from zset_join.spark.streams import ChangeStream, appends, changes
-from zset_join.spark.unions import UnionedStream
-from zset_join.spark.verification import VerificationReport
-from zset_join.spark.views import View
-from zset_join.spark.writer import JoinStreamWriter
+from zset_join.spark.tools.rescaling import RescaleReport, rescale
+from zset_join.spark.tools.verification import VerificationReport
 
 __all__ = [
     "ChangeStream",

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import Column
 
-from zset_join.spark.grouped import AggregateExpression
+from zset_join.spark.api.grouped import AggregateExpression
 
 __all__ = [
     "avg",

@@ -28,7 +28,7 @@ from zset_join.errors import PlanError
 
 __all__ = ["check_session", "cluster_settings", "local_session"]
 
-_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "zset_join.spark.worker_daemon"
+_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "zset_join.spark.worker.daemon"
 _LEAST_JAVA = 17
 _LONGEST_SOCKET_DIRECTORY = 40
 _JAVA_CURE = (
@@ -78,8 +78,8 @@ def local_session(
 def cluster_settings() -> dict[str, str]:
     """Return Spark's settings that make joins run well on a cluster; they are read when a session is made.
 
-    With them a bucket's task goes where its state is (see `zset_join.spark.locality`), and workers start with the engine
-    loaded (see `zset_join.spark.worker_daemon`), which needs this package in the Python of every executor.
+    With them a bucket's task goes where its state is (see `zset_join.spark.worker.locality`), and workers start with the engine
+    loaded (see `zset_join.spark.worker.daemon`), which needs this package in the Python of every executor.
 
     >>> sorted(cluster_settings())
     ['spark.python.daemon.module', 'spark.scheduler.minRegisteredResourcesRatio', 'spark.shuffle.reduceLocality.enabled']
@@ -155,7 +155,7 @@ def _introduction() -> dict[str, str]:
 
 def _introduce_worker(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Say which Python this is; runs in a worker, and fails there when the engine cannot be imported."""
-    from zset_join.spark import tasks  # noqa: F401 - the import is the question
+    from zset_join.spark.worker import tasks  # noqa: F401 - the import is the question
 
     for _ in batches:
         note = json.dumps({**_introduction(), "executable": sys.executable})

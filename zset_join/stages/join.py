@@ -20,7 +20,7 @@ from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.join_shape import joined_schema, output_key, visible_columns
+from zset_join.state.join.join_shape import joined_schema, output_key, visible_columns
 
 __all__ = ["JoinStage"]
 

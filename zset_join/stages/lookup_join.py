@@ -27,7 +27,7 @@ from zset_join.relation import Relation
 from zset_join.stages.effect import CHANGEABLE, Effect
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.lookup_shape import LookupShape
+from zset_join.state.join.lookup_shape import LookupShape
 from zset_join.storage.folder import Folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet

@@ -15,7 +15,7 @@ from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
-from zset_join.state.lookup_shape import LookupShape
+from zset_join.state.join.lookup_shape import LookupShape
 
 __all__ = ["ProcessTimeJoinStage"]
 

@@ -9,7 +9,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.lookup import ArrowSource, DeltaSource, Fetcher, Lookup, ParquetSource
 from zset_join.lookup.sources import read_source
 from zset_join.relation import Relation
-from zset_join.state.lookup_shape import LookupShape
+from zset_join.state.join.lookup_shape import LookupShape
 from zset_join.testing.lookups import FakeClock
 
 FIRST = pa.table({"id": [1, 2], "name": ["Ada", "Bob"]})

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u64, store_u64
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u64, store_u64
 
 __all__ = ["first_due", "list_due", "pop_due", "pop_first", "push_all", "push_due"]
 

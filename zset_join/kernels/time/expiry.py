@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.columns import FLAGS
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u8, load_u64, prefetch, store_u64
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u8, load_u64, prefetch, store_u64
 from zset_join.kernels.time.due_heap import pop_first, push_due
 from zset_join.kernels.time.runs import (
     ENTRY,
@@ -27,6 +26,7 @@ from zset_join.kernels.time.runs import (
     run_base,
     run_length,
 )
+from zset_join.kernels.values.columns import FLAGS
 
 __all__ = ["expire", "forget_deletes", "schedule"]
 

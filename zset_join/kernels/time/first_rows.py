@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.columns import WEIGHT
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.keys import equal_columns
-from zset_join.kernels.memory import load_u64
-from zset_join.kernels.side import HEAP, SEQUENCE_OFFSET, SEQUENCE_WORDS, STRIDE, word
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u64
+from zset_join.kernels.rows.side import HEAP, SEQUENCE_OFFSET, SEQUENCE_WORDS, STRIDE, word
 from zset_join.kernels.time.groups import compare_words
 from zset_join.kernels.time.runs import ENTRY, key_address, row_address, run_base, run_length
+from zset_join.kernels.values.columns import WEIGHT
+from zset_join.kernels.values.keys import equal_columns
 
 __all__ = ["first_rows"]
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.keys import equal_columns, has_null, hash_row
-from zset_join.kernels.memory import load_u64, prefetch, shift_right
-from zset_join.kernels.side import HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
-from zset_join.kernels.slots import find_key, likely_row, prefetch_slot
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u64, prefetch, shift_right
+from zset_join.kernels.rows.side import HEAP, JOIN_BITS, JOIN_SLOTS, ROWS, STRIDE, word
+from zset_join.kernels.rows.slots import find_key, likely_row, prefetch_slot
+from zset_join.kernels.values.keys import equal_columns, has_null, hash_row
 
 __all__ = ["compare_words", "find_groups", "group_keys", "group_of_code", "order_groups"]
 

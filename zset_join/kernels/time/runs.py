@@ -15,7 +15,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.columns import (
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import (
+    copy_bytes,
+    load_u8,
+    load_u32,
+    load_u64,
+    prefetch,
+    shift_right,
+    store_u8,
+    store_u32,
+    store_u64,
+)
+from zset_join.kernels.rows.heap import allocate_block, block_bytes, free_block
+from zset_join.kernels.rows.side import (
+    H_JOIN_COUNT,
+    H_LIVE_ROWS,
+    HEADER,
+    HEAP,
+    JOIN_BITS,
+    JOIN_SLOTS,
+    ROWS,
+    SEQUENCE_OFFSET,
+    SEQUENCE_WORDS,
+    STRIDE,
+    word,
+)
+from zset_join.kernels.rows.slots import find_row_slot, insert_slot, remove_slot
+from zset_join.kernels.rows.storing import add_to_word, free_values, give_row, store_values, take_row
+from zset_join.kernels.time.groups import compare_words
+from zset_join.kernels.values.columns import (
     FLAG_LIVE,
     FLAGS,
     HASH,
@@ -33,36 +62,7 @@ from zset_join.kernels.columns import (
     column_count,
     field,
 )
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.heap import allocate_block, block_bytes, free_block
-from zset_join.kernels.keys import equal_columns, variable_bytes
-from zset_join.kernels.memory import (
-    copy_bytes,
-    load_u8,
-    load_u32,
-    load_u64,
-    prefetch,
-    shift_right,
-    store_u8,
-    store_u32,
-    store_u64,
-)
-from zset_join.kernels.rows import add_to_word, free_values, give_row, store_values, take_row
-from zset_join.kernels.side import (
-    H_JOIN_COUNT,
-    H_LIVE_ROWS,
-    HEADER,
-    HEAP,
-    JOIN_BITS,
-    JOIN_SLOTS,
-    ROWS,
-    SEQUENCE_OFFSET,
-    SEQUENCE_WORDS,
-    STRIDE,
-    word,
-)
-from zset_join.kernels.slots import find_row_slot, insert_slot, remove_slot
-from zset_join.kernels.time.groups import compare_words
+from zset_join.kernels.values.keys import equal_columns, variable_bytes
 
 __all__ = [
     "ENTRY",

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.columns import FLAGS, HASH, WEIGHT
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.keys import equal_columns
-from zset_join.kernels.memory import load_u8, load_u32, load_u64, prefetch
-from zset_join.kernels.side import HEAP, SEQUENCE_OFFSET, SEQUENCE_WORDS, STRIDE, word
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, prefetch
+from zset_join.kernels.rows.side import HEAP, SEQUENCE_OFFSET, SEQUENCE_WORDS, STRIDE, word
 from zset_join.kernels.time.groups import compare_words, group_of_code
 from zset_join.kernels.time.runs import (
     ENTRY,
@@ -27,6 +25,8 @@ from zset_join.kernels.time.runs import (
     run_base,
     run_length,
 )
+from zset_join.kernels.values.columns import FLAGS, HASH, WEIGHT
+from zset_join.kernels.values.keys import equal_columns
 
 __all__ = ["change_probes", "look_up", "mark_late_versions", "mark_unanswerable", "probe_changes", "rows_of_waiting"]
 

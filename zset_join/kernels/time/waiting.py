@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.columns import FLAG_LIVE, FLAGS, HASH, NEXT, PREVIOUS, WEIGHT
-from zset_join.kernels.compiled import kernel
-from zset_join.kernels.memory import load_u32, load_u64, store_u8, store_u32, store_u64
-from zset_join.kernels.rows import add_to_word, free_values, give_row, store_values, take_row
-from zset_join.kernels.side import H_LIVE_ROWS, HEADER, SEQUENCE_OFFSET, STRIDE, word
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u32, load_u64, store_u8, store_u32, store_u64
+from zset_join.kernels.rows.side import H_LIVE_ROWS, HEADER, SEQUENCE_OFFSET, STRIDE, word
+from zset_join.kernels.rows.storing import add_to_word, free_values, give_row, store_values, take_row
 from zset_join.kernels.time.due_heap import push_due
 from zset_join.kernels.time.runs import key_address, row_address
+from zset_join.kernels.values.columns import FLAG_LIVE, FLAGS, HASH, NEXT, PREVIOUS, WEIGHT
 
 __all__ = ["free_waiting", "store_waiting"]
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.errors import BadInputError
-from zset_join.kernels import changes as ch
+from zset_join.kernels.rows import changes as ch
 from zset_join.relation import Relation
-from zset_join.state.rejected_rows import REJECTION_SCHEMA
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 

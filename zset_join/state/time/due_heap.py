@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zset_join.kernels.time import due_heap as d
-from zset_join.state.region import Region
+from zset_join.state.rows.region import Region
 
 __all__ = ["DueHeap"]
 

@@ -18,7 +18,7 @@ from zset_join.errors import KeyTypeError, PlanError
 from zset_join.key_types import common_key_type, storage_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import cast_key
-from zset_join.state.sequence import sequence_words
+from zset_join.state.rows.sequence import sequence_words
 from zset_join.state.time.order_words import NULL_WORD
 
 __all__ = ["EventTime", "time_column"]

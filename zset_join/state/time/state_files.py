@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zset_join.errors import StateError
-from zset_join.kernels import side as s
+from zset_join.kernels.rows import side as s
 from zset_join.row_layout import RowLayout
-from zset_join.state.row_arena import RowArena
+from zset_join.state.rows.row_arena import RowArena
 
 __all__ = ["fingerprint", "open_arena", "refuse_half_written"]
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from zset_join.errors import StateError
-from zset_join.kernels import side as s
-from zset_join.state.side_snapshot import snapshot_epoch
+from zset_join.kernels.rows import side as s
+from zset_join.state.rows.side_snapshot import snapshot_epoch
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyRuns
 

@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.kernels import changes as ch
+from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time.runs import NEVER
 from zset_join.row_conversion import conform
 from zset_join.row_layout import RowLayout
-from zset_join.state.rejected_rows import no_rejections
+from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time import bad_rows as b
 from zset_join.state.time.expiring_runs import ExpiringRuns
 from zset_join.state.time.joined_pairs import JoinedPairs, Transitions

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.kernels import changes as ch
-from zset_join.kernels.absorb import heap_bytes_needed
+from zset_join.kernels.join.absorb import heap_bytes_needed
+from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.time import groups as g
 from zset_join.kernels.time import runs as r
 from zset_join.state.time.kept_rows import KeptRows
@@ -44,7 +44,7 @@ class PreparedRows:
         count: rows.
         address: of their records.
         weights: as given.
-        status: of every row, as in `zset_join.kernels.changes`.
+        status: of every row, as in `zset_join.kernels.rows.changes`.
         deletes: which rows are DELETEs.
         left: weight of each new row after what this epoch took back of it; 0 for other rows.
         begin: where the new rows of each group begin in `order`.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.kernels.absorb import heap_bytes_needed
+from zset_join.kernels.join.absorb import heap_bytes_needed
 from zset_join.kernels.time import versions as v
 from zset_join.kernels.time import waiting as w
 from zset_join.state.time.due_heap import DueHeap

@@ -1,0 +1,442 @@
+"""Aggregates behind a join, from two streams of files to the sum of what was emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.api.test_query import emitted, join_of, names, upserts
+from tests.spark.conftest import Collected, Source, weights
+from zset_join.aggregates import FUNCTIONS, AggregateCall
+from zset_join.errors import BadInputError, OptionError, PlanError, SinkError, StateError
+from zset_join.expressions import left
+from zset_join.spark import JoinedStream, JoinQuery, appends, changes
+from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+
+Run = Callable[..., JoinQuery]
+
+
+@pytest.fixture
+def joined(orders: Source, customers: Source) -> JoinedStream:
+    """Give a left join with three epochs of inserts, updates, moves, deletes, a new name and an empty file."""
+    orders.add(*(("i", number, 10 * (number % 4), f"item {number}", 1) for number in range(1, 12)), ("i", 20, None, "cap", 1))
+    customers.add((10, "Ann", 1), (20, "Bob", 1))
+    orders.add(("u", 1, 20, "pen", 2), ("d", 2, None, None, 2), ("u", 4, 10, "box", 2), ("u", 20, 10, "cap", 2))
+    customers.add((20, "Bob", 2), (10, "Anna", 2), (30, "Cid", 2))
+    orders.add()
+    customers.add((30, "Cyd", 3))
+    return join_of(orders, customers)
+
+
+VIEWS: dict[str, Callable[[JoinedStream], JoinedStream]] = {
+    "sums": lambda joined: joined.groupBy("name").agg(ZF.count(), ZF.sum("order_id").alias("total"), ZF.avg("order_id")),
+    "values": lambda joined: joined.groupBy("customer_id").agg(
+        ZF.count("name"), ZF.min("item"), ZF.max("item"), ZF.count_distinct("name", "item"), ZF.collect_list("item")
+    ),
+    "ordered": lambda joined: joined.groupBy("name").agg(
+        ZF.first("item", "order_id"), ZF.last("item", "order_id"), ZF.min_by("order_id", "name"), ZF.max_by("item", "customer_id")
+    ),
+    "moments": lambda joined: joined.groupBy("name").agg(ZF.stddev("order_id"), ZF.var_pop("order_id"), ZF.variance("order_id")),
+    "spark": lambda joined: joined.groupBy("name").agg(
+        F.count("*").alias("n"), F.sum("order_id"), F.max("item"), F.count_distinct("item"), F.avg("order_id").alias("a"),
+        F.stddev("order_id"), F.sort_array if False else F.collect_set("item"), F.max_by("item", "order_id"), F.count("name"),
+    ),
+    "computed": lambda joined: joined.groupBy(F.length("name").alias("letters")).agg(
+        F.sum(F.col("order_id") * 2).alias("twice"), ZF.max(F.upper("item")), ZF.sum(F.col("order_id") * 2).alias("again")
+    ),
+    "filtered": lambda joined: joined.groupBy("name").agg(
+        ZF.count().filter("order_id > 4").alias("late"),
+        ZF.sum("order_id").filter(F.col("item").startswith("item")).alias("items"),
+        F.expr("max(item) filter (where order_id < 9) as earliest"),
+        F.count_if(F.col("order_id") % 2 == 0).alias("even"),
+        AggregateCall("sum", "order_id", name="odd", where=left("order_id") % 2 == 1),
+    ),
+    "where and having": lambda joined: joined.where("order_id <> 3").groupBy("name").agg(ZF.count().alias("n")).where("n > 2"),
+    "count": lambda joined: joined.groupBy("customer_id", "name").count(),
+    "dictionary": lambda joined: joined.groupBy("name").agg({"order_id": "sum", "*": "count"}),
+    "of groups": lambda joined: joined.groupBy("customer_id").agg(ZF.count().alias("n")).groupBy("n").agg(
+        ZF.count().alias("customers"), ZF.max("customer_id")
+    ),
+    "distinct": lambda joined: joined.select("name", F.length("item").alias("letters")).distinct(),
+    "distinct groups": lambda joined: joined.select("customer_id", "name").distinct().groupBy("name").count(),
+    "all": lambda joined: joined.agg(ZF.count().alias("n"), ZF.sum("order_id")),
+    "all values": lambda joined: joined.agg(F.max("item"), F.min("order_id"), F.collect_list("customer_id")),
+    "all of none": lambda joined: joined.where("order_id < 0").agg(ZF.count().alias("n"), ZF.max("item")),
+    "all, projected": lambda joined: joined.agg(ZF.count().alias("n")).select((F.col("n") * 10).alias("tens")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_a_view_equals_sparks_batch_query(joined: JoinedStream, view: Callable[..., JoinedStream], run: Run) -> None:
+    sink = Collected()
+    made = view(joined)
+
+    query = run(made, sink)
+
+    report = query.verify(actual_df=emitted(query, sink))
+    assert report.equal, str(report)
+    assert sink.names == made.columns
+    assert len(sink.epochs) == 3
+    assert report.expected_rows > 0
+
+
+def test_every_function_is_there_under_pysparks_name(joined: JoinedStream) -> None:
+    assert set(ZF.__all__) == set(FUNCTIONS)
+    for name in ZF.__all__:
+        arguments: tuple[Any, ...] = ("item", "order_id") if name in ("first", "last", "min_by", "max_by") else ("order_id",)
+        arguments = (F.col("order_id") > 1,) if name in ("bool_and", "bool_or") else arguments
+        assert len(joined.agg(getattr(ZF, name)(*arguments)).columns) == 1
+
+
+def test_a_changed_group_is_one_retraction_and_one_insertion(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 10, "ink", 1), ("i", 3, 20, "cap", 1))
+    customers.add((10, "Ann", 1), (20, "Bob", 1))
+    orders.add(("u", 2, 20, "ink", 2), ("i", 4, 20, "box", 2)).add(("d", 1, None, None, 3))
+    sink = Collected()
+
+    run(join_of(orders, customers).groupBy("name").agg(ZF.count().alias("n"), ZF.max("item").alias("last")), sink, buckets=3)
+
+    assert sorted(sink.epochs[0]) == [(("Ann", 2, "pen"), 1), (("Bob", 1, "cap"), 1)]
+    assert sorted(sink.epochs[1]) == [
+        (("Ann", 1, "pen"), 1), (("Ann", 2, "pen"), -1), (("Bob", 1, "cap"), -1), (("Bob", 3, "ink"), 1),
+    ]  # fmt: skip
+    assert sink.epochs[2] == [(("Ann", 1, "pen"), -1)]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "empty", "one"),
+    [(ZF.sum("order_id"), (None,), (1,)), (ZF.max("item"), (None,), ("pen",))],
+    ids=["sum", "max"],
+)
+def test_the_row_of_all_rows_comes_once_from_one_bucket_also_without_rows(
+    orders: Source, customers: Source, run: Run, aggregate: Any, empty: Any, one: Any, tmp_path: Path
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("i", 2, 30, "ink", 1))
+    customers.add((20, "Bob", 1))
+    sink = Collected()
+    view = upserts(orders).join(names(customers), on="customer_id").agg(aggregate)
+    run(view, sink, buckets=4)
+
+    assert sink.epochs == [[(empty, 1)], []]
+
+    customers.add((10, "Ann", 1))
+    run(view, sink, localStateDir=str(tmp_path / "another host"))
+    assert sink.epochs[2] == [(empty, -1), (one, 1)]
+
+    orders.add(("d", 1, None, None, 2))
+    run(view, sink)
+    assert sink.epochs[3] == [(one, -1), (empty, 1)]
+
+
+def test_an_aggregate_goes_on_after_a_restart_a_lost_host_and_a_snapshot(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    view = join_of(orders, customers).groupBy("name").agg(ZF.count().alias("n"), ZF.max("item").alias("last"))
+    orders.add(*(("i", number, 10, f"item {number}", 1) for number in range(40)))
+    customers.add((10, "Ann", 1))
+    sink = Collected()
+    for epoch in range(1, 6):
+        orders.add(("u", epoch, 10, f"new {epoch}", 2), ("d", 39 - epoch, None, None, 2))
+    run(view, sink, buckets=2, snapshotAfterBytes=1)
+
+    for epoch in range(6, 9):
+        orders.add(("d", epoch, None, None, 3))
+        query = run(view, sink, snapshotAfterBytes=1, localStateDir=str(tmp_path / f"host {epoch}"))
+
+    assert list((tmp_path / "checkpoint" / "zset" / "snapshot").glob("aggregate-1-*/*.parquet"))
+    assert sink.total() == {("Ann", 32, "new 5"): 1}
+    assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def test_an_answer_that_was_lost_is_given_again_from_the_log_of_the_aggregate(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("u", 1, 20, "pen", 2)).add(("i", 2, 20, "ink", 3))
+    customers.add((10, "Ann", 1))
+    sink = Collected()
+    sink.fails_in = 1
+    view = join_of(orders, customers).groupBy("customer_id").agg(ZF.count().alias("n")).where("n < 5")
+    with pytest.raises(Exception, match="the output failed in epoch 1"):
+        run(view, sink)
+    lost = list((tmp_path / "checkpoint" / "zset" / "delta").glob("*/*1-*"))
+    [part.unlink() for part in lost]
+
+    sink.fails_in = -1
+    run(view, sink)
+
+    assert lost
+    assert [weights(epoch) for epoch in sink.epochs] == [{(10, 1): 1}, {(10, 1): -1, (20, 1): 1}, {(20, 1): -1, (20, 2): 1}]
+
+
+def test_weights_count_as_copies(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("", 1, 10, "pen", 2), ("", 2, 10, "ink", 3))
+    customers.add((10, "Ann", 2))
+    orders.add(("", 2, 10, "ink", -2))
+    ledger = changes(orders.stream().drop("op"), name="ledger", weight_column="ts")
+    people = changes(customers.stream(), name="people", weight_column="ts")
+    sink = Collected()
+
+    query = run(ledger.join(people, on="customer_id").groupBy("name").agg(ZF.count(), ZF.sum("order_id")), sink)
+
+    assert sink.total() == {("Ann", 6, 8): 1}
+    assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def test_floats_that_spark_adds_in_another_order_are_no_difference(
+    spark: SparkSession, tmp_path: Path, customers: Source, run: Run
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    points = Source(spark, tmp_path / "points", schema)
+    points.add(*((number % 3, number / 7 + 1e9 * (number % 2)) for number in range(200)))
+    customers.add((0, "Ann", 1), (1, "Bob", 1), (2, "Cid", 1))
+    view = appends(points.stream(), name="points").join(names(customers), on=[("id", "customer_id")])
+    view = view.groupBy("name").agg(ZF.sum("x").alias("sum"), ZF.stddev("x").alias("spread"))
+    sink = Collected()
+
+    query = run(view, sink)
+
+    actual = emitted(query, sink)
+    assert query.verify(actual_df=actual).equal
+    off = actual.withColumn("sum", F.col("sum") * (1 + 1e-6))
+    report = query.verify(actual_df=off)
+    assert (report.equal, report.different_rows) == (False, 6)
+
+
+def test_what_differs_is_told(joined: JoinedStream, run: Run) -> None:
+    sink = Collected()
+    query = run(joined.groupBy("name").agg(ZF.count().alias("n")), sink)
+
+    report = query.verify(
+        actual_df=emitted(query, sink).withColumn("n", F.col("n") + F.when(F.col("name") == "Bob", 1).otherwise(0))
+    )
+
+    assert not report.equal
+    assert {row["name"] for row, _, _ in report.differences} == {"Bob"}
+
+
+def test_an_upsert_output_takes_one_line_per_group(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2))
+    customers.add((10, "Ann", 1))
+    view = join_of(orders, customers).groupBy("customer_id").agg(ZF.count().alias("n"))
+    seen: list[Any] = []
+
+    def collect(delta: DataFrame, epoch: int) -> None:
+        seen.append(sorted(tuple(row) for row in delta.collect()))
+
+    writer = view.writeStream.option("checkpointLocation", str(orders.directory.parent / "upserts"))
+    writer.foreachBatch(collect, form="upsert").trigger(availableNow=True).start().awaitTermination()
+
+    assert seen == [[(10, 1, False), (20, 1, False)], [(10, 1, True), (20, 2, False)]]
+
+
+def test_an_upsert_output_refuses_two_live_rows_on_one_key_by_name(joined: JoinedStream, tmp_path: Path) -> None:
+    view = joined.groupBy("customer_id", "name").agg(ZF.count().alias("n"))
+    writer = view.writeStream.option("checkpointLocation", str(tmp_path / "upserts")).trigger(availableNow=True)
+    query = writer.foreachBatch(lambda delta, _: delta.count(), form="upsert", key=["n"]).start()
+
+    with pytest.raises(Exception, match=r"more than one live row claims the key \{'n': "):
+        query.awaitTermination()
+
+    query.stop()
+
+
+def test_a_view_without_a_key_is_refused_by_an_upsert_output(joined: JoinedStream, tmp_path: Path) -> None:
+    writer = joined.agg(ZF.count()).writeStream.option("checkpointLocation", str(tmp_path / "upserts"))
+
+    with pytest.raises((PlanError, SinkError), match="needs a key"):
+        writer.foreachBatch(lambda *_: None, form="upsert").start()
+
+
+def test_a_view_is_kept_in_duckdb_by_its_group_columns(joined: JoinedStream, tmp_path: Path) -> None:
+    import duckdb
+
+    view = joined.groupBy("name").agg(ZF.count().alias("n"), ZF.max("item").alias("last"))
+    writer = view.writeStream.option("checkpointLocation", str(tmp_path / "view")).trigger(availableNow=True)
+    query = writer.toDuckDB(tmp_path / "shop.duckdb", "by_name").start()
+    query.awaitTermination()
+
+    assert query.verify().equal
+    with duckdb.connect(str(tmp_path / "shop.duckdb"), read_only=True) as connection:
+        rows = connection.sql("SELECT name, n FROM by_name ORDER BY name").fetchall()
+    assert rows == [("Anna", 4), ("Bob", 3), ("Cyd", 3), (None, 1)]
+
+
+def test_a_sum_that_does_not_fit_stops_the_query_and_names_the_group(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("i", 2**62, 10, "pen", 1), ("i", 2**62 + 1, 10, "ink", 1))
+    customers.add((10, "Ann", 1))
+    sink = Collected()
+
+    with pytest.raises(BadInputError, match="Ann") as caught:
+        run(join_of(orders, customers).groupBy("name").agg(ZF.sum("order_id")), sink)
+
+    assert caught.value.code == "AGGREGATE_OVERFLOW"
+    assert sink.epochs == []
+
+
+def test_bad_input_is_told_before_what_follows_from_it(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("i", None, 10, "ink", 1))
+    customers.add((10, "Ann", 1))
+
+    with pytest.raises(BadInputError, match='"orders", epoch 1'):
+        run(join_of(orders, customers).groupBy("name").count(), Collected())
+
+
+def test_a_changed_aggregate_is_another_query(joined: JoinedStream, run: Run) -> None:
+    run(joined.groupBy("name").agg(ZF.count().alias("n")), Collected())
+
+    with pytest.raises(StateError, match="steps was"):
+        run(joined.groupBy("name").agg(ZF.count("item").alias("n")), Collected())
+
+
+def test_groups_on_disk_are_those_in_memory_over_a_restart_and_lost_files(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    view = join_of(orders, customers).groupBy("name").agg(ZF.count().alias("n"), ZF.max("item").alias("last"))
+    orders.add(*(("i", number, number % 4, f"item {number} of a text that is long", 1) for number in range(20)))
+    customers.add(*((number, f"a name of more than twelve bytes, {number}", 1) for number in range(4)))
+    orders.add(("u", 3, 1, "zz", 2), ("d", 7, None, None, 2))
+    customers.add()
+    sink, options = Collected(), {"default_hash_table": "hybrid", "max_hot_keys": 0, "buckets": 2}
+    before = run(view, sink, **options).recentProgress[-1]["join"]
+    orders.add(("d", 3, None, None, 3), ("d", 19, None, None, 3))
+    customers.add()
+
+    query = run(view, sink, **options, localStateDir=str(tmp_path / "another host"))
+
+    assert query.verify(actual_df=emitted(query, sink)).equal
+    assert before["aggregates"]["aggregate-1"]["cold_groups"] + before["aggregates"]["aggregate-1"]["hot_groups"] == 4
+    assert before["aggregates"]["aggregate-1"]["spilled_groups"] > 0
+    with pytest.raises(OptionError, match="this view has none"):
+        run(join_of(orders, customers), sink, **options)
+
+
+def test_progress_tells_what_the_groups_take(joined: JoinedStream, run: Run) -> None:
+    query = run(joined.groupBy("name").agg(ZF.count()), Collected())
+
+    progress = query.recentProgress[-1]["join"]
+    assert progress["aggregates"]["aggregate-1"]["groups"] == 4  # before the epoch: Anna, Bob, Cid and nobody's
+    assert progress["aggregates"]["aggregate-1"]["resident_bytes"] > 0
+    assert "aggregate-1.answer" in query.recentProgress[0]["join"]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"default_hash_table": "hybrid", "max_hot_keys": 500, "buckets": 2},
+            (
+                "State: of groups at most 500 keys in memory, the rest on local disk|  of joins all in memory|  of routes all in memory"
+                "|  each bucket: 250 keys|key: name"
+            ),
+        ),
+        (
+            {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 500, "buckets": 2},
+            (
+                "State: of joins, routes and groups at most 500 keys in memory, the rest on local disk|  each bucket of 3 stages: 83 keys"
+                "|key: name"
+            ),
+        ),
+    ],
+)
+def test_explain_tells_which_stages_share_the_budget(
+    joined: JoinedStream, capsys: pytest.CaptureFixture[str], options: dict[str, Any], told: str
+) -> None:
+    joined.groupBy("name").agg(ZF.count()).writeStream.options(**options).explain()
+
+    assert capsys.readouterr().out.splitlines()[: told.count("|") + 1] == told.split("|")
+
+
+def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> None:
+    view = joined.groupBy("name").agg(ZF.count().alias("n"), ZF.max("item")).where("n > 1").agg(ZF.sum("n").alias("all"))
+
+    lines = view.explanation(buckets=4).splitlines()
+
+    assert lines[:11] == [
+        "key: none; the view may hold equal rows",
+        "Aggregate all rows: sum(n) as all",
+        "   remembers: one row of sums; in one bucket",
+        "   shuffles: one line of sums per group and task",
+        "   not fused: all rows are brought together in one bucket",
+        "└─ Where (n > CAST(1 AS BIGINT))",
+        "   └─ Aggregate by name: count(1) as n, max(item) as max(item)",
+        "         remembers: per group its key and sums, and every distinct value with its copies for max(item); in 4 buckets by group",
+        "         shuffles: the changed rows, cut down to name, item",
+        "         not fused: rows are made in buckets by customer_id, and go by name",
+        "      └─ Join left on customer_id = customer_id",
+    ]
+    assert joined.groupBy("name").count().explanation().startswith("key: name\n")
+
+
+WRONG: dict[str, tuple[Callable[[JoinedStream], Any], str]] = {
+    "first": (lambda joined: joined.groupBy("name").agg(F.first("item")), "AGGREGATE_EXPRESSION"),
+    "approximate": (lambda joined: joined.groupBy("name").agg(F.approx_count_distinct("item")), "AGGREGATE_EXPRESSION"),
+    "median": (lambda joined: joined.agg(F.median("order_id")), "AGGREGATE_EXPRESSION"),
+    "try_sum": (lambda joined: joined.agg(F.expr("try_sum(order_id)")), "AGGREGATE_EXPRESSION"),
+    "distinct sum": (lambda joined: joined.agg(F.sum_distinct("order_id")), "AGGREGATE_EXPRESSION"),
+    "arithmetic": (lambda joined: joined.agg(F.sum("order_id") + 1), "AGGREGATE_EXPRESSION"),
+    "no aggregate": (lambda joined: joined.groupBy("name").agg(F.lit(1)), "AGGREGATE_EXPRESSION"),
+    "count of two": (lambda joined: joined.agg(F.expr("count(item, name)")), "AGGREGATE_EXPRESSION"),
+    "function": (lambda joined: joined.agg(F.max(F.udf(lambda x: x, "long")("order_id"))), "AGGREGATE_EXPRESSION"),
+    "unknown": (lambda joined: joined.agg(F.sum("no such")), "EXPRESSION"),
+    "unknown name": (lambda joined: joined.agg(ZF.sum("nosuch")), "EXPRESSION"),
+    "unknown key": (lambda joined: joined.groupBy("nosuch"), "EXPRESSION"),
+    "random": (lambda joined: joined.agg(ZF.sum(F.rand())), "NOT_DETERMINISTIC"),
+    "random key": (lambda joined: joined.groupBy(F.rand()), "NOT_DETERMINISTIC"),
+    "window": (lambda joined: joined.agg(ZF.sum(F.sum("order_id"))), "NOT_PER_ROW"),
+    "type": (lambda joined: joined.agg(ZF.sum("item")), "AGGREGATE_TYPE"),
+    "unnamed": (lambda joined: joined.agg(ZF.sum("order_id").filter("true")), "AGGREGATE_NAME"),
+    "key twice": (lambda joined: joined.groupBy("name", "name"), "DUPLICATE_KEY_COLUMN"),
+    "name twice": (lambda joined: joined.agg(ZF.count(), ZF.count()), "OUTPUT_NAMES"),
+    "underscores": (lambda joined: joined.agg(ZF.count().alias("__n")), "RESERVED_COLUMN"),
+}
+
+
+@pytest.mark.parametrize(("view", "code"), WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_be_kept_up_to_date_is_refused_when_it_is_written(
+    joined: JoinedStream, view: Callable[[JoinedStream], Any], code: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        view(joined)
+
+    assert caught.value.code == code
+
+
+def test_a_refusal_names_what_works(joined: JoinedStream) -> None:
+    with pytest.raises(PlanError, match=r"median is none of the functions.*collect_list, collect_set, count, count_distinct"):
+        joined.agg(F.median("order_id"))
+
+
+@pytest.mark.parametrize("given", [(), (7,), ("sum",)], ids=str)
+def test_agg_takes_aggregates_only(joined: JoinedStream, given: tuple[Any, ...]) -> None:
+    with pytest.raises(OptionError):
+        joined.agg(*given)
+
+
+def test_two_functions_of_python_with_one_name_are_two_arguments(joined: JoinedStream) -> None:
+    twice, thrice = F.udf(lambda x: 2 * x, "long"), F.udf(lambda x: 3 * x, "long")
+
+    view = joined.agg(ZF.sum(twice("order_id")).alias("a"), ZF.sum(thrice("order_id")).alias("b"), ZF.max(twice("order_id")))
+
+    (step,) = (step for step in view.steps if hasattr(step, "stage"))
+    assert [call.columns for call in step.stage.calls] == [("__a0",), ("__a1",), ("__a0",)]
+
+
+def test_group_by_takes_columns_only(joined: JoinedStream) -> None:
+    with pytest.raises(OptionError, match="expected column names or Columns"):
+        joined.groupBy(7)
+
+
+def test_a_column_that_is_replaced_by_a_key_is_still_there_for_an_aggregate(joined: JoinedStream, run: Run) -> None:
+    sink = Collected()
+    key: Column = F.upper("name").alias("name")
+
+    query = run(joined.groupBy(key).agg(ZF.max("name").alias("last")), sink)
+
+    assert {row for row in sink.total() if row[0]} == {("ANNA", "Anna"), ("BOB", "Bob"), ("CYD", "Cyd")}
+    assert query.verify(actual_df=emitted(query, sink)).equal

@@ -1,0 +1,128 @@
+"""What `changes` and `appends` accept, and how they refuse the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Source
+from zset_join.errors import PlanError, ZsetJoinError
+from zset_join.spark import appends, changes
+from zset_join.spark.api.streams import REJECT, WEIGHT
+
+
+def test_an_upsert_stream_keeps_all_columns_unless_told_otherwise(orders: Source) -> None:
+    stream = changes(orders.stream(), name="orders", keys="order_id", sequence_by="ts", apply_as_deletes="op = 'd'")
+
+    assert stream.columns == ("op", "order_id", "customer_id", "item", "ts")
+    assert (stream.mode, stream.keys, stream.sequence_by, stream.hidden) == ("upsert", ("order_id",), ("ts",), ())
+
+
+def test_a_sequence_that_is_left_out_of_the_table_is_carried_hidden(orders: Source) -> None:
+    stream = changes(orders.stream(), name="orders", keys=["order_id"], sequence_by="ts", except_column_list=["op", "ts"])
+
+    assert stream.columns == ("order_id", "customer_id", "item")
+    assert stream.sequence_by == stream.hidden == ("__sequence_0",)
+    assert stream.schema.field("__sequence_0").type == pa.int64()
+
+
+def test_keys_sequences_and_deletes_may_be_columns(orders: Source) -> None:
+    stream = changes(
+        orders.stream(),
+        name="orders",
+        keys=[F.col("order_id")],
+        sequence_by=F.struct("ts", "op"),
+        apply_as_deletes=F.col("op") == "d",
+    )
+
+    assert stream.keys == ("order_id",)
+    assert pa.types.is_struct(stream.schema.field("__sequence_0").type)
+
+
+def test_column_list_chooses_and_orders_the_columns(orders: Source) -> None:
+    stream = changes(orders.stream(), name="orders", keys=["order_id"], column_list=["item", "order_id"])
+
+    assert stream.columns == ("item", "order_id")
+
+
+def test_a_weight_column_makes_a_changelog_without_it(customers: Source) -> None:
+    stream = changes(customers.stream(), name="ledger", weight_column="ts")
+
+    assert (stream.mode, stream.columns, stream.keys) == ("changelog", ("customer_id", "name"), ())
+    assert stream.prepared.columns[-3:] == [WEIGHT, REJECT, "__raw"]
+
+
+def test_row_kinds_with_a_key_are_upserts_without_one_a_changelog(orders: Source) -> None:
+    keyed = changes(orders.stream(), name="keyed", keys=["order_id"], sequence_by="ts", row_kind_column="op")
+    plain = changes(orders.stream(), name="plain", row_kind_column="op")
+
+    assert (keyed.mode, plain.mode) == ("upsert", "changelog")
+    assert "op" not in keyed.columns
+
+
+def test_an_append_stream_has_every_column(customers: Source) -> None:
+    stream = appends(customers.stream(), name="clicks")
+
+    assert (stream.mode, stream.columns) == ("append", ("customer_id", "name", "ts"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({}, "keys is missing; an upsert replaces the row with the same key"),
+        ({"keys": ["id"]}, r"keys=\['id'\] names \['id'\], which is not among its columns \['op', 'order_id'"),
+        ({"keys": ["order_id", "order_id"]}, "twice"),
+        ({"keys": [7]}, "keys holds 7; expected column names"),
+        ({"keys": ["order_id"], "except_column_list": ["order_id"]}, "leaves out"),
+        ({"keys": ["order_id"], "column_list": ["order_id"], "except_column_list": ["op"]}, "were both given"),
+        ({"keys": ["order_id"], "sequence_by": ["when"]}, r"sequence_by=\['when'\] names"),
+        ({"keys": ["order_id"], "sequence_by": "when"}, "cannot make sense of sequence_by='when'"),
+        ({"keys": ["order_id"], "apply_as_deletes": "op ="}, "cannot make sense of apply_as_deletes='op ='"),
+        ({"keys": ["order_id"], "apply_as_deletes": "kind = 'd'"}, "Spark cannot make sense"),
+        ({"keys": ["order_id"], "apply_as_deletes": "rand() < 0.5"}, "not deterministic"),
+        ({"keys": ["order_id"], "apply_as_deletes": "op = 'd'", "row_kind_column": "op"}, "both say what a row does"),
+        ({"weight_column": "item"}, r'weight_column="item" is of type string; a weight is a whole number'),
+        ({"weight_column": "w"}, r"weight_column=\['w'\] names"),
+        ({"row_kind_column": "ts"}, r'row_kind_column="ts" is of type bigint'),
+        ({"weight_column": "ts", "sequence_by": "ts"}, "sequence_by orders the changes of one key"),
+    ],
+)
+def test_a_refused_argument_names_itself_its_value_and_the_cure(
+    orders: Source, arguments: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(PlanError, match=complaint):
+        changes(orders.stream(), name="orders", **arguments)
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, "stream"])
+def test_a_stream_needs_a_name_of_its_own(orders: Source, name: Any) -> None:
+    with pytest.raises(ZsetJoinError, match="name="):
+        appends(orders.stream(), name=name)
+
+
+def test_a_static_dataframe_is_refused_with_a_way_out(spark: SparkSession) -> None:
+    with pytest.raises(PlanError, match=r"is a static DataFrame.*readStream"):
+        appends(spark.range(3), name="numbers")
+
+
+def test_something_else_than_a_dataframe_is_refused() -> None:
+    with pytest.raises(PlanError, match="expected a streaming DataFrame, got list"):
+        appends([1, 2], name="numbers")  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_columns_that_differ_only_by_case_are_refused(orders: Source) -> None:
+    doubled = orders.stream().selectExpr("item", "order_id as Item")
+
+    with pytest.raises(PlanError, match="case does not count"):
+        appends(doubled, name="orders")
+
+
+def test_a_column_that_arrow_cannot_carry_is_named(orders: Source) -> None:
+    strange = orders.stream().selectExpr("item", "make_interval(0, ts) as span")
+
+    with pytest.raises(PlanError, match='column "span" has type interval'):
+        appends(strange, name="orders")

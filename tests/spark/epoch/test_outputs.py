@@ -1,0 +1,271 @@
+"""Every output, read back and verified against Spark's batch join, also when it fails beside the commit of an epoch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.conftest import Source
+from zset_join.errors import OptionError, PlanError, SinkError
+from zset_join.spark import JoinedStream, JoinQuery, JoinStreamWriter, changes
+from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput
+from zset_join.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
+
+
+@pytest.fixture
+def joined(orders: Source, customers: Source) -> JoinedStream:
+    """Give a join of three epochs: inserts, then updates that move a key, then a delete."""
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
+    customers.add((10, "Ann", 1), (20, "Bob", 1)).add((20, "Bobby", 2))
+    return changes(
+        orders.stream(),
+        name="orders",
+        keys=["order_id"],
+        sequence_by="ts",
+        apply_as_deletes="op = 'd'",
+        except_column_list=["op", "ts"],
+    ).join(
+        changes(customers.stream(), name="customers", keys=["customer_id"], except_column_list=["ts"]),
+        on="customer_id",
+        how="left",
+    )
+
+
+def finished(writer: JoinStreamWriter, tmp_path: Path) -> JoinQuery:
+    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).option("localStateDir", str(tmp_path / "local"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def test_a_duckdb_view_holds_the_join_and_verifies(joined: JoinedStream, tmp_path: Path) -> None:
+    query = finished(joined.writeStream.toDuckDB(tmp_path / "view.duckdb", "v"), tmp_path)
+
+    with duckdb.connect(str(tmp_path / "view.duckdb"), read_only=True) as connection:
+        assert connection.sql("from v").fetchall() == [(20, 1, "pen", "Bobby")]
+    report = query.verify()
+    assert (report.equal, report.expected_rows, report.epoch) == (True, 1, 2)
+
+
+def test_the_final_tables_can_be_given_to_verify(spark: SparkSession, joined: JoinedStream, tmp_path: Path) -> None:
+    query = finished(joined.writeStream.toDuckDB(tmp_path / "view.duckdb", "v"), tmp_path)
+    tables = spark.sql("select 1 order_id, 20 customer_id, 'pen' item"), spark.sql("select 20 customer_id, 'Bobby' name")
+
+    report = query.verify(*tables)
+
+    assert report.equal, str(report)
+    assert report.basis == {"orders": "given", "customers": "given"}
+
+
+def test_a_difference_is_reported_row_by_row(spark: SparkSession, joined: JoinedStream, tmp_path: Path) -> None:
+    query = finished(joined.writeStream.toDuckDB(tmp_path / "view.duckdb", "v"), tmp_path)
+    wrong = spark.sql("select 20 customer_id, 'Robert' name")
+
+    report = query.verify(right_df=wrong)
+
+    assert not report.equal
+    assert report.different_rows == 2
+    row = {"customer_id": 20, "order_id": 1, "item": "pen"}
+    assert sorted(report.differences, key=str) == [({**row, "name": "Bobby"}, 0, 1), ({**row, "name": "Robert"}, 1, 0)]
+    assert "2 rows differ" in str(report)
+
+
+@pytest.mark.parametrize("form", ["weight", "row_kind", "change_data_feed"])
+def test_a_parquet_changelog_sums_up_to_the_join(spark: SparkSession, joined: JoinedStream, tmp_path: Path, form: str) -> None:
+    query = finished(joined.writeStream.toParquet(tmp_path / "changes", form), tmp_path)
+
+    report = query.verify()
+    assert (report.equal, report.expected_rows) == (True, 1), str(report)
+    assert sorted(path.name for path in (tmp_path / "changes").glob("epoch=*")) == [f"epoch={n:08d}" for n in range(3)]
+
+
+def test_a_delta_view_holds_the_join_and_verifies(joined: JoinedStream, tmp_path: Path) -> None:
+    query = finished(joined.writeStream.toDelta(tmp_path / "table"), tmp_path)
+
+    table = DeltaTable(tmp_path / "table")
+    assert table.to_pyarrow_table().to_pylist() == [{"customer_id": 20, "order_id": 1, "item": "pen", "name": "Bobby"}]
+    assert table.transaction_version(f"zset_join:{query.id}") == 2
+    report = query.verify()
+    assert (report.equal, report.expected_rows, report.epoch) == (True, 1, 2)
+
+
+@pytest.mark.parametrize("form", ["weight", "row_kind", "change_data_feed"])
+def test_a_delta_changelog_sums_up_to_the_join(joined: JoinedStream, tmp_path: Path, form: str) -> None:
+    query = finished(joined.writeStream.toDelta(tmp_path / "table", form=form), tmp_path)
+
+    report = query.verify()
+    assert (report.equal, report.expected_rows) == (True, 1), str(report)
+    assert set(DeltaTable(tmp_path / "table").to_pyarrow_table().column("_epoch").to_pylist()) == {0, 1, 2}
+
+
+OUTPUTS: dict[str, tuple[Callable[[JoinStreamWriter, Path], JoinStreamWriter], type[Any]]] = {
+    "duckdb": (lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"), SinkOutput),
+    "parquet": (lambda writer, place: writer.toParquet(place / "changes"), ChangelogOutput),
+    "delta view": (lambda writer, place: writer.toDelta(place / "table"), SinkOutput),
+    "delta changelog": (lambda writer, place: writer.toDelta(place / "table", form="weight"), DeltaChangelogOutput),
+}
+
+
+def fail_once(publish: Callable[..., None], *, after: bool) -> Callable[..., None]:
+    """Let epoch 1 fail once, before or after it reached the output."""
+    failures = iter([OSError("the driver died beside its output")])
+
+    def failing(output: Any, session: SparkSession, files: Any, record: Any) -> None:
+        error = next(failures, None) if record.epoch == 1 else None
+        if error is not None and not after:
+            raise error
+        publish(output, session, files, record)
+        if error is not None:
+            raise error
+
+    return failing
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["state first", "output first"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_failed_beside_the_commit_of_an_epoch_has_it_once_after_a_restart(
+    joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: bool
+) -> None:
+    choose, kind = OUTPUTS[name]
+    monkeypatch.setattr(kind, "publish", fail_once(kind.publish, after=after))
+    with pytest.raises(StreamingQueryException, match="the driver died beside its output"):
+        finished(choose(joined.writeStream, tmp_path), tmp_path)
+
+    report = finished(choose(joined.writeStream, tmp_path), tmp_path).verify()
+
+    assert (report.equal, report.expected_rows, report.epoch) == (True, 1, 2), str(report)
+
+
+def test_a_function_is_called_again_with_the_same_rows_and_epoch_when_the_driver_died(
+    joined: JoinedStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, list[Any]]] = []
+
+    def collect(delta: DataFrame, epoch: int) -> None:
+        seen.append((epoch, sorted(map(tuple, delta.collect()), key=repr)))
+
+    monkeypatch.setattr(FunctionOutput, "publish", fail_once(FunctionOutput.publish, after=True))
+    with pytest.raises(StreamingQueryException, match="the driver died beside its output"):
+        finished(joined.writeStream.foreachBatch(collect), tmp_path)
+
+    finished(joined.writeStream.foreachBatch(collect), tmp_path)
+
+    assert [epoch for epoch, _ in seen] == [0, 1, 1, 2]
+    assert seen[1] == seen[2]
+
+
+def test_a_function_gets_the_form_it_asked_for(joined: JoinedStream, tmp_path: Path) -> None:
+    seen: list[tuple[int, list[Any]]] = []
+
+    def collect(delta: DataFrame, epoch: int) -> None:
+        seen.append((epoch, sorted(tuple(row) for row in delta.select("order_id", "name", "_row_kind").collect())))
+
+    query = finished(joined.writeStream.foreachBatch(collect, form="row_kind").option("buckets", 1), tmp_path)
+
+    assert seen == [
+        (0, [(1, "Ann", "+I"), (2, "Bob", "+I")]),
+        (1, [(1, "Ann", "-U"), (1, "Bobby", "+U"), (2, "Bob", "-U"), (2, "Bobby", "+U")]),
+        (2, [(2, "Bobby", "-D")]),
+    ]
+    with pytest.raises(OptionError, match="pass verify\\(actual_df"):
+        query.verify()
+
+
+def upserts_of(joined: JoinedStream, tmp_path: Path, **options: Any) -> list[tuple[int, list[Any]]]:
+    """Run the join into upserts, and return what the function saw."""
+    seen: list[tuple[int, list[Any]]] = []
+
+    def collect(delta: DataFrame, epoch: int) -> None:
+        seen.append((epoch, sorted(tuple(row) for row in delta.select("order_id", "name", "_deleted").collect())))
+
+    finished(joined.writeStream.foreachBatch(collect, form="upsert", **options).option("buckets", 2), tmp_path)
+    return seen
+
+
+def test_upserts_are_one_net_change_per_key_also_when_the_row_moved_between_buckets(
+    joined: JoinedStream, tmp_path: Path
+) -> None:
+    assert upserts_of(joined, tmp_path) == [
+        (0, [(1, "Ann", False), (2, "Bob", False)]),
+        (1, [(1, "Bobby", False), (2, "Bobby", False)]),
+        (2, [(2, "Bobby", True)]),
+    ]
+
+
+def test_two_live_rows_that_claim_one_upsert_key_stop_the_query_naming_it(joined: JoinedStream, tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"claims the key \{'name': 'Bobby'\}") as caught:
+        upserts_of(joined, tmp_path, key=["name"])
+
+    assert (caught.value.code, caught.value.facts["epoch"]) == ("KEY_CLAIMED_TWICE", 1)
+
+
+@pytest.mark.parametrize(("key", "code"), [([], "MISSING_PRIMARY_KEY"), (["nope"], "UNKNOWN_COLUMN")])
+def test_upserts_without_a_key_that_can_be_are_refused(joined: JoinedStream, tmp_path: Path, key: list[str], code: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        upserts_of(joined, tmp_path, key=key)
+
+    assert caught.value.code == code
+
+
+def test_a_verification_needs_all_columns_of_a_table(spark: SparkSession, joined: JoinedStream, tmp_path: Path) -> None:
+    query = finished(joined.writeStream.toDuckDB(tmp_path / "view.duckdb", "v"), tmp_path)
+
+    with pytest.raises(OptionError, match=r"lacks the columns \['name'\]"):
+        query.verify(right_df=spark.sql("select 20 customer_id"))
+
+
+# -- an output of another time than its checkpoint ----------------------------------------------------------------------
+
+
+PLACED: dict[str, Callable[[JoinStreamWriter, Path], JoinStreamWriter]] = {
+    "duckdb": lambda writer, place: writer.toDuckDB(place / "view.duckdb", "v"),
+    "parquet": lambda writer, place: writer.toParquet(place / "log"),
+    "delta": lambda writer, place: writer.toDelta(place / "table", form="weight"),
+    "delta-view": lambda writer, place: writer.toDelta(place / "table"),
+}
+
+
+@pytest.mark.parametrize("output", PLACED)
+def test_an_older_checkpoint_beside_a_newer_output_is_refused_before_a_row_is_lost(
+    joined: JoinedStream, orders: Source, tmp_path: Path, output: str
+) -> None:
+    checkpoint, place = tmp_path / "cp", tmp_path / "out"
+    finished(PLACED[output](joined.writeStream, place), tmp_path)
+    shutil.copytree(checkpoint, tmp_path / "older")
+    shutil.copytree(place, tmp_path / "older-out")
+    orders.add(("i", 3, 10, "nib", 4))
+    finished(PLACED[output](joined.writeStream, place), tmp_path)
+
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "older", checkpoint)
+    (orders.directory / "0003.parquet").unlink()
+    orders.add(("i", 4, 10, "cap", 4))
+    for _ in range(2):
+        with pytest.raises(SinkError, match="epoch 3 is another one") as refused:
+            finished(PLACED[output](joined.writeStream, place), tmp_path)
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "older-out", place)
+    query = finished(PLACED[output](joined.writeStream, place), tmp_path)
+
+    assert refused.value.code == "SINK_OTHER_CHAIN"
+    assert query.verify().equal
+
+
+def test_a_function_that_asks_for_it_gets_the_digest_of_the_epoch(joined: JoinedStream, tmp_path: Path) -> None:
+    seen: list[tuple[int, str]] = []
+
+    def take(_rows: DataFrame, epoch: int, chain: str) -> None:
+        seen.append((epoch, chain))
+
+    finished(joined.writeStream.foreachBatch(take), tmp_path)
+
+    assert [epoch for epoch, _ in seen] == [0, 1, 2]
+    assert len({digest for _, digest in seen}) == 3

@@ -1,0 +1,240 @@
+"""The limit of an append-only join inside Spark: exact for the query, whatever bucket the rows lie in."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.epochs import Epochs, insert, net
+from tests.spark.conftest import Collected, Source, weights
+from zset_join.checkpoint.record import BucketHistory
+from zset_join.config import BufferLimit
+from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.operators.join import HashJoin
+from zset_join.spark import JoinedStream, JoinQuery, appends, changes
+from zset_join.spark.planning.buffer_limit import QueryBuffer
+
+Run = Callable[..., JoinQuery]
+CLICKS = pa.schema([("page", pa.int64()), ("user", pa.int64())])
+LOADS = pa.schema([("page", pa.int64()), ("ms", pa.int64())])
+ROW = 40
+AGED = 48
+NOTHING_HOT = {"default_hash_join": "hybrid", "max_hot_bytes": 0}
+
+
+@pytest.fixture
+def clicks(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "clicks", CLICKS)
+
+
+@pytest.fixture
+def loads(spark: SparkSession, tmp_path: Path) -> Source:
+    return Source(spark, tmp_path / "loads", LOADS)
+
+
+def joined(clicks: Source, loads: Source, how: str = "inner") -> JoinedStream:
+    left, right = appends(clicks.stream(), name="clicks"), appends(loads.stream(), name="loads")
+    return left.join(right, on="page", how=how)
+
+
+def fill(clicks: Source, loads: Source, epochs: int) -> None:
+    """Add epochs of two clicks and one load each, of pages in several buckets; page 3 has the most rows."""
+    for epoch in range(epochs):
+        clicks.add((epoch, 1), (3, epoch))
+        loads.add((epoch, 100 + epoch))
+
+
+def counts(query: JoinQuery) -> list[Any]:
+    return [progress["join"]["buffered"] for progress in query.recentProgress if progress["join"] is not None]
+
+
+def test_the_epoch_that_reaches_the_limit_over_all_buckets_is_not_committed(clicks: Source, loads: Source, run: Run) -> None:
+    fill(clicks, loads, 4)
+    sink = Collected()
+
+    query = run(joined(clicks, loads), sink, wait=False, buckets=4, join_max_buffered_bytes=9 * ROW)
+
+    with pytest.raises(ResourceError, match=r"240 . 120 bytes after epoch 2") as refused:
+        query.awaitTermination()
+    facts = refused.value.facts
+    assert (facts["left_bytes"], facts["right_bytes"], facts["limit"]) == (6 * ROW, 3 * ROW, 9 * ROW)
+    assert (facts["key"], facts["key_rows"], facts["key_bytes"]) == ((3,), 3, 3 * ROW)
+    assert sink.last_epoch() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({}, "524,288,000 bytes .*stops before an epoch that reaches it .*=abort"),
+        (
+            {"join_max_buffered_bytes": 77, "join_buffer_policy": "evict_oldest"},
+            "77 bytes .*oldest rows are dropped .*=evict_oldest",
+        ),
+        (NOTHING_HOT, None),
+        ({"join_max_buffered_bytes": 0}, None),
+        ({"join_max_buffered_bytes": 77, "join_buffer_policy": "spill"}, None),
+    ],
+)
+def test_explain_tells_the_limit_before_anything_runs(
+    clicks: Source, loads: Source, capsys: pytest.CaptureFixture[str], options: dict[str, Any], kept: str | None
+) -> None:
+    fill(clicks, loads, 1)
+
+    joined(clicks, loads).writeStream.options(**options).explain()
+
+    found = re.findall(r'^Limit: "clicks" and "loads" .*$', capsys.readouterr().out, re.MULTILINE)
+    assert len(found) == (kept is not None)
+    assert kept is None or re.search(kept, found[0])
+
+
+def test_with_a_higher_limit_the_query_goes_on_where_it_was_refused(
+    clicks: Source, loads: Source, run: Run, tmp_path: Path
+) -> None:
+    fill(clicks, loads, 4)
+    sink = Collected()
+    with pytest.raises(ResourceError):
+        run(joined(clicks, loads), sink, buckets=2, join_max_buffered_bytes=9 * ROW, **NOTHING_HOT)
+    shutil.rmtree(tmp_path / "local")
+
+    query = run(joined(clicks, loads), sink, join_max_buffered_bytes=12 * ROW + 1, **NOTHING_HOT)
+
+    assert counts(query)[-1] == {
+        "left_bytes": 8 * ROW,
+        "right_bytes": 4 * ROW,
+        "limit": 12 * ROW + 1,
+        "evicted_rows": 0,
+        "evicted_bytes": 0,
+    }
+    assert sink.total() == {(0, 1, 100): 1, (1, 1, 101): 1, (2, 1, 102): 1, (3, 1, 103): 1} | {
+        (3, epoch, 103): (2 if epoch == 1 else 1) for epoch in range(4)
+    }
+
+
+def test_a_restarted_query_still_counts_the_buckets_that_get_no_rows(clicks: Source, loads: Source, run: Run) -> None:
+    fill(clicks, loads, 2)
+    spilling = run(joined(clicks, loads), Collected(), buckets=4, join_buffer_policy="spill", join_max_buffered_bytes=4)
+    assert spilling.lastProgress["join"]["state"]["left_cold_rows"] > 0
+    clicks.add((3, 9))
+    sink = Collected()
+    sink.epochs = [[], []]
+
+    with pytest.raises(ResourceError) as refused:
+        run(joined(clicks, loads), sink, join_max_buffered_bytes=7 * ROW)
+
+    assert refused.value.facts["left_bytes"] + refused.value.facts["right_bytes"] == 7 * ROW
+
+
+def test_buckets_of_a_record_that_does_not_tell_their_bytes_are_counted_anew(clicks: Source, loads: Source) -> None:
+    buffer = QueryBuffer(joined(clicks, loads).segments[0], BufferLimit(), 4)
+    histories = dict.fromkeys(("join/0", "join/2", "route-left/1"), BucketHistory())
+
+    assert buffer.uncounted(histories, {"0": (10, 20)}) == {2}
+    assert buffer.uncounted({}, {}) == frozenset()
+
+
+@pytest.mark.parametrize("local_state_is_lost", [False, True])
+def test_evicted_rows_take_back_what_they_joined_also_over_a_restart(
+    clicks: Source, loads: Source, run: Run, tmp_path: Path, local_state_is_lost: bool
+) -> None:
+    kept = {"join_max_buffered_bytes": 4 * AGED + 1, "join_buffer_policy": "evict_oldest"}
+    clicks.add((7, 1))
+    loads.add((7, 10))
+    sink = Collected()
+    run(joined(clicks, loads), sink, buckets=1, **kept)
+    if local_state_is_lost:
+        shutil.rmtree(tmp_path / "local")
+    clicks.add((7, 2), (7, 3), (7, 4))
+    clicks.add((7, 5))
+
+    query = run(joined(clicks, loads), sink, **kept)
+
+    assert weights(sink.epochs[1]) == {(7, 1, 10): -1, (7, 2, 10): 1, (7, 3, 10): 1, (7, 4, 10): 1}
+    assert weights(sink.epochs[2]) == {(7, 2, 10): -1, (7, 3, 10): -1, (7, 4, 10): -1}
+    assert [each["evicted_rows"] for each in counts(query)] == [1, 1]
+
+
+@pytest.mark.parametrize("on_evict", ["retract", "forget"])
+def test_started_anew_from_its_checkpoint_for_every_epoch_a_query_evicts_as_one_operator_does(
+    clicks: Source, loads: Source, run: Run, tmp_path: Path, on_evict: str
+) -> None:
+    kept = {"join_max_buffered_bytes": 6 * AGED + 1, "join_buffer_policy": "evict_oldest", "on_evict": on_evict}
+    stream = joined(clicks, loads, "full")
+    node = stream.node
+    twin = Epochs(HashJoin(node.left.relation, node.right.relation, "full", using=True, **kept))  # type: ignore[arg-type]
+    sink = Collected()
+    for epoch in range(4):
+        new_clicks, new_loads = [(7, 10 * epoch + at) for at in range(3)], [(7, epoch), (epoch, 0)]
+        clicks.add(*new_clicks)
+        loads.add(*new_loads)
+        run(stream, sink, buckets=1, snapshotAfterBytes=0, **kept)
+        shutil.rmtree(tmp_path / "local")
+        assert weights(sink.epochs[epoch]) == net(twin.feed(insert(*new_clicks), insert(*new_loads)))
+
+    assert list((tmp_path / "checkpoint").rglob("*-left.parquet"))
+
+
+def test_what_is_forgotten_stays(clicks: Source, loads: Source, run: Run) -> None:
+    clicks.add((7, 1))
+    loads.add((7, 10))
+    clicks.add((7, 2), (7, 3), (7, 4))
+    sink = Collected()
+
+    query = run(
+        joined(clicks, loads, "left"),
+        sink,
+        buckets=1,
+        join_max_buffered_bytes=200,
+        join_buffer_policy="evict_oldest",
+        on_evict="forget",
+    )
+
+    assert sink.total() == {(7, 1, 10): 1, (7, 2, 10): 1, (7, 3, 10): 1, (7, 4, 10): 1}
+    assert counts(query)[-1]["evicted_rows"] == 2
+    with pytest.raises(OptionError, match="left_df= and right_df=") as refused:
+        query.verify()
+    assert refused.value.code == "VERIFY_EVICTED"
+
+
+def test_buckets_evict_within_their_share_and_never_hold_as_much_as_the_limit(clicks: Source, loads: Source, run: Run) -> None:
+    clicks.add(*((page, 1) for page in range(40)))
+    loads.add(*((page, 2) for page in range(40)))
+
+    query = run(
+        joined(clicks, loads), Collected(), buckets=4, join_max_buffered_bytes=40 * AGED, join_buffer_policy="evict_oldest"
+    )
+
+    found = counts(query)[-1]
+    assert 20 * AGED <= found["left_bytes"] + found["right_bytes"] < 40 * AGED
+    assert found["evicted_rows"] * AGED == found["evicted_bytes"] == 80 * AGED - found["left_bytes"] - found["right_bytes"]
+
+
+def test_another_limit_for_evicting_needs_another_checkpoint(clicks: Source, loads: Source, run: Run) -> None:
+    fill(clicks, loads, 1)
+    run(joined(clicks, loads), Collected(), join_max_buffered_bytes=1000, join_buffer_policy="evict_oldest")
+
+    with pytest.raises(StateError, match=r"evict_oldest\.join_max_buffered_bytes was 1000 and is 2000"):
+        run(joined(clicks, loads), Collected(), join_max_buffered_bytes=2000, join_buffer_policy="evict_oldest")
+
+
+def test_a_limit_is_refused_where_rows_have_keys(orders: Source, customers: Source, run: Run) -> None:
+    left = changes(orders.stream(), name="orders", keys=["order_id"], except_column_list=["op", "ts"])
+    right = appends(customers.stream(), name="customers")
+
+    with pytest.raises(OptionError, match='"orders" and "customers" are not both'):
+        run(left.join(right, on="customer_id"), Collected(), join_max_buffered_bytes=1000)
+
+
+def test_a_join_of_rows_with_keys_counts_no_buffer(orders: Source, customers: Source, run: Run) -> None:
+    customers.add((1, "Ann", 1))
+    left = changes(orders.stream(), name="orders", keys=["order_id"], except_column_list=["op", "ts"])
+
+    query = run(left.join(appends(customers.stream(), name="customers"), on="customer_id"), Collected())
+
+    assert counts(query)[-1] is None

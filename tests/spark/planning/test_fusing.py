@@ -1,0 +1,223 @@
+"""Stages whose rows are where the next one looks for them run in one task, and nothing is shuffled between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Collected, Source
+from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, rescale
+from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+from zset_join.spark.epoch import runner as epoch_runner
+from zset_join.spark.epoch.epoch_plan import EpochPlan
+from zset_join.spark.planning.fusing import passes_of
+
+Run = Callable[..., JoinQuery]
+ROWS = pa.schema([("op", pa.string()), ("k", pa.int64()), ("j", pa.int32()), ("v", pa.string())])
+
+
+@pytest.fixture
+def source(spark: SparkSession, tmp_path: Path) -> Callable[[str], Source]:
+    """Give a function that makes the source of rows op, k, j, v of a name."""
+    return lambda name: Source(spark, tmp_path / name, ROWS)
+
+
+def table(source: Source, name: str, keys: list[str] | None = None) -> ChangeStream:
+    """Return the table of k, j and v; by k it is joined without a route, and its k is never NULL."""
+    rows = source.stream().withColumnsRenamed({"v": f"{name}_v", "j": f"{name}_j"})
+    return changes(rows, name=name, keys=keys or ["k"], apply_as_deletes="op = 'd'", except_column_list=["op"])
+
+
+@pytest.fixture
+def tables(source: Callable[[str], Source]) -> SimpleNamespace:
+    """Give three tables by k, one whose k may be NULL, and one where it is called d_k."""
+    moving = table(source("moving"), "moving", ["moving_j"])
+    other = changes(source("d").stream().toDF("op", "d_k", "d_j", "d_v").drop("op"), name="d", keys=["d_k"])
+    return SimpleNamespace(moving=moving, d=other, **{name: table(source(name), name) for name in "abc"})
+
+
+def passes(view: View) -> list[list[str]]:
+    return [[segment.name for segment in one.members] for one in passes_of(view.segments) if not one.last.stage.forwards]
+
+
+Describe = Callable[[SimpleNamespace], View]
+FUSED: dict[str, Describe] = {
+    "inner, inner": lambda t: t.a.join(t.b, "k").join(t.c, "k"),
+    "full by a key without NULL": lambda t: t.a.join(t.b, "k", "full").join(t.c, "k", "full"),
+    "the key column of either side": lambda t: t.a.join(t.b, [("k", "k")]).join(t.d, [("k_right", "d_k")], "left"),
+    "NULLs that are dropped": lambda t: t.moving.join(t.b, "k", "left").join(t.c, "k", "left_semi"),
+    "NULLs that are values": lambda t: t.moving.join(t.b, "k", "full", null_safe=True).join(t.c, "k", "full", null_safe=True),
+    "no NULL behind an inner join": lambda t: t.moving.join(t.b, "k").join(t.c, "k", "full"),
+    "an aggregate": lambda t: t.a.join(t.b, "k", "full").groupBy("k").agg(ZF.count()),
+    "expressions between": lambda t: t.a.join(t.b, "k").where("a_j > 0").select("k", "b_v").join(t.c, "k").groupBy("k").count(),
+    "a new name": lambda t: t.a.join(t.b, "k").withColumnRenamed("k", "l").join(t.c, [("l", "k")], "full"),
+    "a computed argument": lambda t: t.a.join(t.b, "k").groupBy("k").agg(ZF.sum(F.col("a_j") * 2)),
+    "a view on the right": lambda t: t.c.join(t.a.join(t.b, "k"), "k", "left"),
+}  # fmt: skip
+APART: dict[str, tuple[Describe, str]] = {
+    "another key": (lambda t: t.a.join(t.b, "k").join(t.c, [("a_v", "c_v")]), "rows are made in buckets by k, and go by a_v"),
+    "more columns": (lambda t: t.a.join(t.b, "k").groupBy("k", "a_v").agg(ZF.count()), "rows are made in buckets by k, and go by k, a_v"),
+    "another order": (
+        lambda t: t.a.join(t.b, [("k", "k"), ("a_v", "b_v")]).join(t.d, [("a_v", "d_v"), ("k", "d_k")]),
+        "rows are made in buckets by k, a_v, and go by a_v, k",
+    ),
+    "another type": (
+        lambda t: t.a.join(t.b, [("a_j", "k")]).join(t.d, [("a_j", "d_j")]),
+        "a_j is hashed as bigint where the rows are made, and as int here",
+    ),
+    "NULL on a preserved side": (lambda t: t.moving.join(t.b, "k", "left").join(t.c, "k", "left"), "k may be NULL"),
+    "NULL behind an anti join": (lambda t: t.moving.join(t.b, "k", "left_anti").join(t.c, "k", "full"), "k may be NULL"),
+    "a group of NULL": (lambda t: t.moving.join(t.b, "k", "left").groupBy("k").agg(ZF.count()), "k may be NULL"),
+    "NULL as a value behind =": (lambda t: t.moving.join(t.b, "k", "left").join(t.c, "k", null_safe=True), "k may be NULL"),
+    "a padded key": (
+        lambda t: t.a.join(t.b, [("k", "k")], "full", null_safe=True).join(t.d, [("k", "d_k")], null_safe=True),
+        "k may be padded",
+    ),
+    "all rows": (lambda t: t.a.join(t.b, "k").agg(ZF.count()), "all rows are brought together in one bucket"),
+    "a computed key": (
+        lambda t: t.a.join(t.b, "k").withColumn("k", F.col("k") + 1).join(t.c, "k"),
+        "rows are made in buckets by a column that is gone, and go by k",
+    ),
+    "expressions on either side": (
+        lambda t: t.a.join(t.b, "k").where("a_j > 0").join(t.c.join(t.d, [("k", "d_k")]).where("c_j > 0"), "k"),
+        "expressions of Spark are evaluated on other rows of this task already",
+    ),
+    "a branch of a union": (
+        lambda t: t.a.join(t.b, "k").union(t.moving.join(t.c, "k", "left")).groupBy("k").agg(ZF.count()),
+        "k may be NULL",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("describe", FUSED.values(), ids=FUSED.keys())
+def test_rows_that_are_in_the_next_stages_bucket_already_stay_there(tables: SimpleNamespace, describe: Describe) -> None:
+    view = describe(tables)
+
+    assert len(passes(view)) == 1
+    assert "fused: rows of " in view.explanation()
+
+
+@pytest.mark.parametrize(("describe", "why"), APART.values(), ids=APART.keys())
+def test_rows_that_may_be_in_another_bucket_are_shuffled_and_explain_says_why(
+    tables: SimpleNamespace, describe: Describe, why: str
+) -> None:
+    view = describe(tables)
+
+    assert f"not fused: {why}" in view.explanation()
+    assert len(passes(view)) > 1
+
+
+def test_what_lies_between_two_other_keys_is_a_pass_of_its_own(tables: SimpleNamespace) -> None:
+    a, b, c, moving = tables.a, tables.b, tables.c, tables.moving
+
+    view = a.join(b, "k").join(moving, "k").groupBy("moving_j").agg(ZF.count().alias("n")).join(c, [("moving_j", "c_j")])
+
+    assert passes(view) == [["join", "join-1"], ["aggregate-2", "join-3"]]
+
+
+@pytest.fixture
+def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the list of how many shuffles the job of each epoch has."""
+    counted: list[int] = []
+    notes = EpochPlan.notes
+
+    def observed(self: EpochPlan, batch: DataFrame) -> DataFrame:
+        plan = notes(self, batch)
+        executed = str(plan._jdf.queryExecution().executedPlan().toString())
+        counted.append(sum(line.strip(" +-:*()0123456789").startswith("Exchange ") for line in executed.splitlines()))
+        return plan
+
+    monkeypatch.setattr(EpochPlan, "notes", observed)
+    return counted
+
+
+def filled(source: Source, *epochs: str) -> Source:
+    """Add an epoch per text; its words are op, k, j and v of a row, put together, as in `u1.2.x`."""
+    for epoch in epochs:
+        words = [word[1:].split(".") for word in epoch.split()]
+        ops = [word[0] for word in epoch.split()]
+        source.add(*((op, int(k), int(j), v) for op, (k, j, v) in zip(ops, words, strict=True)))
+    return source
+
+
+def verified(query: JoinQuery, view: View, sink: Collected) -> int:
+    """Return how many rows the view has, after comparing it with Spark's batch query of all inputs."""
+    rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
+    report = query.verify(actual_df=view.session.createDataFrame(rows, view.schema.add("_weight", "long")))
+    assert report.equal, str(report)
+    return report.expected_rows
+
+
+def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_answers_other_buckets_and_hosts(
+    spark: SparkSession,
+    source: Callable[[str], Source],
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exchanges: list[int],
+) -> None:
+    a = filled(source("a"), "u1.1.x u2.1.x u3.1.y u4.2.x")
+    b = filled(source("b"), "u1.1.p u2.2.p u6.1.q")
+    c = filled(source("c"), "u1.1.k u3.1.k u7.1.l")
+    outer = table(a, "a").join(table(b, "b"), "k", "full").join(table(c, "c"), "k", "full")
+    view = outer.groupBy("k").agg(ZF.count().alias("n"), ZF.max("a_v"), ZF.max("b_v"), ZF.max("c_v"))
+    sink = Collected()
+    with monkeypatch.context() as unfused:
+        unfused.setattr(epoch_runner, "passes_of", partial(passes_of, is_fusing=False))
+        run(view, sink, buckets=2)
+    filled(a, "u1.2.y d2.0.x u5.1.z"), filled(b, "d1.0.p u3.1.r u5.1.s"), filled(c, "u2.1.m d7.0.l u6.2.n")
+
+    sink.fails_in = 1
+    with pytest.raises(Exception, match="the output failed in epoch 1"):
+        run(view, sink, snapshotAfterBytes=1, locality="on")
+    [part.unlink() for part in (tmp_path / "checkpoint/zset/delta").glob("*/*1-*")]
+    sink.fails_in = -1
+    run(view, sink, snapshotAfterBytes=1)
+    rescale(tmp_path / "checkpoint", buckets=3, session=spark, local_state_dir=str(tmp_path / "local"))
+    filled(a, "u6.1.w d4.0.x"), filled(b, "u7.1.w d6.0.q"), filled(c, "d3.0.k u1.3.o")
+    query = run(view, sink, buckets=3, localStateDir=str(tmp_path / "another host"))
+
+    assert verified(query, view, sink) > 0
+    assert passes(view) == [["join", "join-1", "aggregate-2"]]
+    assert (exchanges[0], exchanges[-1]) == (3, 1)
+
+
+def test_shuffled_rows_a_routed_stream_and_expressions_meet_in_one_pass_whose_worker_is_killed(
+    source: Callable[[str], Source], run: Run, exchanges: list[int], tmp_path: Path
+) -> None:
+    a = filled(source("a"), "u1.1.x u2.1.x u3.1.y u4.2.x", "u1.2.y d2.0.x u5.1.z")
+    b = filled(source("b"), "u1.1.p u2.2.p u3.1.q", "d1.0.p u3.1.r u5.1.s")
+    c = filled(source("c"), "u1.1.p u3.1.q u7.1.l", "u2.1.m d7.0.l u3.2.s")
+    counted = table(a, "a").join(table(b, "b"), "k", "left").groupBy("b_v").agg(ZF.count().alias("n"), ZF.max("a_v"))
+    bag = appends(c.stream().select(F.col("v").alias("b_v"), "j"), name="bag")
+    killed = tmp_path / "killed"
+
+    def dying(number: int) -> int:
+        if number and (tmp_path / "checkpoint/zset/commits" / f"{0:020d}.json").exists() and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    dies = F.udf(dying, "long", useArrow=False)
+    joined = counted.withColumn("n", dies("n")).join(table(c, "c"), [("b_v", "c_v")], "left", null_safe=True)
+    view = joined.where("n > 0").drop("c_v").join(bag, "b_v", "left", null_safe=True)
+    assert passes(view) == [["join"], ["aggregate-1", "join-2", "join-3"]]
+    sink = Collected()
+
+    with pytest.raises(Exception, match="worker"):
+        run(view, sink, buckets=2, default_hash_join="hybrid", max_hot_keys=12)
+    query = run(view, sink, default_hash_join="hybrid", max_hot_keys=12)
+
+    assert killed.exists()
+    assert verified(query, view, sink) > 0
+    assert set(exchanges) == {2}
+    assert query.lastProgress["join"]["rows_in"] == {"a": 3, "b": 3, "c": 3, "bag": 3}

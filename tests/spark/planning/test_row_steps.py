@@ -1,0 +1,241 @@
+"""WHERE, SELECT and computed columns behind a join, from two streams of files to the sum of what was emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.api.test_query import emitted, join_of, names, upserts
+from tests.spark.conftest import Collected, Source, weights
+from zset_join.errors import PlanError, StateError
+from zset_join.spark import JoinedStream, JoinQuery
+from zset_join.spark.worker import closing_task
+from zset_join.zset import ZSet
+
+Run = Callable[..., JoinQuery]
+
+
+@pytest.fixture
+def joined(orders: Source, customers: Source) -> JoinedStream:
+    """Give a left join with two epochs: inserts, then an update, a move, a delete and a new name."""
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1), ("i", 3, None, "cap", 1), ("i", 4, 10, "nib", 1))
+    customers.add((10, "Ann", 1))
+    orders.add(("u", 1, 20, "pen", 2), ("d", 2, None, None, 2), ("u", 4, 10, "box", 2))
+    customers.add((20, "Bob", 1), (10, "Anna", 2))
+    return join_of(orders, customers)
+
+
+VIEWS: dict[str, Callable[[JoinedStream], JoinedStream]] = {
+    "where text": lambda joined: joined.where("customer_id = 10 and name like 'Ann%'"),
+    "where column": lambda joined: joined.filter(F.col("name").isNull() | (F.col("order_id") > 3)),
+    "select": lambda joined: joined.select("name", (F.col("order_id") * 2).alias("twice"), F.upper("item").alias("item")),
+    "select star": lambda joined: joined.select("*", F.length("item").alias("letters"), F.col("name").alias("who")),
+    "select list": lambda joined: joined.select([F.col("item"), F.coalesce("name", F.lit("nobody")).alias("name")]),
+    "selectExpr": lambda joined: joined.selectExpr("order_id + 1 as next", "next * 2 as more"),
+    "withColumn": lambda joined: joined.withColumn("item", F.concat("item", F.lit("!"))).withColumn("new", F.lit(1.5)),
+    "withColumns": lambda joined: joined.withColumns({"a": F.col("order_id"), "b": F.struct("item", "name")}),
+    "renamed and dropped": lambda joined: joined.withColumnRenamed("item", "what.for").drop("name", "customer_id"),
+    "a chain": lambda joined: (
+        joined.where("order_id < 4").withColumn("n", F.length("name")).where("n >= 3").select("n", "item")
+    ),
+    "quiet": lambda joined: joined.select("order_id", F.substring("name", 1, 3).alias("short")),
+    "nothing": lambda joined: joined.where(F.lit(False)),
+    "never null": lambda joined: joined.withColumn("c", F.coalesce("order_id", F.lit(0))).where("c is null"),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
+def test_a_view_equals_sparks_batch_query(joined: JoinedStream, view: Callable[..., JoinedStream], run: Run) -> None:
+    sink = Collected()
+    made = view(joined)
+
+    query = run(made, sink)
+
+    report = query.verify(actual_df=emitted(query, sink))
+    assert report.equal, str(report)
+    assert sink.names == made.columns
+    assert len(sink.epochs) == 2
+
+
+def test_what_becomes_equal_is_not_emitted(joined: JoinedStream, run: Run) -> None:
+    sink = Collected()
+
+    run(joined.where("customer_id = 10").select("order_id", F.substring("name", 1, 3).alias("short")), sink)
+
+    assert weights(sink.epochs[0]) == {(1, "Ann"): 1, (4, "Ann"): 1}
+    assert sink.epochs[1] == [((1, "Ann"), -1)]  # order 4 has another item, and its customer another name: not here
+
+
+def test_a_users_function_sees_rows_of_the_table_only(joined: JoinedStream, run: Run) -> None:
+    sink = Collected()
+    shout = F.udf(lambda item: item.upper(), "string")  # raises for None
+
+    query = run(joined.withColumn("loud", shout("item")).select("loud"), sink, buckets=4)
+
+    assert sink.total() == {("PEN",): 1, ("CAP",): 1, ("BOX",): 1}
+    assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def test_expressions_are_evaluated_in_the_time_zone_of_the_session(
+    spark: SparkSession, tmp_path: Path, customers: Source, run: Run
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
+    events = Source(spark, tmp_path / "events", schema)
+    events.add((10, 1_600_000_000_000_000))  # 2020-09-13 12:26:40 in UTC
+    customers.add((10, "Ann", 1))
+    from zset_join.spark import appends
+
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        view = appends(events.stream(), name="events").join(names(customers), on=[("id", "customer_id")])
+        view = view.select(F.hour("at").alias("hour"), F.date_format("at", "yyyy-MM-dd HH").alias("text"))
+        sink = Collected()
+        query = run(view, sink)
+        assert sink.total() == {(21, "2020-09-13 21"): 1}
+        assert query.verify(actual_df=emitted(query, sink)).equal
+        assert any("Asia/Tokyo" in text for text in view.steps[0].description)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(before))
+
+
+def test_a_view_goes_on_after_a_restart_and_gives_a_lost_answer_again(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("u", 1, 20, "pen", 2)).add(("i", 2, 20, "ink", 3))
+    customers.add((10, "Ann", 1))
+    sink = Collected()
+    sink.fails_in = 1
+    view = join_of(orders, customers).select("order_id", F.coalesce("name", F.lit("?")).alias("name")).where("order_id < 9")
+    with pytest.raises(Exception, match="the output failed in epoch 1"):
+        run(view, sink)
+    lost = list((tmp_path / "checkpoint" / "zset" / "delta").glob("*/*1-*"))
+    [part.unlink() for part in lost]
+
+    sink.fails_in = -1
+    run(view, sink, localStateDir=str(tmp_path / "another host"))
+
+    assert lost
+    assert [weights(epoch) for epoch in sink.epochs] == [
+        {(1, "Ann"): 1},
+        {(1, "Ann"): -1, (1, "?"): 1},
+        {(2, "?"): 1},
+    ]
+    assert not list(tmp_path.rglob("handover"))  # no note is left behind
+
+
+def test_a_changed_expression_is_another_query(joined: JoinedStream, run: Run) -> None:
+    run(joined.where("order_id > 1"), Collected())
+
+    with pytest.raises(StateError, match="steps was"):
+        run(joined.where("order_id > 2"), Collected())
+
+
+def test_an_error_of_an_expression_stops_the_query_and_nothing_is_committed(joined: JoinedStream, run: Run) -> None:
+    sink = Collected()
+
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        run(joined.select((F.lit(1) / (F.col("order_id") - 4)).alias("x")), sink)
+
+    assert sink.epochs == []
+
+
+def test_the_key_of_a_view_is_what_became_of_the_key_of_the_join(joined: JoinedStream) -> None:
+    assert joined.output.primary_key == ("order_id",)
+    assert joined.where("order_id > 1").output.primary_key == ("order_id",)
+    assert joined.select("item", F.col("order_id").alias("id")).output.primary_key == ("id",)
+    assert joined.withColumnRenamed("order_id", "id").output.primary_key == ("id",)
+    assert joined.drop("order_id").output.primary_key == ()
+    assert joined.withColumn("order_id", F.col("order_id") + 1).output.primary_key == ()
+
+
+WRONG = {
+    "rand": (lambda joined: joined.where(F.rand() > 0.5), "NOT_DETERMINISTIC"),
+    "uuid": (lambda joined: joined.withColumn("u", F.expr("uuid()")), "NOT_DETERMINISTIC"),
+    "partition": (lambda joined: joined.select(F.spark_partition_id()), "NOT_DETERMINISTIC"),
+    "increasing": (lambda joined: joined.select(F.monotonically_increasing_id().alias("m")), "NOT_DETERMINISTIC"),
+    "file": (lambda joined: joined.select(F.input_file_name()), "NOT_DETERMINISTIC"),
+    "function": (
+        lambda joined: joined.select(F.udf(lambda x: x, "long").asNondeterministic()("order_id")),
+        "NOT_DETERMINISTIC",
+    ),
+    "timestamp": (lambda joined: joined.where("current_timestamp() > timestamp'2020-01-01'"), "NOT_DETERMINISTIC"),
+    "now": (lambda joined: joined.selectExpr("now() as n"), "NOT_DETERMINISTIC"),
+    "today": (lambda joined: joined.withColumn("d", F.current_date()), "NOT_DETERMINISTIC"),
+    "unix": (lambda joined: joined.selectExpr("unix_timestamp() as n"), "NOT_DETERMINISTIC"),
+    "user": (lambda joined: joined.where("current_user() = name"), "NOT_DETERMINISTIC"),
+    "zone": (lambda joined: joined.selectExpr("current_timezone() as z"), "NOT_DETERMINISTIC"),
+    "aggregate": (lambda joined: joined.select(F.sum("order_id")), "NOT_PER_ROW"),
+    "window": (lambda joined: joined.select(F.row_number().over(Window.orderBy("order_id"))), "NOT_PER_ROW"),
+    "generator": (lambda joined: joined.select(F.explode(F.array("order_id"))), "NOT_PER_ROW"),
+    "subquery": (lambda joined: joined.where("order_id in (select 1)"), "NOT_PER_ROW"),
+    "unknown": (lambda joined: joined.where("ordr_id = 1"), "EXPRESSION"),
+    "no sql": (lambda joined: joined.where("order_id = = 1"), "EXPRESSION"),
+    "of a dataframe": (lambda joined: joined.where(joined.left.dataframe["order_id"] > 1), "EXPRESSION"),
+    "twice": (lambda joined: joined.select("item", F.col("name").alias("ITEM")), "OUTPUT_NAMES"),
+    "nothing": (lambda joined: joined.select(), "OUTPUT_NAMES"),
+    "all dropped": (lambda joined: joined.drop(*joined.columns), "OUTPUT_NAMES"),
+    "underscores": (lambda joined: joined.withColumn("__weight", F.lit(1)), "RESERVED_COLUMN"),
+    "drop": (lambda joined: joined.drop("no such"), "UNKNOWN_COLUMN"),
+    "rename": (lambda joined: joined.withColumnRenamed("no such", "x"), "UNKNOWN_COLUMN"),
+}
+
+
+@pytest.mark.parametrize(("view", "code"), WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_be_kept_up_to_date_is_refused_when_it_is_written(
+    joined: JoinedStream, view: Callable[[JoinedStream], JoinedStream], code: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        view(joined)
+
+    assert caught.value.code == code
+
+
+def test_an_answer_too_large_to_tidy_is_written_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing_task, "MOST_TIDY_ROWS", 3)
+    schema = pa.schema({"x": pa.int64()})
+    task: Any = closing_task.ClosingTask(stage="rows-0", rows=schema, chunk_rows=2, handover=None, delivery=None)  # type: ignore[arg-type]
+
+    def pieces(*weight: int) -> Iterator[ZSet]:
+        return (ZSet.of({"x": pa.array([1, 2], pa.int64())}, [one, one]) for one in weight)
+
+    assert list(task._tidy(pieces(-1))) != []
+    small = [row for chunk in task._tidy(pieces(1)) for row in chunk.to_pylist()]
+    large = [row for chunk in task._tidy(pieces(-1, 1)) for row in chunk.to_pylist()]
+    assert small == [((1,), 1), ((2,), 1)]
+    assert large == [((1,), -1), ((2,), -1), ((1,), 1), ((2,), 1)]
+
+
+def test_explain_shows_the_steps_and_the_key(joined: JoinedStream) -> None:
+    view = joined.where("order_id > 1").select("item", F.upper("name").alias("name"))
+
+    lines = view.explanation(buckets=2).splitlines()
+
+    assert lines[:3] == [
+        "key: none; the view may hold equal rows",
+        "Select item, upper(name) AS name",
+        "└─ Where (order_id > CAST(1 AS BIGINT))",
+    ]
+    assert lines[3] == "   └─ Join left on customer_id = customer_id"
+    assert all(line.startswith("      ") for line in lines[4:])
+
+
+def test_a_view_is_written_to_a_dataframe_function_as_well(
+    orders: Source, customers: Source, run: Run, spark: SparkSession
+) -> None:
+    orders.add(("i", 1, 10, "pen", 1)).add(("u", 1, 10, "ink", 2))
+    customers.add((10, "Ann", 1))
+    seen: list[Any] = []
+
+    def collect(delta: DataFrame, epoch: int) -> None:
+        seen.append(sorted((row.loud, row["_weight"]) for row in delta.collect()))
+
+    run(upserts(orders).join(names(customers), on="customer_id").select(F.upper("item").alias("loud")), collect)
+
+    assert seen == [[("PEN", 1)], [("INK", 1), ("PEN", -1)]]

@@ -1,0 +1,38 @@
+"""Spark reads records of JSON as they are read in process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.changelog.formats.records import CASES
+from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS
+from zset_join.sources.json_records import JsonRecordReader
+from zset_join.spark.rows.json_records import read_records
+
+
+def shown(value: Any) -> str:
+    return repr(value.isoformat() if hasattr(value, "isoformat") else value).replace("+00:00", "")
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_the_lines_are_those_of_the_reader_in_process(spark: SparkSession, name: str) -> None:
+    format_name, schema, keys, options, records = CASES[name]
+    reader = JsonRecordReader(format_name, schema, keys, options)
+    expected = reader.read(records)
+    reader.close()
+
+    found = read_records(spark.createDataFrame(records), format_name, schema, keys, options).toArrow()
+
+    told = pa.table(
+        {CHANGE: expected.changes, UNAVAILABLE_BITS: pa.array(expected.unavailable), REJECT: expected.rejects}
+        | dict(zip(expected.rows.schema.names, expected.rows.columns, strict=True))
+    )
+    for column in told.column_names:
+        is_bad = found.column(REJECT).to_pylist()
+        lines = zip(found.column(column).to_pylist(), told.column(column).to_pylist(), is_bad, strict=True)
+        compared = [(shown(ours), shown(theirs)) for ours, theirs, bad in lines if bad is None or column in (CHANGE, REJECT)]
+        assert [ours for ours, _ in compared] == [theirs for _, theirs in compared], column

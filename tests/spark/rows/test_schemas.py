@@ -1,0 +1,145 @@
+"""Types as the state keeps them: what Arrow does not tell comes back, and strings are compared by their bytes or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.errors import PlanError
+from zset_join.expressions import left, right
+from zset_join.spark import JoinedStream, JoinQuery, appends, changes
+from zset_join.spark import functions as Z  # noqa: N812 - as the docs write it
+from zset_join.spark.rows.schemas import arrow_schema, spark_schema
+
+LCASE = "collate(name, 'UTF8_LCASE')"
+NESTED = {
+    "plain": LCASE,
+    "array": f"array({LCASE})",
+    "struct": f"named_struct('x', {LCASE})",
+    "array of structs": f"array(named_struct('x', {LCASE}, 'y', 1))",
+    "rtrim": "collate(name, 'UTF8_BINARY_RTRIM')",
+    "icu": "collate(name, 'UNICODE_CI')",
+}
+
+
+@pytest.fixture
+def people(spark: SparkSession, tmp_path: Path) -> Callable[..., DataFrame]:
+    """Give a function that streams (id, name), the name as an expression says."""
+    (tmp_path / "people").mkdir()
+    rows = [{"id": 1, "name": "ABC"}, {"id": 2, "name": "abc"}, {"id": 3, "name": "x"}]
+    (tmp_path / "people" / "1.json").write_text("\n".join(map(json.dumps, rows)))
+
+    def stream(expression: str = LCASE) -> DataFrame:
+        found = spark.readStream.schema("id long, name string").json(str(tmp_path / "people"))
+        return found.withColumn("name", F.expr(expression))
+
+    return stream
+
+
+def joined(people: Callable[..., DataFrame], expression: str = LCASE) -> JoinedStream:
+    names = appends(people(expression), name="names")
+    return changes(people("name").select("id"), name="ids", keys=["id"]).join(names, on="id", how="left")
+
+
+REFUSED: dict[str, Callable[[DataFrame], Any]] = {
+    "keys": lambda df: changes(df, name="p", keys=["name"]),
+    "keys of appends": lambda df: appends(df, name="p", keys=["name"]),
+    "sequence_by": lambda df: changes(df, name="p", keys=["id"], sequence_by="name"),
+    "sequence_by an expression": lambda df: changes(df, name="p", keys=["id"], sequence_by=F.struct("name")),
+    "join key": lambda df: appends(df, name="p").join(appends(df, name="q"), on="name"),
+    "condition": lambda df: appends(df, name="p").join(
+        appends(df, name="q"), on=[("id", "id")], condition=left("name") < right("name")
+    ),
+    "groupBy": lambda df: two(df).groupBy("name").count(),
+    "groupBy a computed column": lambda df: two(df).groupBy(F.col("name").alias("n")).count(),
+    "distinct": lambda df: two(df).select("name").distinct(),
+    "max": lambda df: two(df).agg(Z.max("name").alias("m")),
+    "a Column of Spark's": lambda df: two(df).agg(F.min("name").alias("m")),
+    "count_distinct": lambda df: two(df).agg(Z.count_distinct("name").alias("m")),
+}
+
+
+def two(df: DataFrame) -> JoinedStream:
+    return appends(df, name="p").join(appends(df.select("id"), name="q"), on="id")
+
+
+@pytest.mark.parametrize("use", REFUSED)
+def test_a_collation_is_refused_where_equality_or_order_matters(people: Callable[..., DataFrame], use: str) -> None:
+    with pytest.raises(PlanError, match="UTF8_BINARY") as refused:
+        REFUSED[use](people())
+
+    assert refused.value.code == "COLLATION"
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_a_collation_is_found_wherever_it_is_nested(people: Callable[..., DataFrame], kind: str) -> None:
+    with pytest.raises(PlanError, match=r"UTF8_LCASE|UNICODE_CI|UTF8_BINARY_RTRIM") as refused:
+        two(people(NESTED[kind])).select("name").distinct()
+
+    assert refused.value.code == "COLLATION"
+
+
+def test_bytes_and_the_cures_of_the_message_are_taken(people: Callable[..., DataFrame]) -> None:
+    by_bytes = people("collate(collate(name, 'UTF8_LCASE'), 'UTF8_BINARY')")
+    lowered = people().withColumn("name", F.expr("lower(collate(name, 'UTF8_BINARY'))"))
+
+    assert changes(by_bytes, name="p", keys=["name"]).keys == ("name",)
+    assert changes(lowered, name="p", keys=["name"]).keys == ("name",)
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_a_view_keeps_the_collation_of_columns_that_pass_by(people: Callable[..., DataFrame], kind: str) -> None:
+    view = joined(people, NESTED[kind])
+
+    assert view.schema["name"].dataType.simpleString() == people(NESTED[kind]).schema["name"].dataType.simpleString()
+
+
+def test_expressions_are_evaluated_under_the_collation_as_the_batch_query_does(
+    spark: SparkSession, people: Callable[..., DataFrame], run: Callable[..., JoinQuery]
+) -> None:
+    found: list[Any] = []
+    view = joined(people).where("name = 'abc'").withColumn("starts", F.col("name").startswith("A"))
+
+    query = run(view, lambda df, _: found.extend(df.collect()))
+
+    assert sorted((row["id"], row["name"], row["starts"]) for row in found) == [(1, "ABC", True), (2, "abc", True)]
+    actual = spark.createDataFrame([tuple(row) for row in found], "id long, name string, starts boolean, _weight long")
+    assert query.verify(actual_df=actual).equal
+
+
+def test_unequal_bytes_are_a_difference_for_verify(
+    spark: SparkSession, people: Callable[..., DataFrame], run: Callable[..., JoinQuery]
+) -> None:
+    query = run(joined(people), lambda df, _: df.collect())
+
+    wrong = spark.createDataFrame([(1, "abc", 1), (2, "abc", 1), (3, "x", 1)], "id long, name string, _weight long")
+
+    assert not query.verify(actual_df=wrong).equal
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["interval 1 day", "interval '1:02' hour to minute", "array(interval 1 hour)", "time'01:02:03'", "named_struct('a', 1S)"],
+)
+def test_types_come_back_as_they_were(spark: SparkSession, expression: str) -> None:
+    given = spark.sql(f"select {expression} as x").schema
+
+    back = spark_schema(arrow_schema(given, relation="r"))
+
+    assert back["x"].dataType.simpleString() == given["x"].dataType.simpleString()
+
+
+@pytest.mark.parametrize("expression", ["parse_json('1')", "array(parse_json('1'))", "interval 1 month"])
+def test_types_that_would_not_come_back_are_refused(spark: SparkSession, expression: str) -> None:
+    given = spark.sql(f"select {expression} as x").schema
+
+    with pytest.raises(PlanError, match="and back") as refused:
+        arrow_schema(given, relation="r")
+
+    assert refused.value.code == "COLUMN_TYPE"

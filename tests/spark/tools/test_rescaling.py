@@ -1,0 +1,391 @@
+"""Another number of buckets for a checkpoint in the middle of a stream: nobody can tell from the answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
+from tests.spark.conftest import Collected, Source
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_standing, stored_buckets, stored_plan
+from zset_join.checkpoint.snapshot import read_snapshot
+from zset_join.errors import OptionError, StateError
+from zset_join.expressions import left, right
+from zset_join.inspection import open_state
+from zset_join.spark import JoinedStream, appends, changes, rescale
+from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
+from zset_join.state.rows.side_snapshot import snapshot_counts
+from zset_join.storage.operations import Operation, observe
+from zset_join.storage.sealed import seal
+
+Step = Callable[[], None]
+
+
+def first(orders: Source, customers: Source) -> None:
+    orders.add(*(("i", n, n % 7 if n % 5 else None, f"item {n}", 10) for n in range(40)))
+    customers.add(*((n, f"name {n}", 1) for n in range(5)))
+
+
+def moves_and_deletes(orders: Source, customers: Source) -> None:
+    orders.add(*(("u", n, (n + 3) % 9 if n % 4 else None, f"moved {n}", 20) for n in range(0, 40, 3)))
+    orders.add(*(("d", n, None, None, 20) for n in range(1, 40, 6)))
+    customers.add((2, "renamed", 2), (8, "new", 2)).add()
+
+
+def late_and_new(orders: Source, customers: Source) -> None:
+    # Older than the deletes: only the tombstones know that these came too late.
+    orders.add(*(("u", n, 4, f"late {n}", 15) for n in range(1, 40, 6)))
+    orders.add(*(("u", n, 8, "again", 30) for n in range(1, 40, 12)), ("i", 99, None, "nobody", 30))
+    customers.add((4, "four", 3)).add((0, "zero", 3))
+
+
+STEPS = (first, moves_and_deletes, late_and_new)
+
+
+@pytest.mark.parametrize("how", ["full", "left_anti"])
+def test_the_answers_stay_those_of_sparks_batch_join(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, how: str
+) -> None:
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+    reports, moved = [], []
+
+    for step, buckets in zip(STEPS, (3, 1, 5), strict=True):
+        step(orders, customers)
+        query = run(join_of(orders, customers, how), sink, snapshotAfterBytes=2_000)
+        final = final_tables(orders, customers)
+        reports.append(query.verify(*final, actual_df=emitted(query, sink)))
+        moved.append(str(rescale(location, buckets=buckets, local_state_dir=str(tmp_path / "local"))))
+    orders.add(("d", 99, None, None, 40), ("u", 2, 4, "last", 40))
+    customers.add()
+    query = run(join_of(orders, customers, how), sink)
+    reports.append(query.verify(*final_tables(orders, customers), actual_df=emitted(query, sink)))
+
+    assert [str(report) for report in reports if not report.equal] == []
+    assert min(report.expected_rows for report in reports) > 3
+    assert [text.partition(":")[0] for text in moved] == ["2 buckets became 3", "3 buckets became 1", "1 buckets became 5"]
+    assert query.lastProgress["join"]["state"]["buckets"] <= 5  # type: ignore[index]
+    assert stored_buckets(location) == 5
+
+
+def final_tables(orders: Source, customers: Source) -> tuple[Any, Any]:
+    """Return both tables as plain Python makes them of the files."""
+    spark = orders.spark
+    rows: dict[int, Any] = {}
+    for op, key, customer, item, ts in read_files(orders):
+        if key not in rows or ts >= rows[key][3]:
+            rows[key] = (key, None if op == "d" else customer, item, ts, op)
+    live = [row[:3] for row in rows.values() if row[4] != "d"]
+    people = {key: name for key, name, _ in read_files(customers)}
+    return (
+        spark.createDataFrame(live, "order_id long, customer_id long, item string"),
+        spark.createDataFrame(list(people.items()), "customer_id long, name string"),
+    )
+
+
+def read_files(source: Source) -> list[tuple[Any, ...]]:
+    import pyarrow.parquet as pq
+
+    files = sorted(source.directory.glob("*.parquet"))
+    return [tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def test_what_was_ignored_and_what_was_deleted_is_remembered(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+    keyed = changes(
+        orders.stream(), name="orders", keys=["order_id", "customer_id"], sequence_by="ts", apply_as_deletes="op = 'd'"
+    )
+    joined = keyed.join(appends(customers.stream(), name="customers"), on="customer_id")
+    orders.add(("i", 1, 10, "pen", 5), ("i", 2, 20, "ink", 5)).add(("d", 1, 10, None, 6)).add(("u", 2, 20, "old", 1))
+    customers.add((10, "Ann", 1)).add().add((20, "Bob", 1))
+    run(joined, sink)
+
+    rescale(location, buckets=4)
+    standing = read_standing(location)
+    assert standing is not None
+    snapshots = [history.snapshot for history in standing.histories.values()]
+    tables = [read_snapshot(standing.files, snapshot)["left"] for snapshot in snapshots if snapshot is not None]
+    orders.add(("u", 1, 10, "late", 2), ("u", 2, 20, "late", 2))
+    customers.add((10, "Cas", 2), (20, "Dan", 2))
+    run(joined, sink)
+
+    assert [sum(counts) for counts in zip(*map(snapshot_counts, tables), strict=True)] == [1, 0, 0, 0, 0]
+    weights = sorted(weight for table in tables for weight in table.column("_zset_weight").to_pylist())
+    assert (len(tables), weights) == (4, [0, 1])
+    assert sum(sink.total().values()) == 2
+    assert {row[3] for row in sink.total()} == {"ink"}
+
+
+def test_a_condition_over_both_rows_keeps_its_degrees(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    sink = Collected()
+    joined = upserts(orders).join(names(customers), on="customer_id", how="full", condition=left("item") < right("name"))
+    orders.add(("i", 1, 10, "a", 1), ("i", 2, 10, "c", 1), ("i", 3, 11, "a", 1))
+    customers.add((10, "b", 1), (11, "b", 1))
+    run(joined, sink)
+
+    rescale(tmp_path / "checkpoint", buckets=3)
+    orders.add(("d", 1, None, None, 2), ("u", 3, 11, "z", 2))
+    customers.add((10, "d", 2))
+    query = run(joined, sink)
+
+    assert sink.total() == {(10, 2, "c", "d"): 1, (11, 3, "z", None): 1, (11, None, None, "b"): 1}
+    assert query.verify(actual_df=emitted(query, sink)).equal
+
+
+def groups_of_groups(joined: JoinedStream) -> JoinedStream:
+    """Give a view with three aggregates: one that only counts, one that keeps single values, and the row of all rows."""
+    rows = joined.select("customer_id", "item", "name").distinct()
+    per_customer = rows.groupBy("customer_id").agg(
+        ZF.count().alias("n"), ZF.max("item").alias("last"), ZF.count_distinct("name").alias("names")
+    )
+    shares = per_customer.withColumn("share", F.col("n") / 3)
+    return shares.agg(ZF.count("names"), ZF.stddev("share"), ZF.collect_list("last"), ZF.max_by("n", "customer_id"))
+
+
+def test_groups_move_with_all_that_they_remember(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    sink, local = Collected(), str(tmp_path / "local")
+    first(orders, customers)
+    run(groups_of_groups(join_of(orders, customers, "full")), sink)
+
+    report = rescale(tmp_path / "checkpoint", buckets=3, local_state_dir=local)
+    orders.add(*(("u", n, (n + 3) % 9 if n % 4 else None, f"moved {n}", 20) for n in range(0, 40, 3)), ("d", 1, None, None, 20))
+    customers.add((2, "renamed", 2))
+    query = run(groups_of_groups(join_of(orders, customers, "full")), sink)
+    verified = query.verify(*final_tables(orders, customers), actual_df=emitted(query, sink))
+
+    assert verified.equal, str(verified)
+    assert report.rows > 3 * 40
+    assert [len(epoch) for epoch in sink.epochs] == [1, 2]
+    standing = read_standing(str(tmp_path / "checkpoint"))
+    assert standing is not None
+    assert {key for key in standing.histories if key.startswith("aggregate-")} == {
+        f"aggregate-{number}/{bucket}" for number in (1, 2, 3) for bucket in (0, 1, 2)
+    }
+
+
+def test_groups_that_the_plan_does_not_describe_are_refused(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    first(orders, customers)
+    run(join_of(orders, customers).distinct(), Collected())
+    plan = tmp_path / "checkpoint" / "zset" / "stages.json"
+    described = [one for one in stored_plan(str(tmp_path / "checkpoint"))["stages"] if one["name"] != "aggregate-1"]
+    plan.write_bytes(seal({"stages": described}, version=CHECKPOINT_FORMAT, name="stages.json"))
+
+    with pytest.raises(StateError, match=r"\['aggregate-1'\]") as refused:
+        rescale(tmp_path / "checkpoint", buckets=3)
+
+    assert refused.value.code == "UNKNOWN_STAGE"
+    assert stored_buckets(str(tmp_path / "checkpoint")) == 2
+
+
+def test_an_epoch_that_spark_asks_for_again_is_answered_from_the_buckets_it_was_committed_in(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    sink, checkpoint = Collected(), tmp_path / "checkpoint"
+    first(orders, customers)
+    run(join_of(orders, customers, "full"), sink)
+    moves_and_deletes(orders, customers)
+    run(join_of(orders, customers, "full"), sink)
+    whole = sink.total()
+    last = len(sink.epochs) - 1
+    for name in (str(last), f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink()
+    sink.epochs.pop()
+    shutil.rmtree(checkpoint / "zset" / "delta")
+
+    rescale(checkpoint, buckets=3)
+    run(join_of(orders, customers, "full"), sink)
+    replayed = sink.total()
+    late_and_new(orders, customers)
+    query = run(join_of(orders, customers, "full"), sink)
+
+    assert replayed == whole
+    assert query.verify(*final_tables(orders, customers), actual_df=emitted(query, sink)).equal
+
+
+@pytest.mark.parametrize("operation", ["put_new of the record", "claim"])
+def test_a_rescaling_that_fails_before_its_record_changes_nothing(
+    orders: Source, customers: Source, run: Run, tmp_path: Path, operation: str
+) -> None:
+    sink, location = Collected(), str(tmp_path / "checkpoint")
+    first(orders, customers)
+    run(join_of(orders, customers, "full"), sink)
+    before = read_standing(location)
+
+    def fail(seen: Operation, act: Callable[[], Any]) -> Any:
+        if {"claim": "owners/", "put_new of the record": "rescalings/"}[operation] in seen.path and seen.kind == "link":
+            raise OSError(5, "Input/output error", seen.path)
+        return act()
+
+    with observe(fail), pytest.raises(OSError, match="Input/output"):
+        rescale(location, buckets=3)
+    after = read_standing(location)
+    late_and_new(orders, customers)
+    query = run(join_of(orders, customers, "full"), sink)
+
+    assert before is not None
+    assert after is not None
+    assert (after.buckets, after.histories) == (before.buckets, before.histories)
+    assert query.verify(*final_tables(orders, customers), actual_df=emitted(query, sink)).equal
+
+
+@pytest.fixture
+def stopped(orders: Source, customers: Source, run: Run, tmp_path: Path) -> str:
+    """Give the checkpoint of a query that ran an epoch."""
+    first(orders, customers)
+    run(join_of(orders, customers), Collected())
+    return str(tmp_path / "checkpoint")
+
+
+def test_the_number_it_has_already_is_left_as_it_is(spark: SparkSession, stopped: str) -> None:
+    report = rescale(stopped, buckets=2)
+
+    assert str(report) == "the checkpoint has 2 buckets already; nothing was done"
+    assert not (Path(stopped) / "zset" / "rescalings").exists()
+
+
+@pytest.mark.parametrize("buckets", [0, -1, 4097, "many", 2.5, True])
+def test_a_number_that_is_none_is_refused(spark: SparkSession, tmp_path: Path, buckets: Any) -> None:
+    with pytest.raises(OptionError, match="buckets") as refused:
+        rescale(tmp_path / "checkpoint", buckets=buckets)
+
+    assert refused.value.code == "OPTION_VALUE"
+
+
+def test_a_place_without_a_checkpoint_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(StateError, match="no checkpoint of a join") as refused:
+        rescale(tmp_path / "checkpoint", buckets=3)
+
+    assert refused.value.code == "NO_CHECKPOINT"
+
+
+def test_a_checkpoint_in_use_is_refused(spark: SparkSession, stopped: str) -> None:
+    standing = read_standing(stopped)
+    assert standing is not None
+    running = Ownership.claim(checkpoint_folder(stopped), standing.files.query_id)
+
+    with pytest.raises(StateError, match="in use by process") as refused:
+        rescale(stopped, buckets=3)
+
+    running.release()
+    assert refused.value.code == "CHECKPOINT_IN_USE"
+
+
+def test_a_damaged_checkpoint_is_refused_and_left_alone(spark: SparkSession, stopped: str, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "local")
+    log = next((Path(stopped) / "zset" / "log").glob("join-0/*.arrows"))
+    log.write_bytes(log.read_bytes()[:-1] + b"\x7f")
+
+    with pytest.raises(StateError, match="does not have the checksum") as refused:
+        rescale(stopped, buckets=3, local_state_dir=str(tmp_path / "local"))
+
+    assert refused.value.code == "DAMAGED_FILE"
+    assert stored_buckets(stopped) == 2
+
+
+def test_a_newer_checkpoint_is_refused(spark: SparkSession, stopped: str) -> None:
+    (Path(stopped) / "zset" / "format.json").write_bytes(b'{"format":9,"crc32":"00000000","body":{}}')
+
+    with pytest.raises(StateError) as refused:
+        rescale(stopped, buckets=3)
+
+    assert refused.value.code == "STATE_FORMAT"
+
+
+def test_a_checkpoint_without_its_plan_says_how_to_get_one(spark: SparkSession, stopped: str) -> None:
+    (Path(stopped) / "zset" / "stages.json").unlink()
+
+    with pytest.raises(StateError, match="Start the query once") as refused:
+        rescale(stopped, buckets=3)
+
+    assert refused.value.code == "PLAN_MISSING"
+
+
+def test_the_option_buckets_must_fit_the_new_number(orders: Source, customers: Source, run: Run, stopped: str) -> None:
+    rescale(stopped, buckets=3)
+
+    with pytest.raises(StateError, match="has 3") as refused:
+        run(join_of(orders, customers), Collected(), buckets=2)
+
+    assert refused.value.code == "BUCKETS_CHANGED"
+
+
+def test_what_older_versions_know_is_written_as_long_as_nothing_was_rescaled(
+    orders: Source, customers: Source, run: Run, stopped: str
+) -> None:
+    commits = Path(stopped) / "zset" / "commits"
+    rescale(stopped, buckets=3)
+    moves_and_deletes(orders, customers)
+    sink = Collected()
+    sink.epochs.append([])  # epoch 0 went to another sink
+    run(join_of(orders, customers), sink)
+
+    formats = [json.loads(path.read_bytes())["format"] for path in sorted(commits.glob("*.json"))]
+
+    assert formats == [4, 5, 5]
+
+
+def test_the_state_looks_the_same_before_and_after(spark: SparkSession, stopped: str) -> None:
+    def seen(view: str) -> tuple[list[Any], set[int]]:
+        with open_state(stopped) as state:
+            rows = state.sql(f"SELECT * EXCLUDE (_zset_bucket) FROM {view}").fetchall()
+            buckets = {bucket for (bucket,) in state.sql(f"SELECT _zset_bucket FROM {view}").fetchall()}
+        return sorted(rows, key=repr), buckets
+
+    views = ("join_left", "join_right", "route_left")
+    before = {view: seen(view) for view in views}
+    rescale(stopped, buckets=3)
+    after = {view: seen(view) for view in views}
+
+    assert {view: rows for view, (rows, _) in after.items()} == {view: rows for view, (rows, _) in before.items()}
+    assert before["join_left"][1] == {0, 1}
+    assert after["join_left"][1] == {0, 1, 2}
+
+
+def appended(orders: Source, customers: Source) -> JoinedStream:
+    return appends(orders.stream(), name="orders").join(appends(customers.stream(), name="customers"), on="customer_id")
+
+
+def test_the_bytes_of_an_append_only_join_are_counted_on(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    orders.add(*(("i", n, n, "pen", 1) for n in range(20)))
+    customers.add((1, "Ann", 1))
+    before = run(appended(orders, customers), Collected()).lastProgress["join"]["buffered"]  # type: ignore[index]
+
+    rescale(tmp_path / "checkpoint", buckets=5)
+    orders.add(("i", 20, 20, "pen", 1))
+    customers.add()
+    sink = Collected()
+    sink.epochs.append([])  # epoch 0 went to another sink
+    after = run(appended(orders, customers), sink).lastProgress["join"]["buffered"]  # type: ignore[index]
+
+    assert after["left_bytes"] * 20 == before["left_bytes"] * 21
+    assert after["right_bytes"] == before["right_bytes"]
+
+
+def test_a_query_that_drops_rows_by_bucket_is_refused_and_its_state_can_be_seen(
+    orders: Source, customers: Source, run: Run, tmp_path: Path
+) -> None:
+    orders.add(*(("i", n, n, f"a text of {n} that is longer than a record", 1) for n in range(200)))
+    customers.add((1, "Ann", 1))
+    limits = {"join_max_buffered_bytes": 20_000, "join_buffer_policy": "evict_oldest"}
+    evicted = run(appended(orders, customers), Collected(), **limits).lastProgress["join"]["buffered"]["evicted_rows"]  # type: ignore[index]
+
+    with pytest.raises(StateError, match="drops rows at its limit") as refused:
+        rescale(tmp_path / "checkpoint", buckets=5)
+    with open_state(tmp_path / "checkpoint") as state:
+        views = state.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal ORDER BY 1").fetchall()
+        held = state.sql('SELECT sum("rows") FROM about').fetchall()
+
+    assert refused.value.code == "EVICTS_BY_BUCKET"
+    assert 0 < evicted < 200
+    assert (views, held) == ([("join_left",), ("join_right",)], [(201 - evicted,)])

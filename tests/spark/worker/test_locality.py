@@ -1,0 +1,134 @@
+"""Buckets go back to the executor that has their state, where there is more than one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from faults.spark_faults import run as run_program
+from faults.spark_faults import write_files
+from tests.spark.conftest import Collected, Source
+from zset_join.spark import JoinQuery, appends, changes
+from zset_join.spark.worker.locality import Locality
+
+Run = Callable[..., JoinQuery]
+
+
+@pytest.fixture
+def pinned(spark: SparkSession) -> Iterator[Callable[..., DataFrame]]:
+    """Give a function that binds rows sent to two buckets to an anchor."""
+    adaptive = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    made: list[Locality] = []
+
+    def pin(mode: Any) -> DataFrame:
+        locality = Locality(mode, 2)
+        made.append(locality)
+        locality.begin(spark)
+        rows = spark.range(10).select((F.col("id") % 2).cast("int").alias("bucket"), "id")
+        return locality.pin(rows.repartitionById(2, F.col("bucket")))
+
+    yield pin
+    for locality in made:
+        locality.close()
+    spark.conf.set("spark.sql.adaptive.enabled", adaptive)
+
+
+def plan_of(df: DataFrame) -> str:
+    return str(df._jdf.queryExecution().executedPlan().toString())
+
+
+def test_pinned_rows_are_the_same_rows_in_the_same_partitions(pinned: Callable[..., DataFrame]) -> None:
+    rows = pinned("on").select("bucket", "id", F.spark_partition_id().alias("partition")).collect()
+
+    assert sorted(row.id for row in rows) == list(range(10))
+    assert all(row.partition == row.bucket for row in rows)
+
+
+def test_an_anchor_takes_no_shuffle_of_its_own(pinned: Callable[..., DataFrame]) -> None:
+    plan = plan_of(pinned("on"))
+
+    assert "ShuffledHashJoin" in plan
+    assert plan.partition("InMemoryRelation")[0].count("Exchange") == 1
+
+
+def test_on_a_local_master_nothing_is_pinned_unless_asked_for(pinned: Callable[..., DataFrame]) -> None:
+    assert "Join" not in plan_of(pinned("auto"))
+    assert "Join" not in plan_of(pinned("off"))
+
+
+def test_a_pinned_query_answers_as_any_other(orders: Source, customers: Source, run: Run) -> None:
+    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
+    customers.add((10, "Ann", 1), (20, "Bob", 1))
+    upserts = changes(
+        orders.stream(), name="orders", keys=["order_id"], apply_as_deletes="op = 'd'", except_column_list=["op", "ts"]
+    )
+    sink = Collected()
+
+    query = run(upserts.join(appends(customers.stream(), name="customers"), on="customer_id"), sink, locality="on")
+
+    assert sink.total() == {(20, 1, "pen", "Bob", 1): 1}
+    told = [progress["join"]["locality"] for progress in query.recentProgress]
+    assert [(entry["misses"], entry["hits"] > 0) for entry in told] == [(0, False), (0, True), (0, True)]
+
+
+def test_state_that_is_not_where_the_bucket_runs_is_a_miss(orders: Source, customers: Source, run: Run, tmp_path: Path) -> None:
+    orders.add(("i", 1, 10, "pen", 1))
+    customers.add((10, "Ann", 1))
+    joined = appends(orders.stream(), name="orders").join(appends(customers.stream(), name="customers"), on="customer_id")
+    sink = Collected()
+    run(joined, sink)
+
+    orders.add(("i", 2, 10, "ink", 1))
+    query = run(joined, sink, localStateDir=str(tmp_path / "another host"))
+
+    assert query.recentProgress[0]["join"]["locality"] == {"hits": 0, "misses": 1, "executors": 1}
+
+
+def test_an_anchor_that_somebody_has_dropped_is_made_anew(spark: SparkSession, pinned: Callable[..., DataFrame]) -> None:
+    locality = Locality("on", 2)
+    locality.begin(spark)
+    spark.catalog.clearCache()
+
+    locality.begin(spark)
+
+    rows = spark.range(10).select((F.col("id") % 2).cast("int").alias("bucket"), "id")
+    assert "InMemoryRelation" in plan_of(locality.pin(rows.repartitionById(2, F.col("bucket"))))
+    locality.close()
+
+
+def test_an_anchor_is_made_anew_when_half_of_the_places_are_empty() -> None:
+    locality = Locality("auto", 8)
+
+    locality.learn(["a", "b"] * 4)
+
+    assert [locality._is_lopsided(executors) for executors in (2, 3, 4, 5)] == [False, False, True, True]
+
+
+def test_more_executors_than_buckets_leave_no_place_empty() -> None:
+    locality = Locality("auto", 2)
+
+    locality.learn(["a", "b"])
+
+    assert not locality._is_lopsided(100)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: Path) -> None:
+    write_files(tmp_path, epochs=8, seed=3)
+
+    ended = run_program(tmp_path, "--master", "local-cluster[2,1,1024]", "--local-state", "state", "--buckets", "4")
+
+    assert ended.verdict is not None, ended.error
+    assert ended.verdict["equal"], ended.verdict["text"]
+    told = [line["locality"] for line in ended.said if "locality" in line]
+    hits, misses = (sum(entry[name] for entry in told) for name in ("hits", "misses"))
+    assert hits + misses >= 50  # seven epochs after the first, four buckets, two stages
+    assert misses <= 4, told
+    assert {entry["executors"] for entry in told} == {2}

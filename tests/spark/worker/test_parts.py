@@ -1,0 +1,116 @@
+"""What tasks leave behind for the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.errors import StateError
+from zset_join.relation import Relation
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, commit_epoch, read_changelog
+from zset_join.spark.worker import parts
+from zset_join.spark.worker.parts import (
+    ArrowParts,
+    ChangelogParts,
+    DeltaParts,
+    ParquetParts,
+    PartWriter,
+    merged,
+    read_arrow_parts,
+)
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CheckpointFiles:
+    """Give the files of a checkpoint."""
+    return CheckpointFiles.at(str(tmp_path / "checkpoint"), "query")
+
+
+def chunk(*rows: tuple[int, str, int]) -> ZSet:
+    return ZSet.of({"k": [r[0] for r in rows], "v": [r[1] for r in rows]}, [r[2] for r in rows], schema=SCHEMA)
+
+
+def test_retractions_of_all_buckets_come_before_all_insertions(files: CheckpointFiles) -> None:
+    first = ArrowParts().write(files, 0, Tick(1), SCHEMA, [chunk((1, "a", -1), (1, "b", 1))])
+    second = ArrowParts().write(files, 1, Tick(1), SCHEMA, [chunk((2, "c", -2)), chunk((2, "d", 1))])
+
+    rows = [row for found in read_arrow_parts(files, [*first, *second]) for row in found.to_pylist()]
+
+    assert rows == [((1, "a"), -1), ((2, "c"), -2), ((1, "b"), 1), ((2, "d"), 1)]
+    assert (first[0].retractions, second[0].retractions, second[0].file.rows) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("kind", [ArrowParts, ParquetParts, ChangelogParts, DeltaParts])
+def test_an_empty_answer_leaves_no_file(files: CheckpointFiles, kind: type[PartWriter], tmp_path: Path) -> None:
+    writer = kind(str(tmp_path / "output")) if kind in (ChangelogParts, DeltaParts) else kind()
+
+    assert writer.write(files, 0, Tick(1), SCHEMA, [ZSet.empty(SCHEMA)]) == []
+    assert writer.write(files, 0, Tick(1), SCHEMA, []) == []
+    assert list(tmp_path.rglob("*.*")) == []
+
+
+def test_a_lost_part_is_noticed_before_anything_is_handed_out(files: CheckpointFiles) -> None:
+    parts = ArrowParts().write(files, 0, Tick(1), SCHEMA, [chunk((1, "a", 1))])
+    Path(files.uri(parts[0].file.name)).unlink()
+
+    with pytest.raises(StateError, match="is missing"):
+        next(read_arrow_parts(files, parts))
+
+
+def test_an_update_within_a_bucket_is_recognised_by_its_key(files: CheckpointFiles) -> None:
+    parts = ParquetParts("row_kind", ("k",)).write(
+        files, 0, Tick(1), SCHEMA, [chunk((1, "a", -1)), chunk((1, "b", 1), (2, "c", 1))]
+    )
+
+    found = pq.read_table(files.uri(parts[0].file.name))
+    assert found.column("_row_kind").to_pylist() == ["-U", "+U", "+I"]
+    assert found.column("v").to_pylist() == ["a", "b", "c"]
+
+
+def test_the_part_of_a_changelog_is_the_file_that_is_committed(files: CheckpointFiles, tmp_path: Path) -> None:
+    ParquetChangelogSink(tmp_path / "log").open(Relation(name="answer", schema=SCHEMA, mode="changelog"), "query")
+
+    (part,) = ChangelogParts(str(tmp_path / "log")).write(files, 3, Tick(0), SCHEMA, [chunk((1, "a", -1), (1, "b", 1))])
+
+    assert (part.bucket, part.file.rows, part.retractions) == (3, 2, 1)
+    told = PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes, part.file.crc32)
+    commit_epoch(tmp_path / "log", 0, [told])
+    assert read_changelog(tmp_path / "log").column("_weight").to_pylist() == [-1, 1]
+
+
+def test_the_part_of_a_delta_changelog_is_a_file_of_the_table(files: CheckpointFiles, tmp_path: Path) -> None:
+    (part,) = DeltaParts(str(tmp_path / "table")).write(files, 3, Tick(7), SCHEMA, [chunk((1, "a", -1), (1, "b", 1))])
+
+    assert (part.bucket, part.file.rows, part.retractions) == (3, 2, 1)
+    assert pq.read_table(tmp_path / "table" / part.file.name).column("_epoch").to_pylist() == [7, 7]
+
+
+def test_small_chunks_are_put_together_in_their_order() -> None:
+    chunks = [chunk((1, "a", -1)), chunk((2, "b", -1)), chunk((3, "c", 1), (4, "d", 1)), chunk((5, "e", 1))]
+
+    together = [found.to_pylist() for found in merged(chunks, 2)]
+
+    assert together == [
+        [((1, "a"), -1), ((2, "b"), -1)],
+        [((3, "c"), 1), ((4, "d"), 1)],
+        [((5, "e"), 1)],
+    ]
+
+
+def test_nothing_is_put_together_from_nothing() -> None:
+    assert list(merged([], 2)) == []
+
+
+def test_chunks_that_are_large_together_are_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = [chunk((number, "a", 1), (number, "b", 1)) for number in range(4)]
+    monkeypatch.setattr(parts, "MOST_MERGED_BYTES", 2 * chunks[0].rows.nbytes)
+
+    assert [len(found) for found in merged(chunks, 1000)] == [4, 4]

@@ -1,0 +1,167 @@
+"""The cold rows of one side: found by what names them, in one place at a time, whatever fails in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spill.cold_store import ColdRows, cold_rows
+from tests.epochs import Change, delta_of, upsert
+from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
+from zset_join.errors import ResourceError, StateError
+from zset_join.relation import ChangelogMode
+from zset_join.state.cold.cold_side import ColdSide, matchable_codes
+
+LONG = "a text that is longer than twelve bytes"
+ROWS: list[Change] = upsert((1, "a", LONG), (2, "a", None), (3, None, ""), (4, "b", LONG))
+EVERY = np.arange(1, 5)
+
+
+def cold_side(directory: Path, mode: ChangelogMode = "upsert", **options: Any) -> ColdSide:
+    """Return four rows, all of them cold."""
+    side = make_side(mode, **options)
+    absorb(side, ROWS)
+    cold = ColdSide(side, directory)
+    cold.hot.follow()
+    cold.spill(EVERY)
+    return cold
+
+
+def whole(parts: Iterator[ColdRows]) -> ColdRows:
+    """Return what is read at once."""
+    found = list(parts)
+    assert len(found) <= 1
+    return found[0] if found else cold_rows([], [])
+
+
+def take(cold: ColdSide, found: ColdRows) -> None:
+    cold.take(found, 4, 0.0)
+
+
+def named(cold: ColdSide, *rows: tuple[Any, ...]) -> ColdRows:
+    """Find what upserts of these rows would replace."""
+    prepared = cold.side.encode(delta_of(cold.side.relation, upsert(*rows)))
+    return whole(cold.find_named(prepared, np.arange(len(rows))))
+
+
+def key_code(cold: ColdSide, key: str | None) -> np.ndarray[Any, Any]:
+    """Return the hash of a join key."""
+    return np.array(cold.side.encode(delta_of(cold.side.relation, upsert((9, key, None)))).join_codes[:1])
+
+
+@pytest.mark.parametrize("hash_bits", [32, 1])
+def test_an_upsert_finds_the_row_of_its_primary_key_under_whatever_join_key(tmp_path: Path, hash_bits: int) -> None:
+    cold = cold_side(tmp_path, hash_bits=hash_bits)
+
+    take(cold, named(cold, (1, "other", None), (3, "other", None), (99, "a", None)))
+
+    live = anatomy(cold.side).live
+    assert {1, 3} <= {row[0] for row in pieces(cold.side, live)}
+    assert cold.row_count() + len(live) == 4
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "changelog"])
+def test_a_join_key_finds_all_its_rows_and_no_other(tmp_path: Path, mode: ChangelogMode) -> None:
+    cold = cold_side(tmp_path, mode)
+
+    found = whole(cold.find_keys(np.repeat(key_code(cold, "a"), 2)))
+    take(cold, found)
+
+    assert (len(found), cold.row_count(), len(anatomy(cold.side).live)) == (2, 2, 2)
+
+
+def test_a_changelog_row_is_found_by_itself(tmp_path: Path) -> None:
+    cold = cold_side(tmp_path, "changelog")
+
+    assert [len(named(cold, row)) for row, _ in ROWS] == [1, 1, 1, 1]
+    assert len(named(cold, (1, "a", "another"))) == 0
+
+
+def test_a_key_that_can_never_match_is_nobodys_partner(tmp_path: Path) -> None:
+    cold = cold_side(tmp_path)
+
+    assert len(matchable_codes(named(cold, (3, "x", None)))) == 0
+    assert matchable_codes(named(cold, (1, "x", None))).tolist() == key_code(cold, "a").tolist()
+
+
+def test_rows_go_to_and_fro_and_are_always_in_one_place(tmp_path: Path) -> None:
+    cold = cold_side(tmp_path, hash_bits=2)
+    for turn in range(20):
+        take(cold, named(cold, (1 + turn % 4, "x", None)))
+        take(cold, whole(cold.find_keys(key_code(cold, "ab"[turn % 2]))))
+        live = anatomy(cold.side).live
+        assert len(live) + cold.row_count() == 4
+        cold.spill(np.array(live))
+        cold.tidy()
+
+    assert cold.row_count() == 4
+    assert cold.statistics()["side_fetched_rows"] == cold.statistics()["side_spilled_rows"] - 4
+
+
+def test_a_key_that_is_noted_is_not_noted_again(tmp_path: Path) -> None:
+    cold = cold_side(tmp_path)
+    assert cold._keys is not None
+    for _ in range(3):
+        take(cold, whole(cold.find_keys(key_code(cold, "a"))))
+        cold.spill(np.array(anatomy(cold.side).live))
+
+    assert cold._keys.row_count() == 4
+
+
+@pytest.mark.parametrize("hash_bits", [32, 1])
+def test_keys_of_rows_that_moved_are_forgotten_when_they_are_many(tmp_path: Path, hash_bits: int) -> None:
+    cold = cold_side(tmp_path, hash_bits=hash_bits)
+    assert cold._keys is not None
+    most = 0
+    for turn in range(700):
+        take(cold, named(cold, (1, "x", None), (2, "x", None)))
+        absorb(cold.side, upsert((1, f"moved {turn}", LONG), (2, f"moved {turn}", None)))
+        cold.hot.note_written(np.array(anatomy(cold.side).live), 4, 0.0)
+        cold.spill(np.array(anatomy(cold.side).live))
+        cold.tidy()
+        most = max(most, cold._keys.row_count())
+
+    take(cold, named(cold, *(row for row, _ in ROWS)))
+    assert (len(anatomy(cold.side).live), cold.row_count()) == (4, 0)
+    assert most <= 1.5 * 4 + 1024
+
+
+@pytest.mark.parametrize(("store", "writing"), [("_rows", "put_parts"), ("_keys", "put")])
+def test_a_full_disk_leaves_the_rows_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, writing: str
+) -> None:
+    cold = cold_side(tmp_path)
+    take(cold, whole(cold.find_keys(key_code(cold, "a"))))
+    cold.hot.note_written(np.array(anatomy(cold.side).live), 4, 0.0)
+    cold.hot.forget_entries()
+    monkeypatch.setattr(getattr(cold, store), writing, _full)
+
+    with pytest.raises(ResourceError):
+        cold.spill(np.array(anatomy(cold.side).live))
+
+    assert (len(anatomy(cold.side).live), cold.row_count()) == (2, 2)
+    monkeypatch.undo()
+    cold.spill(np.array(anatomy(cold.side).live))
+    take(cold, named(cold, (1, "x", None), (2, "x", None)))
+    assert (len(anatomy(cold.side).live), cold.row_count()) == (2, 2)
+
+
+def _full(*_: object) -> None:
+    raise ResourceError("no space is left", code="COLD_STORE_IO")
+
+
+def test_scanning_gives_every_cold_row(tmp_path: Path) -> None:
+    cold = cold_side(tmp_path)
+
+    assert sum(rows.count for rows in cold.scan()) == 4
+
+
+def test_the_stores_of_another_relation_are_refused(tmp_path: Path) -> None:
+    cold_side(tmp_path).close()
+
+    with pytest.raises(StateError, match="COLD_STORE"):
+        ColdSide(make_side("upsert", sequenced=True), tmp_path)

@@ -1,0 +1,111 @@
+"""The queue of the oldest rows: made from the ages in the records, made again when it is used up or the rows have moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.state.side_anatomy import anatomy
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.state.join import append_buffer
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string()})
+LEFT = Relation(name="left", schema=SCHEMA, join_key=("k",))
+RIGHT = Relation(name="right", schema=SCHEMA, join_key=("k",))
+SIZE = 56
+
+
+@pytest.fixture(autouse=True)
+def short_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_buffer, "_QUEUED_LEAST", 3)
+
+
+def join_of(rows: int) -> HashJoin:
+    return HashJoin(LEFT, RIGHT, join_max_buffered_bytes=rows * SIZE + 1, join_buffer_policy="evict_oldest")
+
+
+def rows(begin: int, end: int) -> ZSet:
+    """Return rows with the numbers from `begin` to `end` as values."""
+    numbers = range(begin, end)
+    return ZSet.of(pa.table([[number % 7 for number in numbers], [str(number) for number in numbers]], schema=SCHEMA))
+
+
+def feed(join: HashJoin, epoch: int, left: tuple[int, int], right: tuple[int, int] = (0, 0)) -> None:
+    deltas = [rows(*left), rows(*right)]
+    for _ in join.answer(Tick(epoch), deltas):
+        pass
+    join.absorb(Tick(epoch), deltas)
+    for side in join._sides:
+        anatomy(side)
+
+
+def kept(join: HashJoin) -> tuple[list[int], ...]:
+    """Return the values that are kept, of either side."""
+    return tuple(sorted(int(value) for value in table.column("v").to_pylist()) for table in join.snapshot().values())
+
+
+def test_the_newest_rows_of_both_sides_are_kept_however_often_the_queue_is_made() -> None:
+    join = join_of(20)
+
+    for epoch in range(30):
+        feed(join, epoch, (5 * epoch, 5 * epoch + 2), (5 * epoch + 2, 5 * epoch + 5))
+
+    assert kept(join) == (
+        [number for number in range(130, 150) if number % 5 < 2],
+        [number for number in range(130, 150) if number % 5 >= 2],
+    )
+
+
+def test_freed_records_are_used_again_and_age_does_not_follow_their_order() -> None:
+    join = join_of(4)
+    feed(join, 0, (0, 4))
+    feed(join, 1, (4, 6))
+
+    feed(join, 2, (6, 9))
+
+    assert kept(join)[0] == [5, 6, 7, 8]
+
+
+def test_a_delta_larger_than_the_limit_leaves_its_newest_rows() -> None:
+    join = join_of(4)
+    feed(join, 0, (0, 2))
+
+    feed(join, 1, (10, 17))
+
+    assert kept(join)[0] == [13, 14, 15, 16]
+    assert join.statistics()["evicted_rows"] == 5
+
+
+def test_after_compaction_the_oldest_rows_still_leave_first() -> None:
+    join = join_of(6)
+    feed(join, 0, (0, 6))
+    feed(join, 1, (6, 7))
+    for side in join._sides:
+        side.compact()
+
+    feed(join, 2, (7, 9))
+
+    assert kept(join)[0] == [3, 4, 5, 6, 7, 8]
+
+
+def test_the_queue_is_part_of_what_the_operator_holds() -> None:
+    join = join_of(6)
+    feed(join, 0, (0, 6))
+    before = join.resident_bytes()
+
+    feed(join, 1, (6, 7))
+
+    assert join.resident_bytes() - before >= 25
+
+
+def test_counting_does_not_change_what_an_answer_costs_in_memory() -> None:
+    join = HashJoin(LEFT, RIGHT)
+    feed(join, 0, (0, 100))
+    buffer: Any = join._buffer
+
+    assert buffer.resident_bytes() == 0

@@ -1,0 +1,242 @@
+"""Memory that allocators keep is given back where it is much, and left to them where it is little.
+
+Run as a program, it prints what is said of memory that is held, freed and given back.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from zset_join.state.rows.unused_memory import CAN_TELL, UnusedMemory, let_go, resident_bytes
+
+MB = 1 << 20
+needs_telling = pytest.mark.skipif(not CAN_TELL, reason="the allocator of this host does not tell how much it keeps free")
+
+
+@dataclass
+class Process:
+    """What the host and the allocator say of a process, in bytes."""
+
+    resident: int = 1000
+    free: int = 0
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    """Return a process whose sizes the test sets, since those of a process that ran other tests depend on them."""
+    process = Process()
+    monkeypatch.setattr("zset_join.state.rows.unused_memory.resident_bytes", lambda: process.resident)
+    monkeypatch.setattr("zset_join.state.rows.unused_memory._free_bytes", lambda: process.free)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what joins of other tests hold."""
+    monkeypatch.setattr(UnusedMemory, "_held", {})
+    monkeypatch.setattr(UnusedMemory, "_unsure", {})
+    monkeypatch.setattr(UnusedMemory, "_found", 0)
+
+
+def main() -> None:
+    """Print how much allocators are said to keep of 50 MB: held, freed, with 64 MB mapped beside, given back."""
+    memory = UnusedMemory()
+    memory.give_back(0)
+    arrays = [np.ones(1 << 13) for _ in range(800)]
+    last = arrays.pop()
+    told = {"held": memory.correction(50 * MB)}
+    arrays.clear()
+    told["freed"] = memory.correction(0)
+    mapped = np.ones(8 << 20)
+    told["mapped"] = memory.correction(0)
+    del mapped
+    memory.give_back(0)
+    told["given back"] = memory.correction(0)
+    sys.stdout.write(json.dumps(told))
+    del last
+
+
+def test_what_was_freed_is_given_back() -> None:
+    memory = UnusedMemory()
+    memory.give_back(0)
+    arrays = [np.ones(1 << 13) for _ in range(800)]  # 50 MB in pieces that come from one heap
+    last = arrays.pop()
+    arrays.clear()
+    before = resident_bytes()
+
+    given = memory.give_back(8 * MB)
+
+    assert given
+    assert before - resident_bytes() > 30 * MB
+    assert last.sum() == 1 << 13
+
+
+def test_little_is_left_to_the_allocators() -> None:
+    memory = UnusedMemory()
+    memory.give_back(0)
+
+    assert not memory.give_back(64 * MB)
+
+
+def test_what_is_held_no_more_is_given_back_though_the_process_has_not_grown() -> None:
+    memory = UnusedMemory()
+    arrays = [np.ones(1 << 13) for _ in range(800)]
+    last = arrays.pop()
+    memory.give_back(0, held_bytes=50 * MB)
+    arrays.clear()
+
+    assert memory.give_back(8 * MB, held_bytes=0)
+    assert last.sum() == 1 << 13
+
+
+def test_what_an_epoch_held_meanwhile_is_not_taken_for_what_is_always_there(process: Process) -> None:
+    memory = UnusedMemory()
+    process.resident = 300
+    memory.give_back(0)
+    memory.remember()
+    process.resident = 450
+    assert memory.give_back(100)  # what is left is what the epoch holds
+    process.resident = 420
+
+    assert not memory.give_back(100)
+    memory.recall()
+    assert memory.give_back(100)
+
+
+@needs_telling
+def test_what_allocators_keep_is_told_and_what_is_held_or_mapped_is_not() -> None:
+    done = subprocess.run([sys.executable, "-m", __name__], check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout)
+
+    assert told["held"] < 10 * MB
+    assert 40 * MB < told["freed"] < 60 * MB
+    assert abs(told["mapped"] - told["freed"]) < 10 * MB
+    assert told["given back"] < 10 * MB
+
+
+def test_what_the_process_had_before_is_not_kept(process: Process) -> None:
+    process.resident, process.free = 300, 40
+    memory = UnusedMemory()
+
+    assert memory.correction(0) == 0
+    process.resident += 30
+    assert memory.correction(0) == 30
+    assert memory.correction(20) == 10
+
+
+def test_no_more_is_kept_than_is_free(process: Process) -> None:
+    process.free = 40
+    memory = UnusedMemory()
+    process.resident += 100
+
+    assert memory.correction(0) == 40
+
+
+def test_pages_that_are_not_full_and_files_that_were_looked_at_are_told_as_far_as_they_are_there(process: Process) -> None:
+    process.free = 40
+    memory = UnusedMemory()
+    process.resident += 100
+
+    assert memory.correction(0, more_bytes=20) == 60
+    assert memory.correction(0, more_bytes=80) == 100
+
+
+def test_files_that_were_not_looked_at_are_told_as_less(process: Process) -> None:
+    process.free = 40
+    memory = UnusedMemory()
+    process.resident += 100
+
+    assert memory.correction(130, less_bytes=50) == -30
+    assert memory.correction(190, less_bytes=50) == -50
+    assert memory.correction(90, less_bytes=50) == 10
+
+
+def test_what_allocators_keep_is_shared_by_those_who_watch(process: Process) -> None:
+    process.free = 300
+    watching = [UnusedMemory() for _ in range(3)]
+    process.resident += 120
+
+    assert [memory.correction(10) for memory in watching] == [110 // 3, 100 // 3, 90 // 3]
+
+
+def test_what_is_not_in_memory_is_taken_off_those_who_may_miss_it(process: Process) -> None:
+    large, small = UnusedMemory(), UnusedMemory()
+    process.resident += 20
+    large.correction(100, less_bytes=90)
+
+    assert small.correction(10, less_bytes=10) == -9  # of 110 that are held 90 are not there
+    assert large.correction(100, less_bytes=90) == -81
+    assert small.correction(10) == 0
+
+
+def test_what_somebody_held_who_has_closed_is_held_by_nobody(process: Process) -> None:
+    process.free = 300
+    memory, other = UnusedMemory(), UnusedMemory()
+    process.resident += 120
+    other.give_back(1 << 40, held_bytes=50)
+    assert memory.correction(0) == 70 // 2
+
+    other.close()
+    other.give_back(1 << 40, held_bytes=50)
+
+    assert memory.correction(0) == 120
+
+
+def test_where_the_host_does_not_tell_the_resident_size_nothing_is_corrected(process: Process) -> None:
+    process.resident, process.free = 0, 40
+
+    assert UnusedMemory().correction(50, less_bytes=30, more_bytes=30) == 0
+
+
+def test_where_the_allocator_tells_nothing_nothing_is_said_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zset_join.state.rows.unused_memory._tell", None)
+
+    assert UnusedMemory().correction(0) == 0
+
+
+def test_an_array_that_was_let_go_takes_no_memory_and_can_be_filled_again() -> None:
+    array = np.ones(4 << 20)
+    before = resident_bytes()
+
+    let_go(array)
+
+    assert before - resident_bytes() > 30 * MB
+    array[:] = 2
+    assert array.sum() == 8 << 20
+
+
+def test_what_is_around_an_array_stays_when_it_is_let_go() -> None:
+    array = np.ones(1 << 16)
+
+    let_go(array[100:60_000])
+    let_go(array[60_100:60_101])
+
+    assert array[:100].sum() == 100
+    assert array[60_000:].sum() == (1 << 16) - 60_000
+
+
+def test_a_host_that_does_not_tell_is_never_asked_for_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zset_join.state.rows.unused_memory._STATM", Path("/nowhere"))
+
+    assert not UnusedMemory().give_back(0)
+
+
+def test_budgets_of_the_same_size_are_in_company_until_they_are_closed() -> None:
+    of_three = [UnusedMemory(12_345_677) for _ in range(3)]
+    other = UnusedMemory(12_345_678)
+
+    assert [memory.company() for memory in of_three] == [(3, 3 * 12_345_677)] * 3
+    assert other.company() == (1, 12_345_678)
+    of_three[0].close()
+    assert of_three[1].company() == (2, 2 * 12_345_677)
+
+
+if __name__ == "__main__":
+    main()

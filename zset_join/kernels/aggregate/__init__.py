@@ -1,0 +1,1 @@
+"""The groups of an aggregate and the ordered multisets of their values."""

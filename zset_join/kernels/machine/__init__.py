@@ -1,0 +1,1 @@
+"""What every kernel is made with: the compiler, its kept code, loads and stores at addresses."""

@@ -1,0 +1,156 @@
+"""The decorator of every kernel: compiled once per version of the kernels, kept on disk.
+
+numba notices when the file of a kernel changes, but not when a kernel that was inlined from another file does. So the
+compiled code of a file is kept in a directory named after a digest of that file and of all kernel files it imports, directly
+or not: a changed kernel, an upgrade or a downgrade never meets code of another version, and what did not change is not
+compiled again. Where they stand, and what is believed of them, is said in `zset_join.kernels.machine.kept_code`;
+`NUMBA_CACHE_DIR` moves them (to a directory `zset_join` in there; nothing else in it is touched).
+
+Cost: about a minute of compiling after an upgrade; 0.2 s of loading afterwards. Who waits for it is told so, once, by a
+warning of the logger `zset_join`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numba import config, njit
+from numba.core import event
+
+from zset_join.kernels.machine.kept_code import KeptCode, find_directory
+
+__all__ = ["CompileNotice", "compiled_kernels_directory", "kernel", "kernels_version"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_HERE = Path(__file__).parents[1]
+_ROOT = _HERE.parents[1]
+_SOURCES = tuple(
+    sorted((*_HERE.rglob("*.py"), *(_ROOT / "spill").rglob("*.py"), *(_ROOT / "zset_join" / "state").rglob("*.py")))
+)
+"""All files whose kernels take something from another file; numba itself notices when the file of a kernel changes."""
+_IMPORT = re.compile(rb"^from ((?:zset_join|spill)[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    """Yield the names a source file may import modules by; some of them name no module."""
+    for package, names in _IMPORT.findall(source):
+        yield package.decode()
+        for name in re.findall(rb"\w+", names):
+            yield f"{package.decode()}.{name.decode()}"
+
+
+class _Sources:
+    """Know the digest of every kernel file together with the kernel files it imports."""
+
+    def __init__(self, sources: Sequence[Path], root: Path) -> None:
+        self._texts = {".".join(path.relative_to(root).with_suffix("").parts): path.read_bytes() for path in sources}
+
+    def digest(self, module: str) -> str:
+        """Return the digest of a module and of all it imports; of the whole where the module is none of these."""
+        found: set[str] = set()
+        waiting = [module] if module in self._texts else list(self._texts)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [one for one in _imports(self._texts[name]) if one in self._texts]
+        digest = hashlib.sha256()
+        for name in sorted(found):
+            digest.update(name.encode() + b"\0" + self._texts[name])
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def whole(self) -> str:
+        """Return the digest of all files."""
+        return self.digest("")
+
+
+_sources = _Sources(_SOURCES, _ROOT)
+kernels_version = _sources.whole
+"""Digest of all kernel files: mapped state and compiled code of one version belong together."""
+compiled_kernels_directory = str(find_directory(_HERE / "__pycache__"))
+_directories: dict[str, str] = {}
+
+
+def _directory_of(module: str) -> str:
+    """Return where the kernels of a module are kept; what was kept of another version of it is removed."""
+    if module not in _directories:
+        directory = Path(compiled_kernels_directory) / f"{module}-{_sources.digest(module)}"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for other in directory.parent.glob(f"{module}-*"):
+            if other != directory:
+                shutil.rmtree(other, ignore_errors=True)
+        _directories[module] = str(directory)
+    return _directories[module]
+
+
+class CompileNotice(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Tell once per process that kernels are being compiled, as soon as that has taken a while.
+
+    Args:
+        after_seconds: of compiling, before anything is said.
+    """
+
+    def __init__(self, after_seconds: float = 2.0) -> None:
+        self.kernels: set[Any] = set()
+        self._after_seconds = after_seconds
+        self._depth = 0  # compiling a kernel compiles those it calls
+        self._begun = 0.0
+        self._seconds = 0.0
+        self._told = False
+
+    def on_start(self, event: Any) -> None:
+        """Count the time from here; called by numba, which compiles in one thread at a time."""
+        if event.data["dispatcher"] not in self.kernels:
+            return
+        now = time.monotonic()
+        if self._depth == 0:
+            self._begun = now
+        self._depth += 1
+        if not self._told and self._seconds + now - self._begun >= self._after_seconds:
+            self._told = True
+            logging.getLogger("zset_join").warning(
+                "compiling the kernels of this version into %s: up to a minute or two, once on this machine",
+                compiled_kernels_directory,
+            )
+
+    def on_end(self, event: Any) -> None:
+        """Count the time up to here."""
+        if event.data["dispatcher"] not in self.kernels:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self._seconds += time.monotonic() - self._begun
+
+
+_notice = CompileNotice()
+event.register("numba:compile", _notice)
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a function without the interpreter lock and keep the outcome below `compiled_kernels_directory`."""
+    kept = config.CACHE_DIR
+    config.CACHE_DIR = _directory_of(function.__module__)
+    try:
+        compiled: Any = njit(cache=True, nogil=True)(function)
+    finally:
+        config.CACHE_DIR = kept
+    _keep_by_our_rules(compiled)
+    _notice.kernels.add(compiled)
+    made: _Function = compiled
+    return made
+
+
+def _keep_by_our_rules(compiled: Any) -> None:
+    """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own."""
+    cache = compiled._cache
+    found = cache._cache_file
+    cache._cache_file = KeptCode(found._cache_path, cache._impl.filename_base, found._source_stamp)

@@ -1,0 +1,1 @@
+"""Rows of a state one by one: stored, found, chained, moved, freed; the changes that an epoch makes."""

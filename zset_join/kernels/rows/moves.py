@@ -1,0 +1,285 @@
+"""Rows that come and go between the memory of one side and its cold store, and which of them an epoch touches.
+
+The law: inserting the records of rows that were dropped gives the state they were dropped from, save for row numbers and the
+order within chains. Nothing here changes what a row means: no tombstone is left, no weight changes.
+
+Two arrays stand beside the arena, one value per record. A *stamp* says when a row was last needed: the stamp of an epoch is
+even, and one more says that the whole chain of the row was. A *score* is that of `spill.residency`.
+
+The caller makes room first; nothing here allocates.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, prefetch, shift_right
+from zset_join.kernels.rows.delta import D_COUNT, D_IDENTITY_CODES, D_IDENTITY_COLUMNS, D_ROWS
+from zset_join.kernels.rows.eviction import row_bytes
+from zset_join.kernels.rows.side import (
+    H_LIVE_ROWS,
+    H_ROWS_END,
+    HASH_KEY,
+    HEADER,
+    HEAP,
+    IDENTITY_BITS,
+    IDENTITY_SLOTS,
+    JOIN_BITS,
+    JOIN_SLOTS,
+    ROWS,
+    STRIDE,
+    word,
+)
+from zset_join.kernels.rows.slots import find_key, home_of, likely_row, prefetch_slot
+from zset_join.kernels.rows.storing import add_to_word, forget_identity, free_values, give_row, store_live_row, unlink
+from zset_join.kernels.values.columns import FLAG_ARRANGED, FLAG_LIVE, FLAGS, HASH, NEXT
+from zset_join.kernels.values.keys import hash_row
+
+__all__ = [
+    "drop_rows",
+    "hash_identities",
+    "insert_rows",
+    "measure_rows",
+    "piece_end",
+    "probe_identities",
+    "touch_chains",
+    "touch_codes",
+    "touch_rows",
+]
+
+_AHEAD_SLOT = 24
+_AHEAD_ROW = 12
+_LINES_PER_STEP = np.float32(1024)
+_LOW = 0xFFFFFFFF
+
+
+@kernel
+def _touched(score: Any, now: Any) -> Any:
+    """Return what a score becomes by a touch; the formula is that of `spill.residency.ResidencyPolicy.touched`."""
+    return now + np.log2(np.float32(1) + np.exp2(score - now))
+
+
+@kernel
+def _touch(position: int, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
+    """Count a touch, once per epoch."""
+    if stamps[position] < stamp:
+        stamps[position] = stamp
+        scores[position] = _touched(scores[position], now)
+
+
+@kernel
+def _touch_chain(view: int, number: int, stamps: Any, scores: Any, stamp: int, now: Any) -> int:
+    """Touch the rows of a chain, as `_touch`; rows of one chain often have one score, so the last one is remembered.
+
+    Returns how many rows there are.
+    """
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    known = now
+    touched = now + np.float32(1)
+    count = 0
+    while number != 0:
+        count += 1
+        position = number - 1
+        if stamps[position] < stamp:
+            score = scores[position]
+            if score != known:
+                known = score
+                touched = _touched(score, now)
+            scores[position] = touched
+        stamps[position] = stamp + 1
+        number = load_u32(rows + position * stride + NEXT)
+    return count
+
+
+@kernel
+def touch_rows(numbers: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
+    """Touch rows by number; 0 is none."""
+    for index in range(len(numbers)):
+        if numbers[index] > 0:
+            _touch(numbers[index] - 1, stamps, scores, stamp, now)
+
+
+@kernel
+def probe_identities(view: int, delta: int, numbers: Any, hashes: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
+    """Find for every row of a delta the row of the state that it names, and touch it.
+
+    `numbers` gets its row number (0: none), `hashes` the hash of its join key (-1 where it stands in no chain).
+    """
+    rows, count = word(delta, D_ROWS), word(delta, D_COUNT)
+    codes, columns = word(delta, D_IDENTITY_CODES), word(delta, D_IDENTITY_COLUMNS)
+    slots, bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
+    state, stride, heap = word(view, ROWS), word(view, STRIDE), word(view, HEAP)
+    for ahead in range(count + _AHEAD_SLOT):
+        if ahead < count:
+            prefetch_slot(slots, bits, word(codes, ahead))
+        middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < count:
+            likely = likely_row(slots, bits, word(codes, middle))
+            if likely != 0:
+                prefetch(state + (likely - 1) * stride)
+                prefetch(state + (likely - 1) * stride + 63)
+        index = ahead - _AHEAD_SLOT
+        if index < 0:
+            continue
+        number = find_key(slots, bits, word(codes, index), rows + index * stride, 0, columns, state, stride, heap, columns)
+        numbers[index] = number
+        hashes[index] = -1
+        if number != 0:
+            row = state + (number - 1) * stride
+            if load_u8(row + FLAGS) & FLAG_ARRANGED:
+                hashes[index] = load_u32(row + HASH)
+            _touch(number - 1, stamps, scores, stamp, now)
+
+
+@kernel
+def touch_chains(view: int, codes: Any, stamps: Any, scores: Any, stamp: int, now: Any, most: int) -> bool:
+    """Touch all rows whose join key has one of these hashes; a hash may come more than once. Cost: those rows.
+
+    Gives up, and returns False, behind the chain with which there were more than `most` of them.
+    """
+    count = 0
+    slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    mask = (1 << bits) - 1
+    for ahead in range(len(codes) + _AHEAD_SLOT):
+        if ahead < len(codes):
+            prefetch_slot(slots, bits, codes[ahead])
+        middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < len(codes):
+            likely = likely_row(slots, bits, codes[middle])
+            if likely != 0:
+                prefetch(rows + (likely - 1) * stride)
+        index = ahead - _AHEAD_SLOT
+        if index < 0:
+            continue
+        code = codes[index]
+        position = home_of(code, bits)
+        while True:
+            slot = load_u64(slots + position * 8)
+            if slot == 0:
+                break
+            number = slot & _LOW
+            if shift_right(slot, 32) == code and stamps[number - 1] <= stamp:
+                count += _touch_chain(view, number, stamps, scores, stamp, now)
+            position = (position + 1) & mask
+        if count > most:
+            return False
+    return True
+
+
+@kernel
+def touch_codes(view: int, codes: Any, bits: Any, known: Any, stamps: Any, scores: Any, stamp: int, now: Any) -> None:
+    """Touch all rows whose join key has one of these hashes, passing over all records in their order; for many hashes or rows.
+
+    `bits` are zeroed bytes, a power of two of them, and at least one per hash. Two hashes may share a bit, and then rows are
+    touched that were not asked for: they stay in memory for this epoch. `known` remembers what some scores become, since many
+    rows have the same: two lines of float32, a power of two long, the first filled with NaN.
+    """
+    rows, stride, end = word(view, ROWS), word(view, STRIDE), load_u64(word(view, HEADER) + H_ROWS_END * 8)
+    mask = 8 * len(bits) - 1
+    for index in range(len(codes)):
+        place = codes[index] & mask
+        bits[place >> 3] |= 1 << (place & 7)
+    for position in range(end):
+        row = rows + position * stride
+        place = load_u32(row + HASH) & mask
+        is_asked = (bits[place >> 3] >> (place & 7)) & 1 and load_u8(row + FLAGS) & FLAG_ARRANGED
+        if is_asked and stamps[position] < stamp:
+            score = scores[position]
+            line = 0 if score == -np.inf else int(score * _LINES_PER_STEP) & (known.shape[1] - 1)
+            if known[0, line] != score:
+                known[0, line] = score
+                known[1, line] = _touched(score, now)
+            stamps[position] = stamp
+            scores[position] = known[1, line]
+
+
+@kernel
+def insert_rows(
+    view: int, records: int, variables: int, join_columns: int, identity_hashes: Any, has_identity: bool, numbers: Any
+) -> None:
+    """Store records that stand one behind the other; `numbers` gets their row numbers."""
+    stride, count = word(view, STRIDE), len(numbers)
+    slots, bits = word(view, JOIN_SLOTS), word(view, JOIN_BITS)
+    identity_slots, identity_bits = word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS)
+    for ahead in range(count + _AHEAD_SLOT):
+        if ahead < count:
+            prefetch_slot(slots, bits, load_u32(records + ahead * stride + HASH))
+            if has_identity:
+                prefetch_slot(identity_slots, identity_bits, identity_hashes[ahead])
+        middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < count:
+            likely = likely_row(slots, bits, load_u32(records + middle * stride + HASH))
+            if likely != 0:
+                prefetch(word(view, ROWS) + (likely - 1) * stride)
+        index = ahead - _AHEAD_SLOT
+        if index >= 0:
+            code = identity_hashes[index] if has_identity else -1
+            numbers[index] = store_live_row(view, variables, join_columns, records + index * stride, 0, code)
+
+
+@kernel
+def hash_identities(view: int, numbers: Any, identity_columns: int, hashes: Any) -> None:
+    """Hash the identity of some rows, by number."""
+    rows, stride, heap, mask = word(view, ROWS), word(view, STRIDE), word(view, HEAP), word(view, HASH_KEY)
+    for ahead in range(len(numbers) + _AHEAD_ROW):
+        if ahead < len(numbers):
+            prefetch(rows + (numbers[ahead] - 1) * stride)
+            prefetch(rows + (numbers[ahead] - 1) * stride + 63)
+        index = ahead - _AHEAD_ROW
+        if index >= 0:
+            hashes[index] = hash_row(rows + (numbers[index] - 1) * stride, heap, identity_columns, mask)
+
+
+@kernel
+def drop_rows(view: int, numbers: Any, identity_hashes: Any, variables: int, has_identity: bool) -> None:
+    """Take live rows out as if they had never been here."""
+    rows, stride, count = word(view, ROWS), word(view, STRIDE), len(numbers)
+    for ahead in range(count + _AHEAD_SLOT):
+        if ahead < count:
+            prefetch(rows + (numbers[ahead] - 1) * stride)
+        middle = ahead - (_AHEAD_SLOT - _AHEAD_ROW)
+        if 0 <= middle < count:
+            prefetch_slot(word(view, JOIN_SLOTS), word(view, JOIN_BITS), load_u32(rows + (numbers[middle] - 1) * stride + HASH))
+            if has_identity:
+                prefetch_slot(word(view, IDENTITY_SLOTS), word(view, IDENTITY_BITS), identity_hashes[middle])
+        index = ahead - _AHEAD_SLOT
+        if index < 0:
+            continue
+        number = numbers[index]
+        if has_identity:
+            forget_identity(view, identity_hashes[index], number)
+        unlink(view, number)
+        free_values(view, variables, rows + (number - 1) * stride)
+        give_row(view, number)
+    add_to_word(word(view, HEADER), H_LIVE_ROWS, -count)
+
+
+@kernel
+def measure_rows(view: int, variables: int, beside: int, stamps: Any, below_stamp: int, scores: Any, sizes: Any) -> None:
+    """Write for each of the first records its bytes, those of its blocks and those beside it, at most 2^31 - 1.
+
+    -1 where no live row stands, whose score is forgotten, and for rows whose stamp is not below `below_stamp`.
+    """
+    rows, stride = word(view, ROWS), word(view, STRIDE)
+    for position in range(len(sizes)):
+        row = rows + position * stride
+        sizes[position] = -1
+        if load_u8(row + FLAGS) & FLAG_LIVE == 0:
+            scores[position] = -np.inf
+        elif stamps[position] < below_stamp:
+            sizes[position] = min(row_bytes(row, stride, variables) + beside, 0x7FFFFFFF)
+
+
+@kernel
+def piece_end(sizes: Any, begin: int, most_bytes: int) -> int:
+    """Return where a piece of rows ends that begins at `begin`: after `most_bytes`, and after one row at least."""
+    end = begin
+    total = 0
+    while end < len(sizes) and (end == begin or total + sizes[end] <= most_bytes):
+        total += sizes[end]
+        end += 1
+    return end

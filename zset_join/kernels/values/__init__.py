@@ -1,0 +1,1 @@
+"""How kernels see values: columns of a record, equality and hashes of keys, Arrow in and out."""

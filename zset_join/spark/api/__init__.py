@@ -1,0 +1,1 @@
+"""The words a user writes: streams, views, joins, groups, writers, queries."""

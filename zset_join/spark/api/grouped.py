@@ -1,0 +1,350 @@
+"""`groupBy(...).agg(...)`: which aggregates a view asks for, however they were written.
+
+An aggregate comes as a call of `zset_join.spark.functions`, as an `AggregateCall`, as a Column of Spark's own
+(`F.sum("x")`), or as the dictionary PySpark takes. A Column is translated only where that is certain: Spark analyses it,
+its function must be one of ours, its result must have the type ours has, and an argument that is computed must be, written
+as SQL and analysed again, the same expression.
+
+Arguments that are computed, and filters, become columns of a row step before the aggregate; without them there is no such step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.aggregates.calls import FUNCTIONS, AggregateCall
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import references
+from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
+from zset_join.spark.planning.stages import StageStep
+from zset_join.spark.rows.names import column_named, first_line
+from zset_join.spark.rows.schemas import refuse_collations, spark_type
+from zset_join.stages import AggregateStage
+
+if TYPE_CHECKING:
+    from zset_join.spark.api.views import View
+
+__all__ = ["AggregateExpression", "GroupedStream"]
+
+_ARGUMENT = "__a"
+_OF_SPARK = {**{name: name for name in FUNCTIONS if name not in ("first", "last")}, "std": "stddev_samp"}
+"""Spark's functions that are one of ours, by the names Spark gives them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AggregateExpression:
+    """One aggregate of `agg`; made by `zset_join.spark.functions`.
+
+    Args:
+        function: a key of `zset_join.aggregates.FUNCTIONS`.
+        columns: its arguments: column names or Columns.
+        name: of the result; default: as Spark names it.
+        condition: only rows that fulfil it count; None for all.
+        limit: most values in a list or set.
+        type: the type the result must have, as Spark writes it; None for whatever it has.
+    """
+
+    function: str
+    columns: tuple[str | Column, ...] = ()
+    name: str | None = None
+    condition: str | Column | None = None
+    limit: int = 10_000
+    type: str | None = None
+
+    def alias(self, name: str) -> AggregateExpression:
+        """Name the result."""
+        return replace(self, name=name)
+
+    def filter(self, condition: str | Column) -> AggregateExpression:
+        """Let only rows count that fulfil a condition, SQL text or a Column; the result needs a name then."""
+        if self.condition is not None:
+            raise OptionError(
+                f"{self.function} has a filter already; combine the conditions with &.", code="CONFLICTING_ARGUMENTS"
+            )
+        return replace(self, condition=condition)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedStream:
+    """The rows of a view in groups; made by `View.groupBy`.
+
+    Args:
+        rows: the view.
+        keys: the names of the key columns.
+        computed: those of them that are not columns of the view as they are.
+    """
+
+    rows: View
+    keys: tuple[str, ...]
+    computed: Mapping[str, Column] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rows: View, columns: Sequence[Any]) -> GroupedStream:
+        """Group a view.
+
+        Raises:
+            PlanError: a column that is not there, is not a name or a Column, or is named twice.
+        """
+        wanted = columns[0] if len(columns) == 1 and isinstance(columns[0], list | tuple) else columns
+        keys: list[str] = []
+        computed: dict[str, Column] = {}
+        for column in wanted:
+            if not isinstance(column, str | Column):
+                raise OptionError(
+                    f"groupBy({column!r}): expected column names or Columns.", code="ARGUMENT", argument=repr(column)
+                )
+            name = column
+            if isinstance(column, Column) or column not in rows.columns:
+                made = column if isinstance(column, Column) else F.col(column)
+                step = row_step(rows.session, rows.output, f"groupBy({column})", _selecting(made))
+                (name,) = step.relation.schema.names
+                if name not in rows.columns or not _is_plain(rows, made):
+                    computed[name] = made.alias(name)
+            keys.append(str(name))
+        if len(set(keys)) != len(keys):
+            raise PlanError(
+                f"groupBy names {sorted({key for key in keys if keys.count(key) > 1})} twice; name every column once.",
+                code="DUPLICATE_KEY_COLUMN",
+                columns=keys,
+            )
+        return cls(rows=rows, keys=tuple(keys), computed=computed)
+
+    def count(self) -> View:
+        """Return the number of rows per group, as the column `count`."""
+        return self.agg(AggregateExpression(function="count", name="count"))
+
+    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str]) -> View:
+        """Return one row per group: the key columns, which identify it, and a column per aggregate.
+
+        Args:
+            expressions: calls of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
+                a dictionary from column to function.
+
+        Raises:
+            PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
+        """
+        flat = [one for given in expressions for one in (_of_mapping(given) if isinstance(given, Mapping) else [given])]
+        if not flat:
+            raise OptionError("agg() needs at least one aggregate, such as count().", code="ARGUMENT")
+        rows = template(self.rows.session, self.rows.output)
+        wanted = [_translated(rows, one) if isinstance(one, Column) else one for one in flat]
+        lowering = _Lowering(self, rows)
+        calls = [lowering.call(one) for one in wanted]
+        before = lowering.rows_before(calls)
+        stage = AggregateStage(source=before.output, group_by=self.keys, calls=tuple(calls))
+        _check_collations(stage)
+        step = StageStep(stage=stage)
+        names = [field.name for field in step.relation.schema]
+        taken = [name for name in names if name.startswith("__")]
+        if taken:
+            raise PlanError(
+                f"agg: {taken} begin with two underscores; such names are the engine's. Name the results with alias(...).",
+                code="RESERVED_COLUMN",
+                columns=taken,
+            )
+        for call, one in zip(calls, wanted, strict=True):
+            if isinstance(one, AggregateExpression) and one.type is not None:
+                _check_type(call, one.type, step)
+        return before.then(step)
+
+
+class _Lowering:
+    """Turn aggregates as they were written into calls over columns, and remember the columns that must be computed."""
+
+    def __init__(self, grouped: GroupedStream, rows: DataFrame) -> None:
+        self._grouped = grouped
+        self._rows = grouped.rows
+        self._template = rows
+        self._computed: list[tuple[str, Column, Any]] = []
+
+    def call(self, given: Any) -> AggregateCall:
+        """Return the call for one aggregate; a Column is translated by now."""
+        if isinstance(given, AggregateCall):
+            return given
+        if not isinstance(given, AggregateExpression):
+            raise OptionError(
+                f"agg({given!r}): expected calls of zset_join.spark.functions, such as sum('x').alias('total').",
+                code="ARGUMENT",
+                argument=repr(given),
+            )
+        columns = given.columns
+        if given.condition is not None:
+            passes = F.expr(given.condition) if isinstance(given.condition, str) else given.condition
+            columns = tuple(F.when(passes, _as_column(one)) for one in columns) or (F.when(passes, F.lit(1)),)
+            if given.name is None:
+                raise PlanError(
+                    f"{given.function} with a filter needs a name of its own; add .alias(...).",
+                    code="AGGREGATE_NAME",
+                    function=given.function,
+                )
+        told = ", ".join(one if isinstance(one, str) else self._text(one) for one in given.columns)
+        named = given.name or (f"{given.function}({told})" if any(isinstance(one, Column) for one in columns) else "")
+        names = tuple(self._argument(one, given.function) for one in columns)
+        return AggregateCall(given.function, names, name=named, limit=given.limit)
+
+    def rows_before(self, calls: Sequence[AggregateCall]) -> View:
+        """Return the view that is aggregated: with one more step where something is computed."""
+        if not self._computed and not self._grouped.computed:
+            return self._rows
+        keys = [self._grouped.computed.get(name, column_named(name)) for name in self._grouped.keys]
+        used = {name for call in calls for name in call.columns}
+        used |= {name for call in calls if call.where is not None for name in references(call.where)[0]}
+        plain = [name for name in self._rows.columns if name in used and name not in self._grouped.keys]
+        made = [column.alias(name) for name, column, _ in self._computed]
+        chosen = [*keys, *map(column_named, plain), *made]
+        step = row_step(
+            self._rows.session,
+            self._rows.output,
+            "agg",
+            lambda df, kept: df.select(*chosen, *map(column_named, kept)),
+            is_internal=True,
+        )
+        return self._rows.then(step)
+
+    def _argument(self, given: str | Column, function: str) -> str:
+        """Return the column that holds an argument."""
+        here = [name for name in self._rows.columns if name not in self._grouped.computed]
+        if isinstance(given, str) and given in here:
+            return given
+        column = _as_column(given)
+        expression = self._analysed(column, function)
+        if class_name(expression) == "AttributeReference" and expression.name() in here:
+            return str(expression.name())
+        for name, _, known in self._computed:
+            if known.semanticEquals(expression):
+                return name
+        self._computed.append((f"{_ARGUMENT}{len(self._computed)}", column, expression))
+        return self._computed[-1][0]
+
+    def _text(self, column: Column) -> str:
+        """Return what Spark makes of an argument, as SQL."""
+        expression = self._analysed(column, "agg")
+        return str(expression.name() if class_name(expression) == "AttributeReference" else expression.sql())
+
+    def _analysed(self, column: Column, function: str) -> Any:
+        """Return what Spark makes of an argument; after checking that it depends on the row alone."""
+        row_step(self._rows.session, self._rows.output, f"{function}({column})", _selecting(column.alias("argument")))
+        return _only_expression(self._template.select(column))
+
+
+def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
+    """Return the aggregate that a Column of Spark's asks for.
+
+    Raises:
+        PlanError: it is none of ours, or more than one.
+    """
+    try:
+        plan = _analysed(rows.groupBy().agg(column))
+    except (AnalysisException, ParseException) as error:
+        raise PlanError(
+            f"agg({column}): Spark cannot make sense of it: {first_line(error)} The columns here are {rows.columns}.",
+            code="EXPRESSION",
+            call=str(column),
+        ) from error
+    nodes = [class_name(node) for node in nodes_of(plan)]
+    found = sequence(plan.aggregateExpressions()) if nodes[0] == "Aggregate" and len(nodes) == 2 else []
+    aggregate = found[0].child() if len(found) == 1 and class_name(found[0]) == "Alias" else None
+    if aggregate is None or class_name(aggregate) != "AggregateExpression":
+        raise _refused(column, "it is not one aggregate function by itself; compute with its result behind agg, in select(...)")
+    function = aggregate.aggregateFunction()
+    name, arguments = str(function.prettyName()), sequence(function.children())
+    condition = _again(rows, aggregate.filter().get(), column) if aggregate.filter().isDefined() else None
+    made = AggregateExpression(function="count", name=str(found[0].name()), type=str(found[0].dataType().simpleString()))
+    if name == "count_if":
+        passes = _again(rows, arguments[0], column)
+        return replace(made, condition=passes if condition is None else condition & passes)
+    if name not in _OF_SPARK or (aggregate.isDistinct() and name != "count"):
+        raise _refused(column, f"{'distinct ' if aggregate.isDistinct() else ''}{name} is none of the functions that work here")
+    if name == "count" and not aggregate.isDistinct():
+        if all(class_name(one) == "Literal" and one.value() is not None for one in arguments):
+            return replace(made, condition=condition)
+        if len(arguments) > 1:
+            raise _refused(column, "a count of several columns at once is none of the functions that work here")
+    kind = "count_distinct" if aggregate.isDistinct() else _OF_SPARK[name]
+    columns = tuple(_again(rows, one, column) for one in arguments)
+    return replace(made, function=kind, columns=columns, condition=condition)
+
+
+def _again(rows: DataFrame, expression: Any, column: Column) -> Column:
+    """Return an analysed argument as a Column of its own.
+
+    Raises:
+        PlanError: it cannot be written down and come back the same.
+    """
+    if class_name(expression) == "AttributeReference":
+        return column_named(str(expression.name()))
+    try:
+        made = F.expr(str(expression.sql()))
+        is_same = _only_expression(rows.select(made)).semanticEquals(expression)
+    except (AnalysisException, ParseException):
+        is_same = False
+    if not is_same:
+        raise _refused(column, f"its argument {expression.sql()} cannot be taken over; compute it first with withColumn(...)")
+    return made
+
+
+def _refused(column: Column, why: str) -> PlanError:
+    return PlanError(
+        f"agg({column}): {why}. What works here: {', '.join(sorted({*_OF_SPARK, 'count_if'}))}, and first and last of "
+        "zset_join.spark.functions, which take the column that orders.",
+        code="AGGREGATE_EXPRESSION",
+        expression=str(column),
+    )
+
+
+def _check_collations(stage: AggregateStage) -> None:
+    """Refuse columns with a collation that are compared or ordered; a count only asks whether a value is there."""
+    source = stage.source
+    refuse_collations(source.schema, stage.group_by, relation=source.name, use="a key of groupBy")
+    for call in stage.calls:
+        asked = [] if call.kind == "count" else [*call.columns]
+        asked += [] if call.where is None else [*references(call.where)[0]]
+        known = [name for name in asked if name in source.schema.names]
+        refuse_collations(source.schema, known, relation=source.name, use=f"an argument of {call.kind}")
+
+
+def _check_type(call: AggregateCall, wanted: str, step: StageStep) -> None:
+    """Refuse a Column of Spark's whose result would have another type here."""
+    ours = spark_type(step.relation.schema.field(call.name).type).simpleString()
+    if ours != wanted:
+        raise PlanError(
+            f"agg({call!r}): its type is {wanted} in Spark and would be {ours} here; cast the argument with withColumn(...).",
+            code="AGGREGATE_TYPE",
+            function=call.function,
+        )
+
+
+def _of_mapping(given: Mapping[str, str]) -> list[AggregateExpression]:
+    return [
+        AggregateExpression(function=function, columns=() if column == "*" else (column,)) for column, function in given.items()
+    ]
+
+
+def _selecting(column: Column) -> Transform:
+    """Return what leaves one column."""
+    return lambda rows, _: rows.select(column)
+
+
+def _as_column(given: str | Column) -> Column:
+    return F.col(given) if isinstance(given, str) else given
+
+
+def _is_plain(rows: View, column: Column) -> bool:
+    """Say whether an expression is a column of a view as it is."""
+    return class_name(_only_expression(template(rows.session, rows.output).select(column))) == "AttributeReference"
+
+
+def _only_expression(rows: DataFrame) -> Any:
+    """Return the expression of a selection of one column, without its name."""
+    (found,) = sequence(_analysed(rows).expressions())
+    return found.child() if class_name(found) == "Alias" else found
+
+
+def _analysed(rows: DataFrame) -> Any:
+    return rows._jdf.queryExecution().analyzed()

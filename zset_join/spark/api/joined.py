@@ -1,0 +1,220 @@
+"""The join of two streams, or of what other joins give, as a description: checked, explained, not yet running.
+
+`on` follows PySpark: one name or a list of names both sides have (the output then shows them once, first), or pairs of
+names when they differ. A condition over both rows beside the keys is a tree from `zset_join.expressions`; text is not
+accepted, so nothing a user writes is ever evaluated as code.
+
+What is done with the joined rows is in `views`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression, references
+from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
+from zset_join.relation import Relation
+from zset_join.spark.api.staged import check_inputs, segments_of
+from zset_join.spark.api.streams import ChangeStream
+from zset_join.spark.api.views import View, check_names
+from zset_join.spark.planning.stages import Segment
+from zset_join.spark.rows.schemas import refuse_collations
+from zset_join.stages import Stage
+
+__all__ = ["JoinedStream", "join", "key_pairs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinedStream(View):
+    """A join, and what is done with its rows; made by `join` of a stream or a view.
+
+    Args:
+        left: the left stream, or a view.
+        right: the right stream, or a view.
+        node: the checked description of the join.
+    """
+
+    left: ChangeStream | View
+    right: ChangeStream | View
+    node: JoinNode = field(repr=False)
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self.left.session
+
+    @property
+    def inputs(self) -> tuple[ChangeStream | View, ChangeStream | View]:
+        """Return both sides."""
+        return self.left, self.right
+
+    @property
+    def stage_before_steps(self) -> Stage:
+        """Return the join as a stage."""
+        return self.node.stage
+
+    @cached_property
+    def before_steps(self) -> Relation:
+        """Return the columns of the join itself, without those that only order the inputs."""
+        return self.node.stage.output
+
+    @cached_property
+    def joined(self) -> tuple[JoinedStream, ...]:
+        """Return the joins that this one is made of, in the order of an epoch, and this one last."""
+        return (*super().joined, self)
+
+    def _described(self) -> dict[str, Any]:
+        described = self.node.fingerprint()
+        for side, source in zip(("left", "right"), self.inputs, strict=True):
+            if isinstance(source, View):
+                described[side] = {**described[side], "view": source.fingerprint()}
+            elif source.operation:
+                described[side] = {**described[side], "operation": list(source.operation)}
+        return described
+
+    def _explained(self, buckets: int | None) -> list[str]:
+        views = {
+            side: source.explanation(buckets=buckets).splitlines()
+            for side, source in enumerate(self.inputs)
+            if isinstance(source, View)
+        }
+        of_views = [side for side, source in enumerate(self.inputs) if isinstance(source, View)]
+        found = {one.side: one for one in self.fusings if one.target == self.number_before_steps and one.side in of_views}
+        return explain(
+            self.node,
+            buckets=buckets,
+            views=views,
+            fusings={side: one.line(self.inputs[side].name) for side, one in found.items()},
+            fused=[side for side, one in found.items() if one.why_not is None],
+        ).splitlines()
+
+    def _source_segments(self) -> list[Segment]:
+        routes = [side.stage if isinstance(side, RouteNode) else None for side in self.node.sides]
+        return segments_of(self.inputs, self.node.stage, routes)
+
+
+def join(
+    left: ChangeStream | View,
+    right: ChangeStream | View,
+    on: Any,
+    how: str = "inner",
+    *,
+    null_safe: bool | Sequence[bool] = False,
+    condition: Expression | None = None,
+) -> JoinedStream:
+    """Describe the join of two streams or views.
+
+    Args:
+        left: the left stream, or a view.
+        right: the right stream, or a view.
+        on: a column name, a list of names, or a list of pairs (left name, right name).
+        how: any spelling PySpark accepts except cross.
+        null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
+        condition: a tree from `zset_join.expressions` that a pair must satisfy as well; part of ON.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    if not isinstance(right, ChangeStream | View):
+        raise OptionError(
+            f"join expects another stream or view, got {type(right).__name__}. Wrap the DataFrame first: changes(df, name=..., "
+            "keys=[...]) or appends(df, name=...).",
+            code="NOT_A_STREAM",
+        )
+    pairs, using = key_pairs(left, right, on)
+    flags = _flags(null_safe, len(pairs))
+    if condition is not None and not isinstance(condition, Expression):
+        raise OptionError(
+            f'condition is a {type(condition).__name__}; expected a tree such as left("x") < right("y"), with left and '
+            "right from zset_join.expressions.",
+            code="CONDITION",
+        )
+    sides = [_side(source, [pair[position] for pair in pairs]) for position, source in enumerate((left, right))]
+    node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
+    joined = JoinedStream(left=left, right=right, node=node)
+    _check_collations(node)
+    check_inputs(joined)
+    check_names(joined.columns)  # making the output checks the condition as well
+    return joined
+
+
+def _check_collations(node: JoinNode) -> None:
+    """Refuse columns with a collation that are compared: keys, and columns of the condition."""
+    asked: tuple[Collection[str], Collection[str]] = ((), ()) if node.residual is None else references(node.residual)
+    for side, columns in zip(node.sides, asked, strict=True):
+        relation = side.relation
+        refuse_collations(relation.schema, relation.join_key, relation=relation.name, use="a key of the join")
+        known = [name for name in columns if name in relation.schema.names]
+        refuse_collations(relation.schema, known, relation=relation.name, use="part of condition")
+
+
+def _side(source: ChangeStream | View, join_key: Sequence[str]) -> SideNode:
+    """Describe one input of a join."""
+    if isinstance(source, View):
+        rows = source.output
+        relation = Relation(name=rows.name, schema=rows.schema, join_key=tuple(join_key), mode="changelog")
+        return ViewNode(relation=relation, key=rows.primary_key)
+    relation = source.relation(join_key)
+    made = InputNode(relation=relation, hidden=source.hidden, has_baseline=source.baseline is not None)
+    return RouteNode(source=made) if needs_route(relation) else made
+
+
+def key_pairs(left: ChangeStream | View, right: ChangeStream | View, on: Any) -> tuple[list[tuple[str, str]], bool]:
+    """Return the pairs of columns that `on` names, and whether both sides name them alike.
+
+    Raises:
+        PlanError: no pair, or a column that is not there.
+        OptionError: it is not understood.
+    """
+    if on is None or (isinstance(on, list | tuple) and not on):
+        raise PlanError(
+            f'the join of "{left.name}" and "{right.name}" names no key column; a cross join has no bounded change. Pass '
+            'on="column", on=["a", "b"] or on=[("left column", "right column")].',
+            code="CROSS_JOIN",
+        )
+    if isinstance(on, Column | Expression):
+        raise OptionError(
+            f'on={on!r} is an expression. Name the equal columns: on=[("left column", "right column")], and give what else '
+            "must hold as condition=left(...) < right(...), with left and right from zset_join.expressions.",
+            code="ON_EXPRESSION",
+        )
+    wanted = [on] if isinstance(on, str) else on
+    if not isinstance(wanted, list | tuple) or not all(_is_key(entry) for entry in wanted):
+        raise OptionError(
+            f"on={on!r} is not understood; expected a column name, a list of names, or a list of pairs of names.",
+            code="ON",
+        )
+    using = all(isinstance(entry, str) for entry in wanted)
+    pairs = [(entry, entry) if isinstance(entry, str) else (entry[0], entry[1]) for entry in wanted]
+    for stream, position in ((left, 0), (right, 1)):
+        missing = [pair[position] for pair in pairs if pair[position] not in stream.columns]
+        if missing:
+            raise PlanError(
+                f'on={on!r} names {missing}, which "{stream.name}" does not have; its columns are {list(stream.columns)}.',
+                code="UNKNOWN_COLUMN",
+                name=stream.name,
+                missing=missing,
+            )
+    return pairs, using
+
+
+def _is_key(entry: Any) -> bool:
+    if isinstance(entry, str):
+        return True
+    return isinstance(entry, list | tuple) and len(entry) == 2 and all(isinstance(name, str) for name in entry)
+
+
+def _flags(null_safe: bool | Sequence[bool], count: int) -> tuple[bool, ...]:
+    flags = (null_safe,) * count if isinstance(null_safe, bool) else tuple(null_safe)
+    if len(flags) != count or not all(isinstance(flag, bool) for flag in flags):
+        raise OptionError(
+            f"null_safe={null_safe!r}; expected True, False, or one of them for each of the {count} key columns.",
+            code="NULL_SAFE",
+        )
+    return flags

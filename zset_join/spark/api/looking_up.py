@@ -1,0 +1,138 @@
+"""Joins that look something up, inside Spark: in an outside table, or in another stream or view as it is when a row comes.
+
+orders.lookup_join(PostgresSource(...), on=[("customer_id", "id")], how="left", hint=Lookup(...))
+orders.temporal_join(prices, on="sku", as_of=PROCESSING_TIME)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import Expression
+from zset_join.lookup import Lookup, LookupSource
+from zset_join.relation import Relation
+from zset_join.spark.api.joined import key_pairs
+from zset_join.spark.api.staged import StagedView, staged
+from zset_join.spark.api.streams import ChangeStream
+from zset_join.spark.api.views import View
+from zset_join.stages import LookupJoinStage, ProcessTimeJoinStage, RouteStage, Stage, needs_route
+
+__all__ = ["join_as_of_now", "lookup_join"]
+
+Rows = ChangeStream | View
+
+
+def lookup_join(
+    rows: Rows,
+    source: LookupSource,
+    on: Any = None,
+    how: str = "inner",
+    *,
+    hint: Lookup | None = None,
+    columns: Sequence[str] | None = None,
+    constants: Mapping[str, Any] | None = None,
+    condition: Expression | None = None,
+    alias: str | None = None,
+) -> StagedView:
+    """Join with what an outside table says when a row comes.
+
+    Args:
+        rows: the stream or view.
+        source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own.
+        on: a column name, a list of names, or a list of pairs (column of the rows, column of the table).
+        how: inner or left.
+        hint: how to ask.
+        columns: columns of the table that are wanted; default all.
+        constants: values that columns of the table must have.
+        condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+        alias: what the table is called here; hints may use it.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    if not isinstance(source, LookupSource):
+        raise OptionError(
+            f"lookup_join expects an outside table, such as PostgresSource(...), got {type(source).__name__}. For another "
+            f"stream use "
+            "join, or temporal_join.",
+            code="NOT_A_SOURCE",
+        )
+    given = [on] if isinstance(on, str) else list(on or ())
+    pairs = [(entry, entry) if isinstance(entry, str) else tuple(entry) for entry in given]
+    for pair in pairs:
+        if len(pair) != 2 or pair[0] not in rows.columns or pair[1] not in source.schema.names:
+            raise PlanError(
+                f'on={on!r} needs columns of "{rows.name}", which has {list(rows.columns)}, and of "{source.name}", which has '
+                f"{source.schema.names}.",
+                code="UNKNOWN_COLUMN",
+                name=rows.name,
+                missing=[name for name in pair if name not in (*rows.columns, *source.schema.names)],
+            )
+    stage = LookupJoinStage(
+        probe=_relation(rows, [own for own, _ in pairs]),
+        source=source,
+        key=(*(column for _, column in pairs), *(constants or {})),
+        columns=tuple(source.schema.names if columns is None else columns),
+        hint=Lookup() if hint is None else hint,
+        how=how,
+        constants=dict(constants or {}),
+        using=bool(given) and all(isinstance(entry, str) for entry in given),
+        residual=condition,
+        hidden=_hidden(rows),
+        alias=alias,
+    )
+    return staged([rows], stage, [_route(rows, stage.probe)])
+
+
+def join_as_of_now(
+    left: Rows,
+    right: Rows,
+    on: Any,
+    how: str = "inner",
+    *,
+    snapshot: str = "current",
+    condition: Expression | None = None,
+) -> StagedView:
+    """Join each row with another stream or view as it is when the row comes.
+
+    Args:
+        left: the rows that speak.
+        right: the rows to look up; their changes alone say nothing.
+        on: as for `join`.
+        how: inner or left.
+        snapshot: `current` joins with the right changes of the same epoch, `previous` without them.
+        condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    pairs, using = key_pairs(left, right, on)
+    relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate((left, right))]
+    stage = ProcessTimeJoinStage(
+        left=relations[0],
+        right=relations[1],
+        how=how,
+        snapshot=snapshot,
+        using=using,
+        residual=condition,
+        hidden=(_hidden(left), _hidden(right)),
+    )
+    return staged([left, right], stage, [_route(left, relations[0]), _route(right, relations[1])])
+
+
+def _relation(rows: Rows, join_key: Sequence[str]) -> Relation:
+    if isinstance(rows, ChangeStream):
+        return rows.relation(join_key)
+    return replace(rows.output, join_key=tuple(join_key), primary_key=())
+
+
+def _hidden(rows: Rows) -> tuple[str, ...]:
+    return tuple(rows.hidden) if isinstance(rows, ChangeStream) else ()
+
+
+def _route(rows: Rows, relation: Relation) -> Stage | None:
+    """Return what upserts go through whose lookup key may change; None where it cannot."""
+    return RouteStage(source=relation) if isinstance(rows, ChangeStream) and needs_route(relation) else None

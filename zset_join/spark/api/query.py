@@ -1,0 +1,216 @@
+"""The handle of a running join, with the names of PySpark's StreamingQuery.
+
+What stops the query is kept as it was raised: `exception()` and `awaitTermination()` give the engine's own error, with its
+code and facts, not the text of a Java stack trace.
+
+The query id is Spark's: it stays the same across restarts on one checkpoint, and state, log and output carry it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from zset_join.checkpoint.reading import stored_query_id
+from zset_join.errors import StateError, ZsetJoinError
+from zset_join.spark.api.stored_query import StoredQuery
+from zset_join.spark.api.views import View
+from zset_join.spark.epoch.runner import EpochRunner
+
+__all__ = ["JoinQuery", "start_query"]
+
+
+class JoinQuery(StoredQuery):
+    """A running join; made by `JoinStreamWriter.start`.
+
+    Args:
+        spark_query: Spark's own handle.
+        runner: what runs the epochs.
+        joined: the join.
+    """
+
+    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, joined: View) -> None:
+        super().__init__(joined, runner)
+        self.spark_query = spark_query
+        if runner.heartbeat is not None:
+            runner.heartbeat.start()
+        self._closer = threading.Thread(target=self._close_at_the_end, name="zset_join-closer", daemon=True)
+        self._closer.start()
+
+    def __repr__(self) -> str:
+        return f"JoinQuery(name={self.name!r}, id={self.id!r}, isActive={self.isActive})"
+
+    @property
+    def id(self) -> str:
+        """Return the id of the query; the same after a restart on the same checkpoint."""
+        return str(self.spark_query.id)
+
+    @property
+    def runId(self) -> str:  # noqa: N802 - the name PySpark users type
+        """Return the id of this run."""
+        return str(self.spark_query.runId)
+
+    @property
+    def name(self) -> str | None:
+        """Return the name given with `queryName`."""
+        return self.spark_query.name
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - the name PySpark users type
+        """Say whether the query runs."""
+        return self.spark_query.isActive
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """Return what Spark says the query is doing."""
+        return dict(self.spark_query.status)
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - the name PySpark users type
+        """Return Spark's newest progress, with ours under the key `join`; None before the first epoch."""
+        found = self.spark_query.lastProgress
+        return None if found is None else self._with_ours(found)
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802 - the name PySpark users type
+        """Return the newest progresses, oldest first."""
+        return [self._with_ours(found) for found in self.spark_query.recentProgress]
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - the name PySpark users type
+        """Wait until the query stops.
+
+        Args:
+            timeout: seconds to wait at most; None waits for ever.
+
+        Returns:
+            With a timeout, whether the query has stopped.
+
+        Raises:
+            ZsetJoinError: what stopped the query, when it was the engine.
+            StreamingQueryException: what stopped it otherwise.
+        """
+        try:
+            stopped = self.spark_query.awaitTermination() if timeout is None else self._awaited(timeout)
+        except PySparkException as error:
+            self._closer.join()
+            self._raise_own(error)
+            raise
+        if stopped is not False:
+            self._closer.join()
+        return stopped
+
+    def processAllAvailable(self) -> None:  # noqa: N802 - the name PySpark users type
+        """Wait until everything the sources have now is in the output; for tests.
+
+        Raises:
+            ZsetJoinError: what stopped the query, when it was the engine.
+        """
+        try:
+            self.spark_query.processAllAvailable()
+        except PySparkException as error:
+            self._raise_own(error)
+            raise
+
+    def stop(self) -> None:
+        """Stop the query and close its output; what is committed stays."""
+        self.spark_query.stop()
+        self._closer.join()
+
+    def exception(self) -> BaseException | None:
+        """Return what stopped the query; None when it runs or was stopped."""
+        own = self._runner.error
+        if isinstance(own, ZsetJoinError):
+            return own
+        return self.spark_query.exception()
+
+    def _awaited(self, timeout: float) -> bool:
+        return bool(self.spark_query.awaitTermination(timeout))  # type: ignore[arg-type]  # PySpark takes seconds as float
+
+    def _raise_own(self, error: PySparkException) -> None:
+        own = self._runner.error
+        if isinstance(own, ZsetJoinError):
+            raise own from error
+
+    def _with_ours(self, found: Any) -> dict[str, Any]:
+        progress: dict[str, Any] = dict(found)
+        progress["join"] = self._runner.progress.of_epoch(progress["batchId"])
+        return progress
+
+    def _close_at_the_end(self) -> None:
+        """Close the output when the query has stopped, however it stopped."""
+        try:
+            self.spark_query.awaitTermination()
+        except PySparkException:
+            pass  # told by exception() and awaitTermination()
+        finally:
+            if self._runner.heartbeat is not None:
+                self._runner.heartbeat.stop()
+            self._runner.close()
+
+
+class _Gate:
+    """Let the first epoch wait until the query's id is known and everything is open."""
+
+    def __init__(self, runner: EpochRunner) -> None:
+        self._runner = runner
+        self._is_ready = threading.Event()
+        self._failure: BaseException | None = None
+
+    def open(self, failure: BaseException | None = None) -> None:
+        self._failure = failure
+        self._is_ready.set()
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        self._is_ready.wait()
+        if self._failure is not None:
+            raise self._failure
+        self._runner(batch, epoch)
+
+
+def start_query(
+    stream: DataStreamWriter,
+    runner: EpochRunner,
+    joined: View,
+    *,
+    checkpoint_location: str,
+) -> JoinQuery:
+    """Start the query.
+
+    A checkpoint that exists is opened before Spark starts; for a new one Spark chooses the id first.
+
+    Raises:
+        StateError: the checkpoint belongs to another query.
+        SinkError: the output does.
+    """
+    gate = _Gate(runner)
+    known_id = stored_query_id(checkpoint_location)
+    if known_id is not None:
+        runner.attach(known_id)
+    try:
+        spark_query = stream.foreachBatch(gate).start()
+    except BaseException:
+        runner.close()
+        raise
+    try:
+        if known_id is None:
+            runner.attach(str(spark_query.id))
+        elif str(spark_query.id) != known_id:
+            raise StateError(
+                f"the checkpoint {checkpoint_location} holds the state of query {known_id}, and Spark started query "
+                f"{spark_query.id} on it: Spark's own files there were removed. Start with a new checkpointLocation.",
+                code="FOREIGN_STATE",
+                found=known_id,
+                expected=str(spark_query.id),
+            )
+    except BaseException as error:
+        gate.open(error)
+        spark_query.stop()
+        runner.close()
+        raise
+    gate.open()
+    return JoinQuery(spark_query, runner, joined)

@@ -1,0 +1,142 @@
+"""A stage over streams and views as a view: what any stage becomes part of a query by, whatever it computes.
+
+A join has a class of its own, for what is asked of it besides (`joined`); the other stages are views of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from zset_join.errors import OptionError
+from zset_join.relation import Relation
+from zset_join.spark.api.streams import ChangeStream
+from zset_join.spark.api.views import View, check_names
+from zset_join.spark.planning.stages import Segment, shifted
+from zset_join.stages import Stage
+from zset_join.stages.effect import unchangeable
+
+__all__ = ["StagedView", "check_inputs", "segments_of", "staged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedView(View):
+    """The answer of a stage, and what is done with its rows; made by `staged`.
+
+    Args:
+        sources: the streams and views that it is fed, one per input.
+        stage: what it computes.
+        routes: per input that is a stream, the stage that its changes go through first; None where they do not.
+    """
+
+    sources: tuple[ChangeStream | View, ...]
+    stage: Stage = field(repr=False)
+    routes: tuple[Stage | None, ...] = field(repr=False)
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self.sources[0].session
+
+    @property
+    def inputs(self) -> tuple[ChangeStream | View, ...]:
+        """Return what the stage is fed."""
+        return self.sources
+
+    @property
+    def stage_before_steps(self) -> Stage:
+        """Return the stage."""
+        return self.stage
+
+    @property
+    def before_steps(self) -> Relation:
+        """Return the answer of the stage."""
+        return self.stage.output
+
+    def _described(self) -> dict[str, Any]:
+        described: dict[str, Any] = {"stage": self.stage.kind, "is": unchangeable(self.stage)}
+        described["inputs"] = [
+            {"view": source.fingerprint()} if isinstance(source, View) else _described_stream(source) for source in self.sources
+        ]
+        return described
+
+    def _explained(self, buckets: int | None) -> list[str]:
+        lines = self.stage.explain(buckets)
+        for at, source in enumerate(self.sources):
+            is_last = at == len(self.sources) - 1
+            route = self.routes[at]
+            inner = source.explanation(buckets=buckets).splitlines() if isinstance(source, View) else [source.describe()]
+            before = [] if route is None else route.explain(buckets)
+            first, *rest = [*before, *(f"└─ {line}" if before else line for line in inner)]
+            lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
+        return lines
+
+    def _source_segments(self) -> list[Segment]:
+        return segments_of(self.sources, self.stage, self.routes)
+
+
+def _described_stream(stream: ChangeStream) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
+    return {**described, **({"baseline": True} if stream.baseline is not None else {})}
+
+
+def staged(sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequence[Stage | None] = ()) -> StagedView:
+    """Return the answer of a stage as a view.
+
+    Args:
+        sources: what it is fed, one per input.
+        stage: what it computes.
+        routes: per input, the stage that changes of a stream go through first; none: they do not.
+
+    Raises:
+        OptionError: two inputs of the query have one name.
+        PlanError: the stage does not fit what it is fed, or its answer has columns that Spark would take for one.
+    """
+    made = StagedView(sources=tuple(sources), stage=stage, routes=tuple(routes) or (None,) * len(sources))
+    check_names(made.columns)
+    check_inputs(made)
+    return made
+
+
+def segments_of(sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequence[Stage | None]) -> list[Segment]:
+    """Return the segments of a stage and of what it is fed, numbered from 0.
+
+    Args:
+        sources: what it is fed, one per input.
+        stage: what it computes; it is the last one.
+        routes: per input that is a stream, what its changes go through first.
+    """
+    before: list[Segment] = []
+    ends: list[tuple[int, int]] = []
+    streams: dict[int, ChangeStream] = {}
+    for side, (source, route) in enumerate(zip(sources, routes, strict=True)):
+        if isinstance(source, View):
+            found = shifted(source.unnamed_segments, len(before))
+        elif route is not None:
+            found = [Segment(number=len(before), stage=route, streams={0: source})]
+        else:
+            streams[side] = source
+            continue
+        ends += [(one.number, side) for one in found if one.target is None]
+        before += found
+    number = len(before)
+    for at, side in ends:
+        before[at] = replace(before[at], target=number, side=side)
+    return [*before, Segment(number=number, stage=stage, streams=streams)]
+
+
+def check_inputs(view: View) -> None:
+    """Refuse inputs that messages and the dead-letter table could not tell apart."""
+    stages = [one.stage for one in view.segments if not one.stage.forwards]
+    names = [given.relation.name for stage in stages for given in stage.inputs if given.reduce is None]
+    taken = sorted({name for name in names if names.count(name) > 1})
+    if taken:
+        raise OptionError(
+            f"several inputs of the query are called {taken}; messages and the dead-letter table tell them apart by their "
+            'names. Give each its own: a stream that is used twice is stream.alias("another name") the second time.',
+            code="SAME_NAME",
+            names=taken,
+        )

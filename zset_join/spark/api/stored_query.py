@@ -1,0 +1,128 @@
+"""What can be asked about a query, whether it runs or not: is its output right, and where does a row come from.
+
+A running query is asked through its handle; epochs wait meanwhile. One that does not run is asked through
+`JoinStreamWriter.attach`, which opens checkpoint and output as a start would, and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from zset_join.spark.api.views import View
+from zset_join.spark.epoch.runner import EpochRunner
+
+if TYPE_CHECKING:
+    from zset_join.checkpoint.row_history import RowHistory
+    from zset_join.savepoint import Savepoint
+    from zset_join.spark.tools.verification import VerificationReport
+
+__all__ = ["StoredQuery"]
+
+
+class StoredQuery:
+    """Ask about what a query has stored; a context manager, so that the checkpoint is let go.
+
+    Args:
+        joined: the view.
+        runner: what runs its epochs, attached to its checkpoint.
+    """
+
+    def __init__(self, joined: View, runner: EpochRunner) -> None:
+        self._joined = joined
+        self._runner = runner
+
+    def __enter__(self) -> StoredQuery:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._runner.close()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return the columns of the output."""
+        return self._joined.arrow_schema
+
+    def explain(self) -> None:
+        """Print what the query does and remembers."""
+        print(self._runner.explanation())  # noqa: T201 - printing is what explain() does in PySpark
+
+    def verify(
+        self,
+        left_df: DataFrame | None = None,
+        right_df: DataFrame | None = None,
+        *,
+        tables: Mapping[str, DataFrame] | None = None,
+        actual_df: DataFrame | None = None,
+        most_differences: int = 20,
+        sample: float | None = None,
+    ) -> VerificationReport:
+        """Compare what was emitted with Spark's own batch join of the inputs; see `zset_join.spark.tools.verification`.
+
+        Args:
+            left_df: the final left table as a batch DataFrame; default: as it is in the checkpoint.
+            right_df: the final right table.
+            tables: name of a stream to its final table; for a chain of joins.
+            actual_df: what was emitted, with a column `_weight`; for outputs that cannot be read back.
+            most_differences: differing rows to put into the report.
+            sample: a share of the view to check, such as 0.01, the same rows every time; None checks everything.
+
+        Raises:
+            OptionError: an argument that is not allowed, or the output cannot be read back.
+            StateError: the checkpoint cannot be read.
+        """
+        from zset_join.spark.tools.verification import verify
+
+        return verify(
+            self._joined,
+            self._runner,
+            left_df=left_df,
+            right_df=right_df,
+            tables=tables,
+            actual_df=actual_df,
+            most_differences=most_differences,
+            sample=sample,
+        )
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and output together, between two epochs; `zset_join.savepoint.restore` brings both back.
+
+        Epochs wait meanwhile. What an output outside of files holds (a database, a topic, a function's own) is not copied.
+
+        Args:
+            directory: where the savepoint is made, a path or URI; empty or missing.
+
+        Raises:
+            OptionError: the directory has files in it.
+            StateError: the query has stopped, and another driver runs on its checkpoint.
+
+        Cost: every byte of checkpoint and output is read and written once.
+        """
+        return self._runner.backup(directory)
+
+    def explain_row(self, row: Mapping[str, Any], *, most_rows: int = 1_000) -> RowHistory:
+        """Return which input changes made and unmade the output rows with given values, from the log that is kept.
+
+        Epochs wait meanwhile. The log reaches back to the last snapshot of a bucket, or with `retainInputLog` to the start.
+
+        Args:
+            row: columns of the output to values; name its key, or at least few rows. Of a group, columns of its key: the answer
+                are the rows that came into it and left it.
+            most_rows: rows and input changes to report at most, per join of a chain.
+
+        Raises:
+            OptionError: `ROW_QUESTION`: an unknown or nested column, one that an aggregate made, a value of another type, or
+                too many rows.
+            StateError: the checkpoint cannot be read.
+
+        Cost: two or three passes over the log and the snapshots of each join, on the driver; behind steps a small Spark job,
+        and where only computed columns are asked for, a batch join of what the log keeps.
+        """
+        from zset_join.spark.tools.row_explaining import explain_row
+
+        return explain_row(self._joined, self._runner, row, most_rows=most_rows)

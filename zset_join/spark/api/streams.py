@@ -1,0 +1,598 @@
+"""The inputs of a join: a streaming DataFrame and what its rows mean.
+
+`changes` describes rows that change a table, `appends` rows that are only added. Everything that can be checked without a
+row is checked here: columns, expressions, determinism, types.
+
+Three ways to say what a row does:
+
+| argument | mode | a row means |
+|---|---|---|
+| `keys` (with `apply_as_deletes`) | upsert | the new row of its key; a delete where the condition is true |
+| `weight_column` | changelog | that many copies more, or less when negative |
+| `row_kind_column` | changelog, or upsert with `keys` | +I -U +U -D, INSERT UPDATE_BEFORE ..., or insert update_preimage ... |
+
+With `row_kind_column` and `keys`, an update's old row (-U) is left out: the key already says which row is replaced.
+
+The order of two changes of one key is `sequence_by`; without it the order of arrival, of which Spark promises only that it
+holds within one partition of one source.
+
+A stream may start from a `baseline`, a batch DataFrame of the rows that are there already; see `zset_join.spark.rows.baseline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.changelog.formats import RecordOptions
+from zset_join.errors import OptionError, PlanError
+from zset_join.relation import ChangelogMode, Relation
+from zset_join.spark.api.looks_up import LooksUp
+from zset_join.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
+from zset_join.spark.rows.layout import WEIGHT
+from zset_join.spark.rows.names import first_line, names_clash, quoted
+from zset_join.spark.rows.record_streams import (
+    ROW_FORMATS,
+    RecordTable,
+    declared_schema,
+    is_record_format,
+    records_as_rows,
+    sampled_table,
+)
+from zset_join.spark.rows.row_reading import (
+    RAW,
+    REJECT,
+    RowReading,
+    deletes_where,
+    row_kinds_in,
+    weights_in,
+)
+from zset_join.spark.rows.schemas import arrow_schema, refuse_collations
+from zset_join.spark.rows.text_select import select_text
+from zset_join.spark.rows.user_functions import UserFunction, functions_in
+from zset_join.spark.rows.watermark import with_watermark
+
+if TYPE_CHECKING:
+    from zset_join.operators.deduplicate import Keep
+    from zset_join.spark.api.joined import JoinedStream
+    from zset_join.spark.api.staged import StagedView
+    from zset_join.spark.api.views import View
+
+__all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes"]
+
+_SEQUENCE = "__sequence_"
+_RESERVED = frozenset({"stream", "weight", "code", "reason", "epoch"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeStream(LooksUp):
+    """A streaming DataFrame whose rows change a table; made by `changes` and `appends`.
+
+    Args:
+        name: what messages call it.
+        mode: changelog mode.
+        columns: the columns of the table, in order.
+        keys: its primary key.
+        sequence_by: columns that order the changes of one key.
+        hidden: those among them that are not part of the table.
+        dataframe: the DataFrame as it was given.
+        prepared: columns, hidden columns, then weight, reject code and raw value of each row.
+        schema: Arrow schema of columns and hidden columns.
+        may_reject: rows may be undecodable.
+        operation: what a row does and what orders its changes, as Spark writes the expressions.
+        functions: the user's own functions in the plan of `prepared`.
+        baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
+        event_time: the column that says when a row happened; None: rows have no time.
+        watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
+    """
+
+    name: str
+    mode: ChangelogMode
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    sequence_by: tuple[str, ...]
+    hidden: tuple[str, ...]
+    dataframe: DataFrame = field(repr=False)
+    prepared: DataFrame = field(repr=False)
+    schema: pa.Schema = field(repr=False)
+    may_reject: bool = False
+    operation: tuple[str, ...] = ()
+    functions: tuple[UserFunction, ...] = field(default=(), repr=False)
+    baseline: DataFrame | None = field(default=None, repr=False)
+    event_time: str | None = None
+    watermark_delay: int | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the stream."""
+        return self.dataframe.sparkSession
+
+    def alias(self, name: str) -> ChangeStream:
+        """Return the same stream under another name, to be used twice in one query.
+
+        Raises:
+            OptionError: the name is empty, or one of those the dead-letter table needs.
+        """
+        _check_name(name)
+        return replace(self, name=name)
+
+    def describe(self) -> str:
+        """Return what `explain` says of the stream."""
+        facts: list[str] = [self.mode]
+        if self.keys:
+            facts.append(f"keys=[{', '.join(self.keys)}]")
+        if self.sequence_by:
+            facts.append(f"sequence_by=[{', '.join(self.sequence_by)}]")
+        beginning = " from a baseline" if self.baseline is not None else ""
+        return f'Input "{self.name}" {" ".join(facts)} columns=[{", ".join(self.columns)}]{beginning}'
+
+    def relation(self, join_key: Sequence[str]) -> Relation:
+        """Return the description the engine works with."""
+        return Relation(
+            name=self.name,
+            schema=self.schema,
+            join_key=tuple(join_key),
+            primary_key=self.keys,
+            sequence_by=self.sequence_by,
+            mode=self.mode,
+            event_time=self.event_time,
+            watermark_delay=self.watermark_delay,
+        )
+
+    def dedup(
+        self, keys: Sequence[str] | str, *, order_by: Sequence[str] | str, keep: Keep = "first", n: int = 1
+    ) -> StagedView:
+        """Keep the first rows of every key in an order; see `View.dedup`.
+
+        Raises:
+            PlanError: as there; or the stream says by `keys` which row is replaced, so that it has one per key already.
+        """
+        from zset_join.spark.api.dedup import dedup_stage
+        from zset_join.spark.api.staged import staged
+
+        return staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n))
+
+    def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
+        """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
+        from zset_join.spark.api.timed import temporal_join
+
+        return temporal_join(self, versions, on, how, **options)
+
+    def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
+        """Join each row with the nearest one in time; see `zset_join.spark.api.timed.join_asof`."""
+        from zset_join.spark.api.timed import join_asof
+
+        return join_asof(self, other, on, how, **options)
+
+    def join(
+        self,
+        other: ChangeStream | View,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        null_safe: bool | Sequence[bool] = False,
+        condition: Any = None,
+    ) -> JoinedStream:
+        """Join with another stream, or with a view; see `zset_join.spark.api.joined.join`."""
+        from zset_join.spark.api.joined import join
+
+        return join(self, other, on, how, null_safe=null_safe, condition=condition)
+
+
+def appends(
+    df: DataFrame,
+    *,
+    name: str,
+    keys: Sequence[str] | str | None = None,
+    baseline: DataFrame | None = None,
+    after_baseline: str | Column | None = None,
+    watermark: tuple[str, str | int] | None = None,
+) -> ChangeStream:
+    """Describe a stream whose rows are only ever added.
+
+    Args:
+        df: a streaming DataFrame.
+        name: what messages call it.
+        keys: columns that identify a row, when there are any; the engine trusts them.
+        baseline: a batch DataFrame of the rows to start from; needs `after_baseline`.
+        after_baseline: condition, as SQL text or Column, that is true for the rows of the stream that are not in the
+            baseline; the others are left out. `"true"` when the stream begins where the baseline ends.
+        watermark: the event-time column, and how far its watermark stays behind the largest time, such as
+            `("ts", "10 seconds")`, or a number in the unit of an integer column; default: that of `df.withWatermark`.
+
+    Raises:
+        PlanError: `df` does not stream, names unknown columns, or the baseline does not fit.
+    """
+    _check_dataframe(df, name)
+    reading = RowReading(mode="append", columns=tuple(df.columns), keys=_names(df, keys, "keys", name))
+    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
+
+
+def changes(
+    df: DataFrame,
+    *,
+    name: str,
+    keys: Sequence[str] | Sequence[Column] | str | None = None,
+    sequence_by: str | Column | Sequence[str] | None = None,
+    apply_as_deletes: str | Column | None = None,
+    column_list: Sequence[str] | None = None,
+    except_column_list: Sequence[str] | None = None,
+    weight_column: str | None = None,
+    row_kind_column: str | None = None,
+    baseline: DataFrame | None = None,
+    after_baseline: str | Column | None = None,
+    format: str | None = None,  # noqa: A002 - the name PySpark users type
+    schema: Any = None,
+    sample: DataFrame | None = None,
+    options: RecordOptions | None = None,
+    watermark: tuple[str, str | int] | None = None,
+) -> ChangeStream:
+    """Describe a stream whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
+
+    Args:
+        df: a streaming DataFrame.
+        name: what messages call it.
+        keys: columns that identify a row of the table. Required unless `weight_column` or `row_kind_column` is given.
+        sequence_by: column, list of columns or expression that orders the changes of one key; the larger one wins.
+        apply_as_deletes: condition, as SQL text or Column, under which a row deletes its key.
+        column_list: the columns of the table; default all but `weight_column` and `row_kind_column`.
+        except_column_list: columns to leave out instead.
+        weight_column: integer column that says how many copies come (positive) or go (negative).
+        row_kind_column: string column that says what a row does.
+        baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. With
+            `sequence_by` the stream may overlap it: the larger sequence wins. Where it also has the columns that say what a
+            row does, they count; else every row of it is a live row.
+        after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
+            baseline; the others are left out. Required without `keys`, where a change that comes twice counts twice.
+        format: what the rows are, instead of `apply_as_deletes` and its like: debezium-json, canal-json, maxwell-json,
+            upsert-json, change-data-feed, row-kind, weight or tp-delta; see `zset_join.spark.rows.record_streams`.
+        schema: the columns of the table, of records: Spark's text, a StructType or a pyarrow.Schema.
+        sample: a batch DataFrame of records to learn columns and keys from, without `schema`; default: the stream's source.
+        options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
+        watermark: as for `appends`.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    if format is not None:
+        others = {"apply_as_deletes": apply_as_deletes, "weight_column": weight_column, "row_kind_column": row_kind_column}
+        _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})
+        given = {"sequence_by": sequence_by, "column_list": column_list, "except_column_list": except_column_list}
+        if is_record_format(name, format):
+            if baseline is not None or after_baseline is not None:
+                raise OptionError(
+                    f'changes "{name}": a stream of records starts from its own snapshot (op r of Debezium, bootstrap of '
+                    "Maxwell); leave out baseline and after_baseline.",
+                    code="CONFLICTING_ARGUMENTS",
+                    name=name,
+                )
+            return _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), **given)
+        return _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
+    _check_dataframe(df, name)
+    _check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
+    key_names = _names(df, keys, "keys", name)
+    own = [column for column in (weight_column, row_kind_column) if column is not None]
+    for argument, column in (("weight_column", weight_column), ("row_kind_column", row_kind_column)):
+        _check_known(df, [column] if column is not None else [], argument, name)
+    columns = _table_columns(df, name, column_list, except_column_list, own)
+    missing = [column for column in key_names if column not in columns]
+    if missing:
+        raise PlanError(
+            f'changes "{name}": keys={list(key_names)} names {missing}, which column_list or except_column_list leaves out. '
+            "Key columns are part of the table; keep them.",
+            code="KEY_LEFT_OUT",
+            name=name,
+            missing=missing,
+        )
+    sequence = _sequence(df, sequence_by, columns, name)
+    mode: ChangelogMode = "upsert" if key_names and weight_column is None else "changelog"
+    operation = None
+    if weight_column is not None:
+        operation = weights_in(df, name, weight_column)
+    elif row_kind_column is not None:
+        operation = row_kinds_in(df, name, row_kind_column, is_keyed=bool(key_names))
+    elif apply_as_deletes is not None:
+        told = _condition(df, apply_as_deletes, "apply_as_deletes", name)
+        operation = deletes_where(told, _used(df, told, name))
+    reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
+    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
+
+
+def _check_format(df: DataFrame, name: str, told: Mapping[str, Any]) -> None:
+    _check_dataframe(df, name)
+    if told:
+        raise OptionError(
+            f'changes "{name}": format and {" and ".join(told)} both say what a row does; keep one of them.',
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+            arguments=["format", *told],
+        )
+
+
+def _of_records(
+    df: DataFrame,
+    name: str,
+    format_name: str,
+    keys: Any,
+    schema: Any,
+    sample: DataFrame | None,
+    options: RecordOptions,
+    **given: Any,
+) -> ChangeStream:
+    """Describe a stream of records; their format gives keys, order and deletes."""
+    if schema is not None:
+        if keys is None:
+            raise PlanError(
+                f'changes "{name}": schema is given and keys is not; name the primary key with keys=[...], or say keys=[] for '
+                "a table without one, whose records must have whole old rows.",
+                code="MISSING_PRIMARY_KEY",
+                name=name,
+            )
+        table = RecordTable(schema=declared_schema(schema, name))
+    else:
+        table = sampled_table(df, name, format_name, sample)
+    if keys is not None:
+        table = replace(table, keys=(keys,) if isinstance(keys, str) else tuple(keys))
+    rows, operation, order, shown = records_as_rows(df, name, format_name, table, options)
+    visible = select_text(rows, [quoted(column) for column in shown])
+    columns = _table_columns(visible, name, given["column_list"], given["except_column_list"], [])
+    if given["sequence_by"] is not None:
+        order = list(_sequence(visible, given["sequence_by"], columns, name))
+    mode: ChangelogMode = "upsert" if table.keys else "changelog"
+    reading = RowReading(mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation)
+    return _make(rows, name, reading, None, None)
+
+
+def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> ChangeStream:
+    """Describe a stream of rows of a known format: the arguments that it stands for."""
+    argument, candidates, apart = ROW_FORMATS[format_name]
+    column = next((one for one in candidates if one in df.columns), None)
+    if column is None:
+        raise PlanError(
+            f'changes "{name}": format="{format_name}" looks for a column {" or ".join(candidates)}; there are {df.columns}.',
+            code="UNKNOWN_COLUMN",
+            name=name,
+            missing=list(candidates),
+        )
+    if given["sequence_by"] is None and keys and apart and apart[0] in df.columns:
+        given["sequence_by"] = apart[0]
+    if given["column_list"] is None:
+        left_out = [one for one in apart if one in df.columns]
+        given["except_column_list"] = [*(given["except_column_list"] or ()), *left_out]
+    told: dict[str, Any] = {argument: column}
+    return changes(df, name=name, keys=keys, **told, **given)
+
+
+def _make(
+    df: DataFrame, name: str, reading: RowReading, baseline: DataFrame | None, after_baseline: str | Column | None
+) -> ChangeStream:
+    """Build the stream and let Spark analyse every expression once."""
+    check_overlap(name, reading.mode, baseline, after_baseline)
+    of_stream = reading
+    if after_baseline is not None:
+        of_stream = reading.after(_condition(df, after_baseline, "after_baseline", name), NULL_AFTER_BASELINE)
+    prepared = _prepared(df, name, of_stream, f'changes "{name}"')
+    hidden = tuple(reading.hidden)
+    table = prepared.drop(WEIGHT, REJECT, RAW) if hidden else select_text(df, [quoted(column) for column in reading.columns])
+    schema = arrow_schema(table.schema, relation=name)
+    refuse_collations(schema, reading.keys, relation=name, use="a column of keys")
+    refuse_collations(schema, (column for column, _ in reading.sequence), relation=name, use="what sequence_by orders by")
+    return ChangeStream(
+        name=name,
+        mode=reading.mode,
+        columns=reading.columns,
+        keys=reading.keys,
+        sequence_by=tuple(column for column, _ in reading.sequence),
+        hidden=hidden,
+        dataframe=df,
+        prepared=prepared,
+        schema=schema,
+        may_reject=of_stream.may_reject,
+        operation=reading.text(df),
+        functions=tuple(functions_in(prepared)),
+        baseline=None if baseline is None else _prepared_baseline(df, prepared, baseline, name, reading),
+    )
+
+
+def _prepared_baseline(df: DataFrame, prepared: DataFrame, baseline: DataFrame, name: str, reading: RowReading) -> DataFrame:
+    """Read a baseline as its stream is read; without the columns that say what a row does, all rows of it are live."""
+    ordering = {column for expression in reading.hidden.values() for column in _used(df, expression, name)}
+    check_baseline(baseline, name, [*reading.columns, *sorted(ordering - {*reading.columns})])
+    operation = reading.operation
+    if operation is not None and not operation.used <= set(baseline.columns):
+        reading = replace(reading, operation=None)
+    return in_types_of(prepared, _prepared(baseline, name, reading, f'baseline of "{name}"'), name)
+
+
+def _prepared(df: DataFrame, name: str, reading: RowReading, what: str) -> DataFrame:
+    try:
+        prepared = reading.prepare(df)
+    except (AnalysisException, ParseException) as error:
+        raise _senseless(df, name, what, error) from error
+    if not prepared._jdf.queryExecution().analyzed().deterministic():
+        raise PlanError(
+            f"{what}: the DataFrame or an expression is not deterministic (rand, uuid, ...). A retried epoch would "
+            "see other rows. Compute such values at the source.",
+            code="NOT_DETERMINISTIC",
+            name=name,
+        )
+    return prepared
+
+
+def _used(df: DataFrame, expression: Column, name: str) -> frozenset[str]:
+    try:
+        return used_columns(df, expression)
+    except (AnalysisException, ParseException) as error:
+        raise _senseless(df, name, f'changes "{name}"', error) from error
+
+
+def _senseless(df: DataFrame, name: str, what: str, error: Exception) -> PlanError:
+    return PlanError(
+        f"{what}: Spark cannot make sense of an expression: {first_line(error)} Columns: {df.columns}. Write expressions as "
+        'text or with col("..."), not with a column of a certain DataFrame.',
+        code="EXPRESSION",
+        name=name,
+    )
+
+
+def _condition(df: DataFrame, told: str | Column, argument: str, name: str) -> Column:
+    return _parsed(df, told, argument, name) if isinstance(told, str) else told
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise OptionError(
+            f"name={name!r}: a stream needs a name of its own; messages and the dead-letter table use it.", code="NAME"
+        )
+    if name.lower() in _RESERVED:
+        raise OptionError(f"name={name!r} is a column of the dead-letter table; choose another name.", code="NAME", name=name)
+
+
+def _check_dataframe(df: Any, name: Any) -> None:
+    _check_name(name)
+    if not isinstance(df, DataFrame):
+        raise OptionError(
+            f'"{name}": expected a streaming DataFrame, got {type(df).__name__}. Pass what spark.readStream...load() returns.',
+            code="NOT_A_DATAFRAME",
+            name=name,
+        )
+    if not df.isStreaming:
+        raise PlanError(
+            f'"{name}" is a static DataFrame; a running join reads streams. Build it with spark.readStream instead of '
+            "spark.read; for a table that does not change, write it once to a directory and stream that.",
+            code="NOT_STREAMING",
+            name=name,
+        )
+    clashing = names_clash(df.columns)
+    if clashing:
+        raise PlanError(
+            f'"{name}" has several columns called {clashing} (case does not count); rename them first.',
+            code="DUPLICATE_COLUMN",
+            name=name,
+            columns=clashing,
+        )
+    if any(not column.strip() for column in df.columns):
+        raise PlanError(
+            f'"{name}" has a column without a name; columns: {df.columns}. Rename it.', code="COLUMN_NAME", name=name
+        )
+    taken = [column for column in df.columns if column.startswith(("__", "_zset_"))]
+    if taken:
+        raise PlanError(
+            f'"{name}" has columns {taken}; names that begin with two underscores or _zset_ are the engine\'s. Rename them.',
+            code="RESERVED_COLUMN",
+            name=name,
+            columns=taken,
+        )
+
+
+def _check_combination(
+    name: str, keys: Any, sequence_by: Any, apply_as_deletes: Any, weight_column: Any, row_kind_column: Any
+) -> None:
+    told = {
+        "apply_as_deletes": apply_as_deletes,
+        "weight_column": weight_column,
+        "row_kind_column": row_kind_column,
+    }
+    given = [argument for argument, value in told.items() if value is not None]
+    if len(given) > 1:
+        raise OptionError(
+            f'changes "{name}": {" and ".join(given)} both say what a row does; keep one of them.',
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+            arguments=given,
+        )
+    if weight_column is None and row_kind_column is None and not keys:
+        raise PlanError(
+            f'changes "{name}": keys is missing; an upsert replaces the row with the same key. Pass keys=[...], or use '
+            "weight_column, row_kind_column or appends(...) for a stream without a key.",
+            code="MISSING_PRIMARY_KEY",
+            name=name,
+        )
+    if sequence_by is not None and (weight_column is not None or not keys):
+        raise OptionError(
+            f'changes "{name}": sequence_by orders the changes of one key; it goes with keys, and not with weight_column.',
+            code="SEQUENCE_WITHOUT_UPSERT",
+            name=name,
+        )
+
+
+def _table_columns(df: DataFrame, name: str, column_list: Any, except_column_list: Any, own: Sequence[str]) -> tuple[str, ...]:
+    if column_list is not None and except_column_list is not None:
+        raise OptionError(
+            f'changes "{name}": column_list and except_column_list were both given; keep one of them.',
+            code="CONFLICTING_ARGUMENTS",
+            name=name,
+            arguments=["column_list", "except_column_list"],
+        )
+    if column_list is not None:
+        return _names(df, column_list, "column_list", name)
+    left_out = {*_names(df, except_column_list, "except_column_list", name), *own}
+    return tuple(column for column in df.columns if column not in left_out)
+
+
+def _sequence(df: DataFrame, sequence_by: Any, columns: tuple[str, ...], name: str) -> tuple[tuple[str, Column | None], ...]:
+    """Return the sequence columns; those that are not part of the table come with their expression."""
+    if sequence_by is None:
+        return ()
+    if isinstance(sequence_by, Column):
+        return ((f"{_SEQUENCE}0", sequence_by),)
+    wanted = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
+    if isinstance(sequence_by, str) and sequence_by not in df.columns:
+        return ((f"{_SEQUENCE}0", _parsed(df, sequence_by, "sequence_by", name)),)
+    _check_known(df, wanted, "sequence_by", name)
+    return tuple(
+        (column, None) if column in columns else (f"{_SEQUENCE}{position}", F.col(quoted(column)))
+        for position, column in enumerate(wanted)
+    )
+
+
+def _names(df: DataFrame, given: Any, argument: str, name: str) -> tuple[str, ...]:
+    """Return column names as the DataFrame spells them."""
+    if given is None:
+        return ()
+    wanted = [given] if isinstance(given, str | Column) else list(given)
+    plain = [column if isinstance(column, str) else _column_name(df, column, argument, name) for column in wanted]
+    _check_known(df, plain, argument, name)
+    repeated = sorted({column for column in plain if plain.count(column) > 1})
+    if repeated:
+        raise PlanError(f'"{name}": {argument}={plain} names {repeated} twice.', code="DUPLICATE_KEY_COLUMN", name=name)
+    return tuple(plain)
+
+
+def _column_name(df: DataFrame, column: Any, argument: str, name: str) -> str:
+    if isinstance(column, Column):
+        return df.select(column).columns[0]
+    raise OptionError(
+        f'"{name}": {argument} holds {column!r}; expected column names.', code="ARGUMENT", name=name, argument=argument
+    )
+
+
+def _check_known(df: DataFrame, columns: Sequence[str], argument: str, name: str) -> None:
+    missing = [column for column in columns if column not in df.columns]
+    if missing:
+        raise PlanError(
+            f'"{name}": {argument}={list(columns)} names {missing}, which is not among its columns {df.columns}.',
+            code="UNKNOWN_COLUMN",
+            name=name,
+            argument=argument,
+            missing=missing,
+        )
+
+
+def _parsed(df: DataFrame, text: str, argument: str, name: str) -> Column:
+    try:
+        df.selectExpr(text)
+    except (AnalysisException, ParseException) as error:
+        raise PlanError(
+            f'changes "{name}": Spark cannot make sense of {argument}={text!r}: {first_line(error)} Columns: {df.columns}.',
+            code="EXPRESSION",
+            name=name,
+            argument=argument,
+        ) from error
+    return F.expr(text)

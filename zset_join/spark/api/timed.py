@@ -1,0 +1,189 @@
+"""Joins by time: with the version that was valid at a row's time, and with the nearest row in time.
+
+    orders.temporal_join(rates, on="currency")                    # rates: versions, with watermark=("at", "10 seconds")
+    orders.temporal_join(rates.dedup("currency", order_by="at desc"), on="currency")   # an append stream of versions
+    trades.join_asof(quotes, on="symbol", times=("at", "at"), tolerance="5 seconds")
+
+The right side of a temporal join are *versions*. A deduplication that keeps the newest row by event time is planned away there:
+its input rows are the versions, and late ones are seen (semantics 15).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.types as pt
+
+from zset_join.config import parse_seconds
+from zset_join.errors import OptionError
+from zset_join.expressions import Expression
+from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
+from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.pipeline.looking_up import PROCESSING_TIME
+from zset_join.relation import Relation
+from zset_join.spark.api.joined import key_pairs
+from zset_join.spark.api.looking_up import join_as_of_now
+from zset_join.spark.api.staged import StagedView, staged
+from zset_join.spark.api.streams import ChangeStream
+from zset_join.spark.api.views import View
+from zset_join.stages import AsOfJoinStage, DeduplicateStage, LatestStage, Stage, TemporalJoinStage
+from zset_join.state.time.version_join_shape import Emit, Late
+
+__all__ = ["join_asof", "temporal_join"]
+
+Rows = ChangeStream | View
+
+
+def temporal_join(
+    left: Rows,
+    versions: Rows,
+    on: Any,
+    how: str = "inner",
+    *,
+    condition: Expression | None = None,
+    emit: Emit = "on_watermark",
+    late: Late | None = None,
+    keep_probe_for: str | int = 0,
+    max_watermark_jump: str | int | None = None,
+    delete_column: str | None = None,
+    is_change_time: bool = False,
+    as_of: str | None = None,
+    snapshot: str = "current",
+) -> StagedView:
+    """Describe the join of rows with the versions that were valid at their times.
+
+    Args:
+        left: rows with an event time.
+        versions: a stream with `keys` and an event time, or a deduplication that keeps the newest row by event time.
+        on: as for `join`; the primary key of the versions is among its columns.
+        how: inner or left.
+        condition: the rest of ON, asked of the one version that was chosen.
+        emit: `on_watermark` waits and answers once, `eager` answers now and corrects, `once` answers now.
+        late: what becomes of rows behind the watermark: `side_output` puts them into the dead-letter table, `drop`, `join`.
+        keep_probe_for: how long after the watermark `eager` keeps rows for corrections.
+        max_watermark_jump: how far ahead of the watermark a time may be; None: any distance.
+        delete_column: a boolean column of the versions that marks DELETEs, where they have no keys.
+        is_change_time: the time of a version is that of its change, not a column of the row.
+        as_of: `PROCESSING_TIME` joins each row with the other side as it is when the row comes; the options above are then
+            those of event time, and not used.
+        snapshot: with that, `current` or `previous`; see `zset_join.spark.api.looking_up.join_as_of_now`.
+
+    Raises:
+        PlanError: the rules of temporal joins; the message names the side and the cure.
+        OptionError: an argument that is not allowed.
+    """
+    if as_of == PROCESSING_TIME:
+        return join_as_of_now(left, versions, on, how, snapshot=snapshot, condition=condition)
+    sides = (left, _versions_behind(versions))
+    pairs, using = key_pairs(left, versions, on)
+    relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]
+    if isinstance(versions, View) and sides[1] is not versions:
+        relations[1] = replace(relations[1], primary_key=versions.output.primary_key)
+    kind = relations[0].schema.field(relations[0].event_time).type if relations[0].event_time is not None else None
+    options = TemporalOptions(
+        how=how,
+        emit=emit,
+        late=late,
+        keep_probe_for=_duration(keep_probe_for, kind, "keep_probe_for") or 0,
+        max_watermark_jump=_duration(max_watermark_jump, kind, "max_watermark_jump"),
+        delete_column=delete_column,
+        residual=condition,
+        using=using,
+    )
+    stage = TemporalJoinStage(left=relations[0], right=relations[1], options=options, is_change_time=is_change_time)
+    return _shown(staged(sides, stage), sides)
+
+
+def join_asof(
+    left: Rows,
+    right: Rows,
+    on: Any,
+    how: str = "inner",
+    *,
+    times: tuple[str, str],
+    op: AsOfComparison = ">=",
+    tolerance: str | int | None = None,
+    tie: AsOfTie = "latest_arrival",
+    condition: Expression | None = None,
+) -> StagedView:
+    """Describe the join of rows with the nearest ones in time.
+
+    Args:
+        left: rows that are only added, or a view; a stream with `keys` is taken as the changes of its table.
+        right: the rows to look for, as `left`.
+        on: as for `join`.
+        how: inner or left.
+        times: the time column of either side.
+        op: how the left time compares with the right one: `>=` looks back, `<=` forward, `>` and `<` leave the same time out.
+        tolerance: the largest distance; None: any.
+        tie: of several right rows at one time, the `latest_arrival` or the `smallest_key`.
+        condition: the rest of ON, asked of the one row that was chosen.
+
+    Raises:
+        PlanError: columns that are not there, or cannot be compared.
+        OptionError: an argument that is not allowed.
+    """
+    given: Any = times
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise OptionError(
+            f'times={times!r}: expected the time column of either side, such as ("ts", "ts").', code="ARGUMENT", value=times
+        )
+    pairs, using = key_pairs(left, right, on)
+    sides = (_as_changes(left), _as_changes(right))
+    relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]
+    known = times[0] in relations[0].schema.names
+    kind = relations[0].schema.field(times[0]).type if known else None
+    options = AsOfOptions(
+        left_time=times[0],
+        right_time=times[1],
+        op=op,
+        how=how,
+        tie=tie,
+        tolerance=_duration(tolerance, kind, "tolerance"),
+        residual=condition,
+        using=using,
+    )
+    stage: Stage = AsOfJoinStage(left=relations[0], right=relations[1], options=options)
+    return _shown(staged(sides, stage), sides)
+
+
+def _versions_behind(rows: Rows) -> Rows:
+    """Return the rows that are the versions: those before a deduplication that keeps the newest one by event time."""
+    if not isinstance(rows, View) or rows.output.event_time is None:
+        return rows
+    if rows.steps:
+        last = rows.steps[-1]
+        is_dedup = isinstance(getattr(last, "stage", None), DeduplicateStage)
+        return replace(rows, steps=rows.steps[:-1]) if is_dedup else rows
+    if isinstance(rows, StagedView) and isinstance(rows.stage, DeduplicateStage):
+        return rows.sources[0]
+    return rows
+
+
+def _as_changes(rows: Rows) -> Rows:
+    """Return a stream of upserts as the changes of its table, with old rows; other rows as they are."""
+    if isinstance(rows, ChangeStream) and rows.mode == "upsert":
+        return staged([rows], LatestStage(source=rows.relation(()), hidden=rows.hidden))
+    return rows
+
+
+def _relation(rows: Rows, join_key: Sequence[str]) -> Relation:
+    if isinstance(rows, ChangeStream):
+        return rows.relation(join_key)
+    return replace(rows.output, join_key=tuple(join_key))
+
+
+def _duration(given: str | int | None, kind: Any, option: str) -> int | None:
+    """Return a duration in microseconds, or in the unit of an integer time."""
+    if given is None or (kind is not None and pt.is_integer(kind) and isinstance(given, int)):
+        return given if given is None else int(given)
+    return parse_seconds(given, option=option) * 1_000_000
+
+
+def _shown(view: StagedView, sides: Sequence[Rows]) -> StagedView:
+    """Leave out columns that only order the changes of a stream."""
+    hidden = {name for side in sides if isinstance(side, ChangeStream) for name in side.hidden}
+    names = [name for name in view.columns if name in hidden or name.removesuffix("_right") in hidden]
+    return view if not names else view.drop(*names)  # type: ignore[return-value]  # a view with one more step is of its class

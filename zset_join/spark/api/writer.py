@@ -1,0 +1,402 @@
+"""The builder behind `joined.writeStream`: options, an output and a trigger, checked before anything starts.
+
+    joined.writeStream.queryName("v").option("checkpointLocation", path).trigger(availableNow=True)
+          .toDuckDB("view.duckdb", "orders").start()
+
+A query may have several outputs: choose one after the other. Every method returns the builder itself. What PySpark's own
+writer has and makes no sense here (`format`, `outputMode`, `partitionBy`) raises and says what to use instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
+from zset_join.config import QueryOptions
+from zset_join.errors import OptionError, StateError
+from zset_join.sinks.sink import Sink
+from zset_join.spark.api.query import JoinQuery, start_query
+from zset_join.spark.api.stored_query import StoredQuery
+from zset_join.spark.api.unknown_methods import missing_on_writer
+from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.epoch.outputs import ChangelogOutput, FunctionOutput, Output, SinkOutput
+from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.epoch.several_outputs import SeveralOutputs
+from zset_join.spark.epoch.upsert_output import UpsertOutput
+from zset_join.spark.planning.buffer_limit import limited_join
+from zset_join.spark.planning.normalise import TaggedStreams, tag
+from zset_join.spark.rows.baseline import has_baseline, with_start
+from zset_join.spark.session import check_session
+from zset_join.stages.warm_up import warm_up
+from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
+from zset_join.storage.local import make_directories
+
+if TYPE_CHECKING:
+    from zset_join.spark.api.views import View
+
+__all__ = ["JoinStreamWriter"]
+
+
+class JoinStreamWriter:
+    """Collect what a running join needs; made by `View.writeStream`.
+
+    Args:
+        joined: the join.
+    """
+
+    def __init__(self, joined: View) -> None:
+        self._joined = joined
+        self._options: dict[str, Any] = {}
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {}
+        self._outputs: list[Output] = []
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_on_writer(name)
+
+    def option(self, name: str, value: Any) -> JoinStreamWriter:
+        """Set one option; see `zset_join.config` for all of them."""
+        self._options[name] = value
+        return self
+
+    def options(self, **options: Any) -> JoinStreamWriter:
+        """Set several options."""
+        self._options.update(options)
+        return self
+
+    def queryName(self, name: str) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
+        """Name the query; the name is shown in Spark's own pages and in progress."""
+        if not str(name).strip():
+            raise OptionError(f"queryName({name!r}): expected a name.", code="ARGUMENT", value=name)
+        self._name = name
+        return self
+
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,  # noqa: N803 - the name PySpark users type
+        once: bool | None = None,
+        continuous: str | None = None,
+        availableNow: bool | None = None,  # noqa: N803 - the name PySpark users type
+    ) -> JoinStreamWriter:
+        """Say when epochs run; exactly one argument.
+
+        Args:
+            processingTime: an interval such as "5 seconds".
+            once: all that is there in one epoch, then stop.
+            continuous: not possible; an epoch needs a batch.
+            availableNow: all that is there in as many epochs as the sources make of it, then stop.
+        """
+        given = {
+            name: value
+            for name, value in (
+                ("processingTime", processingTime),
+                ("once", once),
+                ("continuous", continuous),
+                ("availableNow", availableNow),
+            )
+            if value is not None
+        }
+        if len(given) != 1:
+            raise OptionError(
+                f"trigger takes exactly one of processingTime, once, availableNow; got {given or 'none'}.",
+                code="TRIGGER",
+                value=repr(given),
+            )
+        if continuous is not None:
+            raise OptionError(
+                f'trigger(continuous={continuous!r}): a join answers epoch by epoch. Use trigger(processingTime="1 second").',
+                code="TRIGGER",
+                value=continuous,
+            )
+        if once is False or availableNow is False:
+            raise OptionError(f"trigger({given}): the value must be True.", code="TRIGGER", value=repr(given))
+        if processingTime is not None and not str(processingTime).strip():
+            raise OptionError(
+                f'trigger(processingTime={processingTime!r}): expected an interval such as "5 seconds".',
+                code="TRIGGER",
+                value=processingTime,
+            )
+        self._trigger = given
+        return self
+
+    def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
+        self, path: str | Path, table: str, *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Keep a view in a DuckDB file equal to the join.
+
+        Args:
+            path: the DuckDB file.
+            table: name of the view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+        """
+        try:
+            from zset_join.sinks.duckdb_view import DuckDBViewSink
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                "toDuckDB needs the package duckdb, which is not installed: pip install './path/to/the/clone[duckdb]'.",
+                code="MISSING_PACKAGE",
+                package="duckdb",
+            ) from error
+        return self.toSink(DuckDBViewSink(path, table, key))
+
+    def toParquet(self, path: str | Path, form: str = "weight") -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
+        """Write every change to Parquet files, one directory per epoch.
+
+        Args:
+            path: directory of the changelog, a path or URI that the driver and all workers share.
+            form: weight, row_kind or change_data_feed.
+        """
+        format_named(form)
+        return self._to(ChangelogOutput(str(path), cast("ChangelogForm", form)))
+
+    def toDelta(  # noqa: N802 - as toDuckDB
+        self,
+        path: str | Path,
+        *,
+        form: str | None = None,
+        key: Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        vacuum_hours: int | None = None,
+    ) -> JoinStreamWriter:
+        """Keep a Delta table equal to the join, or, with `form`, append every change to one.
+
+        Args:
+            path: the table, a path or URI that the driver (for a changelog: and all workers) can reach.
+            form: weight, row_kind or change_data_feed for a changelog; None for a view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            storage_options: what delta-rs needs to reach the table.
+            vacuum_hours: for a view: every 64 epochs, remove the files that no version of the last so many hours needs.
+        """
+        try:
+            from zset_join.sinks.delta_changelog import DeltaChangelogSink
+            from zset_join.sinks.delta_view import DeltaViewSink
+            from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput, DeltaViewOutput
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                "toDelta needs the package deltalake, which is not installed: pip install './path/to/the/clone[delta]'.",
+                code="MISSING_PACKAGE",
+                package="deltalake",
+            ) from error
+        if form is None:
+            sink = DeltaViewSink(path, key, storage_options=storage_options, vacuum_hours=vacuum_hours)
+            return self._to(DeltaViewOutput(sink))
+        format_named(form)
+        if key is not None or vacuum_hours is not None:
+            raise OptionError(
+                f"toDelta(form={form!r}, key={key!r}, vacuum_hours={vacuum_hours!r}): key and vacuum_hours are for a view, "
+                "form is for a changelog. Leave out the one or the other.",
+                code="ARGUMENT",
+                form=form,
+                key=key,
+            )
+        changelog = DeltaChangelogSink(path, cast("ChangelogForm", form), storage_options=storage_options)
+        return self._to(DeltaChangelogOutput(changelog))
+
+    def toPostgres(  # noqa: N802 - as toDuckDB
+        self, conninfo: str, table: str, *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Keep a view in PostgreSQL equal to the join; others may read it while the query runs.
+
+        Args:
+            conninfo: what libpq takes, such as `"host=db dbname=shop user=writer"`; leave passwords to the environment.
+            table: name of the view.
+            key: columns that identify a row of the view; default: what the keys of the inputs imply.
+        """
+        try:
+            from zset_join.sinks.postgres_view import PostgresViewSink
+        except ModuleNotFoundError as error:
+            raise _missing_package("toPostgres", "psycopg", "postgres") from error
+        return self.toSink(PostgresViewSink(conninfo, table, key))
+
+    def toKafka(  # noqa: N802 - as toDuckDB
+        self, config: Mapping[str, Any], topic: str, form: str = "upsert", *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Write every change to a Kafka topic, one transaction per epoch.
+
+        Args:
+            config: what librdkafka takes; at least `bootstrap.servers`.
+            topic: the topic; it must be there.
+            form: upsert, weight, row_kind or debezium.
+            key: columns that identify a row; default: what the keys of the inputs imply.
+        """
+        try:
+            from zset_join.sinks.kafka_topic import KafkaForm, KafkaTopicSink
+        except ModuleNotFoundError as error:
+            raise _missing_package("toKafka", "confluent_kafka", "kafka") from error
+        return self.toSink(KafkaTopicSink(config, topic, cast("KafkaForm", form), key))
+
+    def foreachBatch(  # noqa: N802 - the name PySpark users type
+        self, function: Callable[..., Any], *, form: str = "weight", key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Call a function with the changes of every epoch, as a DataFrame, and the epoch's number.
+
+        The function may be called again for the same epoch, with the same rows; make it idempotent per epoch.
+
+        Args:
+            function: takes the DataFrame and the epoch; where it has an argument `chain`, also the epoch's digest: another one
+                under a number it has seen is not that epoch again, but one of a checkpoint that was restored.
+            form: weight, row_kind or change_data_feed; or upsert, for one net change per key.
+            key: for upsert, the columns that identify a row; default: what the keys of the inputs imply.
+        """
+        if not callable(function):
+            raise OptionError(f"foreachBatch({function!r}): expected a function of (DataFrame, epoch).", code="ARGUMENT")
+        if form == "upsert" and not isinstance(key, str):
+            return self._to(UpsertOutput(function, key))
+        if key is not None:
+            raise OptionError(
+                f'foreachBatch(form={form!r}, key={key!r}): a key is a list of column names, and is for form="upsert".',
+                code="ARGUMENT",
+                form=form,
+                key=key,
+            )
+        format_named(form)
+        return self._to(FunctionOutput(function, cast("ChangelogForm", form)))
+
+    def toSink(self, sink: Sink) -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
+        """Hand the changes to a sink of your own; see `zset_join.sinks.sink.Sink`."""
+        if not isinstance(sink, Sink):
+            raise OptionError(
+                f"toSink({sink!r}): expected an object with open, last_epoch, write and close; see zset_join.sinks.sink.Sink.",
+                code="ARGUMENT",
+            )
+        return self._to(SinkOutput(sink))
+
+    def format(self, source: str) -> NoReturn:
+        """Refuse; an output is chosen with toDuckDB, toDelta, toParquet, foreachBatch or toSink."""
+        raise _not_here("format", source, "choose an output with toDuckDB, toDelta, toParquet, foreachBatch or toSink")
+
+    def outputMode(self, mode: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
+        """Refuse; the answer is always what changed."""
+        raise _not_here("outputMode", mode, 'the answer is always what changed; choose how it is shown with form="..."')
+
+    def partitionBy(self, *columns: str) -> NoReturn:  # noqa: N802 - the name PySpark users type
+        """Refuse; a changelog has one directory per epoch."""
+        raise _not_here("partitionBy", columns, "a changelog has one directory per epoch; use foreachBatch for others")
+
+    def explain(self) -> None:
+        """Print what would be started: output, where the state is to be, and the plan.
+
+        Raises:
+            OptionError: an option is unknown, or its value is not allowed.
+        """
+        options = QueryOptions.draft(self._options)
+        output = SeveralOutputs(self._outputs).describe() if self._outputs else None
+        told = self._joined.query_explanation(output, options)
+        print(told)  # noqa: T201 - printing is what explain() does in PySpark
+
+    def start(self) -> JoinQuery:
+        """Check everything and start the query.
+
+        Raises:
+            PlanError: an option, the session or the output is not usable; the message says what to do.
+            StateError: the checkpoint belongs to another query.
+            SinkError: the output belongs to another query or has other columns.
+        """
+        runner, tagged, location = self._prepared(makes_place=True)
+        rows = tagged.dataframe
+        if tagged.baseline is not None or has_baseline(stored_description(location)) or runner.is_timed:
+            rows = with_start(rows, location)
+        if runner.is_timed:
+            runner.heartbeat = Heartbeat(checkpoint_folder(location), runner.next_due)
+        stream = rows.writeStream.option("checkpointLocation", location)
+        if self._name is not None:
+            stream = stream.queryName(self._name)
+        if self._trigger:
+            stream = stream.trigger(**self._trigger)
+        return start_query(stream, runner, self._joined, checkpoint_location=location)
+
+    def attach(self) -> StoredQuery:
+        """Open the checkpoint and the output of the query while it does not run, to verify it or to explain a row.
+
+        Use it in a `with` statement: as long as it is open, the query cannot be started.
+
+        Raises:
+            PlanError: as `start`.
+            StateError: there is no checkpoint, it belongs to another query, or a driver runs on it.
+            SinkError: as `start`.
+        """
+        runner, _, location = self._prepared()
+        query_id = stored_query_id(location)
+        if query_id is None:
+            raise no_checkpoint(location)
+        runner.attach(query_id)
+        return StoredQuery(self._joined, runner)
+
+    def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
+        """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
+        options = QueryOptions.from_options(self._options)
+        checkpoint_folder(options.checkpoint_location)
+        limited_join(self._joined.segments, options.buffer_limit)
+        if not self._outputs:
+            raise OptionError(
+                "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
+                ".foreachBatch(function).",
+                code="MISSING_OUTPUT",
+            )
+        encoded_schema(self._joined.arrow_schema, format_named("weight"))
+        session = self._joined.session
+        stages = [one.stage for one in self._joined.segments]
+        warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
+        check_session(session)
+        if makes_place:
+            _make_place(options.checkpoint_location)
+        stored = stored_buckets(options.checkpoint_location)
+        buckets = options.buckets or stored or session.sparkContext.defaultParallelism
+        tagged = tag(self._joined.segments, buckets)
+        if options.dead_letter_path is None:
+            quarantine = folder_below(options.checkpoint_location, "quarantine")
+        else:
+            quarantine = open_folder(options.dead_letter_path, option="deadLetterPath")
+        runner = EpochRunner(
+            self._joined,
+            tagged,
+            options,
+            buckets=buckets,
+            output=SeveralOutputs(self._outputs),
+            dead_letter_path=quarantine.location,
+        )
+        runner.name = self._name or runner.name
+        return runner, tagged, options.checkpoint_location
+
+    def _to(self, output: Output) -> JoinStreamWriter:
+        if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():
+            raise OptionError(
+                f"the output {output.describe()} was chosen twice; each of several outputs has a place of its own.",
+                code="SAME_OUTPUT",
+            )
+        self._outputs.append(output)
+        return self
+
+
+def _make_place(location: str) -> None:
+    """Make the directory of a checkpoint, so that it is our error that says why it cannot be.
+
+    Raises:
+        StateError: it cannot be made.
+    """
+    if not is_local(location):
+        return
+    try:
+        make_directories(local_path(location))
+    except OSError as error:
+        raise StateError(
+            f"the checkpoint {location} cannot be made: {error}. Give a checkpointLocation where this process may write.",
+            code="STORAGE_FAILED",
+            location=location,
+        ) from error
+
+
+def _missing_package(method: str, package: str, extra: str) -> OptionError:
+    return OptionError(
+        f"{method} needs the package {package}, which is not installed: install zset-join with the extra {extra}.",
+        code="MISSING_PACKAGE",
+        package=package,
+    )
+
+
+def _not_here(method: str, value: Any, cure: str) -> OptionError:
+    return OptionError(f"{method}({value!r}) does not apply to a join: {cure}.", code="NOT_APPLICABLE", method=method)

@@ -1,0 +1,1 @@
+"""One epoch on the driver: its plan, its outputs, its commit, its progress."""

@@ -1,0 +1,175 @@
+"""Event time inside Spark: the largest time of an epoch, the watermarks that follow from it, and the tick of every stage.
+
+    rows of an epoch, shuffled and kept -> the largest time per stream -> watermarks -> ticks -> the job of the epoch
+
+The law: the sources are read once. A watermark is the largest event time seen minus the delay, and never goes back (semantics
+16); a stage goes by the smallest of the streams that reach it, once each of them has one. A tick has the watermark before the
+epoch's rows, against which late is measured, and the one after, against which rows are released.
+
+A commit record keeps the watermarks of streams under their names, and those of stages under `stage:` and theirs.
+
+Cost: nothing where no stage waits for event time; else the rows of an epoch are kept behind the first shuffle, in memory or on
+disk, and looked at once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.protocol import TimedOperator
+from zset_join.spark.planning.stages import Segment
+from zset_join.spark.rows.layout import REJECTED, TARGET, SlotLayout
+from zset_join.stages import Stage, StageOptions
+from zset_join.tick import Tick
+
+__all__ = ["EventTimes", "as_number", "is_timed", "stage_watermark"]
+
+_STAGE = "stage:"
+_MICROSECONDS_PER_DAY = 86_400_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TimedStream:
+    """A stream with a watermark: the stage and the input that its rows reach first, the column and the delay."""
+
+    name: str
+    number: int
+    side: int
+    column: str
+    delay: int
+    kind: pa.DataType
+
+
+class EventTimes:
+    """Follow the watermarks of a query.
+
+    Args:
+        segments: of the query.
+
+    Attributes:
+        timed: the numbers of the stages that may have something to say when time passes.
+    """
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._segments = segments
+        self.timed = frozenset(one.number for one in segments if is_timed(one.stage))
+        self._waited_for = _waited_for(segments)
+        needed = {name for number in self.timed for name in self._waited_for[number]}
+        self._streams = [stream for stream in _timed_streams(segments) if stream.name in needed]
+
+    @property
+    def is_needed(self) -> bool:
+        """Say whether a stage waits for the event time of a stream."""
+        return bool(self._streams)
+
+    def maxima(self, layouts: Mapping[int, SlotLayout], *, has_targets: bool, before: Mapping[str, int]) -> list[Column]:
+        """Return, per stream with a watermark, its largest event time and its late rows, as aggregates over the shuffled rows.
+
+        Args:
+            layouts: number of a stage to how its inputs use the slots.
+            has_targets: rows say which stage they are for.
+            before: the watermarks before the epoch.
+        """
+        found: list[Column] = []
+        for stream in self._streams:
+            layout = layouts[stream.number]
+            slot = layout.slots[stream.side][layout.schemas[stream.side].names.index(stream.column)]
+            is_of_it = (F.col("flag") == stream.side) & (F.col("flag") < REJECTED)
+            if has_targets:
+                is_of_it &= F.col(TARGET) == stream.number
+            time = F.when(is_of_it, as_number(F.col(f"s{slot}"), stream.kind))
+            late = F.lit(0).cast("long") if stream.name not in before else F.count_if(time <= F.lit(before[stream.name]))
+            found += [F.max(time), late]
+        return found
+
+    def after(self, before: Mapping[str, int], maxima: Sequence[int | None]) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the watermarks after an epoch, of streams and stages, and the late rows of each stream.
+
+        Args:
+            before: the watermarks before it.
+            maxima: what `maxima` found.
+        """
+        known = dict(before)
+        late: dict[str, int] = {}
+        for at, stream in enumerate(self._streams):
+            largest, late[stream.name] = maxima[2 * at], int(maxima[2 * at + 1] or 0)
+            if largest is not None:
+                known[stream.name] = max(known.get(stream.name, largest - stream.delay), largest - stream.delay)
+        for one in self._segments:
+            names = self._waited_for[one.number]
+            if names and all(name in known for name in names):
+                name, least = stage_watermark(one.name), min(known[name] for name in names)
+                known[name] = max(known.get(name, least), least)
+        return known, late
+
+    def ticks(
+        self, epoch: int, processing_time_us: int | None, before: Mapping[str, int], after: Mapping[str, int]
+    ) -> dict[int, Tick]:
+        """Return the tick of every stage."""
+        names = {one.number: stage_watermark(one.name) for one in self._segments}
+        return {number: Tick(epoch, processing_time_us, before.get(name), after.get(name)) for number, name in names.items()}
+
+
+def stage_watermark(name: str) -> str:
+    """Return what a commit record calls the watermark of a stage."""
+    return f"{_STAGE}{name}"
+
+
+def is_timed(stage: Stage) -> bool:
+    """Say whether the operators of a stage may have something to say when time passes."""
+    operator = stage.build(StageOptions(), None)
+    try:
+        return isinstance(operator, TimedOperator)
+    finally:
+        operator.close()
+
+
+def _timed_streams(segments: Sequence[Segment]) -> list[_TimedStream]:
+    found = []
+    for one in segments:
+        for side, stream in sorted(one.streams.items()):
+            relation = one.stage.inputs[side].relation
+            if relation.event_time is not None and relation.watermark_delay is not None:
+                found.append(
+                    _TimedStream(
+                        name=stream.name,
+                        number=one.number,
+                        side=side,
+                        column=relation.event_time,
+                        delay=relation.watermark_delay,
+                        kind=relation.schema.field(relation.event_time).type,
+                    )
+                )
+    return found
+
+
+def _waited_for(segments: Sequence[Segment]) -> dict[int, dict[str, None]]:
+    """Return, per stage, the streams whose watermarks it waits for: those whose event time reaches one of its inputs."""
+    reached: dict[int, dict[str, None]] = {}
+    for one in segments:
+        names: dict[str, None] = {}
+        for side, given in enumerate(one.stage.inputs):
+            if given.relation.watermark_delay is None:
+                continue
+            if side in one.streams:
+                names[one.streams[side].name] = None
+            for sender in segments:
+                if (sender.target, sender.side) == (one.number, side):
+                    names |= reached[sender.number]
+        reached[one.number] = names
+    return reached
+
+
+def as_number(column: Column, kind: pa.DataType) -> Column:
+    """Return an event time as microseconds, or as what an integer column holds."""
+    if pt.is_integer(kind):
+        return column.cast("long")
+    if pt.is_date(kind):
+        return F.unix_date(column).cast("long") * F.lit(_MICROSECONDS_PER_DAY)
+    return F.unix_micros(column.cast("timestamp"))

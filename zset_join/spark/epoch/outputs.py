@@ -1,0 +1,264 @@
+"""Where the answer of an epoch goes, seen from the driver.
+
+An output says how tasks leave their parts, takes the parts of a committed epoch exactly once, and, for `verify`, can be read
+back as a Z-set. Three kinds: a sink on the driver (the views), a changelog whose files the tasks write themselves (Parquet
+here, Delta in `delta_outputs`), and a user's function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
+from zset_join.checkpoint.files import CheckpointFiles
+from zset_join.checkpoint.record import CommitRecord
+from zset_join.epoch_chain import accepts_argument
+from zset_join.errors import StateError
+from zset_join.relation import Relation
+from zset_join.sinks.parquet_changelog import ParquetChangelogSink, PartFile, are_staged, commit_epoch, committed_files
+from zset_join.sinks.sink import Sink, has_epoch, write_epoch
+from zset_join.spark.rows.schemas import spark_schema
+from zset_join.spark.worker.parts import ArrowParts, ChangelogParts, ParquetParts, PartWriter, read_arrow_parts
+from zset_join.storage.folder import is_local, local_path
+
+__all__ = ["ChangelogOutput", "FunctionOutput", "Output", "SinkOutput", "read_lines"]
+
+
+class Output(Protocol):
+    """What the runner asks of an output."""
+
+    @property
+    def parts(self) -> PartWriter:
+        """Return what writes a task's piece of the answer."""
+        ...
+
+    def describe(self) -> str:
+        """Return what `explain` calls it."""
+        ...
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Attach it to the query."""
+        ...
+
+    def has(self, record: CommitRecord) -> bool:
+        """Say whether a committed epoch is in it already.
+
+        Raises:
+            SinkError: the output took another epoch of this number, or of the one before it.
+        """
+        ...
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
+        """Say whether the parts of a committed epoch are still there."""
+        ...
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
+        """Take the answer of a committed epoch."""
+        ...
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Return all answers, with or without `_weight`; None when the output cannot be read back."""
+        ...
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Close its files until their next use, and return where they lie; nothing where it is not made of files."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class SinkOutput:
+    """Hand the answer to a sink on the driver.
+
+    Args:
+        sink: the sink.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self.parts: PartWriter = ArrowParts()
+        self._sink = sink
+
+    def describe(self) -> str:
+        """Return the sink's own words."""
+        return repr(self._sink)
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Open the sink."""
+        self._sink.open(relation, query_id)
+
+    def has(self, record: CommitRecord) -> bool:
+        """Ask the sink."""
+        return has_epoch(self._sink, record.epoch, record.link)
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
+        """Look whether all part files are whole."""
+        return _are_there(files, record)
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        """Write the epoch."""
+        write_epoch(self._sink, record.epoch, read_arrow_parts(files, record.parts), record.link)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Read the sink, when it can be read."""
+        read: Callable[[], pa.Table] | None = getattr(self._sink, "read", None)
+        return None if read is None else session.createDataFrame(read())
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Ask the sink, when it can be asked."""
+        rest: Callable[[], tuple[str, ...]] | None = getattr(self._sink, "at_rest", None)
+        return () if rest is None else rest()
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._sink.close()
+
+
+class ChangelogOutput:
+    """Let the tasks write the files of a Parquet changelog.
+
+    Args:
+        directory: the changelog, a path or URI.
+        form: how weights are shown.
+    """
+
+    def __init__(self, directory: str, form: ChangelogForm) -> None:
+        self._directory = str(local_path(directory)) if is_local(directory) else directory
+        self._form = form
+        self._sink = ParquetChangelogSink(self._directory, form)
+        self.parts: PartWriter = ChangelogParts(self._directory)
+
+    def describe(self) -> str:
+        """Return path and form."""
+        return f"Parquet changelog {self._directory} ({self._form})"
+
+    def open(self, relation: Relation, query_id: str) -> None:
+        """Make or check the changelog."""
+        self._relation = relation
+        self._sink.open(relation, query_id)
+
+    def has(self, record: CommitRecord) -> bool:
+        """Look into the changelog."""
+        return self._sink.has(record.epoch, record.link)
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:  # noqa: ARG002 - for other outputs
+        """Look whether all parts are still staged."""
+        return are_staged(self._directory, record.epoch, _part_files(record))
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:  # noqa: ARG002 - for other outputs
+        """Make the epoch visible."""
+        commit_epoch(self._directory, record.epoch, _part_files(record), link=record.link)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Read the committed epochs."""
+        return read_lines(session, committed_files(self._directory), self._relation.schema, self._form)
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return its directory."""
+        return (self._directory,)
+
+    def close(self) -> None:
+        """Close the changelog."""
+        self._sink.close()
+
+
+class FunctionOutput:
+    """Call a user's function with the answer as a DataFrame.
+
+    The function is called at least once per epoch, every time with the same rows.
+
+    Args:
+        function: takes the DataFrame and the epoch; and where it has an argument `chain`, the epoch's digest, by which it can
+            tell an epoch that comes again from another one of the same number (see `epoch_chain`).
+        form: how weights are shown.
+    """
+
+    def __init__(self, function: Callable[..., Any], form: ChangelogForm) -> None:
+        self._function = function
+        self._takes_chain = accepts_argument(function, "chain")
+        self._form = form
+        self.parts: PartWriter = ParquetParts(form)
+
+    def describe(self) -> str:
+        """Return the function's name."""
+        return f"function {getattr(self._function, '__qualname__', repr(self._function))} ({self._form})"
+
+    def open(self, relation: Relation, query_id: str) -> None:  # noqa: ARG002 - a function has no memory
+        """Learn the columns."""
+        self._schema = encoded_schema(relation.schema, format_named(self._form))
+        self.parts = ParquetParts(self._form, relation.primary_key)
+
+    def has(self, record: CommitRecord) -> bool:  # noqa: ARG002 - a function has no memory
+        """Say no: only the function knows."""
+        return False
+
+    def can_publish(self, files: CheckpointFiles, record: CommitRecord) -> bool:
+        """Look whether all part files are whole."""
+        return _are_there(files, record)
+
+    def publish(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> None:
+        """Call the function."""
+        self._call(self.answer(session, files, record), record)
+
+    def _call(self, rows: DataFrame, record: CommitRecord) -> None:
+        """Call the function, with the digest of the epoch where it takes one."""
+        if self._takes_chain:
+            self._function(rows, record.epoch, chain=None if record.link is None else record.link.digest)
+        else:
+            self._function(rows, record.epoch)
+
+    def answer(self, session: SparkSession, files: CheckpointFiles, record: CommitRecord) -> DataFrame:
+        """Return the answer of an epoch, after looking at every byte of its parts."""
+        paths = [files.check(part.file) for part in record.parts]
+        schema = spark_schema(self._schema)
+        return session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:  # noqa: ARG002 - a function has no memory
+        """Return None: what the function did with the rows is its own affair."""
+        return None
+
+    def at_rest(self) -> tuple[str, ...]:
+        """Return nothing: what the function wrote is its own affair."""
+        return ()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, form: ChangelogForm) -> DataFrame:
+    """Return the lines of a changelog with a column `_weight`; a line of another form than `weight` stands for one copy.
+
+    Args:
+        session: reads.
+        paths: the files.
+        rows: columns of the output.
+        form: how weights are shown in the files.
+    """
+    schema = spark_schema(encoded_schema(rows, format_named(form)))
+    found = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+    if form == "weight":
+        return found
+    told = F.col("_row_kind" if form == "row_kind" else "_change_type")
+    gone = told.isin("-U", "-D", "update_preimage", "delete")
+    return found.withColumn("_weight", F.when(gone, F.lit(-1)).otherwise(F.lit(1)).cast("long"))
+
+
+def _part_files(record: CommitRecord) -> list[PartFile]:
+    return [
+        PartFile(part.file.name, part.file.rows, part.retractions, part.file.bytes, part.file.crc32) for part in record.parts
+    ]
+
+
+def _are_there(files: CheckpointFiles, record: CommitRecord) -> bool:
+    try:
+        for part in record.parts:
+            files.check(part.file)
+    except StateError:
+        return False  # parts are not synced to the disk; the caller answers the epoch again
+    return True

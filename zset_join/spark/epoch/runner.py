@@ -1,0 +1,425 @@
+"""One epoch on the driver.
+
+    committed already? -> no: one Spark job answers it -> commit record -> output
+                       -> yes (a replay): the output is given the answer that was committed
+
+The law: an epoch reaches the output exactly when it is committed, and with the answer of its commit record. Rows in = rows
+applied + rows quarantined, for every stream and epoch; a difference stops the query. Epoch 0 also has the baselines, before
+the first row of any stream.
+
+One Spark job per epoch: the tasks write logs and answers themselves and return one line each. The settings that job needs
+(batch size, no adaptive execution, UTC) are set on the batch's own session and put back before a user's function sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from zset_join.checkpoint.checkpoint import Checkpoint
+from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.reading import checkpoint_folder, has_commits, stored_description
+from zset_join.checkpoint.record import BucketHistory, CommitRecord
+from zset_join.config import QueryOptions
+from zset_join.errors import StateError
+from zset_join.protocol import NOTHING_DUE, NextDue
+from zset_join.relation import Relation
+from zset_join.savepoint import Savepoint, backup
+from zset_join.spark.api.views import View
+from zset_join.spark.epoch.disk_failures import disk_failure
+from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
+from zset_join.spark.epoch.event_times import EventTimes
+from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.epoch.offsets import offsets_digest
+from zset_join.spark.epoch.outputs import Output
+from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
+from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
+from zset_join.spark.planning.fusing import passes_of
+from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
+from zset_join.spark.planning.normalise import TaggedStreams
+from zset_join.spark.planning.stage_names import stage_order
+from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
+from zset_join.spark.rows.baseline import settle
+from zset_join.spark.rows.user_functions import with_functions
+from zset_join.spark.worker.locality import Locality
+from zset_join.spark.worker.notes import TaskNote, note_of_error
+from zset_join.spark.worker.quarantine import reveal
+from zset_join.stages import StageOptions
+from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.tick import Tick
+
+__all__ = ["EpochRunner"]
+
+_log = logging.getLogger("zset_join.epochs")
+
+
+class EpochRunner:
+    """Run the epochs of one query; callable, for `foreachBatch`.
+
+    Args:
+        joined: the join.
+        tagged: the union of its streams.
+        options: the options of the query.
+        buckets: N.
+        output: where answers go.
+        dead_letter_path: where quarantined rows go.
+
+    Attributes:
+        name: what its jobs and log lines call the query.
+        error: what stopped the query, as it was raised here; None while it runs.
+        progress: what the newest epochs did.
+        lock: held while an epoch runs.
+        is_open: the output is open.
+        buffer: what an append-only join holds, and its limit.
+    """
+
+    def __init__(
+        self,
+        joined: View,
+        tagged: TaggedStreams,
+        options: QueryOptions,
+        *,
+        buckets: int,
+        output: Output,
+        dead_letter_path: str,
+    ) -> None:
+        self.error: BaseException | None = None
+        self.name = joined.name
+        self.progress = ProgressLog()
+        self.checkpoint: Checkpoint | None = None
+        self.lock = threading.Lock()
+        self.is_open = False
+        self._owner: Ownership | None = None
+        self._joined = joined
+        self._tagged = tagged
+        self._options = options
+        self._buckets = buckets
+        self._output = output
+        self._dead_letter_path = dead_letter_path
+        self.buffer = QueryBuffer(limited_join(joined.segments, options.buffer_limit), options.buffer_limit, buckets)
+        shared = buckets * max(1, hybrid_stages(joined.segments, options))
+        self.operator_options = StageOptions(
+            on_bad_input=options.on_bad_input,
+            tombstone_retention_seconds=options.tombstone_retention_seconds,
+            chunk_rows=options.chunk_rows,
+            buffer_limit=self.buffer.operator_limit,
+            hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
+            table_budget=None if options.table_budget is None else options.table_budget.share(shared),
+        )
+        self._times = EventTimes(joined.segments)
+        self.heartbeat: Heartbeat | None = None
+        self._places = places_of(joined.segments)
+        self._main_stage = next(one.name for one in joined.segments if not one.stage.forwards)
+        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(joined.segments) > 1)
+        if any(segment.steps for segment in joined.segments):
+            self._wanted |= all_rows_settings(joined.session)
+        self._locality = Locality(options.locality, buckets)
+        self._statistics: dict[str, dict[str, int]] = {}
+
+    def attach(self, query_id: str) -> None:
+        """Open checkpoint and output for a query.
+
+        Raises:
+            StateError: the checkpoint does not fit.
+            SinkError: the output does not fit.
+        """
+        # Claimed first: nothing is opened that another driver may be using.
+        self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id)
+        try:
+            with self._owner.tells_if_lost():
+                self._open(query_id)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, query_id: str) -> None:
+        given = {**self._joined.fingerprint(), **self.buffer.description()}
+        location = self._options.checkpoint_location
+        stored = stored_description(location)
+        description = settle(given, stored, is_loaded=has_commits(location))
+        description = with_functions(description, stored, self._joined.functions, self._options.udf_version)
+        self._output.open(self.relation, query_id)
+        self.is_open = True
+        self.progress.publish(query_id)
+        self.checkpoint = Checkpoint(
+            self._options.checkpoint_location,
+            query_id=query_id,
+            buckets=self._buckets,
+            description=description,
+            plan=self._joined.to_json(),
+            local_state_dir=self._options.local_state_dir,
+            snapshot_after_bytes=self._options.snapshot_after_bytes,
+            retain_input_log=self._options.retain_input_log,
+            local_state_retention_seconds=self._options.local_state_retention_seconds,
+            owner=self._owner,
+        )
+        self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
+        if self.checkpoint.last is not None:
+            self._output.has(self.checkpoint.last)  # an output of another time is told now, not when the next epoch comes
+
+    def explanation(self) -> str:
+        """Return what `explain` prints."""
+        return self._joined.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
+
+    @property
+    def relation(self) -> Relation:
+        """Return the relation of the answer."""
+        return self._joined.output
+
+    def __call__(self, batch: DataFrame, epoch: int) -> None:
+        """Run one epoch.
+
+        Raises:
+            ZsetJoinError: whatever is wrong with input, state or output; the epoch is not committed, or not in the output.
+        """
+        try:
+            with self.lock, self._owned().tells_if_lost():
+                self._run(batch, epoch)
+        except BaseException as error:
+            full = disk_failure(error, self._options.checkpoint_location)
+            self.error = error if full is None else full
+            if full is not None:
+                raise full from error
+            raise
+
+    def close(self) -> None:
+        """Close the output and let go of the checkpoint, once no epoch runs."""
+        with self.lock:
+            try:
+                self._output.close()
+                self.is_open = False
+            finally:
+                if self._owner is not None:
+                    self._owner.release()
+            self._locality.close()
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Keep epochs from running, with the output open, also after the query has stopped."""
+        with self.lock:
+            if self.is_open:
+                yield
+                return
+            self._output.open(self.relation, self._opened().query_id)
+            try:
+                yield
+            finally:
+                self._output.close()
+
+    def backup(self, directory: str | Path) -> Savepoint:
+        """Copy checkpoint and output between two epochs, also after the query has stopped."""
+        with self.pause():
+            outputs = self._output.at_rest()
+            return backup(self._options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
+
+    def contents(self, session: SparkSession) -> DataFrame | None:
+        """Return all answers in the output, while paused; None when it cannot be read back."""
+        return self._output.contents(session)
+
+    def _run(self, batch: DataFrame, epoch: int) -> None:
+        started = time.perf_counter()
+        checkpoint = self._opened()
+        offsets = offsets_digest(self._options.checkpoint_location, epoch)
+        record = checkpoint.committed(epoch, offsets)
+        seconds: dict[str, float] = {}
+        is_replay = record is not None
+        if record is None:
+            answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
+            committing = time.perf_counter()
+            record = checkpoint.commit(replace(answered, offsets=offsets))
+            seconds["commit"] = time.perf_counter() - committing
+        elif not self._output.has(record) and not self._output.can_publish(checkpoint.files, record):
+            # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
+            record = checkpoint.answer_again(self._answer_again(batch.sparkSession, record, seconds))
+        reveal(self._dead_letter_path, record.quarantined)
+        publishing = time.perf_counter()
+        if not self._output.has(record):
+            self._output.publish(batch.sparkSession, checkpoint.files, record)
+        finished = time.perf_counter()
+        seconds |= {"output": finished - publishing, "total": finished - started}
+        rounded = {name: round(value, 4) for name, value in seconds.items()}
+        self.progress.entries.append({**record.progress, "replayed": is_replay, "seconds": rounded})
+        _log.info("%s", epoch_line(self.name, self.progress.entries[-1]))
+        if self.heartbeat is not None:
+            self.heartbeat.wake()
+
+    def _opened(self) -> Checkpoint:
+        if self.checkpoint is None:
+            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+        return self.checkpoint
+
+    def _owned(self) -> Ownership:
+        if self._owner is None:
+            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+        return self._owner
+
+    def _evaluate(self, batch: DataFrame, tick: Tick, seconds: dict[str, float]) -> CommitRecord:
+        """Answer an epoch with one Spark job."""
+        started = time.perf_counter()
+        title = self._title(tick.epoch)
+        with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
+            self._locality.begin(batch.sparkSession)
+            plan = self._plan(tick, self._buckets)
+            if self._times.is_needed:
+                lines, times = self._answered_in_time(plan, batch)
+            else:
+                lines, times = plan.notes(plan.shuffled(batch)).collect(), _Times(self._opened().watermarks, {})
+        notes = [TaskNote.from_json(line[0]) for line in lines]
+        seconds["job"] = time.perf_counter() - started
+        self._check(notes, tick.epoch)
+        self._refuse_if_full(batch.sparkSession, notes, tick)
+        record = self._record(notes, tick, times)
+        self._locality.learn([note.executor for note in notes if note.stage == self._main_stage])
+        seconds |= stage_seconds(notes)
+        return record
+
+    @property
+    def is_timed(self) -> bool:
+        """Say whether a stage may have something to say when time passes."""
+        return bool(self._times.timed)
+
+    def next_due(self) -> tuple[int, int] | None:
+        """Return the last epoch, and the processing time at which a stage must be asked though no row comes; None for never.
+
+        What came in the last epoch is folded only by the next one: where rows may wait in it, that one is due now.
+        """
+        last = None if self.checkpoint is None else self.checkpoint.last
+        if last is None:
+            return None
+        times = [due.processing_time_us for due in last.dues.values() if due.processing_time_us is not None]
+        parking = {one.name for one in self._joined.segments if one.stage.parks}
+        for key, history in last.histories.items():
+            if key.partition("/")[0] in parking and history.logs and history.logs[-1].last_epoch == last.epoch:
+                times.append(0)
+        return (last.epoch, min(times)) if times else None
+
+    def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
+        """Answer an epoch whose stages must know its largest event times first; kept rows are read twice, sources once."""
+        before = self._opened().watermarks
+        shuffled = plan.shuffled(batch).persist()
+        try:
+            aggregates = self._times.maxima(plan.fed_layouts, has_targets=len(self._tagged.fed) > 1, before=before)
+            (found,) = shuffled.agg(*(one.alias(f"m{at}") for at, one in enumerate(aggregates))).collect()
+            after, late = self._times.after(before, list(found))
+            ticks = self._times.ticks(plan.tick.epoch, plan.tick.processing_time_us, before, after)
+            return replace(plan, ticks=ticks).notes(shuffled).collect(), _Times(after, late)
+        finally:
+            shuffled.unpersist()
+
+    def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
+        """Answer a committed epoch from its logged input, with one Spark job."""
+        started = time.perf_counter()
+        plan = self._plan(Tick(record.epoch, record.processing_time_us), self._opened().buckets_of(record.epoch))
+        title = f"{self._title(record.epoch)}, again"
+        with job_settings(session, self._wanted), described_jobs(session, title):
+            lines = plan.notes_again(session, record).collect()
+        notes = [TaskNote.from_json(line[0]) for line in lines]
+        self._raise_first(notes)
+        seconds["job"] = time.perf_counter() - started
+        return replace(record, parts=tuple(part for note in notes for part in note.parts))
+
+    def _plan(self, tick: Tick, buckets: int) -> EpochPlan:
+        checkpoint, segments = self._opened(), self._joined.segments
+        return EpochPlan(
+            passes=passes_of(segments),
+            tagged=self._tagged,
+            checkpoint=checkpoint,
+            tick=tick,
+            buckets=buckets,
+            options=self.operator_options,
+            parts=self._output.parts,
+            dead_letters=dead_letters_of(segments, self._dead_letter_path, checkpoint.query_id),
+            buffer=self.buffer,
+            local_state_dir=self._options.local_state_dir,
+            locality=self._locality,
+            timed=self._times.timed,
+        )
+
+    def _title(self, epoch: int) -> str:
+        return epoch_title(self.name, epoch, [one.stage.kind for one in self._joined.segments])
+
+    def _processing_time_us(self) -> int:
+        """Return the wall-clock time in microseconds; it never goes back."""
+        last = self._opened().last
+        now = time.time_ns() // 1000
+        return now if last is None or last.processing_time_us is None else max(now, last.processing_time_us)
+
+    def _check(self, notes: Sequence[TaskNote], epoch: int) -> None:
+        """Raise what a task reported; count rows in against rows applied and quarantined."""
+        self._raise_first(notes)
+        check_rows(self._joined.segments, self._places, notes, self._buckets, epoch)
+
+    def _refuse_if_full(self, session: SparkSession, notes: Sequence[TaskNote], tick: Tick) -> None:
+        """Raise where the epoch would bring an append-only join to its limit."""
+        checkpoint = self._opened()
+        held = self.buffer.held(checkpoint.buffered, notes)
+        if self.buffer.is_full(held):
+            with job_settings(session, self._wanted):
+                raise self.buffer.error(session, checkpoint, tick, self.operator_options, held, notes)
+
+    def _raise_first(self, notes: Sequence[TaskNote]) -> None:
+        """Raise what a task reported; of several, the one nearest to the sources."""
+        for note in sorted(notes, key=lambda note: (stage_order(note.stage), note.key)):
+            error = note_of_error(note)
+            if error is not None:
+                raise error
+
+    def _record(self, notes: Sequence[TaskNote], tick: Tick, times: _Times) -> CommitRecord:
+        checkpoint = self._opened()
+        last = checkpoint.last
+        dues = {} if last is None else {key: due for key, due in last.dues.items() if _bucket_of(key) < self._buckets}
+        for note in notes:
+            if note.due is not None:
+                dues.pop(note.key, None)
+                due = NextDue(*note.due)
+                dues |= {} if due == NOTHING_DUE else {note.key: due}
+        replaced = checkpoint.before(tick.epoch)
+        histories: dict[str, BucketHistory] = dict(replaced)
+        for note in notes:
+            history = histories.get(note.key, BucketHistory())
+            if note.snapshot is not None:
+                history = history.with_snapshot(note.snapshot)
+            if note.merged is not None:
+                history = history.with_merged(note.merged)
+            if note.log is not None:
+                history = history.with_log(note.log)
+            if history != BucketHistory():
+                histories[note.key] = history
+            if note.statistics:
+                self._statistics[note.key] = note.statistics
+        held = self.buffer.held(checkpoint.buffered, notes)
+        record = CommitRecord(
+            query_id=checkpoint.query_id,
+            epoch=tick.epoch,
+            processing_time_us=tick.processing_time_us,
+            histories=histories,
+            parts=tuple(part for note in notes for part in note.parts),
+            quarantined=tuple(part for note in notes for part in note.quarantined),
+            buffered=held,
+            watermarks=times.watermarks,
+            dues=dues,
+        )
+        counts = epoch_counts(record, notes, self._places, self._statistics, main_stage=self._main_stage)
+        if self._times.is_needed:
+            counts["watermarks"], counts["late_rows"] = dict(times.watermarks), dict(times.late_rows)
+        return replace(record, progress={**counts, "buffered": self.buffer.counts(held, notes)})
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Hold what an epoch knows of event time: the watermarks after it, and the late rows of every stream."""
+
+    watermarks: Mapping[str, int]
+    late_rows: Mapping[str, int]
+
+
+def _bucket_of(key: str) -> int:
+    return int(key.rpartition("/")[2])

@@ -1,0 +1,1 @@
+"""From a view to its stages in Spark: fused, numbered, with the row steps between them."""

@@ -1,0 +1,351 @@
+"""The stages of a query, and the steps over rows between them.
+
+    stream -> route -> join -> [where, select ...] -> aggregate -> [where, select ...] -> join -> output
+
+To each stage belongs a *segment*: its answer, some row steps, and where the rows go then: to an input of a later stage, or to
+the output. Segments are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
+second one is. Everything between two shuffles is one Spark task. Without row steps a stage's own Python function delivers its
+answer: it writes the parts, or sends rows to the next stage, brought down to what that needs. With row steps the function
+yields its rows, Spark evaluates the expressions, and a second function (`ClosingTask`) delivers.
+
+The law: the notes of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
+
+Cost: nothing for a stage alone; a second Python function per bucket for a segment with row steps; a shuffle per stage whose
+rows are not in their bucket already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from zset_join.config import HotBudget, QueryOptions
+from zset_join.errors import OptionError, StateError
+from zset_join.relation import Relation
+from zset_join.spark.planning.row_steps import RowStep
+from zset_join.spark.planning.stage_names import rows_stage, stage_name
+from zset_join.spark.planning.stream_places import StreamPlace
+from zset_join.spark.worker.notes import TaskNote
+from zset_join.stages import Stage
+from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
+
+__all__ = [
+    "Segment",
+    "StageStep",
+    "Step",
+    "Stream",
+    "check_rows",
+    "explained_state",
+    "hybrid_stages",
+    "name_after",
+    "named",
+    "places_of",
+    "shifted",
+    "with_steps",
+    "written_plan",
+]
+
+
+class Stream(Protocol):
+    """What feeds a stage from outside: the rows of a streaming DataFrame, ready to be sent to their buckets."""
+
+    @property
+    def name(self) -> str:
+        """Return what messages call it."""
+        ...
+
+    @property
+    def prepared(self) -> DataFrame:
+        """Return its columns, then weight, reject code and raw value of each row."""
+        ...
+
+    @property
+    def baseline(self) -> DataFrame | None:
+        """Return the rows to start from, with the same columns."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Return its columns."""
+        ...
+
+    @property
+    def may_reject(self) -> bool:
+        """Say whether rows may be undecodable."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageStep:
+    """A stage of one input behind other steps: an aggregate, DISTINCT, or whatever else takes the rows of one view.
+
+    Args:
+        stage: what it does.
+    """
+
+    stage: Stage
+
+    @property
+    def relation(self) -> Relation:
+        """Return the rows after it."""
+        return self.stage.output
+
+    @property
+    def title(self) -> str:
+        """Return what `explain` calls it."""
+        return self.stage.explain(None)[0]
+
+    def facts(self, buckets: int | None) -> list[str]:
+        """Return what it must remember, for `explain`."""
+        return [line.strip() for line in self.stage.explain(buckets)[1:]]
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """Return the columns that leave as they came."""
+        return {name: name for name in self.stage.output_key.bucketed_by}
+
+    @property
+    def shuffled(self) -> str:
+        """Return what is shuffled to it where it is not fused, for `explain`."""
+        (one,) = self.stage.inputs
+        if one.reduce is None:
+            return "the changed rows"
+        is_partial = not set(one.fed.schema.names) <= set(one.relation.schema.names)
+        columns = ", ".join(one.fed.schema.names)
+        return "one line of sums per group and task" if is_partial else f"the changed rows, cut down to {columns}"
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """Return what a checkpoint remembers of it."""
+        return (self.title, *(f"{field.name}: {field.type}" for field in self.relation.schema))
+
+
+Step = RowStep | StageStep
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Segment:
+    """One stage of a query, and what happens to its answer.
+
+    Args:
+        number: of the stage, in the order of an epoch.
+        stage: what it computes.
+        steps: what Spark does to the rows of its answer.
+        target: the number of the stage that is given its rows; None for the output.
+        side: which input of it they are.
+        streams: which inputs of the stage are streams.
+        name: what its notes, its histories in commit records and its directories are called; given by `named`.
+        label: the number in such names.
+    """
+
+    number: int
+    stage: Stage
+    steps: tuple[RowStep, ...] = ()
+    target: int | None = None
+    side: int = 0
+    streams: Mapping[int, Stream] = field(default_factory=dict)
+    name: str = ""
+    label: int = 0
+
+    @property
+    def before(self) -> Relation:
+        """Return the answer of the stage."""
+        return self.stage.output
+
+    @property
+    def after(self) -> Relation:
+        """Return the rows that leave it."""
+        return self.steps[-1].relation if self.steps else self.before
+
+    @property
+    def last_name(self) -> str:
+        """Return what the notes of its last function are called."""
+        return rows_stage(self.label) if self.steps else self.name
+
+
+def shifted(segments: Sequence[Segment], by: int) -> list[Segment]:
+    """Return segments whose numbers begin later."""
+    return [replace(one, number=one.number + by, target=None if one.target is None else one.target + by) for one in segments]
+
+
+def named(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Give the segments of a whole query their names. A route is called after the stage and the input it leads to."""
+    labels: dict[int, int] = {}
+    for one in segments:
+        labels[one.number] = sum(not other.stage.forwards for other in segments[: one.number])
+    made = []
+    for one in segments:
+        label = labels[one.number] if not one.stage.forwards or one.target is None else labels[one.target]
+        made.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
+    return tuple(made)
+
+
+def name_after(steps: Sequence[Step], name: str) -> str | None:
+    """Return what a column is called behind some steps; None where it is computed anew, added up or left out."""
+    found: str | None = name
+    for step in steps:
+        found = None if found is None else step.kept.get(found)
+    return found
+
+
+def with_steps(segments: Sequence[Segment], steps: Sequence[Step]) -> list[Segment]:
+    """Put steps behind the segments that have no target yet.
+
+    Args:
+        segments: in the order of an epoch.
+        steps: what is done with the rows of those without a target.
+    """
+    made = list(segments)
+    for step in steps:
+        ends = [at for at, one in enumerate(made) if one.target is None]
+        if isinstance(step, RowStep):
+            for at in ends:
+                made[at] = replace(made[at], steps=(*made[at].steps, step))
+            continue
+        number = made[-1].number + 1
+        for at in ends:
+            made[at] = replace(made[at], target=number)
+        made.append(Segment(number=number, stage=step.stage))
+    return made
+
+
+def written_plan(segments: Sequence[Segment]) -> dict[str, Any]:
+    """Return what it takes to build the operators of a query without its program, JSON-ready."""
+    names = {one.number: one.name for one in segments}
+    return {
+        "stages": [
+            {
+                "name": one.name,
+                "target": None if one.target is None else names[one.target],
+                "side": one.side,
+                "stage": one.stage.to_json(),
+            }
+            for one in segments
+        ]
+    }
+
+
+def places_of(segments: Sequence[Segment]) -> list[StreamPlace]:
+    """Return where streams enter a query, and where else rows of them may be put aside."""
+    by_number = {one.number: one for one in segments}
+    made: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
+    for one in segments:
+        for side, stream in one.streams.items():
+            if one.stage.forwards and one.target is not None:
+                place = StreamPlace(
+                    name=stream.name, stage=one.name, side=side, behind=((by_number[one.target].name, one.side),)
+                )
+                made[one.target, one.side] = place
+            else:
+                made[one.number, side] = StreamPlace(name=stream.name, stage=one.name, side=side)
+    return [place for _, place in sorted(made.items())]
+
+
+def check_rows(
+    segments: Sequence[Segment], places: Sequence[StreamPlace], notes: Sequence[TaskNote], buckets: int, epoch: int
+) -> None:
+    """Count the rows that came, that stages sent each other, and their notes.
+
+    Raises:
+        StateError: some are missing.
+    """
+    everywhere = list(range(buckets))
+    for place in places:
+        first = place.first_notes(notes)
+        came = sum(note.rows_in[place.side] for note in first)
+        applied = sum(note.applied[place.side] for note in first)
+        aside = sum(note.quarantined_rows[place.side] for note in first)
+        if came != applied + aside:
+            raise _lost(epoch, f'"{place.name}": rows in {came}, applied {applied}, quarantined {aside}')
+    for segment in segments:
+        for stage in (segment.name, segment.last_name):
+            ran = sorted(note.bucket for note in notes if note.stage == stage)
+            if ran != everywhere:
+                raise _lost(epoch, f"{stage} ran in buckets {ran}")
+    for receiver in segments:
+        for side in range(len(receiver.stage.inputs)):
+            senders = [one.last_name for one in segments if (one.target, one.side) == (receiver.number, side)]
+            sent = sum(note.emitted[0] for note in notes if note.stage in senders)
+            given = sum(note.rows_in[side] for note in notes if note.stage == receiver.name)
+            if senders and sent != given:
+                raise _lost(epoch, f"{' and '.join(senders)} sent {sent} rows, {receiver.name} was given {given}")
+
+
+def _lost(epoch: int, what: str) -> StateError:
+    return StateError(
+        f"epoch {epoch}: {what}; rows were lost on the way, nothing was committed. Restart the query; if it happens again, "
+        "report it with the plan that explain() prints.",
+        code="ROWS_LOST",
+        epoch=epoch,
+    )
+
+
+def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
+    """Return how many stages share the budget of hybrid state.
+
+    Args:
+        segments: of the view.
+        options: of the query.
+
+    Raises:
+        OptionError: groups are to be hybrid, and there are none.
+    """
+    kinds = _kinds(segments)
+    if options.table_budget is not None and not kinds["groups"]:
+        raise OptionError(
+            'default_hash_table="hybrid" is about the groups of groupBy(...) and distinct(), and this view has none (the one '
+            'row of an agg() over everything cannot be on disk). Leave it out; rows of joins have default_hash_join="hybrid".',
+            code="OPTION_VALUE",
+            option="default_hash_table",
+            value="hybrid",
+        )
+    return sum(number for kind, number in kinds.items() if _budget_of(kind, options) is not None)
+
+
+def explained_state(segments: Sequence[Segment], options: QueryOptions, *, workers: int) -> list[str]:
+    """Return what `explain` says of where the state is.
+
+    Args:
+        segments: of the view.
+        options: of the query; its number of buckets may be unknown.
+        workers: most Python workers that run at once.
+
+    Raises:
+        OptionError: as `hybrid_stages`.
+    """
+    stages = hybrid_stages(segments, options)
+    budget = options.hot_budget or options.table_budget
+    kinds = {kind: _budget_of(kind, options) is not None for kind, number in _kinds(segments).items() if number}
+    if budget is None or not any(kinds.values()):
+        return ["State: all in memory"]
+    *others, last = [kind for kind, is_hybrid in kinds.items() if is_hybrid]
+    hybrid = f"{', '.join(others)} and {last}" if others else last
+    lines = [f"State: of {hybrid} at most {budget.describe()} in memory, the rest on local disk"]
+    lines += [f"  of {name} all in memory" for name, is_hybrid in kinds.items() if not is_hybrid]
+    if options.buckets is not None and stages * options.buckets > 1:
+        one = "each bucket" if stages == 1 else f"each bucket of {stages} stages"
+        lines.append(f"  {one}: {budget.share(stages * options.buckets).describe()}")
+    workers = min(workers, options.buckets or workers)
+    if budget.max_hot_bytes is not None and budget.max_hot_bytes < WHOLE_BUDGET_BYTES * workers:
+        lines.append(
+            f"  what an epoch needs beside its rows, some 50 MB in each of up to {workers} Python workers, comes on top: with "
+            f"max_hot_bytes={WHOLE_BUDGET_BYTES * workers:,} or more it is taken from the budget"
+        )
+    return lines
+
+
+def _kinds(segments: Sequence[Segment]) -> dict[str, int]:
+    """Return how many stages have which kind of state that may be on disk."""
+    kinds = {"joins": 0, "routes": 0, "groups": 0}
+    for segment in segments:
+        if segment.stage.cold_state is not None:
+            kinds[segment.stage.cold_state] += 1
+    return kinds
+
+
+def _budget_of(kind: str, options: QueryOptions) -> HotBudget | None:
+    return options.table_budget if kind == "groups" else options.hot_budget

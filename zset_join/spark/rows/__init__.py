@@ -1,0 +1,1 @@
+"""DataFrames to rows of the engine: names, types, formats, the layout in which rows travel."""

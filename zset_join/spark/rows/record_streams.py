@@ -1,0 +1,335 @@
+"""Streams whose rows are records of a known format, for `changes(df, format=...)`: the format says keys, order and deletes.
+
+| format                        | rows                                       | order of the changes of a key |
+|-------------------------------|--------------------------------------------|-------------------------------|
+| `debezium-json`               | `key`, `value` and Kafka's other columns   | position in the log, offset   |
+| `canal-json`, `maxwell-json`  | the same                                   | offset                        |
+| `upsert-json`                 | the same; no value is a delete             | offset                        |
+| `change-data-feed`            | `_change_type`, `_commit_version`          | `_commit_version`             |
+| `row-kind`                    | `row_kind` or `_row_kind`                  | `sequence_by`                 |
+| `weight`, `tp-delta`          | `_weight`, `_tp_delta`                     | none                          |
+
+`change-data-feed` is what Delta and `changes()` of Spark 4.2 give.
+
+The law: `read_records` says what a record means, in process as here; nothing is left out but records that mean no change. What
+cannot be read is rejected, with its bytes and its place in Kafka, and so is what a query in Spark does not carry out: a
+truncate (`TRUNCATED`), and a value that the database did not send (`UNAVAILABLE_VALUE`), whose place-holder is never shown.
+
+The columns are declared (`schema=`) or sampled (`sample=`, or from the source of the stream). A sample may say something else
+at the next start, and a query whose columns have changed is refused; declare them where it should last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+
+from zset_join.changelog.formats import RECORD_FORMATS, RecordFormat, RecordOptions, record_format
+from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
+from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
+from zset_join.errors import OptionError, PlanError
+from zset_join.spark.rows.json_records import read_records
+from zset_join.spark.rows.names import column_named
+from zset_join.spark.rows.row_reading import RowOperation
+from zset_join.spark.rows.schemas import arrow_schema
+
+__all__ = ["ROW_FORMATS", "RecordTable", "declared_schema", "is_record_format", "records_as_rows", "sampled_table"]
+
+ROW_FORMATS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "change-data-feed": ("row_kind_column", ("_change_type",), ("_commit_version", "_commit_timestamp")),
+    "row-kind": ("row_kind_column", ("row_kind", "_row_kind"), ()),
+    "weight": ("weight_column", ("_weight",), ()),
+    "tp-delta": ("weight_column", ("_tp_delta",), ()),
+}
+"""Formats of rows: the argument they stand for, the columns it may be, and columns that are none of the table."""
+
+_POSITION, _OFFSET, _BAD = "__position", "__offset", "__line_reject"
+_RECORD = "__record_"
+_IN_RECORD = ("topic", "partition", "offset", "key", "value")
+_SAMPLED_RECORDS = 1_000
+_LOGICAL: Mapping[str, pa.DataType] = {
+    "io.debezium.time.Date": pa.date32(),
+    "io.debezium.time.Timestamp": pa.timestamp("us"),
+    "io.debezium.time.MicroTimestamp": pa.timestamp("us"),
+    "io.debezium.time.NanoTimestamp": pa.timestamp("us"),
+    "io.debezium.time.ZonedTimestamp": pa.timestamp("us", "UTC"),
+    "org.apache.kafka.connect.data.Date": pa.date32(),
+    "org.apache.kafka.connect.data.Timestamp": pa.timestamp("us"),
+}
+_CONNECT: Mapping[str, pa.DataType] = {
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.binary(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordTable:
+    """What a sample says of a table.
+
+    Args:
+        schema: its columns.
+        keys: its key columns; none where the records have no key.
+    """
+
+    schema: pa.Schema
+    keys: tuple[str, ...] = ()
+
+
+def is_record_format(name: str, format_name: str) -> bool:
+    """Say whether a format is one of records, not of rows.
+
+    Args:
+        name: of the stream.
+        format_name: the argument.
+
+    Raises:
+        OptionError: there is no such format.
+    """
+    if format_name not in RECORD_FORMATS and format_name not in ROW_FORMATS:
+        raise OptionError(
+            f'changes "{name}": format={format_name!r} is unknown; use one of {", ".join([*RECORD_FORMATS, *ROW_FORMATS])}.',
+            code="FORMAT",
+            format=format_name,
+        )
+    return format_name in RECORD_FORMATS
+
+
+def records_as_rows(
+    df: DataFrame, name: str, format_name: str, table: RecordTable, options: RecordOptions
+) -> tuple[DataFrame, RowOperation, list[tuple[str, Any]], list[str]]:
+    """Return records as rows of their table.
+
+    Args:
+        df: the records.
+        name: of the stream.
+        format_name: one of `RECORD_FORMATS`.
+        table: its columns and keys.
+        options: what the format leaves open.
+
+    Returns:
+        the rows; what each does; what orders the changes of a key, as hidden columns; the columns that a user sees.
+
+    Raises:
+        PlanError: there is no column `value`, or a key is no column.
+    """
+    _check_columns(df, name, format_name, table)
+    record = record_format(format_name)
+    wanted = dict(options.metadata)
+    shown = [*table.schema.names, *wanted.values()]
+    if table.keys:
+        wanted |= {"position": wanted.get("position", _POSITION)} if record.position else {}
+        wanted |= {"offset": wanted.get("offset", _OFFSET)} if "offset" in df.columns else {}
+    options = RecordOptions(decimals=options.decimals, time_unit=options.time_unit, metadata=wanted)
+    place = [column for column in _IN_RECORD if column in df.columns]
+    records = df.select("*", *(F.col(one).cast("string").alias(f"{_RECORD}{one}") for one in place))
+    kept = [f"{_RECORD}{one}" for one in place]
+    lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept)
+    rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
+    ordering = [what for what in ("position", "offset") if what in wanted and table.keys]
+    first = F.lit(-1).cast("long")  # MySQL's events have no position; there the offset decides alone
+    order = [(f"__sequence_{at}", F.coalesce(column_named(wanted[what]), first)) for at, what in enumerate(ordering)]
+    bad = (
+        F.when(F.col(_BAD).isNotNull(), F.substring_index(F.col(_BAD), " ", 1))
+        .when(F.col(CHANGE) == "truncate", F.lit("TRUNCATED"))
+        .when(F.col(UNAVAILABLE_BITS) != 0, F.lit("UNAVAILABLE_VALUE"))
+    )
+    raw = F.to_json(F.struct(F.col(_BAD).alias("said"), *(F.col(f"{_RECORD}{one}").alias(one) for one in place)))
+    operation = RowOperation(
+        weight=F.when(F.col(CHANGE) == "delete", F.lit(-1)).otherwise(F.lit(1)).cast("long"),
+        reject=bad,
+        raw=raw,
+        used=frozenset([CHANGE]),
+    )
+    return rows, operation, order, shown
+
+
+def sampled_table(df: DataFrame, name: str, format_name: str, sample: DataFrame | None) -> RecordTable:
+    """Return what records say of their table.
+
+    Args:
+        df: the streaming DataFrame; its source is read once, as a batch, where there is no sample.
+        name: of the stream.
+        format_name: one of `RECORD_FORMATS`.
+        sample: a batch DataFrame of records.
+
+    Raises:
+        PlanError: there is no record with a row in it.
+    """
+    records = (_batch_of_source(df, name) if sample is None else sample).limit(_SAMPLED_RECORDS)
+    record = record_format(format_name)
+    values = records.selectExpr("CAST(value AS STRING) AS value").where("value IS NOT NULL")
+    keys = _key_columns(records) if "key" in records.columns else ()
+    first = values.first()
+    if first is None:
+        raise _nothing_sampled(name)
+    connect = _connect_columns(first[0], record)
+    if connect is not None:
+        return RecordTable(schema=connect, keys=keys)
+    found = _inferred(values)
+    if record.enveloped and "payload" in found.names and isinstance(found["payload"].dataType, StructType):
+        found = found["payload"].dataType
+    columns: dict[str, DataType] = {}
+    for path in dict.fromkeys([record.row, record.deleted, record.old]):
+        columns |= {one.name: one.dataType for one in _row_at(found, path) if one.name not in columns}
+    if not columns or "_corrupt_record" in columns:
+        raise _nothing_sampled(name)
+    return RecordTable(
+        schema=arrow_schema(StructType([StructField(*one) for one in columns.items()]), relation=name), keys=keys
+    )
+
+
+def declared_schema(schema: Any, name: str) -> pa.Schema:
+    """Return the columns as they were declared: as Spark's text, as a StructType or as an Arrow schema."""
+    if isinstance(schema, pa.Schema):
+        return schema
+    found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(found, StructType):
+        raise OptionError(
+            f'changes "{name}": schema is a {type(schema).__name__}; expected text such as "id bigint, total decimal(12,2)", a '
+            "StructType, or a pyarrow.Schema.",
+            code="ARGUMENT",
+            argument="schema",
+        )
+    return arrow_schema(found, relation=name)
+
+
+def _check_columns(df: DataFrame, name: str, format_name: str, table: RecordTable) -> None:
+    if "value" not in df.columns:
+        raise PlanError(
+            f'changes "{name}": format="{format_name}" reads records from a column "value" (and "key", "topic", "partition", '
+            f'"offset" where they are known); the columns are {df.columns}.',
+            code="UNKNOWN_COLUMN",
+            name=name,
+            missing=["value"],
+        )
+    missing = [key for key in table.keys if key not in table.schema.names]
+    if missing or not (table.keys or record_format(format_name).old):
+        raise PlanError(
+            f'changes "{name}": keys={list(table.keys)} must name columns of {table.schema.names}; only records with whole old '
+            "rows, as those of debezium-json with REPLICA IDENTITY FULL, can do without.",
+            code="UNKNOWN_COLUMN",
+            name=name,
+            missing=missing,
+        )
+
+
+def _batch_of_source(df: DataFrame, name: str) -> DataFrame:
+    """Return the source of a stream as a batch.
+
+    Raises:
+        PlanError: it is made of several sources, or of one that has no records in a column `value`.
+    """
+    leaves: Any = df._jdf.queryExecution().analyzed().collectLeaves()
+    leaf: Any = leaves.apply(0) if leaves.size() == 1 else None
+    kind = None if leaf is None else str(leaf.getClass().getSimpleName())
+    reader = df.sparkSession.read
+    if kind == "StreamingRelation":
+        source = leaf.dataSource()
+        reader = reader.format(str(source.className()))
+        if source.userSpecifiedSchema().isDefined():
+            reader = reader.schema(StructType.fromJson(json.loads(source.userSpecifiedSchema().get().json())))
+        given = source.options()
+    elif kind == "StreamingRelationV2":
+        reader, given = reader.format(str(leaf.sourceName())), leaf.extraOptions().asCaseSensitiveMap()
+    else:
+        raise _cannot_sample(name)
+    options = _pairs(df, given)
+    options |= {"startingOffsets": "earliest", "endingOffsets": "latest"} if "kafka" in str(options).lower() else {}
+    found = reader.options(**options).load()
+    if "value" not in found.columns:
+        raise _cannot_sample(name)
+    return found
+
+
+def _pairs(df: DataFrame, given: Any) -> dict[str, str]:
+    """Return the entries of a map of Scala or Java."""
+    gateway: Any = df.sparkSession.sparkContext._gateway
+    if hasattr(given, "entrySet") and "scala" not in str(given.getClass().getName()):
+        return {str(one.getKey()): str(one.getValue()) for one in given.entrySet()}
+    found = gateway.jvm.scala.jdk.javaapi.CollectionConverters.asJava(given)
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _inferred(texts: DataFrame) -> StructType:
+    """Return the type of JSON texts, as Spark infers it."""
+    session = texts.sparkSession
+    gateway: Any = session.sparkContext._gateway
+    typed = getattr(texts._jdf, "as")(gateway.jvm.org.apache.spark.sql.Encoders.STRING())
+    found: Any = session._jsparkSession.read().json(typed)
+    return StructType.fromJson(json.loads(found.schema().json()))
+
+
+def _key_columns(records: DataFrame) -> tuple[str, ...]:
+    keys = records.selectExpr("CAST(key AS STRING) AS key").where("key IS NOT NULL")
+    found = _inferred(keys)
+    if "payload" in found.names and isinstance(found["payload"].dataType, StructType):
+        found = found["payload"].dataType
+    return tuple(name for name in found.names if not name.startswith(("_corrupt", "__debezium")))
+
+
+def _row_at(found: DataType, path: Sequence[str]) -> list[StructField]:
+    """Return the fields of the row at a place of a record."""
+    for name in path:
+        if not isinstance(found, StructType) or name not in found.names:
+            return []
+        found = found[name].dataType
+    if isinstance(found, ArrayType):
+        found = found.elementType
+    return list(found.fields) if isinstance(found, StructType) else []
+
+
+def _connect_columns(text: str, record: RecordFormat) -> pa.Schema | None:
+    """Return the columns that Kafka Connect's schema of a record says; None where it has none."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return None
+    if not record.enveloped or not isinstance(told, dict) or not isinstance(told.get("schema"), dict):
+        return None
+    fields = told["schema"].get("fields", [])
+    row = next((one for one in fields if (one.get("field"),) == record.row), None)
+    return None if row is None else pa.schema([(one["field"], _connect_type(one)) for one in row["fields"]])
+
+
+def _connect_type(field: Mapping[str, Any]) -> pa.DataType:
+    logical = str(field.get("name", ""))
+    if logical in _LOGICAL:
+        return _LOGICAL[logical]
+    if logical == "org.apache.kafka.connect.data.Decimal":
+        told = field.get("parameters", {})
+        return pa.decimal128(int(told.get("connect.decimal.precision", 38)), int(told.get("scale", 0)))
+    if field["type"] == "array":
+        return pa.list_(_connect_type(field["items"]))
+    return _CONNECT.get(str(field["type"]), pa.string())
+
+
+def _nothing_sampled(name: str) -> PlanError:
+    return PlanError(
+        f'changes "{name}": the sample has no record with a row in it, so the columns are not known. Declare them with '
+        'schema="id bigint, ...", and keys=[...].',
+        code="NOTHING_SAMPLED",
+        name=name,
+    )
+
+
+def _cannot_sample(name: str) -> PlanError:
+    return PlanError(
+        f'changes "{name}": the source of this DataFrame cannot be read as a batch to learn the columns from. Declare '
+        'them with schema="id bigint, ..." and keys=[...], or pass sample=, a batch DataFrame of some records.',
+        code="NOTHING_SAMPLED",
+        name=name,
+    )

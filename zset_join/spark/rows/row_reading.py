@@ -1,0 +1,191 @@
+"""How a row of a DataFrame says what it does to its table.
+
+The law: `RowReading.prepare` gives, for every row that counts, the columns of the table, the columns that only order its
+changes, a weight, and, for a row that cannot be understood, a code with what it said instead. Nothing is dropped without
+a word but the old rows of updates, where a key already says which row is replaced, and what a baseline has already.
+
+A stream and its baseline are read by the same reading, except that a baseline may lack the columns of the operation: then every
+row of it is one live row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql.types import IntegralType, StringType
+
+from zset_join.errors import PlanError
+from zset_join.relation import ChangelogMode
+from zset_join.spark.rows.layout import WEIGHT
+from zset_join.spark.rows.names import quoted
+from zset_join.spark.rows.text_select import select_text
+
+__all__ = ["RAW", "REJECT", "WEIGHT", "RowOperation", "RowReading", "deletes_where", "row_kinds_in", "weights_in"]
+
+REJECT, RAW = "__reject", "__raw"
+_INSERTS = ("+i", "i", "insert", "+u", "u", "update_after", "update_postimage")
+_RETRACTIONS = ("-d", "d", "delete")
+_OLD_ROWS = ("-u", "update_before", "update_preimage")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOperation:
+    """Say what one row does.
+
+    Args:
+        weight: copies that come or go.
+        reject: code of a row that does not tell; NULL for the others.
+        raw: what such a row says instead.
+        kept: the rows to look at; None for all.
+        used: the columns this is read from.
+    """
+
+    weight: Column
+    reject: Column | None = None
+    raw: Column | None = None
+    kept: Column | None = None
+    used: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReading:
+    """Say how rows become changes of a table.
+
+    Args:
+        mode: changelog mode.
+        columns: the columns of the table.
+        keys: its primary key.
+        sequence: the columns that order the changes of one key; those that are not part of the table with their expression.
+        operation: what a row does; None: each row is one more live row.
+    """
+
+    mode: ChangelogMode
+    columns: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+    sequence: tuple[tuple[str, Column | None], ...] = ()
+    operation: RowOperation | None = None
+
+    @property
+    def hidden(self) -> dict[str, Column]:
+        """Return the sequence columns that are not part of the table."""
+        return {column: expression for column, expression in self.sequence if expression is not None}
+
+    @property
+    def may_reject(self) -> bool:
+        """Say whether a row may be impossible to understand."""
+        return self.operation is not None and self.operation.reject is not None
+
+    def prepare(self, df: DataFrame) -> DataFrame:
+        """Select columns, hidden columns, weight, reject code and raw value of each row."""
+        operation = self.operation or _one_more_row()
+        nothing = F.lit(None).cast("string")
+        reject = nothing if operation.reject is None else operation.reject
+        raw = nothing if operation.raw is None else F.when(reject.isNotNull(), operation.raw.cast("string"))
+        rows = df if operation.kept is None else df.where(operation.kept)
+        made = rows.select(
+            "*",
+            *(expression.alias(column) for column, expression in self.hidden.items()),
+            operation.weight.alias(WEIGHT),
+            reject.alias(REJECT),
+            raw.alias(RAW),
+        )
+        return select_text(made, [quoted(name) for name in (*self.columns, *self.hidden, WEIGHT, REJECT, RAW)])
+
+    def text(self, df: DataFrame) -> tuple[str, ...]:
+        """Return the expressions of the operation and of hidden columns as Spark writes them; none where there are none."""
+        told = [expression.alias(name) for name, expression in self.hidden.items()]
+        if self.operation is not None:
+            told.append(self.operation.weight.alias(WEIGHT))
+        if not told:
+            return ()
+        found: Any = df.select(*told)._jdf.queryExecution().analyzed().expressions()
+        return tuple(str(found.apply(at).sql()) for at in range(found.size()))
+
+    def after(self, condition: Column, code: str) -> RowReading:
+        """Return a reading of the rows for which a condition is true; one for which it is NULL is rejected with a code."""
+        before = self.operation or _one_more_row()
+        kept = condition.isNull() | condition
+        reject = F.when(condition.isNull(), F.lit(code))
+        cut = replace(
+            before,
+            kept=kept if before.kept is None else kept & before.kept,
+            reject=reject if before.reject is None else reject.otherwise(before.reject),
+        )
+        return replace(self, operation=cut)
+
+
+def deletes_where(condition: Column, used: frozenset[str]) -> RowOperation:
+    """Return the operation of rows that upsert their key, or delete it where a condition is true.
+
+    Args:
+        condition: the condition; NULL is not true.
+        used: the columns it reads.
+    """
+    weight = F.when(F.coalesce(condition, F.lit(False)), F.lit(-1)).otherwise(F.lit(1))
+    return RowOperation(weight=weight.cast("long"), used=used)
+
+
+def weights_in(df: DataFrame, name: str, column: str) -> RowOperation:
+    """Return the operation of rows with a column of weights.
+
+    Raises:
+        PlanError: the column holds no whole numbers.
+    """
+    kind = df.schema[column].dataType
+    if not isinstance(kind, IntegralType):
+        raise PlanError(
+            f'changes "{name}": weight_column="{column}" is of type {kind.simpleString()}; a weight is a whole number. '
+            "Cast it to bigint.",
+            code="WEIGHT_TYPE",
+            name=name,
+            column=column,
+        )
+    given = F.col(quoted(column)).cast("long")
+    return RowOperation(
+        weight=F.coalesce(given, F.lit(0).cast("long")),
+        reject=F.when(given.isNull(), F.lit("NULL_WEIGHT")),
+        raw=given,
+        used=frozenset([column]),
+    )
+
+
+def row_kinds_in(df: DataFrame, name: str, column: str, *, is_keyed: bool) -> RowOperation:
+    """Return the operation of rows with a column of row kinds.
+
+    Args:
+        df: the rows.
+        name: name of the stream.
+        column: the column.
+        is_keyed: a key says which row an update replaces, so that old rows are left out.
+
+    Raises:
+        PlanError: the column is no string.
+    """
+    kind = df.schema[column].dataType
+    if not isinstance(kind, StringType):
+        raise PlanError(
+            f'changes "{name}": row_kind_column="{column}" is of type {kind.simpleString()}; a row kind is a string '
+            "such as +I, -U, +U, -D. Cast it, or use weight_column.",
+            code="ROW_KIND_TYPE",
+            name=name,
+            column=column,
+        )
+    raw = F.col(quoted(column))
+    told = F.lower(F.trim(raw))
+    gone = _RETRACTIONS if is_keyed else _RETRACTIONS + _OLD_ROWS
+    weight = F.when(told.isin(*_INSERTS), F.lit(1)).when(told.isin(*gone), F.lit(-1)).otherwise(F.lit(0))
+    known = told.isin(*_INSERTS, *_RETRACTIONS, *_OLD_ROWS)
+    return RowOperation(
+        weight=weight.cast("long"),
+        reject=F.when(told.isNull(), F.lit("NULL_OP")).when(~known, F.lit("UNDECODABLE_OP")),
+        raw=raw,
+        kept=told.isNull() | ~told.isin(*_OLD_ROWS) if is_keyed else None,
+        used=frozenset([column]),
+    )
+
+
+def _one_more_row() -> RowOperation:
+    return RowOperation(weight=F.lit(1).cast("long"))

@@ -1,0 +1,1 @@
+"""Tools over a query: verify, sample, explain a row, rescale."""

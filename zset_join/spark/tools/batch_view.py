@@ -1,0 +1,207 @@
+"""What stages and steps make of whole tables, by Spark alone: what `verify` compares with.
+
+`BATCH_QUERY` has for every kind of stage a function of the stage, of a table per input (a DataFrame with the columns of the
+input, and the weight of each row in `WEIGHT`), and of the watermark of the stage. A new kind is verified once it has one there.
+
+Row steps are the very expressions of the view. An aggregate is Spark's own, of rows that are repeated as often as their
+weight says. Where Spark leaves the answer open, ours is asked for: of several values with one order, `min_by` gives the
+smallest and `max_by` the largest; lists and sets are sorted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow.types as pt
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.errors import OptionError
+from zset_join.spark.planning.row_steps import RowStep
+from zset_join.spark.planning.stages import Step
+from zset_join.spark.rows.condition import to_column
+from zset_join.spark.rows.layout import WEIGHT
+from zset_join.spark.rows.names import column_named
+from zset_join.spark.rows.schemas import field_type
+from zset_join.spark.tools.batch_times import as_of_joined, temporally_joined
+from zset_join.stages import AggregateStage, DeduplicateStage, JoinStage, Stage
+
+__all__ = ["BATCH_QUERY", "batch_stage", "batch_view"]
+
+_SPARK_JOINS = {"left_semi": "leftsemi", "left_anti": "leftanti"}
+
+_OF_SPARK: Mapping[str, Callable[..., Column]] = {
+    "avg": F.avg,
+    "bit_and": F.bit_and,
+    "bit_or": F.bit_or,
+    "bit_xor": F.bit_xor,
+    "collect_list": lambda value: F.sort_array(F.collect_list(value)),
+    "collect_set": lambda value: F.sort_array(F.collect_set(value)),
+    "count": F.count,
+    "count_distinct": F.count_distinct,
+    "max": F.max,
+    "max_by": lambda value, order: F.max_by(value, _order(value, order)),
+    "min": F.min,
+    "min_by": lambda value, order: F.min_by(value, _order(value, order)),
+    "stddev_pop": F.stddev_pop,
+    "stddev_samp": F.stddev_samp,
+    "sum": F.sum,
+    "var_pop": F.var_pop,
+    "var_samp": F.var_samp,
+}
+
+
+def batch_view(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
+    """Return what steps make of a table.
+
+    Args:
+        rows: the rows, with their weights in `WEIGHT`.
+        steps: of a view.
+    """
+    for step in steps:
+        rows = step.apply(rows) if isinstance(step, RowStep) else batch_stage(step.stage, [rows])
+    return rows
+
+
+def batch_stage(stage: Stage, tables: Sequence[DataFrame], *, watermark: int | None = None) -> DataFrame:
+    """Return what a stage makes of tables.
+
+    Args:
+        stage: what is computed.
+        tables: one per input, with the weight of each row in `WEIGHT`.
+        watermark: how far event time has come for the stage; None: it has none.
+
+    Raises:
+        OptionError: there is no batch query for this kind of stage.
+    """
+    query = BATCH_QUERY.get(stage.kind)
+    if query is None:
+        raise OptionError(
+            f"verify() knows no batch query for a stage of kind {stage.kind!r}; it knows {sorted(BATCH_QUERY)}.",
+            code="VERIFY_STAGE",
+            kind=stage.kind,
+        )
+    return query(stage, tables, watermark)
+
+
+def _copies(rows: DataFrame) -> DataFrame:
+    """Return every row as often as its weight says, without it."""
+    return rows.select("*", F.explode(F.sequence(F.lit(1).cast("long"), F.col(WEIGHT))).alias("__copy"))
+
+
+def _aggregated(stage: AggregateStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
+    """Aggregate a table by Spark."""
+    (rows,) = tables
+    keys = [column_named(name) for name in stage.group_by]
+    if not stage.calls:
+        return rows.select(*keys).distinct().withColumn(WEIGHT, F.lit(1).cast("long"))
+    groups = _copies(rows).groupBy(*keys).agg(*(_call(call).alias(call.name) for call in stage.calls))
+    return groups.withColumn(WEIGHT, F.lit(1).cast("long"))
+
+
+def _deduplicated(stage: DeduplicateStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
+    """Return the first rows of every key; of rows that are equal in the order, what they hold decides, not their arrival."""
+    (rows,) = tables
+    output = stage.output.schema
+    falls = {column.name: column.descending != (stage.keep == "last") for column in stage.columns}
+    falls |= {field.name: False for field in output if field.name not in {*falls, *stage.keys} and not pt.is_map(field.type)}
+    order = [_in_order(column_named(name), is_descending) for name, is_descending in falls.items()]
+    window = Window.partitionBy(*map(column_named, stage.keys)).orderBy(*order)
+    ranked = _copies(rows).withColumn("__rank", F.row_number().over(window)).where(F.col("__rank") <= stage.n)
+    return ranked.groupBy(*map(column_named, output.names)).agg(F.count(F.lit(1)).alias(WEIGHT))
+
+
+def _in_order(column: Column, is_descending: bool) -> Column:
+    """Return a column to order by; NULL is the smallest value."""
+    return column.desc_nulls_last() if is_descending else column.asc_nulls_first()
+
+
+def _unchanged(_: Stage, tables: Sequence[DataFrame], __: int | None) -> DataFrame:
+    """Return a table as it is: the stage only brings its rows elsewhere, or tells their old values."""
+    return tables[0]
+
+
+def _joined(stage: JoinStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
+    """Join two tables with weights by Spark; weights multiply."""
+    left, right = tables
+    left_names, right_names = (
+        [name for name in relation.schema.names if name not in hidden]
+        for relation, hidden in zip(stage.relations, stage.hidden, strict=True)
+    )
+    left = left.select(
+        *(column_named(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw")
+    )
+    right = right.select(
+        *(column_named(name).alias(f"r{at}") for at, name in enumerate(right_names)), F.col("__weight").alias("rw")
+    )
+    columns = {("left", name): F.col(f"l{at}") for at, name in enumerate(left_names)}
+    columns |= {("right", name): F.col(f"r{at}") for at, name in enumerate(right_names)}
+    condition = reduce(
+        lambda found, term: found & term,
+        [
+            columns["left", a].eqNullSafe(columns["right", b]) if safe else columns["left", a] == columns["right", b]
+            for (a, b), safe in zip(stage.key_pairs, stage.flags, strict=True)
+        ],
+    )
+    if stage.residual is not None:
+        condition = condition & to_column(stage.residual, columns)
+    rows = left.join(right, condition, _SPARK_JOINS.get(stage.how, stage.how))
+    one = F.lit(1).cast("long")
+    if stage.how in _SPARK_JOINS:
+        shown = [columns["left", name] for name in stage.output.schema.names]
+        weight: Column = F.col("lw")
+    else:
+        shown = _output_columns(stage, left_names, right_names, columns)
+        weight = F.coalesce(F.col("lw"), one) * F.coalesce(F.col("rw"), one)
+    named = [column.cast(field_type(at)).alias(at.name) for column, at in zip(shown, stage.output.schema, strict=True)]
+    return rows.select(*named, weight.alias(WEIGHT))
+
+
+def _output_columns(
+    stage: JoinStage, left_names: Sequence[str], right_names: Sequence[str], columns: Mapping[tuple[str, str], Column]
+) -> list[Column]:
+    """Return the columns of a join in Spark's order: USING keys first and once."""
+    if not stage.using:
+        return [columns["left", name] for name in left_names] + [columns["right", name] for name in right_names]
+    keys = [name for name, _ in stage.key_pairs]
+    shown = []
+    for name in keys:
+        left, right = columns["left", name], columns["right", name]
+        shown.append(right if stage.how == "right" else F.coalesce(left, right) if stage.how == "full" else left)
+    shown += [columns["left", name] for name in left_names if name not in keys]
+    return shown + [columns["right", name] for name in right_names if name not in keys]
+
+
+def _call(call: AggregateCall) -> Column:
+    columns = [column_named(name) for name in call.columns] or [F.lit(1)]
+    if call.where is not None:
+        passes = to_column(call.where, _Named())
+        columns = [F.when(passes, column) for column in columns]
+    return _OF_SPARK[call.kind](*columns)
+
+
+def _order(value: Column, order: Column) -> Column:
+    """Return the order of a value, and among equals the value; NULL where the order is."""
+    return F.when(order.isNotNull(), F.struct(order, value))
+
+
+class _Named(dict[tuple[str, str], Any]):
+    """Give the column of a name, whichever side it is asked for."""
+
+    def __missing__(self, key: tuple[str, str]) -> Column:
+        return column_named(key[1])
+
+
+BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFrame]] = {
+    "aggregate": _aggregated,
+    "as_of_join": as_of_joined,
+    "deduplicate": _deduplicated,
+    "join": _joined,
+    "latest": _unchanged,
+    "route": _unchanged,
+    "temporal_join": temporally_joined,
+}
+"""Kind of a stage to what Spark makes of a table per input, given the watermark of the stage."""

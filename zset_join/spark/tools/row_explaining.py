@@ -1,0 +1,214 @@
+"""Answer `query.explain_row`: the history of output rows, from what the checkpoint keeps of the join stages.
+
+A view that does more than join is asked in the columns of its own output. They are followed back through its steps:
+
+- a column that is a column of the join, whatever it was renamed to, narrows the question to rows of the join as it stands;
+- a computed column (`withColumn`, `select`) does not say where its value came from. Is nothing else asked for, then every row
+  version that the log keeps is joined by Spark, the steps are applied, and the join rows whose result has the value are asked
+  about;
+- a group key leads to the rows of the join that are in the group, as they came and went. What an aggregate made of them cannot
+  be asked for.
+
+Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
+asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
+
+The law: what is reported as emitted are rows that the engine answers: those whose result has the values asked for, when Spark's
+own expressions are applied, and for a view without groups this result.
+
+Cost: as `RowQuestion`, per join; with steps one small Spark job, and for computed columns a batch join of all row versions in
+the log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.checkpoint.row_causes import frozen
+from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
+from zset_join.errors import OptionError, StateError
+from zset_join.spark.api.views import View
+from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.tools.row_branches import Branch, Question, branches_of
+
+__all__ = ["explain_row"]
+
+_TOO_OLD = "what made it is older than the log that is kept"
+_OF_MANY = "it is made of many rows, and the view does not show which"
+_Place = tuple[int, tuple[Any, ...]]
+
+
+def explain_row(joined: View, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+    """Return which input changes made and unmade the output rows with given values.
+
+    Args:
+        joined: the view.
+        runner: what runs its epochs; they wait.
+        row: columns of the output to values.
+        most_rows: rows to report at most, per join.
+
+    Raises:
+        OptionError: `ROW_QUESTION`: no such rows can be asked for, or too many are.
+        StateError: the checkpoint cannot be read.
+    """
+    asked = asked_values(joined.output.schema, row)
+    branches = branches_of(joined)
+    for branch in branches:
+        _check_traced(branch, asked, row)
+    with runner.pause():
+        checkpoint = runner.checkpoint
+        if checkpoint is None:
+            raise StateError("the query was not attached to its checkpoint", code="NOT_ATTACHED")
+        question = Question(checkpoint=checkpoint, options=runner.operator_options, row=row, most_rows=most_rows)
+        tracing = Tracing(joined, question)
+        events: dict[int, RowEvent] = {}
+        is_complete = True
+        for branch in branches:
+            stage = tracing.stage_of(branch)
+            values = pa.table({branch.traced[name]: found for name, found in asked.items()})
+            history = question.ask(branch, stage, values)
+            is_complete &= history.is_complete
+            for event in tracing.traced(branch, question.shown(branch, history, values).events):
+                before = events.get(event.epoch)
+                events[event.epoch] = event if before is None else together(before, event)
+        told = tuple(events[epoch] for epoch in sorted(events))
+        is_group = any(branch.is_grouped for branch in branches)
+        return RowHistory(row, told, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
+
+
+def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    """Refuse columns that are what an aggregate makes of several rows.
+
+    Raises:
+        OptionError: `ROW_QUESTION`.
+    """
+    for name in asked:
+        if name not in branch.traced:
+            cure = (
+                f"ask for groups by their key: {sorted(branch.traced)}"
+                if branch.traced
+                else "the view does not show the key of its groups, so they cannot be told apart"
+            )
+            raise OptionError(
+                f'explain_row({dict(row)!r}): "{name}" is made of several rows by an aggregate, which does not '
+                f"remember them; {cure}.",
+                code="ROW_QUESTION",
+                column=name,
+            )
+
+
+@dataclass(slots=True)
+class _Told:
+    """Collect why rows of a view came and went.
+
+    Args:
+        causes: epoch and values of a row to the changes that made it, of all branches.
+        untold: the same to why not all of them are there.
+    """
+
+    causes: dict[_Place, tuple[InputChange, ...]]
+    untold: dict[_Place, str]
+
+
+class Tracing:
+    """Follow the rows of views that are sides of joins back to the streams.
+
+    A row of a view is followed in the epoch in which it came or went. What is told of a row of a group are the rows of the join
+    that came into the group or left it in that epoch, not those that were there before.
+
+    Args:
+        view: of the query.
+        question: asks a stage.
+    """
+
+    def __init__(self, view: View, question: Question) -> None:
+        names = [one.name for one in view.segments if one.stage.kind == "join"]
+        self._stages = {id(join): name for join, name in zip(view.joined, names, strict=True)}
+        self._question = question
+        self.is_cut_off = False
+        """What made some rows of a view is older than the log that is kept."""
+
+    def stage_of(self, branch: Branch) -> str:
+        """Return the stage of the join of a branch."""
+        return self._stages[id(branch.join)]
+
+    def traced(self, branch: Branch, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+        """Return events of a join with what made the rows of those of its sides that are views.
+
+        Raises:
+            OptionError: `ROW_QUESTION`: these are too many rows.
+            StateError: the checkpoint cannot be read.
+        """
+        told = tuple(events)
+        for source, side in zip(branch.join.inputs, branch.join.node.sides, strict=True):
+            if isinstance(source, View):
+                told = self._of_side(source, side.relation.name, told)
+        return told
+
+    def _of_side(self, view: View, name: str, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+        asked = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
+        if not asked:
+            return tuple(events)
+        told = _Told({}, {})
+        for branch in branches_of(view):
+            self._ask(branch, asked, told)
+        names = view.output.schema.names
+
+        def caused(epoch: int, change: InputChange) -> InputChange:
+            if change.stream != name:
+                return change
+            place = _place(epoch, change.row, names)
+            causes = told.causes.get(place, ())
+            untold = told.untold.get(place, "" if causes else _TOO_OLD)
+            self.is_cut_off |= untold == _TOO_OLD
+            return replace(change, causes=causes, untold=untold)
+
+        return tuple(replace(event, changes=tuple(caused(event.epoch, change) for change in event.changes)) for event in events)
+
+    def _ask(self, branch: Branch, asked: Sequence[tuple[int, Row]], told: _Told) -> None:
+        """Add what a branch of a view has to tell about rows of it."""
+        names = branch.view_schema.names
+        places = {_place(epoch, row, names): row for epoch, row in asked}
+        if not branch.traced:
+            told.untold.update(dict.fromkeys(places, _OF_MANY))
+            return
+        columns = list(branch.traced)
+        values = {
+            branch.traced[name]: pa.array([row[name] for row in places.values()], branch.view_schema.field(name).type)
+            for name in columns
+        }
+        stage = self.stage_of(branch)
+        epochs = {epoch for epoch, _ in places}
+        history = self._question.ask(branch, stage, pa.table(values), epochs=epochs)
+        made = self._question.made(branch, history)
+        finder = branch.causes
+        wanted = defaultdict(list)
+        for place, row in places.items():
+            wanted[_place(place[0], row, columns)].append(place)
+        belonging: list[dict[_Place, list[int]]] = []
+        needed: list[RowEvent] = []
+        for event, results in zip(history.events, made, strict=True):
+            found = finder.find([row for row, _ in event.emitted], event.changes)
+            of_row: dict[_Place, set[int]] = defaultdict(set)
+            for line, result in results:
+                place = _place(event.epoch, result, [branch.traced[name] for name in columns])
+                for one in wanted.get(place, ()):
+                    of_row[one].update(found[line])
+            used = sorted({number for numbers in of_row.values() for number in numbers})
+            new = {number: at for at, number in enumerate(used)}
+            needed.append(replace(event, changes=tuple(event.changes[number] for number in used)))
+            belonging.append({place: sorted(new[number] for number in numbers) for place, numbers in of_row.items()})
+        for event, of_place in zip(self.traced(branch, needed), belonging, strict=True):
+            for place, numbers in of_place.items():
+                told.causes[place] = told.causes.get(place, ()) + tuple(event.changes[number] for number in numbers)
+        if branch.is_grouped:  # other rows of the group may have come in a bucket that keeps a shorter log
+            oldest = self._question.snapshot_epoch(stage)
+            told.untold.update({place: _TOO_OLD for place in places if place[0] <= oldest})
+
+
+def _place(epoch: int, row: Row, names: Sequence[str]) -> _Place:
+    return epoch, tuple(frozen(row[name]) for name in names)

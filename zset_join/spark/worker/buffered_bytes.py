@@ -1,0 +1,32 @@
+"""What a bucket says of the bytes that an append-only join holds; the driver adds them up (`planning.buffer_limit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from zset_join.state.join.append_buffer import BufferedEpoch
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["AppendBuffer", "note_of_buffer"]
+
+
+@runtime_checkable
+class AppendBuffer(Protocol):
+    """An operator that may only ever buffer rows, and knows how many bytes of them."""
+
+    def buffered(self, tick: Tick, deltas: Sequence[ZSet]) -> BufferedEpoch | None:
+        """Return what it holds after an epoch; None where its inputs change."""
+        ...
+
+    def largest_key(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[tuple[Any, ...], int, int] | None:
+        """Return the key that holds the most bytes, its rows and its bytes."""
+        ...
+
+
+def note_of_buffer(epoch: BufferedEpoch | None) -> dict[str, Any] | None:
+    """Return what a task tells of the bytes its bucket holds."""
+    if epoch is None:
+        return None
+    return {"held": epoch.after, "evicted_rows": sum(epoch.evicted_rows), "evicted_bytes": sum(epoch.evicted_bytes)}

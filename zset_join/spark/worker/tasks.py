@@ -1,0 +1,272 @@
+"""What a task does for one bucket of one stage in one epoch: bring its state to the point before, answer, log the input.
+
+The law: a task reads committed state and writes files nobody lists yet; only its note makes them count. It may run twice,
+at the same time or later, and both attempts report the same answer.
+
+A bucket is opened when rows have come, when the state is to be cared for (a snapshot, a merged log), and when it is *due*: it
+waits for a time that has come, or begins alone. Of a due bucket the log has the epoch, with or without rows, so that a replay
+and whoever folds it later see that it was asked.
+
+An error that a user can act on does not fail the Spark task: it travels in the note, and the driver raises it as it is. A
+failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
+waits for its note.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from zset_join.checkpoint.bucket import BucketState, StageContext
+from zset_join.checkpoint.log import LogEntry, read_log
+from zset_join.errors import ZsetJoinError
+from zset_join.protocol import DurableOperator, TimedOperator
+from zset_join.spark.rows.layout import GLOBAL_BUCKET, Arrivals, SlotLayout
+from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
+from zset_join.spark.worker.deliveries import Delivery
+from zset_join.spark.worker.locality import executor_name
+from zset_join.spark.worker.notes import TaskNote
+from zset_join.spark.worker.outside import with_outside
+from zset_join.spark.worker.parts import merged
+from zset_join.spark.worker.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
+from zset_join.stages import Stage, StageOptions
+from zset_join.zset import ZSet
+
+__all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_note", "task_bucket"]
+
+TOO_LATE = "STALE_ATTEMPT"
+_LATE = "LATE_"
+"""What the codes of rows begin with that break no contract and only come too late: they are put aside under either policy."""
+
+
+@runtime_checkable
+class FansOut(Protocol):
+    """An operator that knows which key made the most rows of its last answer."""
+
+    def largest_fan_out(self) -> tuple[int, tuple[Any, ...]] | None:
+        """Return how many, and the key."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTask:
+    """Answer one epoch of one bucket of a stage; it travels to the worker, where a `BucketTask` runs it.
+
+    Args:
+        context: the epoch and what is committed.
+        stage: what is computed.
+        options: options of its operators.
+        layout: how its input travels.
+        dead_letters: where bad rows go.
+        delivery: where the answer goes.
+        first_partition: partition of bucket 0.
+        buckets: how many there are.
+    """
+
+    context: StageContext
+    stage: Stage
+    options: StageOptions
+    layout: SlotLayout
+    dead_letters: DeadLetters
+    delivery: Delivery
+    first_partition: int = 0
+    buckets: int = 1
+
+    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer to what has come; the rest is told in the note."""
+        begins = self.stage.begins_alone and note.bucket == GLOBAL_BUCKET and note.bucket not in self.context.histories
+        may_be_due = begins or note.bucket in self.context.due_buckets
+        try:
+            if len(arrivals) or may_be_due or self.context.has_chores(note.bucket):
+                with BucketState(self.context, note.bucket, self.build) as state:
+                    is_due = begins or self._is_due(state.operator, note)
+                    inputs = self._accept(arrivals, note, state.operator)
+                    inputs = self._with_what_is_outside(inputs, note, state.operator)
+                    yield from self.answer(state, inputs, note)
+                    _finish(state, inputs, note, is_due=is_due)
+        except ZsetJoinError as error:
+            refuse_in_note(note, error)
+
+    @property
+    def build(self) -> Callable[[str], DurableOperator]:
+        """Return what makes the operator over a directory."""
+        return partial(self.stage.build, self.options)
+
+    def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+        """Deliver the answer of the bucket to its inputs."""
+        started = time.perf_counter()
+        operator, tick = state.operator, self.context.tick
+        if isinstance(operator, AppendBuffer):
+            note.buffered = note_of_buffer(operator.buffered(tick, inputs))
+        output = self.stage.output.schema
+        chunks = merged((_project(chunk, output) for chunk in operator.answer(tick, inputs)), self.options.chunk_rows)
+        yield from self.delivery.deliver(chunks, note)
+        note.fan_out = self._fan_out(operator)
+        note.seconds["answer"] = time.perf_counter() - started
+
+    def _is_due(self, operator: DurableOperator, note: TaskNote) -> bool:
+        """Say whether a time has come that the operator waits for; note when it will be asked again."""
+        if not isinstance(operator, TimedOperator):
+            return False
+        due, tick = operator.next_due(), self.context.tick
+        note.due = [due.watermark_us, due.processing_time_us]
+        return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
+
+    def _accept(self, arrivals: Arrivals, note: TaskNote, operator: DurableOperator) -> list[ZSet]:
+        """Part the rows that can be applied from those that cannot, and put the latter aside.
+
+        Args:
+            arrivals: what the task was given.
+            note: where to count.
+            operator: what says which rows break the contract.
+
+        Raises:
+            BadInputError: there are such rows and the policy is `error`.
+        """
+        rejected = [Rejected() for _ in self.stage.inputs]
+        for side, given in enumerate(self.stage.inputs):
+            rejected[side].add(arrivals.rejected[side], *undecodable_reasons(arrivals.raw[side]))
+            note.rows_in[side] = len(arrivals.deltas[side]) + len(rejected[side])
+            if len(rejected[side]) and self.options.on_bad_input == "error":
+                raise refusal(given.relation.name, given.relation.primary_key, rejected[side], self.context.tick)
+        inputs = list(arrivals.deltas)
+        if all(given.reduce is None for given in self.stage.inputs):
+            if self.options.on_bad_input == "quarantine":
+                inputs = self._sift(operator, inputs, rejected, codes="")
+            elif isinstance(operator, TimedOperator):
+                inputs = self._sift(operator, inputs, rejected, codes=_LATE)
+        for side, delta in enumerate(inputs):
+            note.applied[side] = len(delta)
+            note.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
+            note.quarantined_rows[side] = len(rejected[side])
+        by_name = {given.relation.name: found for given, found in zip(self.stage.inputs, rejected, strict=True)}
+        note.quarantined = self.dead_letters.write(self.context.tick, note.bucket, by_name)
+        return inputs
+
+    def _with_what_is_outside(self, inputs: list[ZSet], note: TaskNote, operator: DurableOperator) -> list[ZSet]:
+        """Return the deltas with what the outside says, where the stage asks it; another attempt reads what it wrote down."""
+        return with_outside(
+            self.stage,
+            operator,
+            self.context,
+            inputs,
+            options=self.options,
+            bucket=note.bucket,
+            buckets=self.buckets,
+            counts=note.statistics,
+        )
+
+    def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected], *, codes: str) -> list[ZSet]:
+        """Take out the rows the operator would not take, until there are none; those whose code begins with `codes`."""
+        names = [relation.name for relation in operator.inputs]
+        while True:
+            found = operator.rejections(self.context.tick, inputs)
+            found = found.filter(pc.starts_with(found.column("code"), codes)) if found.num_rows else found
+            if not found.num_rows:
+                return inputs
+            which = found.column("input").to_pylist()
+            positions = found.column("row").to_numpy()
+            codes, reasons = found.column("code").to_pylist(), found.column("reason").to_pylist()
+            for number, name in enumerate(names):
+                lines = [line for line, told in enumerate(which) if told == name]
+                if not lines:
+                    continue
+                bad = positions[lines]
+                kept = np.ones(len(inputs[number]), bool)
+                kept[bad] = False
+                rejected[number].add(
+                    _taken(inputs[number], bad), [codes[line] for line in lines], [reasons[line] for line in lines]
+                )
+                inputs[number] = _taken(inputs[number], np.flatnonzero(kept))
+
+    def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
+        """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""
+        found = operator.largest_fan_out() if isinstance(operator, FansOut) else None
+        if found is None:
+            return None
+        plain = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in found[1]]
+        return {"pairs": found[0], "key": dict(zip(self.stage.inputs[0].key, plain, strict=True))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerAgainTask:
+    """Answer a committed epoch again whose answer was lost; callable, for `mapInArrow`.
+
+    The input comes from the log, so it is the one that was committed, whatever the sources would say now.
+
+    Args:
+        task: the task of the epoch.
+        logs: per bucket that answered, the log file of the epoch.
+    """
+
+    task: StageTask
+    logs: Mapping[int, LogEntry]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer and of this task's note."""
+        for _ in batches:
+            pass
+        context = self.task.context
+        note = TaskNote(stage=context.stage, bucket=task_bucket(self.task.first_partition), executor=executor_name())
+        log = self.logs.get(note.bucket)
+        if log is not None:
+            with BucketState(context, note.bucket, self.task.build) as state:
+                schemas = [relation.schema for relation in state.operator.inputs]
+                for logged in read_log(context.files, log, schemas=schemas):
+                    then = replace(self.task, context=replace(context, tick=logged.tick))  # its watermarks are in the log
+                    yield from then.answer(state, logged.deltas, note)
+                note.seconds.update(state.seconds)
+        yield from self.task.delivery.finish([note.to_json()])
+
+
+def task_bucket(first_partition: int = 0) -> int:
+    """Return the bucket of this task: `repartitionById` sends a row to the partition of that number.
+
+    Args:
+        first_partition: partition of bucket 0; not 0 where the rows of several stages go into one shuffle.
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this function runs inside a Spark task")
+    return context.partitionId() - first_partition
+
+
+def refuse_in_note(note: TaskNote, error: ZsetJoinError) -> None:
+    """Report an error in the note of a task; one that came too late has nobody to read it.
+
+    Raises:
+        ZsetJoinError: the error itself, of an attempt that came too late.
+    """
+    if error.code == TOO_LATE:
+        raise error
+    note.refuse(error)
+
+
+def _finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote, *, is_due: bool) -> None:
+    """Log the input, and report what the bucket is like."""
+    started = time.perf_counter()
+    note.log = state.log(inputs, is_due=is_due)
+    note.seconds.update(state.seconds, log=time.perf_counter() - started)
+    note.snapshot, note.merged = state.snapshot, state.merged
+    note.is_warm, note.was_rebuilt = state.is_warm, state.was_rebuilt
+    note.statistics |= {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
+
+
+def _project(chunk: ZSet, schema: pa.Schema) -> ZSet:
+    """Return the visible columns of a piece of an answer."""
+    if chunk.schema.names == schema.names:
+        return chunk
+    columns = [chunk.rows.column(chunk.schema.get_field_index(field.name)) for field in schema]
+    return ZSet(pa.RecordBatch.from_arrays(columns, schema=schema), chunk.weights)
+
+
+def _taken(delta: ZSet, positions: Any) -> ZSet:
+    return ZSet(delta.rows.take(pa.array(positions)), delta.weights[positions])

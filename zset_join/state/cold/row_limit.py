@@ -1,0 +1,96 @@
+"""How much of a budget in bytes the rows in memory may take, beside the working arrays and what an epoch takes and frees.
+
+The law: with budgets of 64 MB and more, rows and all that an epoch needs beside them keep within the budget, a delta and a
+tenth, after every epoch and within it; unless one epoch needs more than two thirds of the budget beside the rows, or looks at
+more rows than fit that cannot pass through memory (`zset_join.state.join.streamed_rows`).
+
+What an epoch needs is foreseen from the rows of its delta: what is there while rows are fetched, or while the answer is made,
+which never is there at once. Small budgets are spared: each item counts only beyond 16 MB (less as the budget grows, nothing
+from 64 MB on), since the rows would have no room at all. So does the index of the rows on disk, and what allocators keep.
+
+Where several states with the same budget share a process, as the buckets of a query do, their budgets count together: 8 of
+32 MB are not small. Only one of them is at work at a time, so each leaves an equal part of the room for what an epoch takes and
+frees; and of 4 MB for what allocators keep, since what one of them frees the next one can use in part only.
+
+Remembers a few numbers.
+"""
+
+from __future__ import annotations
+
+__all__ = ["WHOLE_BUDGET_BYTES", "RowLimit"]
+
+_SPARED_BYTES = 16 << 20
+_SPARED_PART = 3
+WHOLE_BUDGET_BYTES = 64 << 20
+"""From here on a budget is that of all a process holds; below, some of what an epoch needs comes on top."""
+
+_SPARE_PART = 32
+_LEAST_SPARE_BYTES = 4 << 20
+_TEMPORARY_BYTES = 10 << 20  # a group of rows that are fetched, a piece that is spilled, a chunk of the answer
+_TEMPORARY_BYTES_PER_ROW = 300  # what is looked for, and what comes of it; or changes, groups and the answer
+_LOOKED_AT_BYTES = 8 << 20  # of an index, beside what allocators may keep; a host may map up to 2 MB around what is looked at
+_LEAST_PART = 3  # of the budget is for rows, whatever an epoch needs
+_WORKING_BYTES_PER_ROW = 200  # the encoded delta, which is there from the beginning to the end
+
+
+class RowLimit:
+    """Say how many bytes the rows in memory may take.
+
+    Args:
+        budget_bytes: of everything; None is no limit.
+
+    Attributes:
+        rows: the limit of what rows are reckoned to take (`HotRows.row_bytes`).
+        held: the limit of what is held for them: records, blocks and tables, also those that wait to be used again.
+        spared: bytes of each item that do not count.
+        spare: bytes that allocators may keep, and that of an index without room may be in memory.
+
+    >>> limit = RowLimit(120 << 20)
+    >>> limit.foresee(delta_rows=100_000, working_bytes=0, unreckoned_bytes=0)
+    >>> limit.rows >> 20
+    62
+    """
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        self._budget_bytes = budget_bytes
+        self.rows = self.held = budget_bytes
+        self._spare_as_of(budget_bytes or 0)
+
+    def _spare_as_of(self, all_budgets: int) -> None:
+        """Set what is spared where the budgets that count together are so many bytes."""
+        short = 0 if self._budget_bytes is None else max(0, WHOLE_BUDGET_BYTES - all_budgets)
+        self.spared = min(_SPARED_BYTES, short // _SPARED_PART)
+        self.spare = max((self._budget_bytes or 0) // _SPARE_PART, _LEAST_SPARE_BYTES) + self.spared
+
+    def foresee(
+        self,
+        *,
+        delta_rows: int,
+        working_bytes: int,
+        unreckoned_bytes: int,
+        index_bytes: int = 0,
+        company: tuple[int, int] = (1, 0),
+    ) -> None:
+        """Set the limits for an epoch.
+
+        Args:
+            delta_rows: of both sides.
+            working_bytes: of the working arrays, as they are.
+            unreckoned_bytes: what tables and arrays beside the rows take, or are about to take, beyond what is reckoned.
+            index_bytes: of the rows on disk; where it may not stay, parts of it are in memory while they are looked at.
+            company: how many states with this budget share the process, this one among them, and their budgets together.
+        """
+        budget = self._budget_bytes
+        if budget is None:
+            return
+        states, all_budgets = company
+        self._spare_as_of(max(budget, all_budgets))
+        working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
+        temporary = (_TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows) // states
+        looked_at = min(index_bytes, _LOOKED_AT_BYTES) // states
+        beside = sum(max(0, item - self.spared) for item in (working, temporary, looked_at))
+        beside += max(0, budget // _SPARE_PART - _LEAST_SPARE_BYTES)
+        if states > 1 and not self.spared:
+            beside += _LEAST_SPARE_BYTES // states
+        self.held = max(budget - beside, budget // _LEAST_PART)
+        self.rows = max(0, self.held - max(0, unreckoned_bytes - self.spared))

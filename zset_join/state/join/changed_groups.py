@@ -1,0 +1,444 @@
+"""The changes of one epoch on both sides of a join, grouped by join key and looked up in both states.
+
+A large epoch is worked off in *parts*: its changes are sorted by the home of their join key's hash in the tables, so that the
+groups of one part, with everything said about them, stay in the processor's cache. What it holds is scratch memory shared with
+the operator: it is valid until the next epoch is prepared, and one part at a time.
+
+It makes *steps*: functions that append output rows to the output arrays, say how far those are filled and whether they are
+done, and go on where they stopped when they are called again.
+
+Bytes: 64 per change, twice where there are parts, 104 per group of the largest part, and up to a quarter of a byte per state
+row: one bit each to tell those that change from those that do not. Where memory is short, what large epochs take is given
+back to the host: the listing when the parts are there, all of it when the epoch has been absorbed.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spill.row_bytes import UnpackedRows
+from zset_join.kernels.join import pairs as p
+from zset_join.kernels.join.groups import match_changes, partition_changes, range_changes
+from zset_join.kernels.join.streamed_rows import emit_passing
+from zset_join.kernels.rows import epoch as e
+from zset_join.kernels.rows.changes import clear_marks
+from zset_join.kernels.rows.side import H_ROWS_END
+from zset_join.state.rows.key_equality import KeyRow, equal_keys
+from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.unused_memory import let_go
+
+__all__ = ["ChangedGroups", "ChangedKey", "OutputArrays", "Pairs", "Step"]
+
+Step = Callable[[int], tuple[int, bool]]
+Pairs = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Left and right record addresses (0: padded) and weights of output rows."""
+
+_CHANGE_WORDS = (e.E_REFS, e.E_NUMBERS, e.E_BEFORE, e.E_AFTER, e.E_HASHES, e.E_MATCHABLE, e.E_NEXT_CHANGE)
+_REF, _BEFORE, _AFTER, _HASH, _MATCHABLE = 0, 2, 3, 4, 5
+_GROUPED_WORDS = (e.E_GROUP_REFS, e.E_GROUP_SIDES, e.E_GROUP_HASHES)
+_GROUPED_SIDE_WORDS = (e.S_FIRST, e.S_LAST, e.S_HEAD, e.S_DEGREES_BEFORE, e.S_DEGREES_AFTER)
+_GROUPED = len(_GROUPED_WORDS) + 2 * len(_GROUPED_SIDE_WORDS)
+_LEAST_ROWS = 1024
+_MAX_PART_BITS = 12
+_MOST_KEPT_CHANGES = 1 << 15  # or output rows: more than a MB or two is worth giving back
+
+
+class OutputArrays:
+    """Record addresses of either side and weights of output rows, filled by steps.
+
+    Args:
+        rows: how many rows they take.
+        with_changes: whether to note the position of either change too (lines 3 and 4 of `words`; -1 for an unchanged row).
+    """
+
+    def __init__(self, rows: int, *, with_changes: bool = False) -> None:
+        self.rows = rows
+        # Not from NumPy, which asks for huge pages: each line would take 2 MB as soon as one row stands in it.
+        lines = 5 if with_changes else 3
+        self._memory = mmap.mmap(-1, 8 * lines * rows, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.words: npt.NDArray[np.int64] = np.frombuffer(self._memory, np.int64).reshape(lines, rows)
+        self.addresses = tuple(int(line.ctypes.data) for line in self.words)
+        self.left: npt.NDArray[np.int64] = self.words[0]
+        self.right: npt.NDArray[np.int64] = self.words[1]
+        self.weights: npt.NDArray[np.int64] = self.words[2]
+
+    def partition_by_sign(self, rows: int, spare: OutputArrays) -> int:
+        """Bring the retractions of so many rows to the front, by way of other arrays; return how many there are."""
+        left, right, weights = self.addresses[:3]
+        spare_left, spare_right, spare_weights = spare.addresses[:3]
+        return p.partition_by_sign(left, right, weights, rows, spare_left, spare_right, spare_weights)
+
+    def copying(self, parts: Iterator[Pairs]) -> Step:
+        """Return a step that copies arrays of pairs (left and right refs, weights) into these, as far as there is room."""
+        pending: list[Pairs] = []
+
+        def step(filled: int) -> tuple[int, bool]:
+            if not pending:
+                following = next(parts, None)
+                if following is None:
+                    return filled, True
+                pending.append(following)
+            left, right, weights = pending.pop()
+            count = min(len(weights), self.rows - filled)
+            for line, array in zip(self.words[:3], (left, right, weights), strict=True):
+                line[filled : filled + count] = array[:count]
+            if count < len(weights):
+                pending.append((left[count:], right[count:], weights[count:]))
+            return filled + count, False
+
+        return step
+
+    def let_go(self, rows: int) -> int:
+        """Give the memory of so many rows back, if it is more than a MB or two; return how many rows take memory then.
+
+        They were filled, and nobody looks at them any more.
+        """
+        if rows < _MOST_KEPT_CHANGES:
+            return rows
+        for line in self.words:
+            let_go(line[:rows])
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedKey:
+    """One join key and its changes on one side.
+
+    Args:
+        side: the side.
+        row: a row with the key.
+        code: hash of the key.
+        positions: of the changes, among those of the side in its part.
+        refs: record address of each.
+        before: weight of each before the epoch.
+        after: and after it.
+        was: 1 if the side had rows of the key before, else 0; where the join reads degrees off it.
+        remains: the same after the epoch.
+    """
+
+    side: int
+    row: KeyRow
+    code: int
+    positions: npt.NDArray[np.int64]
+    refs: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int64]
+    after: npt.NDArray[np.int64]
+    was: int
+    remains: int
+
+
+class ChangedGroups:
+    """Group the changes of an epoch.
+
+    Args:
+        sides: state of the left and of the right side.
+        lone: per side, what the join says about its lone rows (`LONE_MISSING`, `LONE_MATCHED` or 0 for nothing).
+        part_changes: how many changes a part has, about.
+        residual: whether matching means more than an equal key, so that degrees cannot be read off the other side.
+
+    Attributes:
+        is_tight: whether memory is short, so that what large epochs take is given back.
+        parts: of the epoch that was listed.
+        counts: its changes on either side.
+    """
+
+    def __init__(self, sides: Sequence[SideState], lone: tuple[int, int], *, part_changes: int, residual: bool) -> None:
+        self._sides = sides
+        self._part_changes = part_changes
+        self._view = np.zeros(e.EPOCH_WORDS, np.int64)
+        self._side_view = self._view[-2 * e.SIDE_WORDS :].reshape(2, e.SIDE_WORDS)
+        self._epoch = int(self._view.ctypes.data)
+        for side in (0, 1):
+            self._side_view[side, e.S_READS_DEGREES] = not residual and lone[1 - side] != 0
+            self._side_view[side, e.S_ASKED_BY_OWN] = lone[1 - side] != 0
+        self._block = np.empty(2 * e.BLOCK_ROWS, np.int64)
+        self._view[e.E_BLOCK] = self._block.ctypes.data
+        self._listed = np.empty((0, e.CHANGE_WORDS), np.int64)
+        self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
+        self._grouped = np.empty((_GROUPED, 0), np.int64)
+        self._table = np.empty(0, np.int64)
+        self._marks: list[npt.NDArray[np.uint8]] = [np.zeros(0, np.uint8), np.zeros(0, np.uint8)]
+        self._marked = True
+        self.is_tight = False
+        self._bounds = np.zeros(3, np.int64)
+        self._entered = (0, 0, 0)
+        self._most = [0, 0]  # changes ever listed, and sorted into parts: what lies behind has taken no memory
+        self.parts = 0
+        self.counts = (0, 0)
+
+    def list_changes(self, prepared: Sequence[PreparedSide | None]) -> None:
+        """List the changes of an epoch and sort them into parts. Cost: the changes.
+
+        Args:
+            prepared: what the epoch's delta does to each side, None for an empty delta.
+        """
+        self._clear_marks()
+        self._marked = False
+        self._view[e.E_FAN_OUT] = 0
+        size = sum(side.most_changes for side in prepared if side is not None)
+        if len(self._listed) < size:
+            self._listed = np.empty((size + size // 8, e.CHANGE_WORDS), np.int64)
+            self._most = [0, 0]
+        listed = int(self._listed.ctypes.data)
+        end = 0
+        counts = []
+        for number, (side, found) in enumerate(zip(self._sides, prepared, strict=True)):
+            begin = end
+            if found is not None:
+                end = side.list_changes(found, begin, listed, self._marks_of(number))
+            counts.append(end - begin)
+        self.counts = (counts[0], counts[1])
+        self._marked = True
+        self._most[0] = max(self._most[0], end)
+        part_bits = max(0, min(_MAX_PART_BITS, (end // self._part_changes).bit_length()))
+        self.parts = 1 << part_bits if end else 0
+        self._bounds = np.zeros(2 * self.parts + 1, np.int64)
+        self._view[e.E_PART_BITS] = part_bits
+        if part_bits:
+            if len(self._parted) < end:
+                self._parted = np.empty(self._listed.shape, np.int64)
+                self._most[1] = 0
+            self._most[1] = max(self._most[1], end)
+            partition_changes(counts[0], end, part_bits, listed, int(self._parted.ctypes.data), self._bounds)
+            if self.is_tight and self._most[0] >= _MOST_KEPT_CHANGES:
+                let_go(self._listed[: self._most[0]])
+                self._most[0] = 0
+                self._marked = False  # which bits were set is told by the parts alone now: all will be cleared
+        elif end:
+            self._bounds[1:] = (counts[0], end)
+
+    def shrink(self, rows: int) -> None:
+        """Give memory back when nobody asks about an epoch of so many rows any more.
+
+        That of all that it had no use for, because it takes less than an eighth; and where memory is short that of the changes,
+        if they were many, though not their room.
+        """
+        if 16 * max(rows, _LEAST_ROWS) < len(self._listed):
+            self._clear_marks()
+            self._listed = self._parted = np.empty((0, e.CHANGE_WORDS), np.int64)
+            self._grouped = np.empty((_GROUPED, 0), np.int64)
+            self._table = np.empty(0, np.int64)
+            self._most = [0, 0]
+        elif self.is_tight and sum(self._most) >= _MOST_KEPT_CHANGES:
+            self._clear_marks()
+            let_go(self._listed[: self._most[0]])
+            let_go(self._parted[: self._most[1]])
+            self._most = [0, 0]
+
+    def _marks_of(self, side: int) -> int:
+        """Return the address of zeroed bits, one per row number of a side's state."""
+        rows = int(self._sides[side].header[H_ROWS_END])
+        if 8 * len(self._marks[side]) <= rows:
+            self._marks[side] = np.zeros(rows // 4 + 256, np.uint8)
+            self._side_view[side, e.S_CHANGED] = self._marks[side].ctypes.data
+        return int(self._side_view[side, e.S_CHANGED])
+
+    def _clear_marks(self) -> None:
+        """Clear the bits that the last listing set; all of them when that was broken off."""
+        if not self._marked:
+            for marks in self._marks:
+                marks[:] = 0
+        else:
+            begin = int(self._listed.ctypes.data)
+            for side, count in enumerate(self.counts):
+                if count:
+                    clear_marks(begin, count, int(self._side_view[side, e.S_CHANGED]))
+                begin += 8 * e.CHANGE_WORDS * count
+        self.counts = (0, 0)
+        self._marked = True
+
+    def _keep_room(self, size: int) -> None:
+        """Make room for grouping a part of `size` changes."""
+        if self._grouped.shape[1] < size + 2:
+            self._grouped = np.empty((_GROUPED, size + size // 2 + 2), np.int64)
+            lines = iter(int(line.ctypes.data) for line in self._grouped)
+            for what in _GROUPED_WORDS:
+                self._view[what] = next(lines)
+            for side in (0, 1):
+                for what in _GROUPED_SIDE_WORDS:
+                    self._side_view[side, what] = next(lines)
+        bits = _table_bits(size)
+        if len(self._table) < 1 << bits:
+            self._table = np.empty(1 << bits, np.int64)
+            self._view[e.E_GROUP_TABLE] = self._table.ctypes.data
+
+    def sort_by_range(self) -> None:
+        """Sort the changes into as many parts once more, by ranges of their hash. Cost: the changes."""
+        self._range_bounds = self._bounds
+        if self.parts > 1:
+            self._range_bounds = np.zeros(2 * self.parts + 1, np.int64)
+            source, target = int(self._parted.ctypes.data), int(self._listed.ctypes.data)
+            range_changes(self._bounds, self.parts.bit_length() - 1, source, target, self._range_bounds)
+            self._most[0] = max(self._most[0], int(self._bounds[-1]))
+            self._marked = False
+
+    def enter(self, part: int, *, of_ranges: bool = False) -> None:
+        """Group the changes of one part and look its join keys up. Cost: the changes of the part."""
+        bounds = self._range_bounds if of_ranges else self._bounds
+        self._entered = begin, middle, end = bounds[2 * part : 2 * part + 3].tolist()
+        self._keep_room(end - begin)
+        self._entered_arrays = arrays = self._listed if self.parts == 1 or of_ranges else self._parted
+        self._passed = np.zeros(end - begin if of_ranges else 0, np.int64)
+        self._view[e.E_PART_BITS] = 0 if of_ranges else self.parts.bit_length() - 1
+        address = int(arrays.ctypes.data) + 8 * e.CHANGE_WORDS * begin
+        for place, what in enumerate(_CHANGE_WORDS):
+            self._view[what] = address + 8 * place
+        self._view[e.E_GROUP_BITS] = _table_bits(end - begin)
+        for side, (state, count) in enumerate(zip(self._sides, (middle - begin, end - middle), strict=True)):
+            view = self._side_view[side]
+            view[e.S_VIEW] = state.view
+            view[e.S_KEY_COLUMNS] = state.join_columns.address
+            view[e.S_COUNT] = count
+        match_changes(self._epoch)
+
+    def changed_keys(self, on_disk: Sequence[npt.NDArray[np.int64]]) -> Iterator[ChangedKey]:
+        """Yield the keys that change in the part entered last whose rows on the other side stay on disk.
+
+        Args:
+            on_disk: per side, the hashes of keys whose rows stay there; none where there is no disk.
+
+        Cost: the changes of the part, once per key.
+        """
+        for side, codes in enumerate(reversed(on_disk)):
+            if len(codes):
+                yield from self._changed_keys(side, codes)
+
+    def _changed_keys(self, side: int, codes: npt.NDArray[np.int64]) -> Iterator[ChangedKey]:
+        begin, end = self._entered[side : side + 2]
+        lines = self._entered_arrays[begin:end]
+        groups = int(self._view[e.E_GROUPS])
+        refs, sides, hashes = (line[:groups] for line in self._grouped[: len(_GROUPED_WORDS)])
+        own = len(_GROUPED_WORDS) + side * len(_GROUPED_SIDE_WORDS)
+        first, _, _, was, remains = (line[:groups] for line in self._grouped[own : own + len(_GROUPED_SIDE_WORDS)])
+        for group in np.flatnonzero((first >= 0) & np.isin(hashes, codes)):
+            row, code = KeyRow(self._sides[int(sides[group])], int(refs[group])), int(hashes[group])
+            positions = np.flatnonzero((lines[:, _HASH] == code) & (lines[:, _MATCHABLE] != 0))
+            positions = positions[equal_keys(row, self._sides[side], lines[positions, _REF].copy())]
+            chosen = lines[positions]
+            yield ChangedKey(
+                side=side,
+                row=row,
+                code=code,
+                positions=positions,
+                refs=chosen[:, _REF].copy(),
+                before=chosen[:, _BEFORE].copy(),
+                after=chosen[:, _AFTER].copy(),
+                was=int(was[group]),
+                remains=int(remains[group]),
+            )
+
+    def note_fan_out(self, rows: int, key: ChangedKey) -> None:
+        """Note how many output rows a key has made that no step knows of; they add up with those of the key that made most."""
+        most, ref, side = self.largest_fan_out()
+        if most and equal_keys(key.row, self._sides[side], np.array([ref], np.int64))[0]:
+            rows += most
+        if rows > most:
+            self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1] = (rows, key.refs[0], key.side)
+
+    def changes_of(self, side: int) -> tuple[int, npt.NDArray[np.int64]]:
+        """Return the position of a side's first change in the part that was entered, and lines REFS, NUMBERS, BEFORE, AFTER."""
+        begin, end = self._entered[side : side + 2]
+        return begin - self._entered[0], self._entered_arrays[begin:end, : _AFTER + 1].T
+
+    def weights_of_changes(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the weights before and after of all changes of the part that was entered."""
+        lines = self._entered_arrays[self._entered[0] : self._entered[2]]
+        return lines[:, _BEFORE], lines[:, _AFTER]
+
+    def pair_step(self, sign: int, output: OutputArrays) -> Step:
+        """Return the step that appends the part's changed pairs: retractions (-1), insertions (+1) or both (0).
+
+        The step raises OverflowError when a weight leaves int64.
+        """
+        cursor = self._cursor(output)
+        place = int(cursor.ctypes.data)
+
+        def step(filled: int) -> tuple[int, bool]:
+            filled = p.emit_pairs(self._epoch, sign, place, filled)
+            if cursor[0] == p.OVERFLOW:
+                raise OverflowError("product of two weights")
+            return filled, bool(cursor[0] == self._view[e.E_GROUPS])
+
+        return step
+
+    def lone_step(self, side: int, kind: int, sign: int, output: OutputArrays) -> Step:
+        """Return the step that appends the part's lone rows of one side."""
+        cursor = self._cursor(output)
+        place = int(cursor.ctypes.data)
+
+        def step(filled: int) -> tuple[int, bool]:
+            filled = p.emit_lone_rows(self._epoch, side, kind, sign, place, filled)
+            return filled, bool(cursor[0] == self._view[e.E_GROUPS] + 2)
+
+        return step
+
+    def changed_codes(self, side: int) -> npt.NDArray[np.int64]:
+        """Return the join hashes of the changes of a side in the part that was entered."""
+        begin, end = self._entered[side : side + 2]
+        return self._entered_arrays[begin:end, _HASH]
+
+    def passing_step(
+        self,
+        side: int,
+        codes: npt.NDArray[np.int64],
+        rows: UnpackedRows,
+        *,
+        kind: int,
+        pairs: bool,
+        sign: int,
+        output: OutputArrays,
+    ) -> Step:
+        """Return the step that appends what comes of some rows of a side that are in no chain."""
+        self._cursor(output)
+        cursor = np.array([0, -1], np.int64)
+        made = self._passed
+
+        def step(filled: int) -> tuple[int, bool]:
+            filled = emit_passing(self._epoch, side, rows.address, codes, kind, pairs, sign, cursor, made, filled)
+            if cursor[0] == p.OVERFLOW:
+                raise OverflowError("product of two weights")
+            return filled, bool(cursor[0] == len(codes))
+
+        return step
+
+    def note_passed(self) -> None:
+        """Note the most pairs that a key of the part has made of rows that are in no chain."""
+        group = int(np.argmax(self._passed)) if len(self._passed) else 0
+        if len(self._passed) and self._passed[group] > self._view[e.E_FAN_OUT]:
+            refs, sides = self._grouped[0, group], self._grouped[1, group]
+            self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1] = (self._passed[group], refs, sides)
+
+    def largest_fan_out(self) -> tuple[int, int, int]:
+        """Return the most pairs that one key has made so far, the record address of a row with that key, and its side."""
+        rows, ref, side = self._view[e.E_FAN_OUT : e.E_FAN_OUT_SIDE + 1].tolist()
+        return rows, ref, side
+
+    def _cursor(self, output: OutputArrays) -> npt.NDArray[np.int64]:
+        self._view[e.E_CAPACITY] = output.rows
+        self._view[e.E_OUT_WEIGHTS] = output.addresses[2]
+        for side in (0, 1):
+            self._side_view[side, e.S_OUT] = output.addresses[side]
+            self._side_view[side, e.S_OUT_CHANGE] = output.addresses[3 + side] if len(output.addresses) == 5 else 0
+        return np.array([0, 0, -1, -1, 0, 0], np.int64)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of all working arrays, as far as they were used."""
+        arrays: tuple[npt.NDArray[Any], ...] = (
+            self._listed[: self._most[0]],
+            self._parted[: self._most[1]],
+            self._grouped,
+            self._table,
+            *self._marks,
+            self._block,
+        )
+        return sum(array.nbytes for array in arrays)
+
+
+def _table_bits(entries: int) -> int:
+    return max(4, (entries + entries // 2).bit_length())

@@ -1,0 +1,274 @@
+"""What a join of rows with looked-up rows looks like: its keys, its second input, its output.
+
+The second input of a lookup join, the *fetched* rows, has the columns of the outside table, then the asked key (`_zset_key_0`,
+...) and `_zset_found`. A key that nothing was found for has one row, with `_zset_found` false and NULL everywhere else, so
+that a key that was asked can be told from one that was not.
+
+They also carry what becomes of a miss (`RetryPolicy`), so that an epoch that is folded into the state after its options were
+changed is folded as it was answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import PlanError
+from zset_join.expressions import Expression, evaluate, references
+from zset_join.key_types import check_key_type, common_key_type, storage_type
+from zset_join.relation import Relation
+from zset_join.row_conversion import cast_key, plain, take_rows
+from zset_join.state.join.join_shape import joined_schema
+from zset_join.state.rows.keyed_rows import KeyedRows
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["FOUND", "LookupShape", "RetryPolicy"]
+
+FOUND = "_zset_found"
+_POLICY = ("_zset_max_retries", "_zset_delay_us", "_zset_padded_first")
+_ASKED = "_zset_key_"
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Say what becomes of a miss.
+
+    Args:
+        max_retries: how often it is parked and looked up again.
+        delay_us: how long it waits for that.
+        padded_first: whether it is shown padded meanwhile.
+    """
+
+    max_retries: int = 0
+    delay_us: int = 0
+    padded_first: bool = False
+
+
+@dataclass(frozen=True)
+class LookupShape:
+    """Describe a join with looked-up rows; build it with `of`.
+
+    Args:
+        probe: the left input.
+        table: the outside table.
+        constants: values of the last key columns of the table.
+        key_schema: the key columns by the table's names, in the types they are compared in.
+        asked_schema: the same under the names they have in the fetched rows.
+        fetched: the second input.
+        joined_schema: all columns of both sides.
+        output_schema: those that are shown.
+        shown: positions of the shown columns among the joined ones.
+    """
+
+    probe: Relation
+    table: Relation
+    constants: tuple[Any, ...]
+    key_schema: pa.Schema
+    asked_schema: pa.Schema
+    fetched: Relation
+    joined_schema: pa.Schema
+    output_schema: pa.Schema
+    shown: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        probe: Relation,
+        table: Relation,
+        how: str,
+        *,
+        constants: Mapping[str, Any] | None = None,
+        using: bool = False,
+        output_names: Sequence[str] | None = None,
+        leaves_process: bool = True,
+    ) -> LookupShape:
+        """Check two relations and describe their join.
+
+        Args:
+            probe: the left input; its join key is looked up.
+            table: the right side; its join key holds the constants too.
+            how: `inner` or `left`.
+            constants: by key column of the table.
+            using: put the key columns once and first.
+            output_names: names of the output columns.
+            leaves_process: keys go to another system, so they must be plain values.
+
+        Raises:
+            PlanError: keys that do not go together, or names that clash.
+            KeyTypeError: key types that cannot be compared.
+        """
+        constants = dict(constants or {})
+        plain_key = tuple(column for column in table.join_key if column not in constants)
+        if not table.join_key or len(plain_key) != len(probe.join_key) or not set(constants) <= set(table.join_key):
+            raise PlanError(
+                f'"{probe.name}" is looked up by {list(probe.join_key)} in "{table.name}" by {list(plain_key)} and '
+                f"constants for "
+                f"{sorted(constants)}; both sides need the same number of key columns, at least one in all.",
+                code="JOIN_KEY_LENGTH",
+                left=probe.join_key,
+                right=table.join_key,
+            )
+        key_fields = []
+        for left, right in zip(probe.join_key, plain_key, strict=True):
+            check_key_type(probe.schema.field(left).type, relation=probe.name, column=left)
+            kind = common_key_type(
+                probe.schema.field(left).type, table.schema.field(right).type, left_column=left, right_column=right
+            )
+            key_fields.append(pa.field(right, kind))
+        key_fields += [pa.field(column, storage_type(table.schema.field(column).type)) for column in constants]
+        for field in key_fields:
+            if leaves_process and pa.types.is_nested(field.type):
+                raise PlanError(
+                    f'"{table.name}" is looked up by "{field.name}" of type {field.type}; a key that leaves the process '
+                    f"must be "
+                    "a plain value. Look up by its parts.",
+                    code="LOOKUP_KEY_TYPE",
+                    column=field.name,
+                    type=str(field.type),
+                )
+        reserved = [name for name in (*probe.schema.names, *table.schema.names) if name.startswith("_zset_")]
+        if reserved:
+            raise PlanError(
+                f"columns {reserved} start with _zset_, which is reserved for a lookup join; rename them.",
+                code="RESERVED_COLUMN",
+                columns=reserved,
+            )
+        key_schema = pa.schema(key_fields)
+        asked_schema = pa.schema([pa.field(f"{_ASKED}{at}", field.type) for at, field in enumerate(key_fields)])
+        columns = [field.with_nullable(True) for field in table.schema]
+        fetched = Relation(
+            name=f"{table.name} (fetched)",
+            schema=pa.schema(
+                [*columns, *asked_schema, pa.field(FOUND, pa.bool_()), *(pa.field(name, pa.int64()) for name in _POLICY)]
+            ),
+        )
+        bare_table = Relation(name=table.name, schema=table.schema, join_key=plain_key)
+        joined, _ = joined_schema(probe, bare_table, how, using=False, output_names=_inner_names(probe, table))
+        output, sources = joined_schema(probe, bare_table, how, using=using, output_names=output_names)
+        places = {("left", name): at for at, name in enumerate(probe.schema.names)}
+        places |= {("right", name): len(probe.schema) + at for at, name in enumerate(table.schema.names)}
+        return cls(
+            probe=probe,
+            table=table,
+            constants=tuple(constants.values()),
+            key_schema=key_schema,
+            asked_schema=asked_schema,
+            fetched=fetched,
+            joined_schema=joined,
+            output_schema=output,
+            shown=tuple(places[source] for source in sources),
+        )
+
+    @property
+    def asked_names(self) -> tuple[str, ...]:
+        """Return the names of the asked key in the fetched rows."""
+        return tuple(self.asked_schema.names)
+
+    def keys_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the keys of some left rows; a value that does not fit the type it is compared in gives NULL."""
+        columns = []
+        for name, field in zip(self.probe.join_key, self.key_schema, strict=False):
+            column = rows.column(name)
+            columns.append(cast_key(plain(column, storage_type(column.type)), field.type)[0])
+        for value, field in zip(self.constants, list(self.key_schema)[len(self.probe.join_key) :], strict=True):
+            columns.append(pa.repeat(pa.scalar(value, field.type), rows.num_rows))
+        return pa.RecordBatch.from_arrays(columns, schema=self.key_schema)
+
+    def table_keys_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the keys of some rows of the table, in the types they are compared in."""
+        columns = [rows.column(name) for name in self.key_schema.names]
+        cast = [
+            cast_key(plain(column, storage_type(column.type)), field.type)[0]
+            for column, field in zip(columns, self.key_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(cast, schema=self.key_schema)
+
+    def fetched_rows(self, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy) -> ZSet:
+        """Return the fetched rows for asked keys and what was found; rows of keys that were not asked are left out.
+
+        Args:
+            keys: distinct keys, as `keys_of` gives them.
+            rows: the columns of the table, in any order, castable to its types.
+            policy: what becomes of a miss.
+        """
+        found = single_batch(rows.select(self.table.schema.names).cast(self.table.schema))
+        kept = KeyedRows("fetched", self.key_schema, self.key_schema.names)
+        kept.add(self.table_keys_of(found))
+        positions, numbers = kept.find(keys)
+        kept.close()
+        missed = np.ones(keys.num_rows, np.bool_)
+        missed[positions] = False
+        misses = np.flatnonzero(missed).astype(np.int64)
+        hits = take_rows(found, numbers - 1)
+        fetched = [
+            pa.concat_arrays([plain(column, storage_type(column.type)), pa.nulls(len(misses), storage_type(column.type))]).cast(
+                column.type
+            )
+            for column in hits.columns
+        ]
+        asked = take_rows(keys, np.concatenate([positions, misses])).columns
+        is_found = np.concatenate([np.ones(len(positions), np.bool_), np.zeros(len(misses), np.bool_)])
+        words = (policy.max_retries, policy.delay_us, int(policy.padded_first))
+        carried = [pa.array(np.full(len(is_found), word, np.int64)) for word in words]
+        batch = pa.RecordBatch.from_arrays([*fetched, *asked, pa.array(is_found), *carried], schema=self.fetched.schema)
+        return ZSet(batch, np.ones(batch.num_rows, np.int64))
+
+    @staticmethod
+    def policy_of(fetched: pa.RecordBatch) -> RetryPolicy:
+        """Return what becomes of a miss, as it was decided when these rows were fetched."""
+        if not fetched.num_rows:
+            return RetryPolicy()
+        retries, delay_us, padded = (int(fetched.column(name)[0].as_py()) for name in _POLICY)
+        return RetryPolicy(retries, delay_us, bool(padded))
+
+    def joined_rows(
+        self, left: pa.RecordBatch, owners: Int64s, right: pa.RecordBatch | None, sources: Int64s
+    ) -> pa.RecordBatch:
+        """Return left rows beside right ones.
+
+        Args:
+            left: left rows.
+            owners: positions in them.
+            right: right rows, their first columns those of the table; None: all are NULL.
+            sources: positions in them, -1 for NULL.
+        """
+        lefts = take_rows(left, owners).columns
+        schema = pa.schema([field.with_nullable(True) for field in self.joined_schema])
+        if right is None or not right.num_rows:
+            rights = [pa.nulls(len(owners), field.type) for field in list(schema)[len(lefts) :]]
+        else:
+            taken = pa.array(sources, mask=sources < 0)
+            own = right.columns[: len(self.table.schema)]
+            rights = [plain(column, storage_type(column.type)).take(taken).cast(column.type) for column in own]
+        return pa.RecordBatch.from_arrays([*lefts, *rights], schema=schema)
+
+    def output_rows(self, joined: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the shown columns of joined rows."""
+        return pa.RecordBatch.from_arrays([joined.column(at) for at in self.shown], schema=self.output_schema)
+
+    def passing(
+        self, residual: Expression, left: pa.RecordBatch, positions: Int64s, right: pa.RecordBatch, sources: Int64s
+    ) -> npt.NDArray[np.bool_]:
+        """Say which pairs pass a predicate."""
+        sides = []
+        for names, rows, chosen in zip(references(residual), (left, right), (positions, sources), strict=True):
+            picked = take_rows(rows.select(sorted(names)), chosen)
+            sides.append(dict(zip(picked.schema.names, picked.columns, strict=True)))
+        return evaluate(residual, sides[0], sides[1], len(positions))
+
+
+def _inner_names(probe: Relation, table: Relation) -> list[str]:
+    """Return one name per column of both sides, whatever the output calls them."""
+    names = list(probe.schema.names)
+    for name in table.schema.names:
+        while name in names:
+            name += "_right"
+        names.append(name)
+    return names

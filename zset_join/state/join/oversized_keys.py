@@ -1,0 +1,133 @@
+"""Which keys of an epoch are too large to be brought into memory, so that its answer streams their rows (`long_keys`).
+
+A key is left on disk whose rows there take half of the budget, and 1 MB at least: so many would not stay in memory, since
+spilling frees half of it. So are the largest keys, of 256 KB and more, that have no room together beside the rows in memory
+that the epoch needs: they would come and go in every epoch, and memory would exceed the budget meanwhile. Both go by what lies
+on disk; a key that is in memory has nothing to stream, and memory stays filled with what fits.
+
+Of all other keys a side brings rows in as long as there is room; where there is none, and memory is full of rows that the epoch
+needs, what is still on disk passes through memory (`passing_rows`).
+
+A key that is left on disk stays there until an epoch is absorbed: whoever asks again at once gets its rows in the same chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from spill.cold_store import Int64s
+from zset_join.config import HotBudget
+from zset_join.state.cold.cold_side import ColdSide
+from zset_join.state.join.oversized_rows import one_of_each
+from zset_join.state.rows.side import PreparedSide
+
+__all__ = ["BYTES_BESIDE_ON_DISK", "LeftOnDisk"]
+
+BYTES_BESIDE_ON_DISK = 12
+"""Code, subcode and length of a row on disk, without the links of its record."""
+_LEAST_LONG_BYTES = 1 << 20
+_LEAST_LARGE_BYTES = 1 << 18  # to stream a key costs a millisecond beside its rows
+_PART_WITH_ROOM = 4  # of what makes one key long: keys that take no more together are taken to have room
+_NONE = np.empty(0, np.int64)
+
+
+class LeftOnDisk:
+    """Choose the keys that are left on disk.
+
+    Args:
+        opened: both sides.
+        asked_by_own: per side, whether its rows are looked at where its own join key changes.
+        budget: of both.
+
+    Attributes:
+        codes: per side, the join hashes whose rows the epoch that was fetched last leaves on disk, ascending.
+        passing: per side, whether what is on disk of the other keys that are asked for passes through memory when the epoch is
+            answered; once it does, it does so until the epoch is absorbed.
+        least_bytes: per side, how many bytes on disk a key has of which that is so whatever room there is.
+    """
+
+    def __init__(self, opened: Sequence[ColdSide], asked_by_own: Sequence[bool], budget: HotBudget) -> None:
+        self._opened = opened
+        self._asked_by_own = tuple(asked_by_own)
+        self.least_bytes = [_least_bytes(side, budget) for side in opened]
+        self.forget()
+
+    def begin(self) -> None:
+        """Begin to fetch, perhaps not for the first time."""
+        self.codes = [_NONE, _NONE]
+
+    def forget(self) -> None:
+        """Forget what was left, when an epoch has been absorbed."""
+        self.codes = [_NONE, _NONE]
+        self.passing = [False, False]
+        self._asked = [_NONE, _NONE]  # codes that were left since an epoch was absorbed
+        self._standing = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
+
+    def leave(
+        self,
+        number: int,
+        codes: Int64s,
+        prepared: Sequence[PreparedSide | None],
+        room: Callable[[ColdSide], int],
+        stamp: int,
+        clock: float,
+    ) -> None:
+        """Leave rows of one side on disk, or of each key all but one, which is brought in, where degrees are read.
+
+        Args:
+            number: of the side.
+            codes: join hashes of the rows that are asked for.
+            prepared: the deltas.
+            room: says how many bytes on disk of a side have room beside what the epoch needs.
+            stamp: of the epoch.
+            clock: what rows are touched with.
+        """
+        side, asked = self._opened[number], self._asked[number]
+        if not (side.row_count() or len(asked)):
+            return
+        least = self.least_bytes[number]
+        large, sizes = side.long_keys(codes, min(least, _LEAST_LARGE_BYTES))
+        is_long = sizes >= least
+        others = sizes[~is_long]
+        if others.sum() > least // _PART_WITH_ROOM:
+            is_long[~is_long] = _without_room(others, room(side))
+        long = large[is_long]
+        if len(asked):
+            long = np.union1d(long, codes[np.isin(codes, asked)])
+        if not len(long):
+            return
+        self.codes[number] = long
+        self._asked[number] = np.union1d(asked, long)
+        if self._asked_by_own[number]:
+            standing = one_of_each(number, long, self._opened, prepared, self._standing[number], stamp, clock)
+            if standing is not None:
+                self._standing[number] = np.union1d(self._standing[number], side.take(standing, stamp, clock))
+
+    def others(self, number: int, codes: Int64s) -> Int64s:
+        """Return those of some join hashes whose rows are not left on one side's disk, but for passing through memory."""
+        left = self.codes[number]
+        return codes[~np.isin(codes, left)] if len(left) else codes
+
+
+def _without_room(sizes: Int64s, room: int) -> npt.NDArray[np.bool_]:
+    """Say which of some keys must be left so that the others have room: the largest.
+
+    >>> _without_room(np.array([30, 10, 50, 20]), 65).tolist()
+    [False, False, True, False]
+    """
+    order = np.argsort(sizes)
+    without = np.empty(len(sizes), np.bool_)
+    without[order] = np.cumsum(sizes[order]) > room
+    return without
+
+
+def _least_bytes(side: ColdSide, budget: HotBudget) -> int:
+    """Return the bytes on disk from which on the rows of a key would take most of the budget, and a chunk at least."""
+    on_disk = side.side.layout.stride + BYTES_BESIDE_ON_DISK
+    limits = [
+        limit // 2 * unit for limit, unit in ((budget.max_hot_bytes, 1), (budget.max_hot_keys, on_disk)) if limit is not None
+    ]
+    return max(_LEAST_LONG_BYTES, min(limits))

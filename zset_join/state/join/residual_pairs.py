@@ -1,0 +1,278 @@
+"""The pairs of an epoch of which only some pass: matching means more than an equal key.
+
+The law: a pair counts if it passes the whole ON condition. Every candidate pair, one with equal keys that changes, is judged
+once, and what was said about it kept as a bit, for retractions come out before insertions and an epoch may be absorbed later.
+Whether a row is shown alone follows from how many of its pairs pass (`zset_join.state.join.residual_degrees`), and so is
+known when all pairs of its key were judged.
+
+So an epoch is worked off part by part: the pairs in memory, those with rows that pass through memory
+(`zset_join.state.join.streamed_rows`), and then the rows alone. Where rows pass, parts are ranges of the hash.
+
+Remembers until the epoch is absorbed a bit per candidate pair, and what `ResidualDegrees` and `Gains` do. Cost: the candidate
+pairs; rows that pass are read as often as without a predicate, and those whose degree changes once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.state.cold.cold_side import ColdSide
+from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Pairs, Step
+from zset_join.state.join.oversized_rows import LongKeys
+from zset_join.state.join.residual_degrees import ResidualDegrees, live_flags
+from zset_join.state.join.streamed_rows import DegreesOnTheWay, Gains, PassingGroup, PassingRows, Piece, Place, revise_degrees
+from zset_join.state.rows.side import PreparedSide, SideState
+
+__all__ = ["JudgedEpoch", "ResidualPairs"]
+
+_LEFT = 0
+_ALONE = -1
+_JUDGED_AT_ONCE = 1 << 14
+_Words = npt.NDArray[np.int64]
+_Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _JudgedPart:
+    """What was said about the pairs of a part: bits per piece, in pieces, and degrees per side; whole when all were judged."""
+
+    degrees: dict[int, ResidualDegrees]
+    bits: dict[Place, list[npt.NDArray[np.uint8]]] = field(default_factory=dict)
+    gains: dict[Place, Gains] = field(default_factory=dict)
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedEpoch:
+    """What was said about the pairs of an epoch so far, by part, and which rows are not in memory.
+
+    Args:
+        passing: per side, whether what is on disk of the keys that change on the other side passes.
+        long_codes: per side, hashes of keys that are streamed instead.
+    """
+
+    passing: tuple[bool, ...] = ()
+    long_codes: tuple[_Words, ...] = ()
+    parts: dict[int, _JudgedPart] = field(default_factory=dict)
+
+
+class ResidualPairs:
+    """Judge the candidate pairs of epochs.
+
+    Args:
+        sides: state of the left and of the right side.
+        groups: the changes.
+        cold: rows on disk, per side; none without a budget.
+        passing: finds those that pass.
+        long: judges those that are streamed.
+        lone: per side, what the join says about its lone rows.
+        pairs: whether the join shows pairs.
+        passes: which pairs of records, left and right, pass the rest of the condition.
+        output: where steps append.
+        chunk_rows: of an answer; no more pairs are judged at a time.
+    """
+
+    def __init__(
+        self,
+        sides: Sequence[SideState],
+        groups: ChangedGroups,
+        cold: Sequence[ColdSide],
+        passing: PassingRows,
+        long: LongKeys,
+        lone: tuple[int, int],
+        *,
+        pairs: bool,
+        passes: Callable[[Any, Any], _Flags],
+        output: OutputArrays,
+        chunk_rows: int,
+    ) -> None:
+        self._sides = sides
+        self._groups = groups
+        self._cold = cold
+        self._passing = passing
+        self._long = long
+        self._lone = lone
+        self._pairs = pairs
+        self._passes = passes
+        self._output = output
+        self._candidates = OutputArrays(min(chunk_rows, _JUDGED_AT_ONCE), with_changes=True)
+        self._touched_rows = 0  # of these arrays; the rest of them takes no memory
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of the arrays of candidate pairs, as far as they were filled."""
+        return 8 * len(self._candidates.words) * self._touched_rows
+
+    # ---------------------------------------------------------------- an epoch
+
+    def pieces(self, epoch: JudgedEpoch, only: set[Place] | None = None) -> Iterator[Piece]:
+        """Yield all pieces of an epoch, or some; the steps of one are to be done before the next is asked for.
+
+        That of a part's pairs in memory comes first, under the part's number alone. The steps raise OverflowError when the
+        product of two weights leaves int64.
+        """
+        for place, arrays in self._arrays(epoch, only):
+            yield place, partial(self._steps, arrays)
+
+    def judge(self, epoch: JudgedEpoch) -> None:
+        """Judge what was not judged yet of an epoch; raises as the steps do."""
+        parts = self._groups.parts
+        if any(self._lone) and not (len(epoch.parts) == parts and all(part.is_whole for part in epoch.parts.values())):
+            for _, arrays in self._arrays(epoch, None):
+                for _ in arrays(0):
+                    pass
+
+    def revises(self, epoch: JudgedEpoch) -> bool:
+        """Say whether rows on disk may have another degree after an epoch that was judged."""
+        return self._groups.parts > 0 and any(self._lone) and (any(map(len, epoch.long_codes)) or any(epoch.passing))
+
+    def revise(self, epoch: JudgedEpoch) -> None:
+        """Write those rows on disk anew whose degree an epoch that was judged makes another one.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written.
+        """
+        if any(map(len, epoch.long_codes)):
+            long_keys: list[ChangedKey] = []
+            for part in range(self._groups.parts):
+                self._groups.enter(part)
+                long_keys += self._groups.changed_keys(epoch.long_codes)
+            self._long.revise_degrees(long_keys)
+        for side, cold in enumerate(self._cold):
+            gained = [gains for part in epoch.parts.values() for place, gains in part.gains.items() if place[1] == side]
+            if gained:
+                revise_degrees(cold, gained)
+
+    def store(self, epoch: JudgedEpoch, prepared: Sequence[PreparedSide | None]) -> list[tuple[int, _Words]]:
+        """Write the degrees of rows in memory, when the rows have been absorbed; return side and numbers of unchanged rows."""
+        degrees = [degrees for part in epoch.parts.values() for degrees in part.degrees.items()]
+        for side, found in degrees:
+            found.store(prepared[side])
+        return [(side, found.touched) for side, found in degrees]
+
+    # ---------------------------------------------------------------- a part
+
+    def _arrays(self, epoch: JudgedEpoch, only: set[Place] | None) -> Iterator[tuple[Place, Callable[[int], Iterator[Pairs]]]]:
+        """Yield what `pieces` does, as what makes the pairs of a sign."""
+        groups, ranges = self._groups, any(epoch.passing)
+        if ranges:
+            groups.sort_by_range()
+        for number in range(groups.parts):
+            if only is not None and not any(place[0] == number for place in only):
+                continue
+            groups.enter(number, of_ranges=ranges)
+            part = epoch.parts.get(number)
+            if part is None or not part.is_whole:
+                part = epoch.parts[number] = self._begin()
+            if only is None or (number,) in only:
+                yield (number,), partial(self._in_memory, epoch, part, number)
+            for found in self._passing.found(number, epoch.passing, epoch.long_codes, only):
+                yield found.place, partial(self._with_passing, part, found)
+            alone = (number, _ALONE)
+            if ranges and any(self._lone) and (only is None or alone in only):
+                yield alone, partial(self._alone, epoch, part)
+            part.is_whole = True
+
+    def _steps(self, arrays: Callable[[int], Iterator[Pairs]], sign: int) -> list[Step]:
+        return [self._output.copying(arrays(sign))]
+
+    def _begin(self) -> _JudgedPart:
+        return _JudgedPart(
+            {
+                side: ResidualDegrees(self._sides[side], kind, *self._groups.changes_of(side))
+                for side, kind in enumerate(self._lone)
+                if kind
+            }
+        )
+
+    def _in_memory(self, epoch: JudgedEpoch, part: _JudgedPart, number: int, sign: int) -> Iterator[Pairs]:
+        """Yield the pairs in memory; where no rows pass, then the rows alone."""
+        before, after = self._groups.weights_of_changes()
+        step = self._groups.pair_step(0, self._candidates)
+        is_needed = self._pairs or not part.is_whole
+        for (left, right, weights, *changes), passing, is_new in self._judged(part, (number,), step) if is_needed else ():
+            if is_new and part.degrees:
+                refs, changed = (left[passing], right[passing]), [change[passing] for change in changes]
+                flags = [live_flags(change, before, after) for change in changed]
+                for side, found in part.degrees.items():
+                    found.add(changed[side], refs[side], *flags[1 - side])
+            yield from self._shown(left, right, weights, passing, sign)
+        if not any(epoch.passing):
+            yield from self._alone(epoch, part, sign)
+
+    def _with_passing(self, part: _JudgedPart, found: PassingGroup, sign: int) -> Iterator[Pairs]:
+        """Yield the pairs with some rows that pass, and then these rows alone."""
+        side, other = found.side, 1 - found.side
+        before, after = self._groups.weights_of_changes()
+        kind = self._lone[side]
+        degrees = DegreesOnTheWay(self._cold[side], kind, found) if kind else None
+        step = self._groups.passing_step(
+            side, found.lying.codes, found.records, kind=0, pairs=True, sign=0, output=self._candidates
+        )
+        for (left, right, weights, *changes), passing, is_new in self._judged(part, found.place, step):
+            refs, changed = (left[passing], right[passing]), changes[other][passing]
+            if degrees is not None:
+                degrees.add(refs[side], *live_flags(changed, before, after))
+            if is_new and other in part.degrees:
+                there = np.ones(len(changed), np.bool_)
+                part.degrees[other].add(changed, refs[other], there, there)
+            yield from self._shown(left, right, weights, passing, sign)
+        if degrees is not None:
+            part.gains[found.place] = degrees.gains()
+            yield from self._shown(*degrees.lone_rows(), None, sign)
+
+    def _alone(self, epoch: JudgedEpoch, part: _JudgedPart, sign: int) -> Iterator[Pairs]:
+        """Yield the rows that are in memory, or change, as far as they are shown or hidden alone; all pairs were judged."""
+        if not part.is_whole:
+            for key in self._groups.changed_keys(epoch.long_codes):
+                for positions in self._long.passing(key) if key.side in part.degrees else ():
+                    there = np.ones(len(positions), np.bool_)
+                    begin = self._groups.changes_of(key.side)[0]
+                    part.degrees[key.side].add(begin + positions, positions, there, there)
+            for found in part.degrees.values():
+                found.finish()
+            part.is_whole = True
+        for side, found in part.degrees.items():
+            refs, weights = found.lone_rows
+            padded = np.zeros(len(refs), np.int64)
+            left, right = (refs, padded) if side == _LEFT else (padded, refs)
+            yield from self._shown(left, right, weights, None, sign)
+
+    # ---------------------------------------------------------------- pairs
+
+    def _judged(self, part: _JudgedPart, place: Place, step: Step) -> Iterator[tuple[list[_Words], _Flags, bool]]:
+        """Yield the candidate pairs of a step, with whether they pass and whether that was judged only now.
+
+        They are refs, weights and the positions of either change, some thousand at a time, each valid until the next.
+        """
+        bits = part.bits.setdefault(place, [])
+        number, done = 0, False
+        while not done:
+            count, done = step(0)
+            if not count:
+                continue
+            self._touched_rows = max(self._touched_rows, count)
+            lines = [line[:count] for line in self._candidates.words]
+            is_new = number == len(bits)
+            if is_new:
+                passing = self._passes(lines[0], lines[1])
+                bits.append(np.packbits(passing))
+            else:
+                passing = np.unpackbits(bits[number], count=count).view(np.bool_)
+            number += 1
+            yield lines, passing, is_new
+
+    def _shown(self, left: _Words, right: _Words, weights: _Words, passing: _Flags | None, sign: int) -> Iterator[Pairs]:
+        """Yield those of some pairs that pass and have a sign, 0 for either; rows alone (`passing` None) in any join."""
+        if passing is not None and not self._pairs:
+            return
+        kept = np.ones(len(weights), np.bool_) if passing is None else passing
+        if sign:
+            kept = kept & ((weights > 0) == (sign > 0))
+        if kept.any():
+            yield left[kept], right[kept], weights[kept]

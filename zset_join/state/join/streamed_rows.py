@@ -1,0 +1,178 @@
+"""What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and let go.
+
+The law: the answer is that of the same rows in memory. No row that passes is changed by the epoch, for those are brought in by
+their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`standing_rows`).
+
+Rows come in the order in which they lie on disk, so the changes are worked off by ranges of their hash. Memory: the pages of
+one group of rows, and a second list of the changes. Cost: the pages are read once, or twice where the insertions cannot be held
+until all retractions are out.
+
+Behind a residual predicate a row is shown or hidden by its own degree. Rows whose degree changes are written anew when the
+epoch is absorbed (`ColdSide.revise`), and the pages that hold them are read once more for it. Remembered until then: 24 bytes
+for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from spill.cold_store import ColdRows
+from spill.row_bytes import UnpackedRows
+from zset_join.kernels.values.columns import WEIGHT
+from zset_join.state.cold.cold_side import ColdSide
+from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays, Pairs, Step
+from zset_join.state.join.residual_degrees import shown_by_degree
+
+__all__ = ["DegreesOnTheWay", "Gains", "PassingGroup", "PassingRows", "Piece", "Place", "revise_degrees"]
+
+Place = tuple[int, ...]
+Piece = tuple[Place, Callable[[int], Sequence[Step]]]
+"""A part of an epoch, and what makes the steps that append its retractions (-1), its insertions (1) or both (0)."""
+
+_Words = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PassingGroup:
+    """Rows of one side that pass: as they lie on disk, and as records."""
+
+    place: Place
+    side: int
+    lying: ColdRows
+    records: UnpackedRows
+
+
+class PassingRows:
+    """Pair rows that pass through memory.
+
+    Args:
+        groups: the changes.
+        cold: rows on disk, per side.
+        lone: per side, what the join says about its lone rows.
+        pairs: whether the join shows pairs.
+        output: where steps append.
+    """
+
+    def __init__(
+        self, groups: ChangedGroups, cold: Sequence[ColdSide], lone: tuple[int, int], *, pairs: bool, output: OutputArrays
+    ) -> None:
+        self._groups = groups
+        self._cold = cold
+        self._lone = lone
+        self._pairs = pairs
+        self._output = output
+
+    def pieces(self, passing: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None) -> Iterator[Piece]:
+        """Yield a piece for each group of rows; its steps are to be done before the next is asked for.
+
+        Args:
+            passing: per side, whether what is on disk of the keys that change on the other side passes.
+            without: per side, hashes of keys that do not.
+            only: places of the pieces wanted; default: all.
+        """
+        if not any(passing):
+            return
+        groups = self._groups
+        groups.sort_by_range()
+        for part in range(groups.parts):
+            if only is not None and not any(place[0] == part for place in only):
+                continue
+            groups.enter(part, of_ranges=True)
+            for found in self.found(part, passing, without, only):
+                yield found.place, partial(self._steps, found)
+
+    def found(
+        self, part: int, passing: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None
+    ) -> Iterator[PassingGroup]:
+        """Yield the rows that pass for the part that was entered, by ranges, group by group; arguments as `pieces`."""
+        for side, passes in enumerate(passing):
+            if not passes:
+                continue
+            changed = self._groups.changed_codes(1 - side)
+            wanted = changed[~np.isin(changed, without[side])] if len(without[side]) else changed
+            for number, (lying, records) in enumerate(self._cold[side].pass_through(wanted)):
+                place = (part, side, number)
+                if only is None or place in only:
+                    yield PassingGroup(place, side, lying, records)
+        self._groups.note_passed()
+
+    def _steps(self, found: PassingGroup, sign: int) -> list[Step]:
+        kind = self._lone[found.side]
+        return [
+            self._groups.passing_step(
+                found.side, found.lying.codes, found.records, kind=kind, pairs=self._pairs, sign=sign, output=self._output
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """What a group of rows that passed gains in degree: the place on disk, the hash and the gain of each row that gains any."""
+
+    places: _Words
+    codes: _Words
+    gains: _Words
+
+
+class DegreesOnTheWay:
+    """Count what the rows of a group gain in degree, and say what the join then says about each alone.
+
+    Args:
+        cold: their side.
+        kind: what the join says about its lone rows.
+        found: the rows.
+    """
+
+    def __init__(self, cold: ColdSide, kind: int, found: PassingGroup) -> None:
+        self._side = cold.side
+        self._kind = kind
+        self._found = found
+        self._gains = np.zeros(found.records.count, np.int64)
+
+    def add(self, refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]) -> None:
+        """Count passing pairs: record addresses of the rows, and whether their partner was and is there."""
+        rows = (refs - self._found.records.address) // self._side.layout.stride
+        np.add.at(self._gains, rows, other_is.astype(np.int64) - other_was)
+
+    def gains(self) -> Gains:
+        """Return what was gained."""
+        at, lying = np.flatnonzero(self._gains), self._found.lying
+        return Gains(lying.places[at], lying.codes[at], self._gains[at])
+
+    def lone_rows(self) -> Pairs:
+        """Return left and right refs and weights of what the join now says about single rows."""
+        stride, at = self._side.layout.stride, np.flatnonzero(self._gains)
+        records = self._found.records
+        before = records.words(self._side.layout.degree_offset, stride)[at]
+        shown = shown_by_degree(self._kind, before + self._gains[at]) - shown_by_degree(self._kind, before)
+        weights = records.words(WEIGHT, stride)[at] * shown
+        refs, weights = records.address + stride * at[weights != 0], weights[weights != 0]
+        padded = np.zeros(len(refs), np.int64)
+        return (refs, padded, weights) if self._found.side == 0 else (padded, refs, weights)
+
+
+def revise_degrees(cold: ColdSide, gained: Sequence[Gains]) -> None:
+    """Write those rows of a side anew that passed and whose degree changes; `ColdSide.exchange` puts them in their places.
+
+    Raises:
+        ResourceError: the disk is full or cannot be written.
+    """
+    places = np.concatenate([each.places for each in gained])
+    order = np.argsort(places)
+    places, gains = places[order], np.concatenate([each.gains for each in gained])[order]
+    layout = cold.side.layout
+
+    def revised(lying: ColdRows, records: UnpackedRows) -> npt.NDArray[np.bool_]:
+        at = np.minimum(np.searchsorted(places, lying.places), len(places) - 1)
+        changes: npt.NDArray[np.bool_] = places[at] == lying.places
+        degrees = records.words(layout.degree_offset, layout.stride)
+        degrees[changes] += gains[at[changes]]
+        return changes
+
+    if len(places):
+        cold.revise(np.unique(np.concatenate([each.codes for each in gained])), revised)

@@ -1,0 +1,1 @@
+"""Rows in memory: arenas, hash tables, the side of a join, and its snapshot."""

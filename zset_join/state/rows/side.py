@@ -1,0 +1,600 @@
+"""Everything a join remembers of one side.
+
+A `SideState` is an arena with its two tables: the arrangement by join key and, where rows have an identity, the assistant
+primary-key table. `prepare` reads it and says what a delta changes; `absorb` writes exactly that. Between the two nothing
+is modified, so preparing twice gives the same changes twice.
+
+Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.errors import StateError
+from zset_join.kernels.join import absorb as kernels_absorb
+from zset_join.kernels.rows import changes as ch
+from zset_join.kernels.rows import compact as kernels_compact
+from zset_join.kernels.rows import delta as d
+from zset_join.kernels.rows import side as s
+from zset_join.kernels.rows.eviction import bytes_of_rows, evict_rows, list_evictions
+from zset_join.kernels.rows.tombstones import list_tombstones
+from zset_join.kernels.values import columns as c
+from zset_join.relation import Relation
+from zset_join.row_conversion import conform
+from zset_join.row_layout import EncodedRows, RowLayout
+from zset_join.state.rows.arrangement import Arrangement
+from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
+from zset_join.state.rows.directory_lock import hold_directory
+from zset_join.state.rows.hash_seed import hash_key
+from zset_join.state.rows.primary_key_table import PrimaryKeyTable
+from zset_join.state.rows.row_arena import RowArena
+from zset_join.state.rows.sequence import count_sequence_words, sequence_nulls, sequence_words
+from zset_join.zset import ZSet
+
+__all__ = ["PreparedSide", "SideState"]
+
+_LAYOUT_VERSION = 5
+_NO_WATERMARK = -(1 << 62)
+_COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
+_EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)
+
+
+def _no_rows() -> npt.NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class PreparedSide:
+    """What one delta does to one side, before anything is done.
+
+    Valid until the same side prepares its next delta. `evicted` are numbers of state rows that leave in the same epoch;
+    `shows_evicted` says whether that is a change like any other.
+    """
+
+    delta: ZSet
+    encoded: EncodedRows
+    arrays: DeltaArrays
+    rejected: int = 0
+    entries: int = 0
+    stale: int = 0
+    unknown_deletes: int = 0
+    evicted: npt.NDArray[np.int64] = field(default_factory=_no_rows)
+    shows_evicted: bool = False
+
+    @property
+    def most_changes(self) -> int:
+        """Return how many changes there can be at most."""
+        return 2 * self.count + len(self.evicted)
+
+    @property
+    def count(self) -> int:
+        """Return the number of rows of the delta."""
+        return self.encoded.count
+
+    @property
+    def status(self) -> Any:
+        """Return the status of every row."""
+        return self.arrays.line(d.D_STATUS)
+
+    @property
+    def join_codes(self) -> Any:
+        """Return the hash of every row's join key."""
+        return self.arrays.line(d.D_JOIN_CODES)
+
+    @property
+    def unmatchable(self) -> Any:
+        """Return for every row whether its join key can never match, as bytes."""
+        return self.arrays.line(d.D_UNMATCHABLE)
+
+    @property
+    def identity_codes(self) -> Any:
+        """Return the hash of every row's identity, where rows have one."""
+        return self.arrays.line(d.D_IDENTITY_CODES)
+
+    @property
+    def numbers(self) -> Any:
+        """Return, once it is absorbed, the row number of every row of the delta that was stored."""
+        return self.arrays.line(d.D_NUMBERS)
+
+    @property
+    def first_of(self) -> Any:
+        """Return the first row of every entry."""
+        return self.arrays.line(d.D_FIRST_OF)
+
+    @property
+    def last_of(self) -> Any:
+        """Return the row that decides for every entry; -1 where the state is newer."""
+        return self.arrays.line(d.D_LAST_OF)
+
+    @property
+    def after_of(self) -> Any:
+        """Return, for upserts, the row of every entry that is live after the epoch; -1 for none."""
+        return self.arrays.line(d.D_AFTER_OF)
+
+
+class SideState:
+    """The state of one side of a join, or of any operator that keeps keyed rows.
+
+    Args:
+        relation: what comes in.
+        key_types: the type each join key column is compared in.
+        null_safe: per join key column, whether NULL matches NULL.
+        keeps_unmatchable: whether rows whose key can never match matter (a preserved side).
+        has_degree: whether rows count their matches (a preserved side with a residual predicate).
+        tombstone_retention_us: how long a deleted key remembers its sequence.
+        hash_bits: 32, or fewer to force collisions.
+        hash_seed: what hashes are seeded with; all sides that are compared have the same.
+        directory: where to map files; None keeps everything in memory.
+        name: first part of the file names.
+        compared: columns in which an upsert must differ from the live row to be a change; default all. The others are
+            remembered as they come.
+        arranges: whether rows are looked up by join key too; if not, by identity only.
+        with_age: each row has a hidden word, given to `prepare`, that says when it came; for a side in append mode.
+        is_hybrid: some rows may lie elsewhere (`zset_join.state.join.hybrid_state`); its files are useless alone.
+
+    Attributes:
+        arranges: as given.
+        keeps_tombstones: deleted keys are remembered for a while.
+        numbering: another number whenever rows have got other numbers.
+        on_compacting: called before compacting moves records, with their positions before and after, and how many are left.
+
+    Raises:
+        StateError: the directory holds state of another layout, or state that was being written when its process died.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        key_types: Sequence[pa.DataType],
+        null_safe: Sequence[bool],
+        keeps_unmatchable: bool,
+        has_degree: bool,
+        tombstone_retention_us: int,
+        hash_bits: int,
+        directory: str | None,
+        name: str,
+        compared: Sequence[str] | None = None,
+        arranges: bool = True,
+        with_age: bool = False,
+        is_hybrid: bool = False,
+        hash_seed: int = 0,
+    ) -> None:
+        self.relation = relation
+        self.directory = directory
+        self.name = name
+        self._hash_key = hash_key(hash_bits, hash_seed)
+        self._retention_us = tombstone_retention_us
+        self.has_identity = relation.mode != "append"
+        self.numbering = 0
+        self.on_compacting: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64], int], None] | None = None
+        self.arranges = arranges
+        self._is_hybrid = is_hybrid
+        self._sequence_indices = relation.field_indices(relation.sequence_by)
+        words = count_sequence_words(
+            [relation.schema.field(at).type for at in self._sequence_indices],
+            relation=relation.name,
+            columns=relation.sequence_by,
+        )
+        self.keeps_tombstones = relation.mode == "upsert" and words > 0
+        self._drops_unmatchable = not keeps_unmatchable and not (relation.mode == "upsert" and words > 0)
+        own_types = [relation.schema.field(name).type for name in relation.join_key]
+        casts = [
+            (column, key_type)
+            for column, own, key_type in zip(relation.join_key, own_types, key_types, strict=True)
+            if own != key_type
+        ]
+        self.layout = RowLayout(relation.schema, key_casts=casts, sequence_words=words + with_age, has_degree=has_degree)
+        identity = relation.primary_key if relation.mode == "upsert" else tuple(relation.schema.names)
+        self.join_columns = self.layout.columns(relation.join_key, null_safe=null_safe, as_key=True)
+        self.identity_columns = self.layout.columns(identity)
+        compared = relation.schema.names if compared is None else compared
+        if relation.mode == "upsert":  # live row and new row share the primary key, so there is nothing to compare
+            compared = [name for name in compared if name not in relation.primary_key]
+        self._compared_columns = self.layout.columns(compared)
+        silent = [name for name in relation.schema.names if name not in compared and name not in identity]
+        self._silent_columns = self.layout.columns(silent)
+        self._silent_variables = self.layout.variable_columns(silent)
+        self._variables = self.layout.variable_columns()
+        self._other_columns = self.layout.columns_besides(identity)
+        facts = [[str(kind) for kind in key_types], list(null_safe), self._hash_key, *(["hybrid"] if is_hybrid else [])]
+        self._fingerprint = _fingerprint(relation, self.layout, *facts)
+        self._arrays = DeltaArrays(self.layout.stride)
+        for place, columns in (
+            (d.D_JOIN_COLUMNS, self.join_columns),
+            (d.D_IDENTITY_COLUMNS, self.identity_columns),
+            (d.D_COMPARED_COLUMNS, self._compared_columns),
+            (d.D_OTHER_COLUMNS, self._other_columns),
+            (d.D_VARIABLES, self._variables),
+            (d.D_SILENT_COLUMNS, self._silent_columns),
+            (d.D_SILENT_VARIABLES, self._silent_variables),
+        ):
+            self._arrays.words[place] = columns.address
+        self._let_go = hold_directory(self, directory, name)
+        try:
+            self._open(directory)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _open(self, directory: str | None) -> None:
+        self.numbering += 1
+        self.arena = RowArena(self.layout, directory=directory, name=self.name)
+        header = self.arena.header
+        if header[s.H_FINGERPRINT] == 0:
+            header[s.H_FINGERPRINT] = self._fingerprint
+            header[s.H_ABSORBED_EPOCH] = -1
+            header[s.H_WATERMARK] = _NO_WATERMARK
+        elif header[s.H_FINGERPRINT] != self._fingerprint:
+            raise StateError(
+                f'the local state of "{self.relation.name}" in {directory} was written for another relation, library version '
+                "or before the host restarted. It is a cache: delete the directory and it is rebuilt from the checkpoint.",
+                code="STATE_FINGERPRINT",
+                relation=self.relation.name,
+                directory=directory,
+            )
+        elif header[s.H_DIRTY] != 0:
+            raise StateError(
+                f'the local state of "{self.relation.name}" in {directory} was being written when its process died. '
+                "It is a cache: delete the directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                relation=self.relation.name,
+                directory=directory,
+            )
+        self.arrangement = Arrangement(self.arena, self.join_columns, directory=directory, name=self.name)
+        self.primary_keys = PrimaryKeyTable(self.arena, self.identity_columns, directory=directory, name=self.name)
+        self._view = np.zeros(s.VIEW_WORDS, np.int64)
+        self.view = int(self._view.ctypes.data)
+        self._refresh_view()
+
+    def _refresh_view(self) -> None:
+        self._view[s.HASH_KEY] = self._hash_key
+        self.arena.write_view(self._view)
+        self.arrangement.write_view(self._view)
+        self.primary_keys.write_view(self._view)
+
+    @property
+    def header(self) -> npt.NDArray[np.int64]:
+        """Return the header words of the arena."""
+        return self.arena.header
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch that was folded in, -1 when there was none."""
+        return int(self.header[s.H_ABSORBED_EPOCH])
+
+    @property
+    def watermark(self) -> int:
+        """Return the newest watermark of all epochs that were folded in; a very old one when there was none."""
+        return int(self.header[s.H_WATERMARK])
+
+    @property
+    def horizon(self) -> int | None:
+        """Return the watermark up to which tombstones have expired; None when no epoch had one."""
+        return None if self.watermark == _NO_WATERMARK else self.watermark - self._retention_us
+
+    # ---------------------------------------------------------------- reading
+
+    def prepare(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
+        """Say what a delta changes. Cost: the rows of the delta.
+
+        Args:
+            delta: rows in the relation's changelog mode.
+            words: the sequence as words, where it does not come from the columns (an age; restoring a snapshot).
+        """
+        prepared = self.encode(delta, words=words)
+        self.resolve(prepared)
+        return prepared
+
+    def encode(self, delta: ZSet, *, words: Sequence[npt.NDArray[np.int64]] | None = None) -> PreparedSide:
+        """Do the part of `prepare` that needs no row of the state: records, hashes, weights, NULLs."""
+        count = len(delta)
+        arrays, mode = self._arrays, self.relation.mode
+        arrays.make_room(count)
+        rows = conform(delta.rows, self.relation)
+        sequence = [rows.column(at) for at in self._sequence_indices] if words is None else []
+        words = sequence_words(sequence) if words is None else words
+        encoded = self.layout.encode(rows, words, arrays.records, int(arrays.words[d.D_ROWS]))
+        weights = np.ascontiguousarray(delta.weights)
+        encoded.owners.append(weights)
+        arrays.words[d.D_COUNT] = count
+        arrays.words[d.D_WEIGHTS] = weights.ctypes.data
+        arrays.words[d.D_TABLE_BITS] = table_bits(count)
+        lost, nulls, bad = ch.hash_delta(self.view, arrays.address, self.has_identity, mode == "append")
+        prepared = PreparedSide(delta, encoded, arrays)
+        if not self.arranges:
+            prepared.unmatchable[:count] = 1
+        if encoded.unfit is not None:
+            self._set_status(prepared, encoded.unfit, ch.KEY_RANGE)
+        if lost and self._drops_unmatchable and mode != "upsert":
+            self._set_status(prepared, arrays.line(d.D_UNMATCHABLE)[:count] != 0, ch.NOTHING)
+        if not self.has_identity:
+            if bad or encoded.unfit is not None:
+                prepared.rejected = int((prepared.status[:count] > ch.LAST_HARMLESS).sum())
+            return prepared
+        self._refuse_nulls(prepared, nulls, sequence)
+        return prepared
+
+    def resolve(self, prepared: PreparedSide) -> None:
+        """Do the part of `prepare` that looks rows up."""
+        if not self.has_identity:
+            return
+        arrays, is_changelog = prepared.arrays, self.relation.mode == "changelog"
+        ch.group_rows(self.view, arrays.address, is_changelog)
+        if is_changelog:
+            ch.resolve_weights(self.view, arrays.address)
+        prepared.entries, prepared.stale, _, prepared.rejected = arrays.words[d.D_ENTRIES : d.D_REJECTED + 1].tolist()
+
+    def _set_status(self, prepared: PreparedSide, marked: npt.NDArray[np.bool_], status: int) -> None:
+        """Give the marked rows a status, unless they have another one already."""
+        own = prepared.status[: prepared.count]
+        own[marked & (own == ch.OK)] = status
+
+    def _refuse_nulls(self, prepared: PreparedSide, nulls: int, sequence: list[pa.Array]) -> None:
+        """Give the rows with a NULL in their primary key or their sequence a bad status."""
+        count = prepared.count
+        if self.relation.mode == "upsert":
+            if nulls:
+                self._set_status(prepared, self._arrays.line(d.D_IDENTITY_NULLS)[:count] != 0, ch.NULL_PRIMARY_KEY)
+        else:
+            for column in self.relation.primary_key:
+                key = prepared.delta.rows.column(column)
+                if key.null_count:
+                    status = prepared.status[:count]
+                    status[key.is_null().to_numpy(zero_copy_only=False) & (status != ch.ZERO_WEIGHT)] = ch.NULL_PRIMARY_KEY
+        null_sequence = sequence_nulls(sequence)
+        if null_sequence is not None:
+            self._set_status(prepared, null_sequence, ch.NULL_SEQUENCE)
+
+    def list_changes(self, prepared: PreparedSide, base: int, changes: int, marks: int = 0) -> int:
+        """Write the changes from position `base` on, the first one standing at address `changes`; return where they end.
+
+        Completes what `prepare` began: `absorb` needs it. At most `most_changes` of them. `marks` is the address of
+        zeroed bits, one per row number: those of the state rows that change are set (0: not wanted).
+        """
+        delta = prepared.arrays.address
+        if self.relation.mode == "append":
+            if prepared.shows_evicted:
+                leaving = prepared.evicted
+                base = int(list_evictions(self.view, int(leaving.ctypes.data), len(leaving), base, changes, marks))
+            return int(ch.changes_of_appends(self.view, delta, base, changes))
+        if self.relation.mode == "changelog":
+            return int(ch.changes_of_weights(self.view, delta, base, changes, marks))
+        end = int(ch.changes_of_upserts(self.view, delta, self._drops_unmatchable, base, changes, marks))
+        prepared.stale, prepared.unknown_deletes = prepared.arrays.words[d.D_STALE : d.D_UNKNOWN_DELETES + 1].tolist()
+        return end
+
+    # ---------------------------------------------------------------- writing
+
+    def begin_absorb(self) -> None:
+        """Mark the state as being written."""
+        self.header[s.H_DIRTY] = 1
+
+    def end_absorb(self, epoch: int) -> None:
+        """Compact where it pays, then mark the state as whole again, with `epoch` folded in."""
+        if self.arena.is_sparse(tight=self._is_hybrid):
+            self.compact()
+        self.header[s.H_ABSORBED_EPOCH] = epoch
+        self.header[s.H_DIRTY] = 0
+
+    def absorb(self, prepared: PreparedSide | None, watermark: int | None) -> None:
+        """Store what `prepare` found (None: nothing) and drop tombstones past their retention. Cost: the changes, amortised."""
+        if watermark is not None:
+            self.header[s.H_WATERMARK] = max(self.watermark, watermark)
+        if prepared is not None and prepared.count:
+            self._store(prepared)
+            self.header[_COUNTS] += (prepared.stale, prepared.unknown_deletes, prepared.rejected)
+        horizon = self.horizon
+        if horizon is not None and self.header[s.H_TOMBSTONES]:
+            kernels_absorb.expire_tombstones(self.view, self.identity_columns.address, self._variables.address, horizon)
+
+    def _store(self, prepared: PreparedSide) -> None:
+        count, delta = prepared.count, prepared.arrays.address
+        heap_bytes = 0
+        if len(self._variables):
+            heap_bytes = kernels_absorb.heap_bytes_needed(
+                prepared.encoded.address, self.layout.stride, count, self._variables.address
+            )
+        self.make_room(count, int(heap_bytes))
+        if self.relation.mode == "append":
+            kernels_absorb.absorb_appends(self.view, delta)
+        elif self.relation.mode == "upsert":
+            kernels_absorb.absorb_upserts(self.view, delta, self.keeps_tombstones, self.watermark)
+        else:
+            kernels_absorb.absorb_weights(self.view, delta)
+
+    def evict(self, numbers: npt.NDArray[np.int64], rows: int, size: int) -> None:
+        """Drop rows of a side in append mode for good, by number, and count so many rows and bytes as evicted."""
+        evict_rows(self.view, self._variables.address, int(numbers.ctypes.data), len(numbers))
+        self.header[_EVICTED] += (rows, size)
+
+    def make_room(self, rows: int, heap_bytes: int) -> None:
+        """Make room for so many more rows and bytes of long values; records may move."""
+        moved = self.arena.make_room(rows, heap_bytes)
+        moved |= self.arranges and self.arrangement.make_room(rows)
+        moved |= self.has_identity and self.primary_keys.make_room(rows)
+        if moved:
+            self._refresh_view()
+
+    def compact(self, *, more_rows: int = 0) -> None:
+        """Bring what lives together, and give the memory of dead rows and blocks back, but for slots of `more_rows` rows.
+
+        Cost: one pass over records and blocks, in place, and 16 bytes for each row that moves.
+        """
+        header = self.header
+        used = int(header[s.H_LIVE_ROWS]) + int(header[s.H_TOMBSTONES])
+        sources, targets = np.empty((2, min(used, int(header[s.H_ROWS_END]) - used)), np.int64)
+        count = kernels_compact.plan_moves(self.view, used, sources, targets)
+        sources, targets = sources[:count], targets[:count]
+        self.numbering += 1
+        if self.on_compacting is not None:
+            self.on_compacting(sources, targets, used)
+        kernels_compact.move_records(self.view, used, self.identity_columns.address, self.has_identity, sources, targets)
+        kernels_compact.slide_blocks(self.view, self._variables.address)
+        self.arena.give_back()
+        self.arrangement.table.shrink(more_rows)
+        self.primary_keys.table.shrink(more_rows)
+        self._refresh_view()
+
+    def live_refs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the record addresses of the live rows and of the tombstones (oldest first)."""
+        end = int(self.header[s.H_ROWS_END])
+        flags = self.record_words("u1", c.FLAGS, end)
+        addresses = self._view[s.ROWS] + np.arange(end, dtype=np.int64) * self.layout.stride
+        live = addresses[(flags & c.FLAG_LIVE) != 0]
+        return live, addresses[self.tombstone_numbers() - 1]
+
+    def tombstone_numbers(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the tombstones, oldest first."""
+        numbers = np.empty(int(self.header[s.H_TOMBSTONES]), np.int64)
+        list_tombstones(self.view, np.empty(0, np.int32), 0, numbers)
+        return numbers
+
+    def record_words(self, dtype: str, offset: int, count: int) -> npt.NDArray[Any]:
+        """Return one field of the first `count` records as an array over the state itself."""
+        if count == 0:
+            return np.zeros(0, dtype)
+        size = count * self.layout.stride
+        records: Any = (ctypes.c_uint8 * size).from_address(int(self._view[s.ROWS]))
+        return np.ndarray((count,), dtype, buffer=records, offset=offset, strides=(self.layout.stride,))
+
+    def refs_of(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the record addresses of some rows, by row number."""
+        return self.first_record + (numbers - 1) * self.layout.stride
+
+    def sizes_of(self, refs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the bytes that some rows count for (record and heap blocks), by record address."""
+        refs, sizes = np.ascontiguousarray(refs), np.empty(len(refs), np.int64)
+        bytes_of_rows(int(refs.ctypes.data), len(refs), self.layout.stride, self._variables.address, int(sizes.ctypes.data))
+        return sizes
+
+    def degrees(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the stored degrees of some rows, by row number."""
+        return self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1]
+
+    @property
+    def first_record(self) -> int:
+        """Return the address of row number 1; moves when the arena grows."""
+        return int(self._view[s.ROWS])
+
+    def weights(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the weights of some rows, by row number."""
+        return self.record_words("<i8", c.WEIGHT, int(self.header[s.H_ROWS_END]))[numbers - 1]
+
+    @property
+    def ignored(self) -> tuple[int, int, int]:
+        """Return how many rows came too late for their sequence, deleted what was not there, or were rejected, so far."""
+        stale, unknown_deletes, rejected = self.header[_COUNTS].tolist()
+        return stale, unknown_deletes, rejected
+
+    @ignored.setter
+    def ignored(self, counts: tuple[int, int, int]) -> None:
+        self.header[_COUNTS] = counts
+
+    @property
+    def evicted(self) -> tuple[int, int]:
+        """Return how many rows were evicted so far, and the bytes they counted for."""
+        rows, size = self.header[_EVICTED].tolist()
+        return rows, size
+
+    @evicted.setter
+    def evicted(self, counts: tuple[int, int]) -> None:
+        self.header[_EVICTED] = counts
+
+    @property
+    def live_bytes(self) -> int:
+        """Return the bytes that the live rows count for (records and heap blocks); for a side without tombstones."""
+        return int(self.header[s.H_LIVE_ROWS]) * self.layout.stride + int(self.header[s.H_HEAP_USED])
+
+    @property
+    def held_bytes(self) -> int:
+        """Return the bytes that all rows count for, those on disk too, as `live_bytes` does."""
+        return self.live_bytes + int(self.header[s.H_COLD_BYTES])
+
+    @property
+    def variables_address(self) -> int:
+        """Return the address of the table of columns that may have bytes on the heap."""
+        return self._variables.address
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts by name, prefixed with the name of the side."""
+        return {
+            f"{self.name}_rows": int(self.header[s.H_LIVE_ROWS]),
+            **({f"{self.name}_keys": int(self.header[s.H_JOIN_COUNT])} if self.arranges else {}),
+            f"{self.name}_tombstones": int(self.header[s.H_TOMBSTONES]),
+            f"{self.name}_bytes": self.resident_bytes(),
+        }
+
+    def store_degrees(self, numbers: npt.NDArray[np.int64], degrees: npt.NDArray[np.int64]) -> None:
+        """Write the degrees of some rows, by row number."""
+        self.record_words("<i8", self.layout.degree_offset, int(self.header[s.H_ROWS_END]))[numbers - 1] = degrees
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
+        tables = (self.arrangement.table, self.primary_keys.table)
+        return self.arena.is_current() and self.header[s.H_DIRTY] == 0 and all(table.is_current() for table in tables)
+
+    def shrink_working(self, prepared: PreparedSide | None) -> int:
+        """Give working arrays back that are far too large for the delta that was absorbed; return its rows."""
+        count = 0 if prepared is None else prepared.count
+        self._arrays.shrink(count)
+        return count
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays, which are not part of the state."""
+        return self._arrays.resident_bytes()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.arrangement.close(remove=self.directory is not None)
+        self.primary_keys.close(remove=self.directory is not None)
+        self.arena.close(remove=self.directory is not None)
+        self._open(self.directory)
+
+    def table_bytes(self, keys: int = 0) -> int:
+        """Return the bytes of both tables, as they are or as they will be with so many more keys."""
+        identities = self.primary_keys.table.table_bytes(keys) if self.has_identity else 0
+        return self.arrangement.table.table_bytes(keys if self.arranges else 0) + identities
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of records, heap, tables and scratch."""
+        return self.state_bytes() + self.working_bytes()
+
+    def state_bytes(self) -> int:
+        """Return the bytes of records, heap and tables; those of dead rows are among them."""
+        return self.arena.record_bytes() + self.arena.heap_bytes() + self.table_bytes()
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self.arrangement.close()
+        self.primary_keys.close()
+        self.arena.close()
+        self._let_go()
+
+
+def _fingerprint(relation: Relation, layout: RowLayout, *more: object) -> int:
+    """Return a number that changes with everything the bytes of the state depend on, the boot of the host included."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        boot = ""
+    contract = (
+        relation.name,
+        str(relation.schema),
+        relation.join_key,
+        relation.primary_key,
+        relation.sequence_by,
+        relation.mode,
+    )
+    description = repr((_LAYOUT_VERSION, boot, *contract, layout.stride, layout.degree_offset, *more))
+    return int.from_bytes(hashlib.sha256(description.encode()).digest()[:7], "little") + 1

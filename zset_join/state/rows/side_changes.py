@@ -1,0 +1,93 @@
+"""What a delta changes on one side, as rows: what goes and what comes.
+
+`SideChanges` turns a delta of any changelog mode into *net* changes: per identity at most one row that goes (or loses copies)
+and one that comes (or gains copies). An identical upsert is no change, nor is a row that comes and goes in the same epoch.
+
+Where nothing is stored, as for an append-only left input, rows are looked at and passed on.
+
+Remembers every live row otherwise, as a `SideState` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.kernels.rows.epoch import CHANGE_WORDS
+from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.zset import ZSet
+
+__all__ = ["NetChanges", "SideChanges"]
+
+
+@dataclass(slots=True)
+class NetChanges:
+    """Rows that go, and rows that come.
+
+    Args:
+        prepared: what they were found from; absorbing needs it.
+        lost: rows that go, or lose copies.
+        lost_copies: how many of each.
+        new: rows that come, or gain copies, in the order they came.
+        new_copies: how many of each.
+        touched: numbers of the state rows that changed.
+        after_refs: records of the changed rows that are there afterwards.
+        after_copies: how many of each.
+    """
+
+    prepared: PreparedSide
+    lost: pa.RecordBatch
+    lost_copies: npt.NDArray[np.int64]
+    new: pa.RecordBatch
+    new_copies: npt.NDArray[np.int64]
+    touched: npt.NDArray[np.int64]
+    after_refs: npt.NDArray[np.int64]
+    after_copies: npt.NDArray[np.int64]
+
+
+class SideChanges:
+    """Resolve the deltas of one side.
+
+    Args:
+        side: its state.
+        stores: whether rows are kept.
+    """
+
+    def __init__(self, side: SideState, *, stores: bool) -> None:
+        self.side = side
+        self.stores = stores
+        self._plan = side.layout.gather_plan(range(len(side.relation.schema)))
+        self.schema = pa.schema([field.with_nullable(True) for field in side.relation.schema])
+
+    def resolve(self, delta: ZSet) -> NetChanges:
+        """Say what a delta changes. Cost: the rows of the delta."""
+        prepared = self.side.prepare(delta)
+        changes = np.empty((prepared.most_changes, CHANGE_WORDS), np.int64)
+        end = self.side.list_changes(prepared, 0, int(changes.ctypes.data))
+        refs, numbers, after = changes[:end, 0], changes[:end, 1], changes[:end, 3]
+        gained = changes[:end, 3] - changes[:end, 2]
+        return NetChanges(
+            prepared,
+            self.rows_of(refs[gained < 0]),
+            -gained[gained < 0],
+            self.rows_of(refs[gained > 0]),
+            gained[gained > 0],
+            numbers[numbers > 0],
+            refs[after > 0],
+            after[after > 0],
+        )
+
+    def rows_of(self, refs: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """Return the rows of some records, of the state or of the delta that was resolved last."""
+        refs = np.ascontiguousarray(refs)
+        if not len(refs):
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
+        columns = self._plan.gather(int(refs.ctypes.data), len(refs), self.side.arena.heap_address)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
+        """Store what was resolved."""
+        self.side.absorb(None if changes is None or not self.stores else changes.prepared, processing_time_us)

@@ -1,0 +1,273 @@
+"""The state of one side as a plain table, and back.
+
+A snapshot holds the live rows and the tombstones with their own columns, and what they remember in columns that
+start with `_zset_`. Indexes are not part of it; they are rebuilt.
+
+It is made and taken batch by batch, so that neither takes more memory than the state may; as one table it is the same.
+
+The rows of a join key stand in the order they were linked in, so that restoring links them in that order again: a restored side
+answers with the same rows in the same order as the one the snapshot was taken of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spill.row_bytes import UnpackedRows
+from zset_join.errors import StateError
+from zset_join.kernels.machine.compiled import kernel
+from zset_join.kernels.machine.memory import load_u8, load_u32, load_u64, store_u64
+from zset_join.kernels.rows import side as s
+from zset_join.kernels.rows.epoch import CHANGE_WORDS
+from zset_join.kernels.rows.tombstones import date_newest, requeue
+from zset_join.kernels.values import columns as c
+from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.zset import ZSet, single_batch
+
+__all__ = [
+    "SNAPSHOT_DEGREE",
+    "SNAPSHOT_SEQUENCE",
+    "SNAPSHOT_WATERMARK",
+    "SNAPSHOT_WEIGHT",
+    "regrouped_snapshot",
+    "restore_side",
+    "side_reader",
+    "snapshot_counts",
+    "snapshot_epoch",
+    "snapshot_parts",
+    "snapshot_side",
+]
+
+SNAPSHOT_WEIGHT = "_zset_weight"
+SNAPSHOT_WATERMARK = "_zset_watermark"
+SNAPSHOT_SEQUENCE = "_zset_sequence_"
+SNAPSHOT_DEGREE = "_zset_degree"
+
+_Words = npt.NDArray[np.int64]
+
+_SNAPSHOT_ROWS = 1 << 16
+_EPOCH = b"zset_join.absorbed_epoch"
+_IGNORED = b"zset_join.ignored_rows"
+_EVICTED = b"zset_join.evicted"
+
+
+def side_reader(
+    side: SideState, cold: Iterable[UnpackedRows] = (), cold_tombstones: Iterable[UnpackedRows] = ()
+) -> pa.RecordBatchReader:
+    """Return the live rows and tombstones, with what they remember in columns that start with `_zset_`.
+
+    Batches are made while they are read; the side must not change meanwhile.
+
+    Args:
+        side: the rows in memory.
+        cold: records of the rows that are not in memory, in pieces.
+        cold_tombstones: the same of tombstones.
+    """
+    facts = _facts(side.absorbed_epoch, (*side.ignored, *side.evicted))
+    return pa.RecordBatchReader.from_batches(_snapshot_schema(side).with_metadata(facts), _batches(side, cold, cold_tombstones))
+
+
+def snapshot_side(side: SideState) -> pa.Table:
+    """Return the rows of a side in memory as one table, as `side_reader`."""
+    return side_reader(side).read_all()
+
+
+def snapshot_parts(rows: pa.Table | pa.RecordBatchReader) -> Iterator[pa.Table]:
+    """Yield the rows of a snapshot in parts of which the working arrays are not too large."""
+    tables = [rows] if isinstance(rows, pa.Table) else (pa.Table.from_batches([batch]) for batch in rows)
+    for table in tables:
+        for begin in range(0, table.num_rows, _SNAPSHOT_ROWS):
+            yield table.slice(begin, _SNAPSHOT_ROWS)
+
+
+def _batches(
+    side: SideState, cold: Iterable[UnpackedRows], cold_tombstones: Iterable[UnpackedRows]
+) -> Iterator[pa.RecordBatch]:
+    live, dead = side.live_refs()
+    live = _in_linking_order(side, len(live))
+    heap = side.arena.heap_address
+    for refs in _pieces(live):
+        yield _as_batch(side, refs, heap, False)
+    for rows in cold:
+        for refs in _pieces(rows.refs(side.layout.stride)):
+            yield _as_batch(side, refs, 0, False)
+    for rows in cold_tombstones:
+        for refs in _pieces(rows.refs(side.layout.stride)):
+            yield _as_batch(side, refs, 0, True)
+    for refs in _pieces(dead):
+        yield _as_batch(side, refs, heap, True)
+
+
+def _pieces(refs: _Words) -> Iterator[_Words]:
+    for begin in range(0, len(refs), _SNAPSHOT_ROWS):
+        yield refs[begin : begin + _SNAPSHOT_ROWS]
+
+
+def _snapshot_schema(side: SideState) -> pa.Schema:
+    hidden = [SNAPSHOT_WEIGHT, SNAPSHOT_WATERMARK]
+    hidden += [f"{SNAPSHOT_SEQUENCE}{word}" for word in range(side.layout.sequence_words)]
+    hidden += [SNAPSHOT_DEGREE] if side.layout.degree_offset >= 0 else []
+    return pa.schema([*side.relation.schema, *(pa.field(name, pa.int64()) for name in hidden)])
+
+
+def _as_batch(side: SideState, refs: _Words, heap: int, is_tombstone: bool) -> pa.RecordBatch:
+    """Return records as rows, with what they remember."""
+    count, layout, schema = len(refs), side.layout, side.relation.schema
+    refs = np.ascontiguousarray(refs)
+    columns = layout.gather_plan(range(len(schema))).gather(int(refs.ctypes.data), count, heap)
+    nothing = np.zeros(count, np.int64)
+    weights = _words_of(refs, c.WEIGHT)
+    columns += [pa.array(nothing if is_tombstone else weights), pa.array(weights, mask=np.full(count, not is_tombstone))]
+    columns += [pa.array(_words_of(refs, layout.sequence_offset + 8 * word)) for word in range(layout.sequence_words)]
+    if layout.degree_offset >= 0:
+        columns.append(pa.array(nothing if is_tombstone else _words_of(refs, layout.degree_offset)))
+    return pa.RecordBatch.from_arrays(columns, schema=_snapshot_schema(side))
+
+
+def _words_of(refs: _Words, offset: int) -> _Words:
+    """Return one word of each record."""
+    words = np.empty(len(refs), np.int64)
+    _read_words(int(refs.ctypes.data), offset, words)
+    return words
+
+
+@kernel
+def _read_words(refs: int, offset: int, words: Any) -> None:
+    for index in range(len(words)):
+        words[index] = load_u64(load_u64(refs + index * 8) + offset)
+
+
+def snapshot_epoch(table: pa.Table | pa.RecordBatchReader) -> int:
+    """Return the epoch a snapshot stands at; -1 when it does not say."""
+    return int((table.schema.metadata or {}).get(_EPOCH, b"-1"))
+
+
+def snapshot_counts(table: pa.Table | pa.RecordBatchReader) -> tuple[int, ...]:
+    """Return what the side has counted: stale rows, unknown deletes, rejected rows, evicted rows and their bytes."""
+    metadata = table.schema.metadata or {}
+    ignored, evicted = json.loads(metadata.get(_IGNORED, b"[0, 0, 0]")), json.loads(metadata.get(_EVICTED, b"[0, 0]"))
+    return (*ignored, *evicted)
+
+
+def regrouped_snapshot(table: pa.Table, *, epoch: int, counts: Sequence[int]) -> pa.Table:
+    """Return rows out of several snapshots of one relation as one snapshot.
+
+    Args:
+        table: rows with the columns of a snapshot; live rows of one join key in the order in which they stood in theirs.
+        epoch: the epoch it stands at.
+        counts: as `snapshot_counts`.
+    """
+    return table.replace_schema_metadata(_facts(epoch, counts))
+
+
+def _facts(epoch: int, counts: Sequence[int]) -> dict[bytes, str]:
+    return {_EPOCH: str(epoch), _IGNORED: json.dumps(list(counts[:3])), _EVICTED: json.dumps(list(counts[3:]))}
+
+
+def _in_linking_order(side: SideState, live: int) -> npt.NDArray[Any]:
+    """Return the record addresses of the live rows, those of one key from the first one linked to the last."""
+    refs = np.empty(live, np.int64)
+    end = int(side.header[s.H_ROWS_END])
+    if live:
+        _list_in_linking_order(side.first_record, side.layout.stride, end, int(refs.ctypes.data))
+    return refs
+
+
+@kernel
+def _list_in_linking_order(first_record: int, stride: int, end: int, refs: int) -> None:
+    """Write the addresses of all live rows; a chain begins with the row linked last, so it is walked to its end and back."""
+    for position in range(end):
+        row = first_record + position * stride
+        flags = load_u8(row + c.FLAGS)
+        if flags & c.FLAG_LIVE == 0:
+            continue
+        if flags & c.FLAG_ARRANGED == 0:
+            store_u64(refs, row)
+            refs += 8
+        elif load_u32(row + c.PREVIOUS) == 0:
+            following = load_u32(row + c.NEXT)
+            while following != 0:
+                row = first_record + (following - 1) * stride
+                following = load_u32(row + c.NEXT)
+            store_u64(refs, row)
+            refs += 8
+            previous = load_u32(row + c.PREVIOUS)
+            while previous != 0:
+                row = first_record + (previous - 1) * stride
+                store_u64(refs, row)
+                refs += 8
+                previous = load_u32(row + c.PREVIOUS)
+
+
+def restore_side(
+    side: SideState,
+    table: pa.Table | pa.RecordBatchReader,
+    *,
+    prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None = None,
+    settle: Callable[[PreparedSide], None] | None = None,
+) -> None:
+    """Replace the state by a snapshot. Cost: its rows.
+
+    Args:
+        side: the state.
+        table: the snapshot, or what reads it.
+        prepare: what says what a part of it changes, where that is not `SideState.prepare`.
+        settle: called after each part.
+    """
+    side.clear()
+    side.begin_absorb()
+    for part in snapshot_parts(table):
+        prepared = _restore_part(side, part, prepare)
+        if settle is not None:
+            settle(prepared)
+    _order_tombstones(side)
+    stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)
+    side.ignored, side.evicted = (stale, unknown_deletes, rejected), (evicted_rows, evicted_bytes)
+
+
+def _order_tombstones(side: SideState) -> None:
+    """Let the tombstones wait in the order of the watermarks they were left at, whatever order they came in."""
+    numbers = side.tombstone_numbers()
+    left_at = side.weights(numbers)
+    if (left_at[1:] < left_at[:-1]).any():
+        requeue(side.view, numbers[np.argsort(left_at, kind="stable")])
+
+
+def _restore_part(
+    side: SideState, table: pa.Table, prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None
+) -> PreparedSide:
+    rows = single_batch(table.select(side.relation.schema.names).cast(side.relation.schema))
+    weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
+    tombstone = weights == 0
+    words = [
+        np.ascontiguousarray(table.column(f"{SNAPSHOT_SEQUENCE}{word}").to_numpy())
+        for word in range(side.layout.sequence_words)
+    ]
+    delta = ZSet(rows, np.where(tombstone, -1, weights))
+    prepared = side.prepare(delta, words=words) if prepare is None else prepare(delta, words)
+    changes = np.empty((2 * len(rows), CHANGE_WORDS), np.int64)
+    side.list_changes(prepared, 0, int(changes.ctypes.data))
+    if prepared.rejected or prepared.stale:
+        raise StateError(
+            f'the snapshot of "{side.relation.name}" holds {prepared.rejected + prepared.stale} rows that contradict each '
+            "other; it is damaged. Restore from an older one.",
+            code="SNAPSHOT_CONTRADICTION",
+            relation=side.relation.name,
+        )
+    side.absorb(prepared, None)
+    end = int(side.header[s.H_ROWS_END])
+    if tombstone.any():
+        watermarks = np.ascontiguousarray(table.column(SNAPSHOT_WATERMARK).to_numpy()[tombstone])
+        date_newest(side.view, watermarks)
+        side.header[s.H_WATERMARK] = max(side.watermark, int(watermarks.max()))  # that was there when they were left
+    if side.layout.degree_offset >= 0 and prepared.numbers is not None:
+        live = prepared.numbers[: prepared.count][~tombstone] - 1
+        degrees = table.column(SNAPSHOT_DEGREE).to_numpy()[~tombstone]
+        side.record_words("<i8", side.layout.degree_offset, end)[live] = degrees
+    return prepared
