@@ -94,7 +94,7 @@ def test_it_feeds_a_join_in_its_own_buckets(rates: Source, run: Run, spark: Spar
 
     assert sink.total() == {("EUR", 800, 1.2, "euro"): 1, ("USD", 1, 1.0, "dollar"): 1}
     assert "fused: rows of" in named.explanation()
-    assert [one.name for one in named.segments] == ["deduplicate-0", "join-1"]
+    assert [one.name for one in named.planned_stages] == ["deduplicate-0", "join-1"]
 
 
 def test_rows_of_a_view_are_deduplicated_and_taken_back(rates: Source, run: Run) -> None:

@@ -19,7 +19,7 @@ from zset_join.spark import ChangeStream, JoinQuery, View, appends, changes, res
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 from zset_join.spark.epoch import runner as epoch_runner
 from zset_join.spark.epoch.epoch_plan import EpochPlan
-from zset_join.spark.planning.fusing import passes_of
+from zset_join.spark.planning.fusing import fused_stages_of
 
 Run = Callable[..., JoinQuery]
 ROWS = pa.schema([("op", pa.string()), ("k", pa.int64()), ("j", pa.int32()), ("v", pa.string())])
@@ -45,8 +45,10 @@ def tables(source: Callable[[str], Source]) -> SimpleNamespace:
     return SimpleNamespace(moving=moving, d=other, **{name: table(source(name), name) for name in "abc"})
 
 
-def passes(view: View) -> list[list[str]]:
-    return [[segment.name for segment in one.members] for one in passes_of(view.segments) if not one.last.stage.forwards]
+def fused_stages(view: View) -> list[list[str]]:
+    return [
+        [planned.name for planned in one.members] for one in fused_stages_of(view.planned_stages) if not one.last.stage.forwards
+    ]
 
 
 Describe = Callable[[SimpleNamespace], View]
@@ -102,7 +104,7 @@ APART: dict[str, tuple[Describe, str]] = {
 def test_rows_that_are_in_the_next_stages_bucket_already_stay_there(tables: SimpleNamespace, describe: Describe) -> None:
     view = describe(tables)
 
-    assert len(passes(view)) == 1
+    assert len(fused_stages(view)) == 1
     assert "fused: rows of " in view.explanation()
 
 
@@ -113,7 +115,7 @@ def test_rows_that_may_be_in_another_bucket_are_shuffled_and_explain_says_why(
     view = describe(tables)
 
     assert f"not fused: {why}" in view.explanation()
-    assert len(passes(view)) > 1
+    assert len(fused_stages(view)) > 1
 
 
 def test_what_lies_between_two_other_keys_is_a_pass_of_its_own(tables: SimpleNamespace) -> None:
@@ -121,7 +123,7 @@ def test_what_lies_between_two_other_keys_is_a_pass_of_its_own(tables: SimpleNam
 
     view = a.join(b, "k").join(moving, "k").groupBy("moving_j").agg(ZF.count().alias("n")).join(c, [("moving_j", "c_j")])
 
-    assert passes(view) == [["join", "join-1"], ["aggregate-2", "join-3"]]
+    assert fused_stages(view) == [["join", "join-1"], ["aggregate-2", "join-3"]]
 
 
 @pytest.fixture
@@ -172,7 +174,7 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
     view = outer.groupBy("k").agg(ZF.count().alias("n"), ZF.max("a_v"), ZF.max("b_v"), ZF.max("c_v"))
     sink = Collected()
     with monkeypatch.context() as unfused:
-        unfused.setattr(epoch_runner, "passes_of", partial(passes_of, is_fusing=False))
+        unfused.setattr(epoch_runner, "fused_stages_of", partial(fused_stages_of, is_fusing=False))
         run(view, sink, buckets=2)
     filled(a, "u1.2.y d2.0.x u5.1.z"), filled(b, "d1.0.p u3.1.r u5.1.s"), filled(c, "u2.1.m d7.0.l u6.2.n")
 
@@ -187,7 +189,7 @@ def test_a_checkpoint_of_unfused_stages_goes_on_with_fused_ones_through_lost_ans
     query = run(view, sink, buckets=3, localStateDir=str(tmp_path / "another host"))
 
     assert verified(query, view, sink) > 0
-    assert passes(view) == [["join", "join-1", "aggregate-2"]]
+    assert fused_stages(view) == [["join", "join-1", "aggregate-2"]]
     assert (exchanges[0], exchanges[-1]) == (3, 1)
 
 
@@ -210,7 +212,7 @@ def test_shuffled_rows_a_routed_stream_and_expressions_meet_in_one_pass_whose_wo
     dies = F.udf(dying, "long", useArrow=False)
     joined = counted.withColumn("n", dies("n")).join(table(c, "c"), [("b_v", "c_v")], "left", null_safe=True)
     view = joined.where("n > 0").drop("c_v").join(bag, "b_v", "left", null_safe=True)
-    assert passes(view) == [["join"], ["aggregate-1", "join-2", "join-3"]]
+    assert fused_stages(view) == [["join"], ["aggregate-1", "join-2", "join-3"]]
     sink = Collected()
 
     with pytest.raises(Exception, match="worker"):

@@ -20,10 +20,10 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
 from zset_join.relation import Relation
-from zset_join.spark.api.staged import check_inputs, segments_of
+from zset_join.spark.api.staged import check_inputs, planned_stages_of
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View, check_names
-from zset_join.spark.planning.stages import Segment
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.schemas import refuse_collations
 from zset_join.stages import Stage
 
@@ -94,9 +94,9 @@ class JoinedStream(View):
             fused=[side for side, one in found.items() if one.why_not is None],
         ).splitlines()
 
-    def _source_segments(self) -> list[Segment]:
+    def _source_stages(self) -> list[PlannedStage]:
         routes = [side.stage if isinstance(side, RouteNode) else None for side in self.node.sides]
-        return segments_of(self.inputs, self.node.stage, routes)
+        return planned_stages_of(self.inputs, self.node.stage, routes)
 
 
 def join(

@@ -15,11 +15,11 @@ from zset_join.errors import OptionError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View, check_names
-from zset_join.spark.planning.stages import Segment, shifted
+from zset_join.spark.planning.stages import PlannedStage, shifted
 from zset_join.stages import Stage
 from zset_join.stages.effect import unchangeable
 
-__all__ = ["StagedView", "check_inputs", "segments_of", "staged"]
+__all__ = ["StagedView", "check_inputs", "planned_stages_of", "staged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ class StagedView(View):
             lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
         return lines
 
-    def _source_segments(self) -> list[Segment]:
-        return segments_of(self.sources, self.stage, self.routes)
+    def _source_stages(self) -> list[PlannedStage]:
+        return planned_stages_of(self.sources, self.stage, self.routes)
 
 
 def _described_stream(stream: ChangeStream) -> dict[str, Any]:
@@ -101,22 +101,24 @@ def staged(sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequenc
     return made
 
 
-def segments_of(sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequence[Stage | None]) -> list[Segment]:
-    """Return the segments of a stage and of what it is fed, numbered from 0.
+def planned_stages_of(
+    sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequence[Stage | None]
+) -> list[PlannedStage]:
+    """Return the planned stages of a stage and of what it is fed, numbered from 0.
 
     Args:
         sources: what it is fed, one per input.
         stage: what it computes; it is the last one.
         routes: per input that is a stream, what its changes go through first.
     """
-    before: list[Segment] = []
+    before: list[PlannedStage] = []
     ends: list[tuple[int, int]] = []
     streams: dict[int, ChangeStream] = {}
     for side, (source, route) in enumerate(zip(sources, routes, strict=True)):
         if isinstance(source, View):
-            found = shifted(source.unnamed_segments, len(before))
+            found = shifted(source.unnamed_stages, len(before))
         elif route is not None:
-            found = [Segment(number=len(before), stage=route, streams={0: source})]
+            found = [PlannedStage(number=len(before), stage=route, streams={0: source})]
         else:
             streams[side] = source
             continue
@@ -125,12 +127,12 @@ def segments_of(sources: Sequence[ChangeStream | View], stage: Stage, routes: Se
     number = len(before)
     for at, side in ends:
         before[at] = replace(before[at], target=number, side=side)
-    return [*before, Segment(number=number, stage=stage, streams=streams)]
+    return [*before, PlannedStage(number=number, stage=stage, streams=streams)]
 
 
 def check_inputs(view: View) -> None:
     """Refuse inputs that messages and the dead-letter table could not tell apart."""
-    stages = [one.stage for one in view.segments if not one.stage.forwards]
+    stages = [one.stage for one in view.planned_stages if not one.stage.forwards]
     names = [given.relation.name for stage in stages for given in stage.inputs if given.reduce is None]
     taken = sorted({name for name in names if names.count(name) > 1})
     if taken:

@@ -21,7 +21,7 @@ from zset_join.relation import Relation
 from zset_join.spark.api.staged import check_inputs
 from zset_join.spark.api.views import View
 from zset_join.spark.planning.row_steps import row_step
-from zset_join.spark.planning.stages import Segment, shifted
+from zset_join.spark.planning.stages import PlannedStage, shifted
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type
 
@@ -65,10 +65,10 @@ class UnionedStream(View):
             lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
         return lines
 
-    def _source_segments(self) -> list[Segment]:
-        made: list[Segment] = []
+    def _source_stages(self) -> list[PlannedStage]:
+        made: list[PlannedStage] = []
         for branch in self.branches:
-            made += shifted(branch.unnamed_segments, len(made))
+            made += shifted(branch.unnamed_stages, len(made))
         return made
 
 

@@ -28,7 +28,7 @@ from zset_join.spark.api.unknown_methods import missing_on_view
 from zset_join.spark.planning.buffer_limit import explained_limit
 from zset_join.spark.planning.fusing import Fusing, fusings_of
 from zset_join.spark.planning.row_steps import RowStep, Transform, row_step
-from zset_join.spark.planning.stages import Segment, StageStep, Step, explained_state, named, with_steps, written_plan
+from zset_join.spark.planning.stages import PlannedStage, StageStep, Step, explained_state, named, with_steps, written_plan
 from zset_join.spark.rows.names import column_named, names_clash
 from zset_join.spark.rows.schemas import refuse_collations, spark_schema
 from zset_join.spark.rows.user_functions import UserFunction, explained_functions
@@ -85,8 +85,8 @@ class View(LooksUp, ABC):
         """Return what `explain` says of the view, without its steps."""
 
     @abstractmethod
-    def _source_segments(self) -> list[Segment]:
-        """Return the segments before the steps, numbered from 0; those without a target are this view's rows."""
+    def _source_stages(self) -> list[PlannedStage]:
+        """Return the planned stages before the steps, numbered from 0; those without a target are this view's rows."""
 
     @property
     def name(self) -> str:
@@ -99,24 +99,24 @@ class View(LooksUp, ABC):
         return self.steps[-1].relation if self.steps else self.before_steps
 
     @cached_property
-    def segments(self) -> tuple[Segment, ...]:
+    def planned_stages(self) -> tuple[PlannedStage, ...]:
         """Return the stages of the view with what happens to their answers, in the order of an epoch."""
-        return named(self.unnamed_segments)
+        return named(self.unnamed_stages)
 
     @property
-    def unnamed_segments(self) -> list[Segment]:
-        """Return the segments of the view as a part of a larger one."""
-        return with_steps(self._source_segments(), self.steps)
+    def unnamed_stages(self) -> list[PlannedStage]:
+        """Return the planned stages of the view as a part of a larger one."""
+        return with_steps(self._source_stages(), self.steps)
 
     @cached_property
     def fusings(self) -> list[Fusing]:
         """Return, for every input of a stage that earlier stages make, whether it is fused."""
-        return fusings_of(self.segments)
+        return fusings_of(self.planned_stages)
 
     @property
     def number_before_steps(self) -> int:
         """Return the number of the last stage that is none of the steps."""
-        return self.segments[-1].number - sum(isinstance(step, StageStep) for step in self.steps)
+        return self.planned_stages[-1].number - sum(isinstance(step, StageStep) for step in self.steps)
 
     @cached_property
     def joined(self) -> tuple[JoinedStream, ...]:
@@ -331,7 +331,7 @@ class View(LooksUp, ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Return what it takes to build the operators of the view without its program, JSON-ready."""
-        return written_plan(self.segments)
+        return written_plan(self.planned_stages)
 
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
@@ -348,8 +348,8 @@ class View(LooksUp, ABC):
             OptionError: groups are to be hybrid, and there are none; or the limit of append-only joins does not fit.
         """
         lines = [] if output is None else [f"Output to {output}"]
-        lines += explained_state(self.segments, options, workers=self.session.sparkContext.defaultParallelism)
-        lines += explained_limit(self.segments, options.buffer_limit)
+        lines += explained_state(self.planned_stages, options, workers=self.session.sparkContext.defaultParallelism)
+        lines += explained_limit(self.planned_stages, options.buffer_limit)
         lines += explained_functions(self.functions, options.udf_version)
         return "\n".join([*lines, self.explanation(buckets=options.buckets)])
 
@@ -359,7 +359,7 @@ class View(LooksUp, ABC):
         if self.steps:
             key = ", ".join(self.output.primary_key)
             lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")
-        number = self.segments[-1].number
+        number = self.planned_stages[-1].number
         for depth, step in enumerate(reversed(self.steps)):
             branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
             lines.append(f"{branch}{step.title}")

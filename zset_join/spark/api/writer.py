@@ -330,7 +330,7 @@ class JoinStreamWriter:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._options)
         checkpoint_folder(options.checkpoint_location)
-        limited_join(self._joined.segments, options.buffer_limit)
+        limited_join(self._joined.planned_stages, options.buffer_limit)
         if not self._outputs:
             raise OptionError(
                 "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
@@ -339,14 +339,14 @@ class JoinStreamWriter:
             )
         encoded_schema(self._joined.arrow_schema, format_named("weight"))
         session = self._joined.session
-        stages = [one.stage for one in self._joined.segments]
+        stages = [one.stage for one in self._joined.planned_stages]
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         if makes_place:
             _make_place(options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
-        tagged = tag(self._joined.segments, buckets)
+        tagged = tag(self._joined.planned_stages, buckets)
         if options.dead_letter_path is None:
             quarantine = folder_below(options.checkpoint_location, "quarantine")
         else:

@@ -25,9 +25,9 @@ from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.relation import Relation
 from zset_join.spark.planning.buffer_limit import QueryBuffer
-from zset_join.spark.planning.fusing import Pass
+from zset_join.spark.planning.fusing import FusedStages
 from zset_join.spark.planning.normalise import TaggedStreams, stage_bucket
-from zset_join.spark.planning.stages import Segment
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import TARGET, WEIGHT, SlotLayout, make_layout
 from zset_join.spark.rows.schemas import arrow_schema, spark_schema
 from zset_join.spark.worker.bucket_task import BucketTask
@@ -51,7 +51,7 @@ class EpochPlan:
     """Build the job of one epoch.
 
     Args:
-        passes: the stages of the query, those that are fused together.
+        fused_stages: the stages of the query, those that are fused together.
         tagged: its streams.
         checkpoint: what is committed.
         tick: the epoch.
@@ -66,7 +66,7 @@ class EpochPlan:
         locality: binds rows that were sent to their buckets to the executors that have the state.
     """
 
-    passes: Sequence[Pass]
+    fused_stages: Sequence[FusedStages]
     tagged: TaggedStreams
     checkpoint: Checkpoint
     tick: Tick
@@ -98,12 +98,12 @@ class EpochPlan:
         Args:
             shuffled: its rows, as `shuffled` gives them.
         """
-        sent: dict[Pass | None, list[tuple[int, DataFrame]]] = {}
-        for one in self.passes:
+        sent: dict[FusedStages | None, list[tuple[int, DataFrame]]] = {}
+        for one in self.fused_stages:
             given = self._rows(one, shuffled, sent.pop(one, []))
             target = one.last.target
-            to_receiver = sent.setdefault(None if target is None else self._pass_of(target), [])
-            made = self._passed(one, given, self.buckets * len(to_receiver))
+            to_receiver = sent.setdefault(None if target is None else self._fused_with(target), [])
+            made = self._answered(one, given, self.buckets * len(to_receiver))
             to_receiver.append((-1 if target is None else target, made))
         return _whole([made for _, made in sent[None]])
 
@@ -115,26 +115,26 @@ class EpochPlan:
             record: what is committed.
         """
         made: list[DataFrame] = []
-        for segment in self.segments:
-            if segment.target is not None:
+        for planned in self.planned_stages:
+            if planned.target is not None:
                 continue
-            context = self.checkpoint.stage(segment.name, self.tick)
+            context = self.checkpoint.stage(planned.name, self.tick)
             context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
             rows = session.range(0, self.buckets, 1, self.buckets)
             first = self.buckets * len(made)
-            layout = self._layouts(self._pass_of(segment.number))[segment.number]
-            task = self._task(segment, context, layout, first, self._delivery(segment))
-            again = AnswerAgainTask(task=task, logs=_logs_of(record, segment.name))
-            made.append(self._closed(segment, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
+            layout = self._layouts(self._fused_with(planned.number))[planned.number]
+            task = self._task(planned, context, layout, first, self._delivery(planned))
+            again = AnswerAgainTask(task=task, logs=_logs_of(record, planned.name))
+            made.append(self._closed(planned, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
         return _whole(made)
 
-    def _rows(self, one: Pass, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
-        """Return what reaches a pass, in its buckets.
+    def _rows(self, one: FusedStages, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
+        """Return what reaches fused stages, in its buckets.
 
         Args:
-            one: the pass.
+            one: the stages.
             shuffled: the rows of all streams.
-            sent: what earlier passes send, and the numbers of the stages that it is for.
+            sent: what earlier stages send, and the numbers of the stages that it is for.
         """
         if not sent:
             return self.locality.pin(self.tagged.rows_of(shuffled, one.fed))
@@ -150,56 +150,56 @@ class EpochPlan:
         """Return the bucket of rows in slots that a stage is given; notes go to bucket 0."""
         return stage_bucket(layouts[number], self._numbered[number].stage.inputs, self.buckets)
 
-    def _sent_to(self, one: Pass) -> list[int]:
-        """Return the stages of a pass that rows come to from outside."""
-        inside = {segment.number for segment in one.members}
-        outside = {segment.target for segment in self.segments if segment.number not in inside}
-        return [segment.number for segment in one.members if segment.streams or segment.number in outside]
+    def _sent_to(self, one: FusedStages) -> list[int]:
+        """Return the stages of fused stages that rows come to from outside."""
+        inside = {planned.number for planned in one.members}
+        outside = {planned.target for planned in self.planned_stages if planned.number not in inside}
+        return [planned.number for planned in one.members if planned.streams or planned.number in outside]
 
-    def _layouts(self, one: Pass) -> dict[int, SlotLayout]:
-        """Return how rows travel to the stages of a pass; where they travel together, a slot has one type for all."""
+    def _layouts(self, one: FusedStages) -> dict[int, SlotLayout]:
+        """Return how rows travel to the stages of fused stages; where they travel together, a slot has one type for all."""
         sent_to = self._sent_to(one)
         made: dict[int, SlotLayout] = {}
         types: Sequence[pa.DataType] = self.tagged.types if one.fed else ()
-        for segment in one.members:
-            number = segment.number
-            schemas = [given.fed.schema for given in segment.stage.inputs]
-            has_raw = self.tagged.has_raw and bool(segment.streams)
+        for planned in one.members:
+            number = planned.number
+            schemas = [given.fed.schema for given in planned.stage.inputs]
+            has_raw = self.tagged.has_raw and bool(planned.streams)
             made[number] = make_layout(*schemas, has_raw=has_raw, types=types if number in sent_to else ())
             types = made[number].types if number in sent_to else types
         return made
 
     @cached_property
-    def segments(self) -> list[Segment]:
-        """Return the segments of the query, in the order of an epoch."""
-        return sorted((segment for one in self.passes for segment in one.members), key=lambda segment: segment.number)
+    def planned_stages(self) -> list[PlannedStage]:
+        """Return the planned stages of the query, in the order of an epoch."""
+        return sorted((planned for one in self.fused_stages for planned in one.members), key=lambda planned: planned.number)
 
     @cached_property
-    def _numbered(self) -> dict[int, Segment]:
-        return {segment.number: segment for segment in self.segments}
+    def _numbered(self) -> dict[int, PlannedStage]:
+        return {planned.number: planned for planned in self.planned_stages}
 
-    def _pass_of(self, number: int) -> Pass:
-        return next(one for one in self.passes if any(member.number == number for member in one.members))
+    def _fused_with(self, number: int) -> FusedStages:
+        return next(one for one in self.fused_stages if any(member.number == number for member in one.members))
 
     @property
     def fed_layouts(self) -> dict[int, SlotLayout]:
         """Return how rows of streams travel, by the number of the stage that they reach first."""
-        return {number: layout for one in self.passes if one.fed for number, layout in self._layouts(one).items()}
+        return {number: layout for one in self.fused_stages if one.fed for number, layout in self._layouts(one).items()}
 
-    def _due(self, segment: Segment) -> frozenset[int]:
+    def _due(self, planned: PlannedStage) -> frozenset[int]:
         """Return the buckets of a stage that may have something to say though no row comes.
 
         Those whose time has come, as they said when they were opened last; and those that had rows in the last epoch, or were
         moved since, which are folded only now: nobody knows yet when they are due.
         """
-        if segment.number not in self.timed:
+        if planned.number not in self.timed:
             return frozenset()
-        tick, last = self.ticks.get(segment.number, self.tick), self.tick.epoch - 1
+        tick, last = self.ticks.get(planned.number, self.tick), self.tick.epoch - 1
         dues = {} if self.checkpoint.last is None else self.checkpoint.last.dues
         found = set()
         for key, history in self.checkpoint.before(self.tick.epoch).items():
             stage, _, bucket = key.partition("/")
-            if stage != segment.name:
+            if stage != planned.name:
                 continue
             newest = history.logs[-1].last_epoch if history.logs else -1
             newest = newest if history.snapshot is None else max(newest, history.snapshot.through_epoch)
@@ -211,18 +211,18 @@ class EpochPlan:
                 found.add(int(bucket))
         return frozenset(found)
 
-    def _context(self, segment: Segment) -> StageContext:
-        context = self.checkpoint.stage(segment.name, self.ticks.get(segment.number, self.tick))
-        context = replace(context, due_buckets=self._due(segment))
-        if segment.name != self.buffer.stage:
+    def _context(self, planned: PlannedStage) -> StageContext:
+        context = self.checkpoint.stage(planned.name, self.ticks.get(planned.number, self.tick))
+        context = replace(context, due_buckets=self._due(planned))
+        if planned.name != self.buffer.stage:
             return context
         return replace(context, count_buckets=self.buffer.uncounted(self.checkpoint.histories, self.checkpoint.buffered))
 
-    def _passed(self, one: Pass, rows: DataFrame, first_partition: int) -> DataFrame:
-        """Return what leaves the last function of a pass.
+    def _answered(self, one: FusedStages, rows: DataFrame, first_partition: int) -> DataFrame:
+        """Return what leaves the last function of fused stages.
 
         Args:
-            one: the pass.
+            one: the stages.
             rows: what reaches it.
             first_partition: of its tasks.
         """
@@ -231,14 +231,14 @@ class EpochPlan:
         for function in one.functions:
             last = function[-1]
             tasks = {
-                segment.number: self._task(
-                    segment,
-                    self._context(segment),
-                    layouts[segment.number],
+                planned.number: self._task(
+                    planned,
+                    self._context(planned),
+                    layouts[planned.number],
                     first_partition,
-                    self._delivery(segment) if segment is last else self._handed_on(segment),
+                    self._delivery(planned) if planned is last else self._handed_on(planned),
                 )
-                for segment in function
+                for planned in function
             }
             schema = spark_schema(tasks[last.number].delivery.schema)
             rows = rows.mapInArrow(BucketTask(tasks=tasks, sent_to=sent_to, begun=begun), schema)
@@ -249,39 +249,39 @@ class EpochPlan:
             sent_to = [number for number in sent_to if number not in tasks]
         return self._closed(one.last, rows, first_partition)
 
-    def _closed(self, segment: Segment, rows: DataFrame, first_partition: int) -> DataFrame:
-        """Return what leaves a pass for what its last stage has answered."""
-        if not segment.steps:
+    def _closed(self, planned: PlannedStage, rows: DataFrame, first_partition: int) -> DataFrame:
+        """Return what leaves fused stages for what its last stage has answered."""
+        if not planned.steps:
             return rows
-        delivery = self._delivery_outside(segment)
-        closing = self._closing(segment, delivery, first_partition)
-        return _expressed(segment, rows).mapInArrow(closing, spark_schema(delivery.schema))
+        delivery = self._delivery_outside(planned)
+        closing = self._closing(planned, delivery, first_partition)
+        return _expressed(planned, rows).mapInArrow(closing, spark_schema(delivery.schema))
 
-    def _closing(self, segment: Segment, delivery: Delivery, first_partition: int) -> ClosingTask:
+    def _closing(self, planned: PlannedStage, delivery: Delivery, first_partition: int) -> ClosingTask:
         """Return what ends the expressions behind a stage."""
         return ClosingTask(
-            stage=segment.last_name,
-            rows=segment.after.schema,
+            stage=planned.last_name,
+            rows=planned.after.schema,
             chunk_rows=self.options.chunk_rows,
-            handover=self._handover(segment),
+            handover=self._handover(planned),
             delivery=delivery,
             first_partition=first_partition,
         )
 
-    def _handover(self, segment: Segment) -> Handover:
+    def _handover(self, planned: PlannedStage) -> Handover:
         return Handover(
             local_state_dir=self.local_state_dir,
             query_id=self.checkpoint.query_id,
-            name=f"{self.checkpoint.opened_at_ns}-{segment.number}",
+            name=f"{self.checkpoint.opened_at_ns}-{planned.number}",
         )
 
     def _task(
-        self, segment: Segment, context: StageContext, layout: SlotLayout, first_partition: int, delivery: Delivery
+        self, planned: PlannedStage, context: StageContext, layout: SlotLayout, first_partition: int, delivery: Delivery
     ) -> StageTask:
-        """Return what answers the stage of a segment."""
+        """Return what answers the stage of a planned stage."""
         return StageTask(
             context=context,
-            stage=segment.stage,
+            stage=planned.stage,
             options=self.options,
             layout=layout,
             dead_letters=self.dead_letters,
@@ -290,49 +290,49 @@ class EpochPlan:
             buckets=self.buckets,
         )
 
-    def _delivery(self, segment: Segment) -> Delivery:
+    def _delivery(self, planned: PlannedStage) -> Delivery:
         """Return where the rows of the last stage of a function go."""
-        if not segment.steps:
-            return self._delivery_outside(segment)
-        shown = arrow_schema(spark_schema(segment.before.schema), relation=segment.before.name)
+        if not planned.steps:
+            return self._delivery_outside(planned)
+        shown = arrow_schema(spark_schema(planned.before.schema), relation=planned.before.name)
         with_weight = pa.schema([*shown, pa.field(WEIGHT, pa.int64())])
-        return ToExpressions(schema=with_weight, handover=self._handover(segment))
+        return ToExpressions(schema=with_weight, handover=self._handover(planned))
 
-    def _delivery_outside(self, segment: Segment) -> Delivery:
-        """Return where the rows go that leave a pass."""
-        if segment.target is None:
-            return ToOutput(parts=self.parts, files=self.checkpoint.files, tick=self.tick, rows=segment.after.schema)
-        layout = self._layouts(self._pass_of(segment.target))[segment.target]
-        return ToStage(layout=layout, side=segment.side, given=self._input_behind(segment), chunk_rows=self.options.chunk_rows)
+    def _delivery_outside(self, planned: PlannedStage) -> Delivery:
+        """Return where the rows go that leave fused stages."""
+        if planned.target is None:
+            return ToOutput(parts=self.parts, files=self.checkpoint.files, tick=self.tick, rows=planned.after.schema)
+        layout = self._layouts(self._fused_with(planned.target))[planned.target]
+        return ToStage(layout=layout, side=planned.side, given=self._input_behind(planned), chunk_rows=self.options.chunk_rows)
 
-    def _handed_on(self, segment: Segment) -> ToSameTask:
-        """Return where the rows of another stage of a pass go."""
-        if segment.target is None:
+    def _handed_on(self, planned: PlannedStage) -> ToSameTask:
+        """Return where the rows of another stage of fused stages go."""
+        if planned.target is None:
             raise TypeError("the rows of a fused stage go to another stage")
-        return ToSameTask(target=segment.target, side=segment.side, given=self._input_behind(segment))
+        return ToSameTask(target=planned.target, side=planned.side, given=self._input_behind(planned))
 
-    def _input_behind(self, segment: Segment) -> StageInput:
-        """Return the input of the stage that is given the rows of a segment."""
-        return self._numbered[-1 if segment.target is None else segment.target].stage.inputs[segment.side]
+    def _input_behind(self, planned: PlannedStage) -> StageInput:
+        """Return the input of the stage that is given the rows of a planned stage."""
+        return self._numbered[-1 if planned.target is None else planned.target].stage.inputs[planned.side]
 
 
-def _expressed(segment: Segment, rows: DataFrame) -> DataFrame:
+def _expressed(planned: PlannedStage, rows: DataFrame) -> DataFrame:
     """Return rows after the expressions behind a stage."""
-    for step in segment.steps:
+    for step in planned.steps:
         rows = step.apply(rows)
     return rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))  # mapInArrow takes a dot in a name for a field
 
 
-def dead_letters_of(segments: Sequence[Segment], directory: str, query_id: str) -> DeadLetters:
+def dead_letters_of(planned_stages: Sequence[PlannedStage], directory: str, query_id: str) -> DeadLetters:
     """Return what writes the rejected rows of all stages of a query into one table.
 
     Args:
-        segments: of the query.
+        planned_stages: of the query.
         directory: `deadLetterPath`.
         query_id: the query.
     """
     inputs: dict[str, Relation] = {}
-    for one in segments:
+    for one in planned_stages:
         for given in one.stage.inputs:
             if given.reduce is None and not one.stage.forwards:
                 inputs[given.relation.name] = given.relation

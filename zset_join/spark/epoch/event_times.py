@@ -23,7 +23,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.protocol import TimedOperator
-from zset_join.spark.planning.stages import Segment
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import REJECTED, TARGET, SlotLayout
 from zset_join.stages import Stage, StageOptions
 from zset_join.tick import Tick
@@ -50,18 +50,18 @@ class EventTimes:
     """Follow the watermarks of a query.
 
     Args:
-        segments: of the query.
+        planned_stages: of the query.
 
     Attributes:
         timed: the numbers of the stages that may have something to say when time passes.
     """
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self._segments = segments
-        self.timed = frozenset(one.number for one in segments if is_timed(one.stage))
-        self._waited_for = _waited_for(segments)
+    def __init__(self, planned_stages: Sequence[PlannedStage]) -> None:
+        self._segments = planned_stages
+        self.timed = frozenset(one.number for one in planned_stages if is_timed(one.stage))
+        self._waited_for = _waited_for(planned_stages)
         needed = {name for number in self.timed for name in self._waited_for[number]}
-        self._streams = [stream for stream in _timed_streams(segments) if stream.name in needed]
+        self._streams = [stream for stream in _timed_streams(planned_stages) if stream.name in needed]
 
     @property
     def is_needed(self) -> bool:
@@ -130,9 +130,9 @@ def is_timed(stage: Stage) -> bool:
         operator.close()
 
 
-def _timed_streams(segments: Sequence[Segment]) -> list[_TimedStream]:
+def _timed_streams(planned_stages: Sequence[PlannedStage]) -> list[_TimedStream]:
     found = []
-    for one in segments:
+    for one in planned_stages:
         for side, stream in sorted(one.streams.items()):
             relation = one.stage.inputs[side].relation
             if relation.event_time is not None and relation.watermark_delay is not None:
@@ -149,17 +149,17 @@ def _timed_streams(segments: Sequence[Segment]) -> list[_TimedStream]:
     return found
 
 
-def _waited_for(segments: Sequence[Segment]) -> dict[int, dict[str, None]]:
+def _waited_for(planned_stages: Sequence[PlannedStage]) -> dict[int, dict[str, None]]:
     """Return, per stage, the streams whose watermarks it waits for: those whose event time reaches one of its inputs."""
     reached: dict[int, dict[str, None]] = {}
-    for one in segments:
+    for one in planned_stages:
         names: dict[str, None] = {}
         for side, given in enumerate(one.stage.inputs):
             if given.relation.watermark_delay is None:
                 continue
             if side in one.streams:
                 names[one.streams[side].name] = None
-            for sender in segments:
+            for sender in planned_stages:
                 if (sender.target, sender.side) == (one.number, side):
                     names |= reached[sender.number]
         reached[one.number] = names

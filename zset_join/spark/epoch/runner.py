@@ -42,7 +42,7 @@ from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.spark.epoch.outputs import Output
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
-from zset_join.spark.planning.fusing import passes_of
+from zset_join.spark.planning.fusing import fused_stages_of
 from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.spark.planning.normalise import TaggedStreams
 from zset_join.spark.planning.stage_names import stage_order
@@ -104,8 +104,8 @@ class EpochRunner:
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
-        self.buffer = QueryBuffer(limited_join(joined.segments, options.buffer_limit), options.buffer_limit, buckets)
-        shared = buckets * max(1, hybrid_stages(joined.segments, options))
+        self.buffer = QueryBuffer(limited_join(joined.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
+        shared = buckets * max(1, hybrid_stages(joined.planned_stages, options))
         self.operator_options = StageOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
@@ -114,12 +114,12 @@ class EpochRunner:
             hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
             table_budget=None if options.table_budget is None else options.table_budget.share(shared),
         )
-        self._times = EventTimes(joined.segments)
+        self._times = EventTimes(joined.planned_stages)
         self.heartbeat: Heartbeat | None = None
-        self._places = places_of(joined.segments)
-        self._main_stage = next(one.name for one in joined.segments if not one.stage.forwards)
-        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(joined.segments) > 1)
-        if any(segment.steps for segment in joined.segments):
+        self._places = places_of(joined.planned_stages)
+        self._main_stage = next(one.name for one in joined.planned_stages if not one.stage.forwards)
+        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(joined.planned_stages) > 1)
+        if any(planned.steps for planned in joined.planned_stages):
             self._wanted |= all_rows_settings(joined.session)
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
@@ -295,7 +295,7 @@ class EpochRunner:
         if last is None:
             return None
         times = [due.processing_time_us for due in last.dues.values() if due.processing_time_us is not None]
-        parking = {one.name for one in self._joined.segments if one.stage.parks}
+        parking = {one.name for one in self._joined.planned_stages if one.stage.parks}
         for key, history in last.histories.items():
             if key.partition("/")[0] in parking and history.logs and history.logs[-1].last_epoch == last.epoch:
                 times.append(0)
@@ -327,16 +327,16 @@ class EpochRunner:
         return replace(record, parts=tuple(part for note in notes for part in note.parts))
 
     def _plan(self, tick: Tick, buckets: int) -> EpochPlan:
-        checkpoint, segments = self._opened(), self._joined.segments
+        checkpoint, planned_stages = self._opened(), self._joined.planned_stages
         return EpochPlan(
-            passes=passes_of(segments),
+            fused_stages=fused_stages_of(planned_stages),
             tagged=self._tagged,
             checkpoint=checkpoint,
             tick=tick,
             buckets=buckets,
             options=self.operator_options,
             parts=self._output.parts,
-            dead_letters=dead_letters_of(segments, self._dead_letter_path, checkpoint.query_id),
+            dead_letters=dead_letters_of(planned_stages, self._dead_letter_path, checkpoint.query_id),
             buffer=self.buffer,
             local_state_dir=self._options.local_state_dir,
             locality=self._locality,
@@ -344,7 +344,7 @@ class EpochRunner:
         )
 
     def _title(self, epoch: int) -> str:
-        return epoch_title(self.name, epoch, [one.stage.kind for one in self._joined.segments])
+        return epoch_title(self.name, epoch, [one.stage.kind for one in self._joined.planned_stages])
 
     def _processing_time_us(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""
@@ -355,7 +355,7 @@ class EpochRunner:
     def _check(self, notes: Sequence[TaskNote], epoch: int) -> None:
         """Raise what a task reported; count rows in against rows applied and quarantined."""
         self._raise_first(notes)
-        check_rows(self._joined.segments, self._places, notes, self._buckets, epoch)
+        check_rows(self._joined.planned_stages, self._places, notes, self._buckets, epoch)
 
     def _refuse_if_full(self, session: SparkSession, notes: Sequence[TaskNote], tick: Tick) -> None:
         """Raise where the epoch would bring an append-only join to its limit."""

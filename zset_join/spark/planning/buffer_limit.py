@@ -29,7 +29,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.config import BufferLimit
 from zset_join.errors import OptionError, ResourceError
 from zset_join.protocol import DurableOperator
-from zset_join.spark.planning.stages import Segment
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.worker.buffered_bytes import AppendBuffer
 from zset_join.spark.worker.notes import TaskNote
 from zset_join.stages import StageOptions
@@ -46,19 +46,19 @@ EVICTION = "evict_oldest"
 _Held = Mapping[str, tuple[int, int]]
 
 
-def limited_join(segments: Sequence[Segment], limit: BufferLimit) -> Segment | None:
+def limited_join(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> PlannedStage | None:
     """Return the join of a query that a limit is for, the append-only one; None where there is none.
 
     Args:
-        segments: of the query.
+        planned_stages: of the query.
         limit: the limit of the query.
 
     Raises:
         OptionError: the limit was asked for and does nothing; or it does not work in a chain of joins.
     """
-    found = [one for one in segments if one.stage.is_append_buffer]
-    joins = [one for one in segments if len(one.stage.inputs) > 1]
-    names = _names_of((found or joins or list(segments))[0])
+    found = [one for one in planned_stages if one.stage.is_append_buffer]
+    joins = [one for one in planned_stages if len(one.stage.inputs) > 1]
+    names = _names_of((found or joins or list(planned_stages))[0])
     limit.check_applies(is_append_only=bool(found), left=names[0], right=names[-1])
     if len(joins) > 1 and limit.policy != "abort":
         why = (
@@ -84,21 +84,21 @@ def limited_join(segments: Sequence[Segment], limit: BufferLimit) -> Segment | N
     return found[0] if found else None
 
 
-def _names_of(segment: Segment) -> list[str]:
-    return [given.relation.name for given in segment.stage.inputs]
+def _names_of(planned: PlannedStage) -> list[str]:
+    return [given.relation.name for given in planned.stage.inputs]
 
 
-def explained_limit(segments: Sequence[Segment], limit: BufferLimit) -> list[str]:
+def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> list[str]:
     """Return what `explain` says of the limit of an append-only join; nothing where there is none.
 
     Args:
-        segments: of the query.
+        planned_stages: of the query.
         limit: the limit of the query.
 
     Raises:
         OptionError: as `limited_join`.
     """
-    limited = limited_join(segments, limit)
+    limited = limited_join(planned_stages, limit)
     if limited is None or not limit.max_bytes or limit.spills:
         return []
     names = " and ".join(f'"{name}"' for name in _names_of(limited))
@@ -119,7 +119,7 @@ class QueryBuffer:
         stage: the name of that join's stage; None without one.
     """
 
-    def __init__(self, limited: Segment | None, limit: BufferLimit, buckets: int) -> None:
+    def __init__(self, limited: PlannedStage | None, limit: BufferLimit, buckets: int) -> None:
         self.limited = limited
         self.stage = None if limited is None else limited.name
         self._names = ("", "") if limited is None else (_names_of(limited)[0], _names_of(limited)[-1])

@@ -31,10 +31,10 @@ from functools import reduce
 from pyspark.sql.types import DataType
 
 from zset_join.spark.planning.normalise import hashed_types
-from zset_join.spark.planning.stages import Segment, name_after
+from zset_join.spark.planning.stages import PlannedStage, name_after
 from zset_join.stages import OutputKey, StageInput
 
-__all__ = ["Fusing", "Pass", "fusings_of", "passes_of"]
+__all__ = ["FusedStages", "Fusing", "fused_stages_of", "fusings_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +65,22 @@ class Fusing:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pass:
+class FusedStages:
     """Stages that run in one task of a bucket.
 
     Args:
-        members: in the order of an epoch. The rows of the last one leave the pass; those of every other go to a later member.
+        members: in the order of an epoch. The rows of the last one leave the task; those of every other go to a later member.
     """
 
-    members: tuple[Segment, ...]
+    members: tuple[PlannedStage, ...]
 
     @property
-    def last(self) -> Segment:
+    def last(self) -> PlannedStage:
         """Return the member whose rows leave."""
         return self.members[-1]
 
     @property
-    def functions(self) -> tuple[tuple[Segment, ...], ...]:
+    def functions(self) -> tuple[tuple[PlannedStage, ...], ...]:
         """Return the members by Python function: expressions of Spark stand between one and the next."""
         behind: dict[int | None, int] = {self.last.number: 0}
         for one in reversed(self.members[:-1]):
@@ -112,76 +112,76 @@ class _KeyColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class _Rows:
-    """What is known of the rows that leave a segment.
+    """What is known of the rows that leave a planned stage.
 
     Args:
-        segment: whose.
+        planned: whose.
         key: what their bucket goes by.
         never_null: columns without NULL.
         padded: groups of columns that are NULL together, whatever the bucket.
     """
 
-    segment: Segment
+    planned: PlannedStage
     key: tuple[_KeyColumn, ...]
     never_null: frozenset[str]
     padded: tuple[frozenset[str], ...]
 
 
-def passes_of(segments: Sequence[Segment], *, is_fusing: bool = True) -> tuple[Pass, ...]:
-    """Return the passes of a query, in the order of an epoch.
+def fused_stages_of(planned_stages: Sequence[PlannedStage], *, is_fusing: bool = True) -> tuple[FusedStages, ...]:
+    """Return the stages of a query, those together that are fused, in the order of an epoch.
 
     Args:
-        segments: of the query.
-        is_fusing: False gives every stage a pass of its own.
+        planned_stages: of the query.
+        is_fusing: False leaves every stage alone.
     """
-    fusings = fusings_of(segments) if is_fusing else []
+    fusings = fusings_of(planned_stages) if is_fusing else []
     fused = {number: one.target for one in fusings if one.why_not is None for number in one.senders}
-    members: dict[int, list[Segment]] = {}
-    for segment in segments:
-        last = segment.number
+    members: dict[int, list[PlannedStage]] = {}
+    for planned in planned_stages:
+        last = planned.number
         while last in fused:
             last = fused[last]
-        members.setdefault(last, []).append(segment)
-    return tuple(Pass(members=tuple(members[last])) for last in sorted(members))
+        members.setdefault(last, []).append(planned)
+    return tuple(FusedStages(members=tuple(members[last])) for last in sorted(members))
 
 
-def fusings_of(segments: Sequence[Segment]) -> list[Fusing]:
+def fusings_of(planned_stages: Sequence[PlannedStage]) -> list[Fusing]:
     """Return, for every input of a stage that earlier stages make, whether it is fused.
 
     Args:
-        segments: in the order of an epoch.
+        planned_stages: in the order of an epoch.
     """
     known: dict[int, _Rows] = {}
     made: list[Fusing] = []
     expressed: set[int] = set()  # stages before which, in the same task, expressions of Spark are evaluated
-    for segment in segments:
-        senders = [known[one.number] for one in segments if one.target == segment.number]
-        for side in sorted({one.segment.side for one in senders}):
-            of_side = [one for one in senders if one.segment.side == side]
-            numbers = tuple(one.segment.number for one in of_side)
-            reasons = [_why_apart(one, segment.stage.inputs[side]) for one in of_side]
+    for planned in planned_stages:
+        senders = [known[one.number] for one in planned_stages if one.target == planned.number]
+        for side in sorted({one.planned.side for one in senders}):
+            of_side = [one for one in senders if one.planned.side == side]
+            numbers = tuple(one.planned.number for one in of_side)
+            reasons = [_why_apart(one, planned.stage.inputs[side]) for one in of_side]
             why_not = next((reason for reason in reasons if reason is not None), None)
             if why_not is None:
-                rows_of = [one.segment.number in expressed or bool(one.segment.steps) for one in of_side]
-                if sum(rows_of) + (segment.number in expressed) > 1:
+                rows_of = [one.planned.number in expressed or bool(one.planned.steps) for one in of_side]
+                if sum(rows_of) + (planned.number in expressed) > 1:
                     why_not = "expressions of Spark are evaluated on other rows of this task already"
                 elif any(rows_of):
-                    expressed.add(segment.number)
-            made.append(Fusing(target=segment.number, side=side, senders=numbers, why_not=why_not))
-        known[segment.number] = _rows_behind(segment, senders)
+                    expressed.add(planned.number)
+            made.append(Fusing(target=planned.number, side=side, senders=numbers, why_not=why_not))
+        known[planned.number] = _rows_behind(planned, senders)
     return made
 
 
-def _rows_behind(segment: Segment, senders: Sequence[_Rows]) -> _Rows:
-    """Return what is known of the rows of a segment, by the names they leave it with."""
-    stage = segment.stage
-    full = [_never_null_in(segment, side, senders) for side in range(len(stage.inputs))]
-    after = {name: found for name in segment.before.schema.names if (found := name_after(segment.steps, name)) is not None}
+def _rows_behind(planned: PlannedStage, senders: Sequence[_Rows]) -> _Rows:
+    """Return what is known of the rows of a planned stage, by the names they leave it with."""
+    stage = planned.stage
+    full = [_never_null_in(planned, side, senders) for side in range(len(stage.inputs))]
+    after = {name: found for name in planned.before.schema.names if (found := name_after(planned.steps, name)) is not None}
     known = stage.output_key
     types = hashed_types(stage.inputs[0])
     is_value = [all(flags) for flags in zip(*(given.null_is_value for given in stage.inputs), strict=True)]
     return _Rows(
-        segment=segment,
+        planned=planned,
         key=tuple(
             _KeyColumn(
                 columns=tuple(after[name] for name in _aliases(column, known) if name in after),
@@ -202,12 +202,12 @@ def _aliases(column: str, known: OutputKey) -> tuple[str, ...]:
     return (column, *(other for one, other in known.aliases if one == column))
 
 
-def _never_null_in(segment: Segment, side: int, senders: Sequence[_Rows]) -> frozenset[str]:
+def _never_null_in(planned: PlannedStage, side: int, senders: Sequence[_Rows]) -> frozenset[str]:
     """Return the columns of an input of a stage that are never NULL."""
-    of_side = [one.never_null for one in senders if one.segment.side == side]
+    of_side = [one.never_null for one in senders if one.planned.side == side]
     if of_side:
         return reduce(frozenset.intersection, of_side)
-    relation = segment.stage.inputs[side].relation
+    relation = planned.stage.inputs[side].relation
     return frozenset(relation.primary_key if relation.mode == "upsert" else ())
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import DataType
 
 from zset_join.relation import Relation
-from zset_join.spark.planning.stages import Segment, Stream
+from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.baseline import union
 from zset_join.spark.rows.layout import GLOBAL_BUCKET, NOTE_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
 from zset_join.spark.rows.names import quoted
@@ -96,14 +96,14 @@ class NamedColumns:
         return quoted(name if self._names is None else self._names[name])
 
 
-def tag(segments: Sequence[Segment], buckets: int) -> TaggedStreams:
+def tag(planned_stages: Sequence[PlannedStage], buckets: int) -> TaggedStreams:
     """Build the union of all streams.
 
     Args:
-        segments: of the query.
+        planned_stages: of the query.
         buckets: N.
     """
-    fed = [one for one in segments if one.streams]
+    fed = [one for one in planned_stages if one.streams]
     streams = [stream for one in fed for _, stream in sorted(one.streams.items())]
     has_raw = any(stream.may_reject for stream in streams)
     # The rows of streams carry the slots that streams need; what a view needs besides comes behind them.

@@ -2,16 +2,16 @@
 
     stream -> route -> join -> [where, select ...] -> aggregate -> [where, select ...] -> join -> output
 
-To each stage belongs a *segment*: its answer, some row steps, and where the rows go then: to an input of a later stage, or to
-the output. Segments are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
+A *planned stage* is a stage, the row steps behind it, and where the rows go then: to an input of a later stage, or to the
+output. They are numbered in the order of an epoch: before a stage comes what its first input is made of, then what its
 second one is. Everything between two shuffles is one Spark task. Without row steps a stage's own Python function delivers its
 answer: it writes the parts, or sends rows to the next stage, brought down to what that needs. With row steps the function
 yields its rows, Spark evaluates the expressions, and a second function (`ClosingTask`) delivers.
 
 The law: the notes of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
 
-Cost: nothing for a stage alone; a second Python function per bucket for a segment with row steps; a shuffle per stage whose
-rows are not in their bucket already.
+Cost: nothing for a stage alone; a second Python function per bucket for one with row steps; a shuffle per stage whose rows
+are not in their bucket already.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zset_join.stages import Stage
 from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
 
 __all__ = [
-    "Segment",
+    "PlannedStage",
     "StageStep",
     "Step",
     "Stream",
@@ -128,7 +128,7 @@ Step = RowStep | StageStep
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Segment:
+class PlannedStage:
     """One stage of a query, and what happens to its answer.
 
     Args:
@@ -167,18 +167,20 @@ class Segment:
         return rows_stage(self.label) if self.steps else self.name
 
 
-def shifted(segments: Sequence[Segment], by: int) -> list[Segment]:
-    """Return segments whose numbers begin later."""
-    return [replace(one, number=one.number + by, target=None if one.target is None else one.target + by) for one in segments]
+def shifted(planned_stages: Sequence[PlannedStage], by: int) -> list[PlannedStage]:
+    """Return planned stages whose numbers begin later."""
+    return [
+        replace(one, number=one.number + by, target=None if one.target is None else one.target + by) for one in planned_stages
+    ]
 
 
-def named(segments: Sequence[Segment]) -> tuple[Segment, ...]:
-    """Give the segments of a whole query their names. A route is called after the stage and the input it leads to."""
+def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
+    """Give the planned stages of a whole query their names. A route is called after the stage and the input it leads to."""
     labels: dict[int, int] = {}
-    for one in segments:
-        labels[one.number] = sum(not other.stage.forwards for other in segments[: one.number])
+    for one in planned_stages:
+        labels[one.number] = sum(not other.stage.forwards for other in planned_stages[: one.number])
     made = []
-    for one in segments:
+    for one in planned_stages:
         label = labels[one.number] if not one.stage.forwards or one.target is None else labels[one.target]
         made.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
     return tuple(made)
@@ -192,14 +194,14 @@ def name_after(steps: Sequence[Step], name: str) -> str | None:
     return found
 
 
-def with_steps(segments: Sequence[Segment], steps: Sequence[Step]) -> list[Segment]:
-    """Put steps behind the segments that have no target yet.
+def with_steps(planned_stages: Sequence[PlannedStage], steps: Sequence[Step]) -> list[PlannedStage]:
+    """Put steps behind the planned stages that have no target yet.
 
     Args:
-        segments: in the order of an epoch.
+        planned_stages: in the order of an epoch.
         steps: what is done with the rows of those without a target.
     """
-    made = list(segments)
+    made = list(planned_stages)
     for step in steps:
         ends = [at for at, one in enumerate(made) if one.target is None]
         if isinstance(step, RowStep):
@@ -209,13 +211,13 @@ def with_steps(segments: Sequence[Segment], steps: Sequence[Step]) -> list[Segme
         number = made[-1].number + 1
         for at in ends:
             made[at] = replace(made[at], target=number)
-        made.append(Segment(number=number, stage=step.stage))
+        made.append(PlannedStage(number=number, stage=step.stage))
     return made
 
 
-def written_plan(segments: Sequence[Segment]) -> dict[str, Any]:
+def written_plan(planned_stages: Sequence[PlannedStage]) -> dict[str, Any]:
     """Return what it takes to build the operators of a query without its program, JSON-ready."""
-    names = {one.number: one.name for one in segments}
+    names = {one.number: one.name for one in planned_stages}
     return {
         "stages": [
             {
@@ -224,16 +226,16 @@ def written_plan(segments: Sequence[Segment]) -> dict[str, Any]:
                 "side": one.side,
                 "stage": one.stage.to_json(),
             }
-            for one in segments
+            for one in planned_stages
         ]
     }
 
 
-def places_of(segments: Sequence[Segment]) -> list[StreamPlace]:
+def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
     """Return where streams enter a query, and where else rows of them may be put aside."""
-    by_number = {one.number: one for one in segments}
+    by_number = {one.number: one for one in planned_stages}
     made: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
-    for one in segments:
+    for one in planned_stages:
         for side, stream in one.streams.items():
             if one.stage.forwards and one.target is not None:
                 place = StreamPlace(
@@ -246,7 +248,7 @@ def places_of(segments: Sequence[Segment]) -> list[StreamPlace]:
 
 
 def check_rows(
-    segments: Sequence[Segment], places: Sequence[StreamPlace], notes: Sequence[TaskNote], buckets: int, epoch: int
+    planned_stages: Sequence[PlannedStage], places: Sequence[StreamPlace], notes: Sequence[TaskNote], buckets: int, epoch: int
 ) -> None:
     """Count the rows that came, that stages sent each other, and their notes.
 
@@ -261,14 +263,14 @@ def check_rows(
         aside = sum(note.quarantined_rows[place.side] for note in first)
         if came != applied + aside:
             raise _lost(epoch, f'"{place.name}": rows in {came}, applied {applied}, quarantined {aside}')
-    for segment in segments:
-        for stage in (segment.name, segment.last_name):
+    for planned in planned_stages:
+        for stage in (planned.name, planned.last_name):
             ran = sorted(note.bucket for note in notes if note.stage == stage)
             if ran != everywhere:
                 raise _lost(epoch, f"{stage} ran in buckets {ran}")
-    for receiver in segments:
+    for receiver in planned_stages:
         for side in range(len(receiver.stage.inputs)):
-            senders = [one.last_name for one in segments if (one.target, one.side) == (receiver.number, side)]
+            senders = [one.last_name for one in planned_stages if (one.target, one.side) == (receiver.number, side)]
             sent = sum(note.emitted[0] for note in notes if note.stage in senders)
             given = sum(note.rows_in[side] for note in notes if note.stage == receiver.name)
             if senders and sent != given:
@@ -284,17 +286,17 @@ def _lost(epoch: int, what: str) -> StateError:
     )
 
 
-def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
+def hybrid_stages(planned_stages: Sequence[PlannedStage], options: QueryOptions) -> int:
     """Return how many stages share the budget of hybrid state.
 
     Args:
-        segments: of the view.
+        planned_stages: of the view.
         options: of the query.
 
     Raises:
         OptionError: groups are to be hybrid, and there are none.
     """
-    kinds = _kinds(segments)
+    kinds = _kinds(planned_stages)
     if options.table_budget is not None and not kinds["groups"]:
         raise OptionError(
             'default_hash_table="hybrid" is about the groups of groupBy(...) and distinct(), and this view has none (the one '
@@ -306,20 +308,20 @@ def hybrid_stages(segments: Sequence[Segment], options: QueryOptions) -> int:
     return sum(number for kind, number in kinds.items() if _budget_of(kind, options) is not None)
 
 
-def explained_state(segments: Sequence[Segment], options: QueryOptions, *, workers: int) -> list[str]:
+def explained_state(planned_stages: Sequence[PlannedStage], options: QueryOptions, *, workers: int) -> list[str]:
     """Return what `explain` says of where the state is.
 
     Args:
-        segments: of the view.
+        planned_stages: of the view.
         options: of the query; its number of buckets may be unknown.
         workers: most Python workers that run at once.
 
     Raises:
         OptionError: as `hybrid_stages`.
     """
-    stages = hybrid_stages(segments, options)
+    stages = hybrid_stages(planned_stages, options)
     budget = options.hot_budget or options.table_budget
-    kinds = {kind: _budget_of(kind, options) is not None for kind, number in _kinds(segments).items() if number}
+    kinds = {kind: _budget_of(kind, options) is not None for kind, number in _kinds(planned_stages).items() if number}
     if budget is None or not any(kinds.values()):
         return ["State: all in memory"]
     *others, last = [kind for kind, is_hybrid in kinds.items() if is_hybrid]
@@ -338,12 +340,12 @@ def explained_state(segments: Sequence[Segment], options: QueryOptions, *, worke
     return lines
 
 
-def _kinds(segments: Sequence[Segment]) -> dict[str, int]:
+def _kinds(planned_stages: Sequence[PlannedStage]) -> dict[str, int]:
     """Return how many stages have which kind of state that may be on disk."""
     kinds = {"joins": 0, "routes": 0, "groups": 0}
-    for segment in segments:
-        if segment.stage.cold_state is not None:
-            kinds[segment.stage.cold_state] += 1
+    for planned in planned_stages:
+        if planned.stage.cold_state is not None:
+            kinds[planned.stage.cold_state] += 1
     return kinds
 
 

@@ -126,7 +126,7 @@ class Tracing:
     """
 
     def __init__(self, view: View, question: Question) -> None:
-        names = [one.name for one in view.segments if one.stage.kind == "join"]
+        names = [one.name for one in view.planned_stages if one.stage.kind == "join"]
         self._stages = {id(join): name for join, name in zip(view.joined, names, strict=True)}
         self._question = question
         self.is_cut_off = False

@@ -40,7 +40,7 @@ from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View
 from zset_join.spark.epoch.event_times import stage_watermark
 from zset_join.spark.epoch.runner import EpochRunner
-from zset_join.spark.planning.stages import Segment
+from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_schema, spark_type
@@ -142,18 +142,18 @@ def verify(
     with runner.pause():
         found: dict[str, tuple[DataFrame, str]] = {}
         streams = {stream.name: stream for stream in joined.streams}
-        for one in joined.segments:
+        for one in joined.planned_stages:
             for side, name in [(side, source.name) for side, source in one.streams.items()]:
                 stream = streams[name]
                 table, source = (
                     (_given_table(stream, given[name]), "given")
                     if name in given
-                    else _own_table(session, checkpoint, joined.segments, one, stream, side)
+                    else _own_table(session, checkpoint, joined.planned_stages, one, stream, side)
                 )
                 found[name] = table if chosen is None else chosen.of_input(table, name), source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
         of_streams = {name: table for name, (table, _) in found.items()}
-        watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.segments}
+        watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.planned_stages}
         expected = tables_view(joined, of_streams, is_empty=epoch is None, watermarks=watermarks)
         actual = _actual(session, runner, joined.output, actual_df)
         expected = _numbered(joined, expected)
@@ -211,8 +211,8 @@ def _kind(stream: ChangeStream, name: str) -> Any:
 def _own_table(
     session: SparkSession,
     checkpoint: Checkpoint,
-    segments: Sequence[Segment],
-    first: Segment,
+    planned_stages: Sequence[PlannedStage],
+    first: PlannedStage,
     stream: ChangeStream,
     side: int,
 ) -> tuple[DataFrame, str]:
@@ -221,21 +221,21 @@ def _own_table(
     Raises:
         OptionError: the log does not reach back to the start, and no snapshot has all its rows.
     """
-    segment, is_forwarded = first, False
-    while _has_snapshot(checkpoint, segment) and segment.stage.forwards and segment.target is not None:
-        segment, side, is_forwarded = segments[segment.target], segment.side, True
-    relation = segment.stage.inputs[side].relation
-    histories = stage_histories(checkpoint, segment.name)
-    has_snapshot = _has_snapshot(checkpoint, segment)
-    tables = [name for name, key in segment.stage.state_tables.items() if key.of_input == side and key.is_whole]
+    planned, is_forwarded = first, False
+    while _has_snapshot(checkpoint, planned) and planned.stage.forwards and planned.target is not None:
+        planned, side, is_forwarded = planned_stages[planned.target], planned.side, True
+    relation = planned.stage.inputs[side].relation
+    histories = stage_histories(checkpoint, planned.name)
+    has_snapshot = _has_snapshot(checkpoint, planned)
+    tables = [name for name, key in planned.stage.state_tables.items() if key.of_input == side and key.is_whole]
     if has_snapshot and not tables:
         raise OptionError(
-            f'verify(): what came for "{stream.name}" is partly in a snapshot of {segment.name}, which does not keep all its '
+            f'verify(): what came for "{stream.name}" is partly in a snapshot of {planned.name}, which does not keep all its '
             f'rows. Pass tables={{"{stream.name}": DataFrame}}, or keep the whole log with the option retainInputLog.',
             code="VERIFY_TABLE",
             name=stream.name,
         )
-    schemas = [given.fed.schema for given in segment.stage.inputs]
+    schemas = [given.fed.schema for given in planned.stage.inputs]
     changes = logged_changes(session, checkpoint, histories, schemas, side, table=tables[0] if tables else None)
     columns = list(stream.columns)
     if relation.mode == "upsert":
@@ -253,8 +253,8 @@ def _own_table(
     return table, "snapshot and log" if has_snapshot else "log"
 
 
-def _has_snapshot(checkpoint: Checkpoint, segment: Segment) -> bool:
-    return any(history.snapshot is not None for history in stage_histories(checkpoint, segment.name))
+def _has_snapshot(checkpoint: Checkpoint, planned: PlannedStage) -> bool:
+    return any(history.snapshot is not None for history in stage_histories(checkpoint, planned.name))
 
 
 def stage_histories(checkpoint: Checkpoint, stage: str) -> list[BucketHistory]:
@@ -421,7 +421,7 @@ def _compare(
 def _has_rounded_columns(joined: View) -> bool:
     """Say whether the view shows floats of an aggregate, in rows that a key tells apart."""
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
-    last = [one.stage for one in joined.segments if one.stage.kind == "aggregate"][-1:]
+    last = [one.stage for one in joined.planned_stages if one.stage.kind == "aggregate"][-1:]
     return bool(last) and has_floats and (bool(joined.output.primary_key) or last[0].begins_alone)
 
 
