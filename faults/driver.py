@@ -2,7 +2,7 @@
 
 What is under test is the product's own: `Ownership`, `Checkpoint`, `BucketState`, `Route`, `HashJoin`, the Parquet changelog
 and the DuckDB view. Written here is only what Spark does between them: rows go to the bucket of their primary key,
-then to the bucket of their join key; the notes of the tasks come back to the driver; the driver commits, then publishes.
+then to the bucket of their join key; the receipts of the tasks come back to the driver; the driver commits, then publishes.
 `Spark` remembers which epochs are complete, as Spark's own commit log does, and names the next one.
 
 Thresholds are so small that within a few epochs logs are merged, snapshots are written and old files are removed.
@@ -40,7 +40,7 @@ from zset_join.relation import Relation
 from zset_join.storage import local_folder
 from zset_join.zset import ZSet
 
-__all__ = ["BUCKETS", "JOIN", "QUERY_ID", "Driver", "Kind", "Note", "Place", "Task", "bucket_of", "tiny_thresholds"]
+__all__ = ["BUCKETS", "JOIN", "QUERY_ID", "Driver", "Kind", "Place", "Task", "TaskReceipt", "bucket_of", "tiny_thresholds"]
 
 BUCKETS = 2
 JOIN = "join"
@@ -84,7 +84,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Note:
+class TaskReceipt:
     """What a task tells the driver.
 
     Args:
@@ -136,10 +136,10 @@ class Task:
         """Return the same task as another host would run it."""
         return replace(self, context=replace(self.context, local_state_dir=str(local_state_dir)))
 
-    def attempt(self) -> tuple[Note, ZSet]:
-        """Run the task; return its note and, for a route, the rows that travel on."""
+    def attempt(self) -> tuple[TaskReceipt, ZSet]:
+        """Run the task; return its receipt and, for a route, the rows that travel on."""
         if not any(len(delta) for delta in self.inputs) and not self.context.has_chores(self.bucket):
-            return Note(self.context.stage, self.bucket), ZSet.empty(self.schema)
+            return TaskReceipt(self.context.stage, self.bucket), ZSet.empty(self.schema)
         tick = self.context.tick
         with BucketState(self.context, self.bucket, self.build) as state:
             answer = state.operator.answer(tick, self.inputs)
@@ -150,7 +150,7 @@ class Task:
             else:
                 parts = self.output.write_part(self.context.files, self.bucket, tick, self.schema, answer)
             log = state.log(self.inputs)
-            return Note(self.context.stage, self.bucket, log, state.snapshot, state.merged, tuple(parts)), travelling
+            return TaskReceipt(self.context.stage, self.bucket, log, state.snapshot, state.merged, tuple(parts)), travelling
 
 
 @dataclass
@@ -228,11 +228,11 @@ class Driver:
             self.output.publish(self.checkpoint.files, record)
         self.on_event("complete", epoch)
 
-    def answer(self, epoch: int) -> list[Note]:
+    def answer(self, epoch: int) -> list[TaskReceipt]:
         """Run all tasks of an epoch; nothing is committed."""
         ran = [task.attempt() for task in self.route_tasks(epoch)]
-        notes = [note for note, _ in ran]
-        return notes + [task.attempt()[0] for task in self.join_tasks(epoch, [rows for _, rows in ran])]
+        receipts = [receipt for receipt, _ in ran]
+        return receipts + [task.attempt()[0] for task in self.join_tasks(epoch, [rows for _, rows in ran])]
 
     def route_tasks(self, epoch: int) -> list[Task]:
         """Return the tasks of the route stages."""
@@ -275,12 +275,12 @@ class Driver:
             for bucket in range(buckets)
         ]
 
-    def recorded(self, epoch: int, notes: Sequence[Note]) -> CommitRecord:
-        """Return the record of an epoch, from the notes of the attempts that won."""
+    def recorded(self, epoch: int, receipts: Sequence[TaskReceipt]) -> CommitRecord:
+        """Return the record of an epoch, from the receipts of the attempts that won."""
         histories = dict(self.checkpoint.before(epoch))
-        for note in notes:
-            key = f"{note.stage}/{note.bucket}"
-            history = note.added_to(histories.get(key, BucketHistory()))
+        for receipt in receipts:
+            key = f"{receipt.stage}/{receipt.bucket}"
+            history = receipt.added_to(histories.get(key, BucketHistory()))
             if history != BucketHistory():
                 histories[key] = history
         return CommitRecord(
@@ -288,7 +288,7 @@ class Driver:
             epoch=epoch,
             processing_time_us=self.history.tick(epoch).processing_time_us,
             histories=histories,
-            parts=tuple(part for note in notes for part in note.parts),
+            parts=tuple(part for receipt in receipts for part in receipt.parts),
         )
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 A scheduler lets one thread at a time do one file operation and draws who is next, so an interleaving is named by its seed.
 Three stories:
 
-- *twin tasks*: both attempts of a task run at once, on one host or on two; the driver takes the note of the second.
+- *twin tasks*: both attempts of a task run at once, on one host or on two; the driver takes the receipt of the second.
 - *late task*: attempt 1 stops at some operation; attempt 2 is committed and some epochs more; then attempt 1 goes on.
 - *late driver*: driver 1 stops at some operation; driver 2 takes over and commits some epochs; then driver 1 goes on.
 
@@ -24,7 +24,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from faults.driver import BUCKETS, Driver, Note, Place, Task
+from faults.driver import BUCKETS, Driver, Place, Task, TaskReceipt
 from faults.histories import HOWS, SHAPES, History, recorded_history
 from faults.recovery import Known, check_recovery, opened
 from faults.tally import Tally
@@ -145,14 +145,14 @@ def twin_tasks(history: History, place: Place, epoch: int, tally: Tally, rng: Ra
     where = f"{history.how}, epoch {epoch}, twins on {'two hosts' if hosts[0] != hosts[1] else 'one host'}"
     with observe(interleaving := Interleaving()), opened(Driver(history, place)) as driver:
 
-        def both(task: Task) -> tuple[Note, Any]:
+        def both(task: Task) -> tuple[TaskReceipt, Any]:
             actors = [interleaving.add(task.on_host(place.local(host)).attempt) for host in hosts]
             interleaving.run(rng, *actors)
             tally.count("operations interleaved", sum(actor.steps for actor in actors))
             for actor in actors:
                 if actor.error is not None:
                     tally.problem(f"{where}: an attempt raised {type(actor.error).__name__}: {actor.error}")
-            winner: tuple[Note, Any] = actors[1].result
+            winner: tuple[TaskReceipt, Any] = actors[1].result
             return winner
 
         _finish(driver, epoch, both, tally, where)
@@ -168,7 +168,7 @@ def late_task(history: History, place: Place, epoch: int, tally: Tally, rng: Ran
     with observe(interleaving := Interleaving()), opened(Driver(history, place)) as driver:
         late: list[Actor] = []
 
-        def overtaken(task: Task) -> tuple[Note, Any]:
+        def overtaken(task: Task) -> tuple[TaskReceipt, Any]:
             actor = interleaving.add(task.on_host(place.local(_HOSTS[1])).attempt)
             interleaving.run_until(actor, rng.randrange(_TASK_STEPS) if len(late) == chosen else _ALL_STEPS)
             late.append(actor)
@@ -234,11 +234,11 @@ def _taken_for_dead() -> Iterator[None]:
         yield
 
 
-def _finish(driver: Driver, epoch: int, run: Callable[[Task], tuple[Note, Any]], tally: Tally, where: str) -> None:
+def _finish(driver: Driver, epoch: int, run: Callable[[Task], tuple[TaskReceipt, Any]], tally: Tally, where: str) -> None:
     """Run one epoch, each task the given way; commit, publish, compare."""
     ran = [run(task) for task in driver.route_tasks(epoch)]
     joined = [run(task) for task in driver.join_tasks(epoch, [rows for _, rows in ran])]
-    record = driver.checkpoint.commit(driver.recorded(epoch, [note for note, _ in [*ran, *joined]]))
+    record = driver.checkpoint.commit(driver.recorded(epoch, [receipt for receipt, _ in [*ran, *joined]]))
     driver.output.publish(driver.checkpoint.files, record)
     _compare(driver, epoch, tally, where)
 

@@ -130,15 +130,15 @@ def test_what_lies_between_two_other_keys_is_a_pass_of_its_own(tables: SimpleNam
 def exchanges(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Give the list of how many shuffles the job of each epoch has."""
     counted: list[int] = []
-    notes = EpochPlan.notes
+    receipts = EpochPlan.receipts
 
     def observed(self: EpochPlan, batch: DataFrame) -> DataFrame:
-        plan = notes(self, batch)
+        plan = receipts(self, batch)
         executed = str(plan._jdf.queryExecution().executedPlan().toString())
         counted.append(sum(line.strip(" +-:*()0123456789").startswith("Exchange ") for line in executed.splitlines()))
         return plan
 
-    monkeypatch.setattr(EpochPlan, "notes", observed)
+    monkeypatch.setattr(EpochPlan, "receipts", observed)
     return counted
 
 

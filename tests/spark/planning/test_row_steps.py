@@ -127,7 +127,7 @@ def test_a_view_goes_on_after_a_restart_and_gives_a_lost_answer_again(
         {(1, "Ann"): -1, (1, "?"): 1},
         {(2, "?"): 1},
     ]
-    assert not list(tmp_path.rglob("handover"))  # no note is left behind
+    assert not list(tmp_path.rglob("handover"))  # no receipt is left behind
 
 
 def test_a_changed_expression_is_another_query(joined: JoinedStream, run: Run) -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.spark.rows.layout import (
-    NOTE_FLAG,
+    RECEIPT_FLAG,
     REJECTED,
     SlotLayout,
     collect_arrivals,
     collect_rows,
     make_layout,
-    pack_notes,
+    pack_receipts,
     pack_rows,
 )
 from zset_join.zset import ZSet
@@ -24,7 +24,7 @@ SENDER = 1 << 33
 
 
 def batch(*rows: tuple[int, int, object]) -> pa.RecordBatch:
-    """Make a batch of rows (flag, order, name); the weight is the order, and the note is the name of a note row."""
+    """Make a batch of rows (flag, order, name); the weight is the order, and the receipt is the name of a receipt row."""
     flags, orders, names = zip(*rows, strict=True)
     count = len(rows)
     return pa.RecordBatch.from_pydict(
@@ -35,7 +35,7 @@ def batch(*rows: tuple[int, int, object]) -> pa.RecordBatch:
             "s0": pa.nulls(count, pa.int64()),
             "s1": pa.array(names, pa.string()),
             "s2": pa.nulls(count, pa.float64()),
-            "note": pa.array([name if flag == NOTE_FLAG else None for flag, name in zip(flags, names, strict=True)]),
+            "receipt": pa.array([name if flag == RECEIPT_FLAG else None for flag, name in zip(flags, names, strict=True)]),
             "order": pa.array(orders, pa.int64()),
         }
     )
@@ -83,13 +83,13 @@ def test_rows_in_any_order_are_sorted() -> None:
 
 def test_rejected_rows_and_notes_are_set_apart() -> None:
     arrivals = collect_arrivals(
-        [batch((0, 0, "a"), (REJECTED, 1, "bad"), (NOTE_FLAG, 2, "note"), (REJECTED + 1, 3, "worse"))], LAYOUT
+        [batch((0, 0, "a"), (REJECTED, 1, "bad"), (RECEIPT_FLAG, 2, "receipt"), (REJECTED + 1, 3, "worse"))], LAYOUT
     )
 
     assert arrivals.deltas[0].rows.column("name").to_pylist() == ["a"]
     assert [len(rejected) for rejected in arrivals.rejected] == [1, 1]
     assert arrivals.raw == [["raw bad"], ["raw worse"]]
-    assert arrivals.notes == ["note"]
+    assert arrivals.receipts == ["receipt"]
     assert len(arrivals) == 3
 
 
@@ -113,15 +113,15 @@ def test_packed_rows_and_notes_come_back_in_pieces_in_the_order_of_their_senders
     sent = [
         pack_rows(second, layout, side=0, sender=1, sent=0),
         pack_rows(other, layout, side=1, sender=1, sent=2),
-        pack_notes(["a note"], layout),
+        pack_receipts(["a receipt"], layout),
         pack_rows(first, layout, side=0, sender=0, sent=0),
     ]
 
-    pieces, notes = collect_rows(sent, layout)
+    pieces, receipts = collect_rows(sent, layout)
 
     assert [row for piece in pieces[0] for row in piece.to_pylist()] == [*first.to_pylist(), *second.to_pylist()]
     assert [row for piece in pieces[1] for row in piece.to_pylist()] == other.to_pylist()
-    assert notes == ["a note"]
+    assert receipts == ["a receipt"]
 
 
 def test_pieces_that_overlap_are_sorted() -> None:

@@ -1,10 +1,10 @@
-"""The Spark job of an epoch: the plan whose rows are the notes of all its tasks.
+"""The Spark job of an epoch: the plan whose rows are the receipts of all its tasks.
 
-    batch -> first shuffle -> route -> join -> ... -> notes
-                           └---------> join-1 -> ... -> notes
+    batch -> first shuffle -> route -> join -> ... -> receipts
+                           └---------> join-1 -> ... -> receipts
 
 A stage answers in the partition of its bucket, fused stages in one task (`fusing`). Where the rows of several tasks go into
-one shuffle, or their notes into one result, their partitions are numbered one task after the other, and each is told which
+one shuffle, or their receipts into one result, their partitions are numbered one task after the other, and each is told which
 partition is its bucket 0. Rows of streams that are for a stage behind another one stay in Spark until they are parted from the
 first shuffle, which is made once and read once per stage.
 """
@@ -92,7 +92,7 @@ class EpochPlan:
             rows = rows.unionAll(self.tagged.baseline.select("*", (order - F.lit(_BEFORE_ALL_ROWS)).alias("order")))
         return rows.repartitionById(self.buckets, F.col("bucket"))
 
-    def notes(self, shuffled: DataFrame) -> DataFrame:
+    def receipts(self, shuffled: DataFrame) -> DataFrame:
         """Return the plan of an epoch.
 
         Args:
@@ -107,7 +107,7 @@ class EpochPlan:
             to_receiver.append((-1 if target is None else target, made))
         return _whole([made for _, made in sent[None]])
 
-    def notes_again(self, session: SparkSession, record: CommitRecord) -> DataFrame:
+    def replayed_receipts(self, session: SparkSession, record: CommitRecord) -> DataFrame:
         """Return the plan that answers a committed epoch again, from the logged input of the stages nearest to the output.
 
         Args:
@@ -147,7 +147,7 @@ class EpochPlan:
         return self.locality.pin(together.repartitionById(self.buckets, F.col("bucket")))
 
     def _bucket(self, number: int, layouts: Mapping[int, SlotLayout]) -> Column:
-        """Return the bucket of rows in slots that a stage is given; notes go to bucket 0."""
+        """Return the bucket of rows in slots that a stage is given; receipts go to bucket 0."""
         return stage_bucket(layouts[number], self._numbered[number].stage.inputs, self.buckets)
 
     def _sent_to(self, one: FusedStages) -> list[int]:

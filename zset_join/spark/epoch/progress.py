@@ -36,7 +36,7 @@ from weakref import WeakValueDictionary
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.spark.planning.stage_names import stage_order
 from zset_join.spark.planning.stream_places import StreamPlace
-from zset_join.spark.worker.notes import TaskNote
+from zset_join.spark.worker.receipts import TaskReceipt
 
 __all__ = ["ProgressLog", "epoch_counts", "epoch_line", "epoch_title", "join_progress", "stage_seconds"]
 
@@ -88,7 +88,7 @@ def join_progress(progress: Any) -> dict[str, Any] | None:
 
 def epoch_counts(
     record: CommitRecord,
-    notes: Sequence[TaskNote],
+    receipts: Sequence[TaskReceipt],
     places: Sequence[StreamPlace],
     statistics: Mapping[str, Mapping[str, int]],
     *,
@@ -98,7 +98,7 @@ def epoch_counts(
 
     Args:
         record: what is committed.
-        notes: what the tasks reported.
+        receipts: what the tasks reported.
         places: the streams.
         statistics: the newest counts of every bucket, by "stage/bucket".
         main_stage: the stage whose counts stand in front: the first one that is no route.
@@ -110,16 +110,18 @@ def epoch_counts(
         for kind in kinds
     )
     others = {stage: _summed(statistics, stage) for stage in stages if stage != main_stage and not stage.startswith(kinds)}
-    first = {place: place.first_notes(notes) for place in places}
-    fan_outs = [note.fan_out for note in notes if note.fan_out is not None]
-    warm = [note.is_warm for note in notes if note.is_warm is not None]
+    first = {place: place.first_receipts(receipts) for place in places}
+    fan_outs = [receipt.fan_out for receipt in receipts if receipt.fan_out is not None]
+    warm = [receipt.is_warm for receipt in receipts if receipt.is_warm is not None]
     histories = record.histories.values()
     answer = [part for part in record.parts if part.way == record.parts[0].way]  # several outputs may each have their own
     return {
         "epoch": record.epoch,
-        "rows_in": {place.name: sum(note.rows_in[place.side] for note in told) for place, told in first.items()},
-        "retractions_in": {place.name: sum(note.retractions_in[place.side] for note in told) for place, told in first.items()},
-        "quarantined": {place.name: place.put_aside(notes) for place in places},
+        "rows_in": {place.name: sum(receipt.rows_in[place.side] for receipt in told) for place, told in first.items()},
+        "retractions_in": {
+            place.name: sum(receipt.retractions_in[place.side] for receipt in told) for place, told in first.items()
+        },
+        "quarantined": {place.name: place.put_aside(receipts) for place in places},
         "delta_rows": sum(part.file.rows for part in answer),
         "retractions": sum(part.retractions for part in answer),
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
@@ -133,9 +135,9 @@ def epoch_counts(
         "locality": {
             "hits": sum(warm),
             "misses": len(warm) - sum(warm),
-            "executors": len({note.executor for note in notes if note.stage == main_stage}),
+            "executors": len({receipt.executor for receipt in receipts if receipt.stage == main_stage}),
         },
-        "rebuilt_buckets": sum(note.was_rebuilt for note in notes),
+        "rebuilt_buckets": sum(receipt.was_rebuilt for receipt in receipts),
     }
 
 
@@ -149,12 +151,12 @@ def _summed(statistics: Mapping[str, Mapping[str, int]], stage: str) -> dict[str
     return state
 
 
-def stage_seconds(notes: Sequence[TaskNote]) -> dict[str, float]:
+def stage_seconds(receipts: Sequence[TaskReceipt]) -> dict[str, float]:
     """Return, per stage, the seconds of its slowest bucket (`join`) and of the slowest bucket in every step (`join.answer`)."""
     seconds: dict[str, float] = {}
-    for note in notes:
-        steps = {f"{note.stage}.{step}": value for step, value in note.seconds.items()}
-        for name, value in {note.stage: sum(note.seconds.values()), **steps}.items():
+    for receipt in receipts:
+        steps = {f"{receipt.stage}.{step}": value for step, value in receipt.seconds.items()}
+        for name, value in {receipt.stage: sum(receipt.seconds.values()), **steps}.items():
             seconds[name] = max(seconds.get(name, 0.0), value)
     return seconds
 

@@ -50,8 +50,8 @@ from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
 from zset_join.spark.rows.baseline import settle
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
-from zset_join.spark.worker.notes import TaskNote, note_of_error
 from zset_join.spark.worker.quarantine import reveal
+from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.tick import Tick
@@ -271,14 +271,14 @@ class EpochRunner:
             if self._times.is_needed:
                 lines, times = self._answered_in_time(plan, batch)
             else:
-                lines, times = plan.notes(plan.shuffled(batch)).collect(), _Times(self._opened().watermarks, {})
-        notes = [TaskNote.from_json(line[0]) for line in lines]
+                lines, times = plan.receipts(plan.shuffled(batch)).collect(), _Times(self._opened().watermarks, {})
+        receipts = [TaskReceipt.from_json(line[0]) for line in lines]
         seconds["job"] = time.perf_counter() - started
-        self._check(notes, tick.epoch)
-        self._refuse_if_full(batch.sparkSession, notes, tick)
-        record = self._record(notes, tick, times)
-        self._locality.learn([note.executor for note in notes if note.stage == self._main_stage])
-        seconds |= stage_seconds(notes)
+        self._check(receipts, tick.epoch)
+        self._refuse_if_full(batch.sparkSession, receipts, tick)
+        record = self._record(receipts, tick, times)
+        self._locality.learn([receipt.executor for receipt in receipts if receipt.stage == self._main_stage])
+        seconds |= stage_seconds(receipts)
         return record
 
     @property
@@ -310,7 +310,7 @@ class EpochRunner:
             (found,) = shuffled.agg(*(one.alias(f"m{at}") for at, one in enumerate(aggregates))).collect()
             after, late = self._times.after(before, list(found))
             ticks = self._times.ticks(plan.tick.epoch, plan.tick.processing_time_us, before, after)
-            return replace(plan, ticks=ticks).notes(shuffled).collect(), _Times(after, late)
+            return replace(plan, ticks=ticks).receipts(shuffled).collect(), _Times(after, late)
         finally:
             shuffled.unpersist()
 
@@ -320,11 +320,11 @@ class EpochRunner:
         plan = self._plan(Tick(record.epoch, record.processing_time_us), self._opened().buckets_of(record.epoch))
         title = f"{self._title(record.epoch)}, again"
         with job_settings(session, self._wanted), described_jobs(session, title):
-            lines = plan.notes_again(session, record).collect()
-        notes = [TaskNote.from_json(line[0]) for line in lines]
-        self._raise_first(notes)
+            lines = plan.replayed_receipts(session, record).collect()
+        receipts = [TaskReceipt.from_json(line[0]) for line in lines]
+        self._raise_first(receipts)
         seconds["job"] = time.perf_counter() - started
-        return replace(record, parts=tuple(part for note in notes for part in note.parts))
+        return replace(record, parts=tuple(part for receipt in receipts for part in receipt.parts))
 
     def _plan(self, tick: Tick, buckets: int) -> EpochPlan:
         checkpoint, planned_stages = self._opened(), self._joined.planned_stages
@@ -352,65 +352,65 @@ class EpochRunner:
         now = time.time_ns() // 1000
         return now if last is None or last.processing_time_us is None else max(now, last.processing_time_us)
 
-    def _check(self, notes: Sequence[TaskNote], epoch: int) -> None:
+    def _check(self, receipts: Sequence[TaskReceipt], epoch: int) -> None:
         """Raise what a task reported; count rows in against rows applied and quarantined."""
-        self._raise_first(notes)
-        check_rows(self._joined.planned_stages, self._places, notes, self._buckets, epoch)
+        self._raise_first(receipts)
+        check_rows(self._joined.planned_stages, self._places, receipts, self._buckets, epoch)
 
-    def _refuse_if_full(self, session: SparkSession, notes: Sequence[TaskNote], tick: Tick) -> None:
+    def _refuse_if_full(self, session: SparkSession, receipts: Sequence[TaskReceipt], tick: Tick) -> None:
         """Raise where the epoch would bring an append-only join to its limit."""
         checkpoint = self._opened()
-        held = self.buffer.held(checkpoint.buffered, notes)
+        held = self.buffer.held(checkpoint.buffered, receipts)
         if self.buffer.is_full(held):
             with job_settings(session, self._wanted):
-                raise self.buffer.error(session, checkpoint, tick, self.operator_options, held, notes)
+                raise self.buffer.error(session, checkpoint, tick, self.operator_options, held, receipts)
 
-    def _raise_first(self, notes: Sequence[TaskNote]) -> None:
+    def _raise_first(self, receipts: Sequence[TaskReceipt]) -> None:
         """Raise what a task reported; of several, the one nearest to the sources."""
-        for note in sorted(notes, key=lambda note: (stage_order(note.stage), note.key)):
-            error = note_of_error(note)
+        for receipt in sorted(receipts, key=lambda receipt: (stage_order(receipt.stage), receipt.key)):
+            error = error_of_receipt(receipt)
             if error is not None:
                 raise error
 
-    def _record(self, notes: Sequence[TaskNote], tick: Tick, times: _Times) -> CommitRecord:
+    def _record(self, receipts: Sequence[TaskReceipt], tick: Tick, times: _Times) -> CommitRecord:
         checkpoint = self._opened()
         last = checkpoint.last
         dues = {} if last is None else {key: due for key, due in last.dues.items() if _bucket_of(key) < self._buckets}
-        for note in notes:
-            if note.due is not None:
-                dues.pop(note.key, None)
-                due = NextDue(*note.due)
-                dues |= {} if due == NOTHING_DUE else {note.key: due}
+        for receipt in receipts:
+            if receipt.due is not None:
+                dues.pop(receipt.key, None)
+                due = NextDue(*receipt.due)
+                dues |= {} if due == NOTHING_DUE else {receipt.key: due}
         replaced = checkpoint.before(tick.epoch)
         histories: dict[str, BucketHistory] = dict(replaced)
-        for note in notes:
-            history = histories.get(note.key, BucketHistory())
-            if note.snapshot is not None:
-                history = history.with_snapshot(note.snapshot)
-            if note.merged is not None:
-                history = history.with_merged(note.merged)
-            if note.log is not None:
-                history = history.with_log(note.log)
+        for receipt in receipts:
+            history = histories.get(receipt.key, BucketHistory())
+            if receipt.snapshot is not None:
+                history = history.with_snapshot(receipt.snapshot)
+            if receipt.merged is not None:
+                history = history.with_merged(receipt.merged)
+            if receipt.log is not None:
+                history = history.with_log(receipt.log)
             if history != BucketHistory():
-                histories[note.key] = history
-            if note.statistics:
-                self._statistics[note.key] = note.statistics
-        held = self.buffer.held(checkpoint.buffered, notes)
+                histories[receipt.key] = history
+            if receipt.statistics:
+                self._statistics[receipt.key] = receipt.statistics
+        held = self.buffer.held(checkpoint.buffered, receipts)
         record = CommitRecord(
             query_id=checkpoint.query_id,
             epoch=tick.epoch,
             processing_time_us=tick.processing_time_us,
             histories=histories,
-            parts=tuple(part for note in notes for part in note.parts),
-            quarantined=tuple(part for note in notes for part in note.quarantined),
+            parts=tuple(part for receipt in receipts for part in receipt.parts),
+            quarantined=tuple(part for receipt in receipts for part in receipt.quarantined),
             buffered=held,
             watermarks=times.watermarks,
             dues=dues,
         )
-        counts = epoch_counts(record, notes, self._places, self._statistics, main_stage=self._main_stage)
+        counts = epoch_counts(record, receipts, self._places, self._statistics, main_stage=self._main_stage)
         if self._times.is_needed:
             counts["watermarks"], counts["late_rows"] = dict(times.watermarks), dict(times.late_rows)
-        return replace(record, progress={**counts, "buffered": self.buffer.counts(held, notes)})
+        return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How many bytes an append-only join holds over all buckets, and what the query does at its limit.
 
-The law: what a bucket holds is told in its notes and kept in the commit record, so the driver knows the sum exactly, also of
+The law: what a bucket holds is told in its receipts and kept in the commit record, so the driver knows the sum exactly, also of
 buckets that had no rows. `abort` is decided there, before the record is written: the epoch that would reach the limit is not
 applied, whatever bucket its rows lie in.
 
@@ -31,7 +31,7 @@ from zset_join.errors import OptionError, ResourceError
 from zset_join.protocol import DurableOperator
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.worker.buffered_bytes import AppendBuffer
-from zset_join.spark.worker.notes import TaskNote
+from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import StageOptions
 from zset_join.stages.stage import NO_LIMIT
 from zset_join.state.join.append_buffer import buffer_full
@@ -150,18 +150,18 @@ class QueryBuffer:
         with_state = {key.partition("/")[2] for key in histories if key.partition("/")[0] == self.stage}
         return frozenset(int(bucket) for bucket in with_state - set(known))
 
-    def held(self, known: _Held, notes: Sequence[TaskNote]) -> dict[str, tuple[int, int]]:
-        """Return what every bucket holds after an epoch: what its note says, or what was known before.
+    def held(self, known: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, tuple[int, int]]:
+        """Return what every bucket holds after an epoch: what its receipt says, or what was known before.
 
         Nothing where nothing is counted: whoever counts again later must not go by numbers of today.
         """
         if not self._is_append_only:
             return {}
         held = dict(known)
-        for note in notes:
-            if note.stage == self.stage and note.buffered is not None:
-                left, right = note.buffered["held"]
-                held[str(note.bucket)] = (left, right)
+        for receipt in receipts:
+            if receipt.stage == self.stage and receipt.buffered is not None:
+                left, right = receipt.buffered["held"]
+                held[str(receipt.bucket)] = (left, right)
         return held
 
     def is_full(self, held: _Held) -> bool:
@@ -176,7 +176,7 @@ class QueryBuffer:
         tick: Tick,
         options: StageOptions,
         held: _Held,
-        notes: Sequence[TaskNote],
+        receipts: Sequence[TaskReceipt],
     ) -> ResourceError:
         """Return the error of an epoch that would reach the limit. Cost: a Spark job that looks at all rows.
 
@@ -186,25 +186,25 @@ class QueryBuffer:
             tick: the epoch.
             options: of operators.
             held: what the buckets would hold.
-            notes: of the tasks of the epoch.
+            receipts: of the tasks of the epoch.
         """
         if self.limited is None:
             raise TypeError("no limit without a join that it is for")
         context, build = checkpoint.stage(self.limited.name, tick), partial(self.limited.stage.build, options)
-        logs = {note.bucket: note.log for note in notes if note.stage == self.stage and note.log is not None}
+        logs = {receipt.bucket: receipt.log for receipt in receipts if receipt.stage == self.stage and receipt.log is not None}
         task = _LargestKeyTask(context=context, build=build, logs=logs)
-        lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(task, "note string").collect()
+        lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(task, "receipt string").collect()
         found = [json.loads(line[0]) for line in lines]
         largest = max(found, key=lambda line: int(line["bytes"]), default=None)
         sums = (sum(left for left, _ in held.values()), sum(right for _, right in held.values()))
         key = None if largest is None else (tuple(largest["key"]), int(largest["rows"]), int(largest["bytes"]))
         return buffer_full(self._names, sums, self._limit.max_bytes, key, context.tick.epoch)
 
-    def counts(self, held: _Held, notes: Sequence[TaskNote]) -> dict[str, Any] | None:
+    def counts(self, held: _Held, receipts: Sequence[TaskReceipt]) -> dict[str, Any] | None:
         """Return the numbers of an epoch, for people; None for a join that is not append-only."""
         if not self._is_append_only:
             return None
-        told = [note.buffered for note in notes if note.stage == self.stage and note.buffered is not None]
+        told = [receipt.buffered for receipt in receipts if receipt.stage == self.stage and receipt.buffered is not None]
         return {
             "left_bytes": sum(left for left, _ in held.values()),
             "right_bytes": sum(right for _, right in held.values()),
@@ -231,7 +231,7 @@ class _LargestKeyTask:
                 found = self._largest_key(state, bucket)
             if found is not None:
                 key = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in found[0]]
-                yield pa.RecordBatch.from_pydict({"note": [json.dumps({"key": key, "rows": found[1], "bytes": found[2]})]})
+                yield pa.RecordBatch.from_pydict({"receipt": [json.dumps({"key": key, "rows": found[1], "bytes": found[2]})]})
 
     def _largest_key(self, state: BucketState, bucket: int) -> tuple[tuple[Any, ...], int, int] | None:
         operator = state.operator

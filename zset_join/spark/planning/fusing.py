@@ -15,7 +15,7 @@ could match, keep or count. Two stages are *fused* where that follows from the p
 Row expressions of Spark between two stages move no row to another partition, so these are fused all the same, in one task of
 two Python functions. They can stand in one place of a task only, or behind each other: a task has one stream of rows.
 
-The law: buckets, state, logs and notes of a fused stage are those of one that is not. A checkpoint does not know the
+The law: buckets, state, logs and receipts of a fused stage are those of one that is not. A checkpoint does not know the
 difference, and goes on with either.
 
 Known limits: a NULL that a `where` excludes is not known to be excluded. An aggregate by more than the join key is shuffled:

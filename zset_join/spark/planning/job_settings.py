@@ -32,7 +32,7 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
         "spark.sql.session.timeZone": "UTC",
     }
     if is_routed:
-        # A route that runs again after an executor was lost sends the same rows and another note. Spark would take that for a
+        # A route that runs again after an executor was lost sends the same rows, another receipt. Spark would take that for a
         # source that cannot be trusted, and fail the query.
         wanted["spark.sql.shuffle.orderIndependentChecksum.enabled"] = "false"
         wanted["spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch"] = "false"
@@ -45,7 +45,7 @@ def wanted_settings(max_records_per_batch: int, *, is_routed: bool) -> dict[str,
 def all_rows_settings(session: SparkSession) -> dict[str, str]:
     """Return what a job needs besides whose tasks have filters of Spark behind them.
 
-    Where no row can pass a condition, Spark would leave out everything before it: the tasks, their logs and notes.
+    Where no row can pass a condition, Spark would leave out everything before it: the tasks, their logs and receipts.
     """
     excluded = session.conf.get(_EXCLUDED_RULES, "")
     return {_EXCLUDED_RULES: ",".join(filter(None, (excluded, _PRUNE_FILTERS)))}

@@ -25,7 +25,7 @@ from pyspark.sql.types import DataType
 from zset_join.relation import Relation
 from zset_join.spark.planning.stages import PlannedStage, Stream
 from zset_join.spark.rows.baseline import union
-from zset_join.spark.rows.layout import GLOBAL_BUCKET, NOTE_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
+from zset_join.spark.rows.layout import GLOBAL_BUCKET, RECEIPT_FLAG, REJECTED, TARGET, SlotLayout, assign_slots, make_layout
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.rows.schemas import spark_type
@@ -164,7 +164,7 @@ def _tag_side(
 
 
 def stage_bucket(layout: SlotLayout, inputs: Sequence[StageInput], buckets: int) -> Column:
-    """Return the bucket of rows in slots for a stage; notes go to bucket 0.
+    """Return the bucket of rows in slots for a stage; receipts go to bucket 0.
 
     Args:
         layout: how the inputs use the slots.
@@ -176,14 +176,14 @@ def stage_bucket(layout: SlotLayout, inputs: Sequence[StageInput], buckets: int)
 
 
 def slot_bucket(layout: SlotLayout, keys: Sequence[tuple[StageInput, Sequence[str]]], buckets: int) -> Column:
-    """Return the bucket of rows in slots; notes go to bucket 0.
+    """Return the bucket of rows in slots; receipts go to bucket 0.
 
     Args:
         layout: how the sides use the slots.
         keys: per side, whose rule it follows, and the columns that stand for the key.
         buckets: N.
     """
-    found = F.when(F.col("flag") == NOTE_FLAG, F.lit(0))
+    found = F.when(F.col("flag") == RECEIPT_FLAG, F.lit(0))
     for side, (given, key) in enumerate(keys):
         names = layout.schemas[side].names
         columns = NamedColumns({name: f"s{slot}" for slot, name in zip(layout.slots[side], names, strict=True)})

@@ -1,4 +1,4 @@
-"""What the stages of a query are called in notes, commit records and directories.
+"""What the stages of a query are called in receipts, commit records and directories.
 
 A stage is what has state: a join, a route, an aggregate. They are numbered in the order of an epoch, from 0, routes left out;
 the first stage is without a number where it is a join, and a route has that of the stage it leads to.
@@ -38,12 +38,12 @@ def stage_name(kind: str, number: int, *, side: int = 0) -> str:
 
 
 def rows_stage(number: int) -> str:
-    """Return what the notes of the function behind the expressions of a stage are called."""
+    """Return what the receipts of the function behind the expressions of a stage are called."""
     return f"rows-{number}"
 
 
 def stage_order(stage: str) -> int:
-    """Return how far from the sources a stage is, as its notes name it.
+    """Return how far from the sources a stage is, as its receipts name it.
 
     >>> sorted(["rows-1", "join-2", "join", "aggregate-1", "route-left", "rows-0", "route-right-2"], key=stage_order)
     ['route-left', 'join', 'rows-0', 'aggregate-1', 'rows-1', 'route-right-2', 'join-2']

@@ -8,7 +8,7 @@ second one is. Everything between two shuffles is one Spark task. Without row st
 answer: it writes the parts, or sends rows to the next stage, brought down to what that needs. With row steps the function
 yields its rows, Spark evaluates the expressions, and a second function (`ClosingTask`) delivers.
 
-The law: the notes of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
+The law: the receipts of all stages of an epoch arrive in its one job, and what a stage sent is what the next one was given.
 
 Cost: nothing for a stage alone; a second Python function per bucket for one with row steps; a shuffle per stage whose rows
 are not in their bucket already.
@@ -29,7 +29,7 @@ from zset_join.relation import Relation
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stage_names import rows_stage, stage_name
 from zset_join.spark.planning.stream_places import StreamPlace
-from zset_join.spark.worker.notes import TaskNote
+from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import Stage
 from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
 
@@ -138,7 +138,7 @@ class PlannedStage:
         target: the number of the stage that is given its rows; None for the output.
         side: which input of it they are.
         streams: which inputs of the stage are streams.
-        name: what its notes, its histories in commit records and its directories are called; given by `named`.
+        name: what its receipts, its histories in commit records and its directories are called; given by `named`.
         label: the number in such names.
     """
 
@@ -163,7 +163,7 @@ class PlannedStage:
 
     @property
     def last_name(self) -> str:
-        """Return what the notes of its last function are called."""
+        """Return what the receipts of its last function are called."""
         return rows_stage(self.label) if self.steps else self.name
 
 
@@ -248,31 +248,35 @@ def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
 
 
 def check_rows(
-    planned_stages: Sequence[PlannedStage], places: Sequence[StreamPlace], notes: Sequence[TaskNote], buckets: int, epoch: int
+    planned_stages: Sequence[PlannedStage],
+    places: Sequence[StreamPlace],
+    receipts: Sequence[TaskReceipt],
+    buckets: int,
+    epoch: int,
 ) -> None:
-    """Count the rows that came, that stages sent each other, and their notes.
+    """Count the rows that came, that stages sent each other, and their receipts.
 
     Raises:
         StateError: some are missing.
     """
     everywhere = list(range(buckets))
     for place in places:
-        first = place.first_notes(notes)
-        came = sum(note.rows_in[place.side] for note in first)
-        applied = sum(note.applied[place.side] for note in first)
-        aside = sum(note.quarantined_rows[place.side] for note in first)
+        first = place.first_receipts(receipts)
+        came = sum(receipt.rows_in[place.side] for receipt in first)
+        applied = sum(receipt.applied[place.side] for receipt in first)
+        aside = sum(receipt.quarantined_rows[place.side] for receipt in first)
         if came != applied + aside:
             raise _lost(epoch, f'"{place.name}": rows in {came}, applied {applied}, quarantined {aside}')
     for planned in planned_stages:
         for stage in (planned.name, planned.last_name):
-            ran = sorted(note.bucket for note in notes if note.stage == stage)
+            ran = sorted(receipt.bucket for receipt in receipts if receipt.stage == stage)
             if ran != everywhere:
                 raise _lost(epoch, f"{stage} ran in buckets {ran}")
     for receiver in planned_stages:
         for side in range(len(receiver.stage.inputs)):
             senders = [one.last_name for one in planned_stages if (one.target, one.side) == (receiver.number, side)]
-            sent = sum(note.emitted[0] for note in notes if note.stage in senders)
-            given = sum(note.rows_in[side] for note in notes if note.stage == receiver.name)
+            sent = sum(receipt.emitted[0] for receipt in receipts if receipt.stage in senders)
+            given = sum(receipt.rows_in[side] for receipt in receipts if receipt.stage == receiver.name)
             if senders and sent != given:
                 raise _lost(epoch, f"{' and '.join(senders)} sent {sent} rows, {receiver.name} was given {given}")
 

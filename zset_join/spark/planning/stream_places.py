@@ -1,11 +1,11 @@
-"""Where the streams of a query enter it, and what the notes of an epoch say of each."""
+"""Where the streams of a query enter it, and what the receipts of an epoch say of each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zset_join.spark.worker.notes import TaskNote
+from zset_join.spark.worker.receipts import TaskReceipt
 
 __all__ = ["StreamPlace"]
 
@@ -26,11 +26,11 @@ class StreamPlace:
     side: int
     behind: tuple[tuple[str, int], ...] = ()
 
-    def first_notes(self, notes: Sequence[TaskNote]) -> list[TaskNote]:
-        """Return the notes of the stage that its rows reach first."""
-        return [note for note in notes if note.stage == self.stage]
+    def first_receipts(self, receipts: Sequence[TaskReceipt]) -> list[TaskReceipt]:
+        """Return the receipts of the stage that its rows reach first."""
+        return [receipt for receipt in receipts if receipt.stage == self.stage]
 
-    def put_aside(self, notes: Sequence[TaskNote]) -> int:
+    def put_aside(self, receipts: Sequence[TaskReceipt]) -> int:
         """Return how many of its rows were put aside, in whatever stage."""
         places = ((self.stage, self.side), *self.behind)
-        return sum(note.quarantined_rows[side] for note in notes for stage, side in places if note.stage == stage)
+        return sum(receipt.quarantined_rows[side] for receipt in receipts for stage, side in places if receipt.stage == stage)

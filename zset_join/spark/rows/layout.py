@@ -1,7 +1,7 @@
 """How rows of the inputs of a stage travel in one DataFrame, and how a task gets them back.
 
 Each row has a flag (the number of the input, which is called its *side*; plus `REJECTED` when it was rejected before the
-shuffle; -1 for a task's note), a weight, the slots and an order. A slot is a column that all sides may use: columns of equal
+shuffle; -1 for a task's receipt), a weight, the slots and an order. A slot is a column that all sides may use: columns of equal
 type share one, so a row carries about as many values as the widest side has. `order` grows within each partition that sent
 rows; the high bits name the partition.
 
@@ -28,7 +28,7 @@ from zset_join.zset import ZSet
 
 __all__ = [
     "GLOBAL_BUCKET",
-    "NOTE_FLAG",
+    "RECEIPT_FLAG",
     "REJECTED",
     "TARGET",
     "WEIGHT",
@@ -40,7 +40,7 @@ __all__ = [
     "collect_rows",
     "fitted_batch",
     "make_layout",
-    "pack_notes",
+    "pack_receipts",
     "pack_rows",
     "travelling_schema",
 ]
@@ -49,7 +49,7 @@ GLOBAL_BUCKET = 0
 """The bucket of a stage without a key; no other one ever has its rows."""
 
 
-NOTE_FLAG = -1
+RECEIPT_FLAG = -1
 REJECTED = 64
 """What is added to the flag of a row that was rejected before the shuffle; so a stage has fewer inputs than this."""
 TARGET = "target"
@@ -91,13 +91,13 @@ class Arrivals:
         deltas: one delta per side, in order of arrival.
         rejected: per side, rows that were rejected before the shuffle.
         raw: per side, what could not be decoded in them.
-        notes: notes of the tasks before this one.
+        receipts: receipts of the tasks before this one.
     """
 
     deltas: list[ZSet]
     rejected: list[ZSet]
     raw: list[list[str | None]]
-    notes: list[str]
+    receipts: list[str]
 
     def count(self, side: int) -> int:
         """Return the rows of one side, rejected ones included."""
@@ -144,7 +144,7 @@ def travelling_schema(layout: SlotLayout) -> pa.Schema:
     """Return the Arrow schema of rows that one task sends to another."""
     fields = [pa.field("flag", pa.int8()), pa.field("weight", pa.int64())]
     fields += [pa.field(name, kind) for name, kind in zip(layout.names, layout.types, strict=True)]
-    return pa.schema([*fields, pa.field("note", pa.string()), pa.field("order", pa.int64())])
+    return pa.schema([*fields, pa.field("receipt", pa.string()), pa.field("order", pa.int64())])
 
 
 def pack_rows(rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: int) -> pa.RecordBatch:
@@ -168,14 +168,14 @@ def pack_rows(rows: ZSet, layout: SlotLayout, *, side: int, sender: int, sent: i
     return fitted_batch(travelling_schema(layout), columns, count)
 
 
-def pack_notes(lines: Sequence[str], layout: SlotLayout) -> pa.RecordBatch:
-    """Put the notes of a task into rows."""
+def pack_receipts(lines: Sequence[str], layout: SlotLayout) -> pa.RecordBatch:
+    """Put the receipts of a task into rows."""
     count = len(lines)
     columns = {
-        "flag": pa.array(np.full(count, NOTE_FLAG, np.int8)),
+        "flag": pa.array(np.full(count, RECEIPT_FLAG, np.int8)),
         "weight": pa.array(np.zeros(count, np.int64)),
         "order": pa.array(np.zeros(count, np.int64)),
-        "note": pa.array(lines, pa.string()),
+        "receipt": pa.array(lines, pa.string()),
     }
     return fitted_batch(travelling_schema(layout), columns, count)
 
@@ -190,14 +190,14 @@ def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> A
     """Take the rows of a task apart again.
 
     Args:
-        batches: columns flag, weight, raw (if the layout has it), the slots, note (after a route), order.
+        batches: columns flag, weight, raw (if the layout has it), the slots, receipt (after a route), order.
         layout: how the sides use the slots.
     """
     pieces: _Pieces = {}
-    notes: list[str] = []
+    receipts: list[str] = []
     for batch in batches:
         if batch.num_rows:
-            _sort_into(batch, pieces, notes)
+            _sort_into(batch, pieces, receipts)
     deltas, rejected, raw = [], [], []
     for side in range(len(layout.schemas)):
         rows = _in_order(pieces.get(side, []))
@@ -205,7 +205,7 @@ def collect_arrivals(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> A
         refused = _in_order(pieces.get(side + REJECTED, []))
         rejected.append(_side_rows(refused, layout, side))
         raw.append(refused.column("raw").to_pylist() if refused is not None and layout.has_raw else [])
-    return Arrivals(deltas, rejected, raw, notes)
+    return Arrivals(deltas, rejected, raw, receipts)
 
 
 def collect_rows(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> tuple[list[list[ZSet]], list[str]]:
@@ -216,15 +216,15 @@ def collect_rows(batches: Iterable[pa.RecordBatch], layout: SlotLayout) -> tuple
         layout: how the sides use the slots.
 
     Returns:
-        Per side, its rows in order, in pieces; and the notes.
+        Per side, its rows in order, in pieces; and the receipts.
     """
     pieces: _Pieces = {}
-    notes: list[str] = []
+    receipts: list[str] = []
     for batch in batches:
         if batch.num_rows:
-            _sort_into(batch, pieces, notes)
+            _sort_into(batch, pieces, receipts)
     sides = range(len(layout.schemas))
-    return [[_side_rows(rows, layout, side) for rows in _stretches(pieces.get(side, []))] for side in sides], notes
+    return [[_side_rows(rows, layout, side) for rows in _stretches(pieces.get(side, []))] for side in sides], receipts
 
 
 def _stretches(pieces: list[tuple[int, pa.RecordBatch]]) -> list[pa.RecordBatch]:
@@ -237,12 +237,12 @@ def _stretches(pieces: list[tuple[int, pa.RecordBatch]]) -> list[pa.RecordBatch]
     return [piece for _, piece in pieces]
 
 
-def _sort_into(batch: pa.RecordBatch, pieces: _Pieces, notes: list[str]) -> None:
+def _sort_into(batch: pa.RecordBatch, pieces: _Pieces, receipts: list[str]) -> None:
     """Cut a batch where the sender or the side changes."""
     flags = batch.column("flag").to_numpy()
-    if (flags == NOTE_FLAG).any():
-        notes += pc.drop_null(batch.column("note")).to_pylist()
-        batch = batch.filter(pa.array(flags != NOTE_FLAG))
+    if (flags == RECEIPT_FLAG).any():
+        receipts += pc.drop_null(batch.column("receipt")).to_pylist()
+        batch = batch.filter(pa.array(flags != RECEIPT_FLAG))
         flags = batch.column("flag").to_numpy()
     if not batch.num_rows:
         return

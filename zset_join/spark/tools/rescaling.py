@@ -52,11 +52,11 @@ from zset_join.errors import OptionError, StateError, ZsetJoinError
 from zset_join.spark.planning.buffer_limit import EVICTION
 from zset_join.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.spark.planning.normalise import slot_bucket
-from zset_join.spark.rows.layout import SlotLayout, collect_rows, make_layout, pack_notes, pack_rows, travelling_schema
+from zset_join.spark.rows.layout import SlotLayout, collect_rows, make_layout, pack_receipts, pack_rows, travelling_schema
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.session import check_session
 from zset_join.spark.tools.job_progress import shown_progress
-from zset_join.spark.worker.notes import TaskNote, note_of_error
+from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.spark.worker.tasks import TOO_LATE, task_bucket
 from zset_join.stages import Stage, StageInput, StageOptions, TableKey
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
@@ -187,8 +187,8 @@ def _moved(
     with job_settings(session, wanted), shown:
         rows = session.range(0, old, 1, old).mapInArrow(read, spark_schema(travelling_schema(layout)))
         rows = rows.select("*", slot_bucket(layout, keys, buckets)).repartitionById(buckets, F.col("bucket"))
-        lines = rows.mapInArrow(write, "note string").collect()
-    return _histories([TaskNote.from_json(line[0]) for line in lines], old, buckets)
+        lines = rows.mapInArrow(write, "receipt string").collect()
+    return _histories([TaskReceipt.from_json(line[0]) for line in lines], old, buckets)
 
 
 def _rule(stage: Stage, table: TableKey) -> tuple[StageInput, tuple[str, ...]]:
@@ -211,7 +211,7 @@ def _schemas(stage: Stage) -> dict[str, pa.Schema]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ReadBuckets:
-    """Send on what old buckets hold, and a note for each; callable, for `mapInArrow` over their numbers."""
+    """Send on what old buckets hold, and a receipt for each; callable, for `mapInArrow` over their numbers."""
 
     context: StageContext
     stage: Stage
@@ -221,22 +221,22 @@ class _ReadBuckets:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for bucket in batch.column(0).to_pylist():
-                note = TaskNote(stage=self.context.stage, bucket=bucket)
+                receipt = TaskReceipt(stage=self.context.stage, bucket=bucket)
                 try:
-                    yield from self._rows(bucket, note)
+                    yield from self._rows(bucket, receipt)
                 except ZsetJoinError as error:
                     if error.code == TOO_LATE:
                         raise
-                    note.refuse(error)
-                yield pack_notes([note.to_json()], self.layout)
+                    receipt.refuse(error)
+                yield pack_receipts([receipt.to_json()], self.layout)
 
-    def _rows(self, bucket: int, note: TaskNote) -> Iterator[pa.RecordBatch]:
+    def _rows(self, bucket: int, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         with BucketState(self.context, bucket, partial(self.stage.build, _NO_TOMBSTONE_EXPIRES)) as state:
             tables = state.operator.snapshot()
         sent = 0
-        note.rows_in = [tables[name].num_rows for name in self.names]
+        receipt.rows_in = [tables[name].num_rows for name in self.names]
         facts = {name: _text_of(tables[name].schema.metadata) for name in self.names}
-        note.facts = {name: found for name, found in facts.items() if found}
+        receipt.facts = {name: found for name, found in facts.items() if found}
         for side, name in enumerate(self.names):
             for batch in tables[name].to_batches(max_chunksize=_ROWS_AT_ONCE):
                 rows = ZSet(batch.select(self.layout.schemas[side].names), _weights(batch))
@@ -246,7 +246,7 @@ class _ReadBuckets:
 
 @dataclass(frozen=True, kw_only=True)
 class _WriteBuckets:
-    """Write the snapshot of a new bucket; callable, for `mapInArrow`. Yields its note, and in bucket 0 those of the readers."""
+    """Write the snapshot of a new bucket; callable, for `mapInArrow`. Yields its receipt, in bucket 0 also the readers'."""
 
     context: StageContext
     stage: Stage
@@ -255,24 +255,24 @@ class _WriteBuckets:
     epoch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        note = TaskNote(stage=self.context.stage, bucket=task_bucket(), rows_in=[0] * len(self.schemas))
+        receipt = TaskReceipt(stage=self.context.stage, bucket=task_bucket(), rows_in=[0] * len(self.schemas))
         rows, lines = collect_rows(batches, self.layout)
-        readers = [TaskNote.from_json(line) for line in lines]
+        readers = [TaskReceipt.from_json(line) for line in lines]
         tables = {}
         for side, (name, schema) in enumerate(self.schemas.items()):
-            # A table counts for the bucket as a whole, and all that matters is the sum: it goes with the notes.
+            # A table counts for the bucket as a whole, and all that matters is the sum: it goes with the receipts.
             metadata = [_bytes_of(reader.facts[name]) for reader in readers if name in reader.facts]
             table = _table(rows[side], schema)
-            note.rows_in[side] = table.num_rows
+            receipt.rows_in[side] = table.num_rows
             tables[name] = self.stage.regrouped(name, table, epoch=self.epoch, metadata=metadata)
-        note.snapshot = write_snapshot(
+        receipt.snapshot = write_snapshot(
             self.context.files,
-            f"snapshot/{self.context.stage}-{note.bucket}",
+            f"snapshot/{self.context.stage}-{receipt.bucket}",
             tables,
             through_epoch=self.epoch,
             identity=attempt_name(self.epoch, "-rescaled"),
         )
-        yield pa.RecordBatch.from_pydict({"note": [*lines, note.to_json()]})
+        yield pa.RecordBatch.from_pydict({"receipt": [*lines, receipt.to_json()]})
 
 
 def _weights(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -318,20 +318,20 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
     return {name: stage for name, stage in stages.items() if name in found}
 
 
-def _histories(notes: list[TaskNote], old: int, buckets: int) -> tuple[dict[str, BucketHistory], int]:
-    """Return what to list and the rows of all buckets, once the notes say that nothing is missing."""
-    for note in notes:
-        error = note_of_error(note)
+def _histories(receipts: list[TaskReceipt], old: int, buckets: int) -> tuple[dict[str, BucketHistory], int]:
+    """Return what to list and the rows of all buckets, once the receipts say that nothing is missing."""
+    for receipt in receipts:
+        error = error_of_receipt(receipt)
         if error is not None:
             raise error
-    read = [note for note in notes if note.snapshot is None]
-    written = [note for note in notes if note.snapshot is not None]
-    came, left = (sum(sum(note.rows_in) for note in told) for told in (read, written))
-    numbers: list[Any] = [sorted(note.bucket for note in told) for told in (read, written)]
+    read = [receipt for receipt in receipts if receipt.snapshot is None]
+    written = [receipt for receipt in receipts if receipt.snapshot is not None]
+    came, left = (sum(sum(receipt.rows_in) for receipt in told) for told in (read, written))
+    numbers: list[Any] = [sorted(receipt.bucket for receipt in told) for told in (read, written)]
     if came != left or numbers != [list(range(old)), list(range(buckets))]:
         raise StateError(
             f"rescaling: rows read {came}, written {left}, buckets read {numbers[0]}, written {numbers[1]}; rows were lost on "
             "the way, and nothing was changed. Try again; if it happens again, report it.",
             code="ROWS_LOST",
         )
-    return {note.key: BucketHistory(note.snapshot) for note in written}, left
+    return {receipt.key: BucketHistory(receipt.snapshot) for receipt in written}, left

@@ -1,13 +1,13 @@
 """The function that answers one epoch of one bucket: of one stage, or of several that are fused.
 
-    rows and notes that were sent here -> stage -> stage -> ... -> what the last delivery makes of it, and all notes
+    rows and receipts that were sent here -> stage -> stage -> ... -> what the last delivery makes of it, and all receipts
 
 Fused stages run one after the other in one worker. Each brings its own state to the point before the epoch, answers, logs its
 input and lets go of the state before the next one begins; its answer is handed on in memory. Where Spark evaluates expressions
 between two of them, a task has one function before the expressions and one behind them, and what has come for the stages of the
 second waits in a `Handover`.
 
-The law: every stage is given what it would be given if the rows had been shuffled, and leaves the same log and the same note.
+The law: every stage is given what it would be given if the rows had been shuffled, and leaves the same log and receipt.
 A stage that refuses its input hands on what it had answered by then; the driver goes by the first refusal.
 
 Memory: what came for all stages of the bucket, and the answer of one stage to the next.
@@ -27,7 +27,7 @@ from zset_join.spark.rows.layout import TARGET, Arrivals, collect_arrivals
 from zset_join.spark.worker.closing_task import ClosingTask
 from zset_join.spark.worker.deliveries import Delivery, ToExpressions, ToSameTask
 from zset_join.spark.worker.locality import executor_name
-from zset_join.spark.worker.notes import TaskNote
+from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.spark.worker.tasks import StageTask, task_bucket
 from zset_join.zset import ZSet
 
@@ -52,31 +52,31 @@ class BucketTask:
     begun: ClosingTask | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the last delivery makes of the answer, and the notes of these stages behind those of the tasks before."""
+        """Yield what the last delivery makes of the answer, then the receipts of the tasks before and of these stages."""
         *_, last = self.tasks.values()
         bucket = task_bucket(last.first_partition)
         lines: list[str] = []
         expressed: list[pa.RecordBatch] = []
         if self.begun is not None:
-            note = TaskNote(stage=self.begun.stage, bucket=bucket, executor=executor_name())
-            expressed = list(self.begun.run(batches, note))
+            receipt = TaskReceipt(stage=self.begun.stage, bucket=bucket, executor=executor_name())
+            expressed = list(self.begun.run(batches, receipt))
             batches = self.begun.handover.take_rows() if self.sent_to else ()
-            lines = [*self.begun.handover.take(), note.to_json()]
+            lines = [*self.begun.handover.take(), receipt.to_json()]
         started = time.perf_counter()
         arrivals = self._arrivals(batches, last)
         received = time.perf_counter() - started
-        lines = [*(line for one in arrivals.values() for line in one.notes), *lines]
+        lines = [*(line for one in arrivals.values() for line in one.receipts), *lines]
         if self.begun is not None:
             _hand_on(self.begun.delivery, expressed, arrivals)
         for number, task in self.tasks.items():
-            note = TaskNote(stage=task.context.stage, bucket=bucket, executor=executor_name())
-            note.seconds["receive"], received = received, 0.0
-            made = task.run(arrivals.pop(number), note)
+            receipt = TaskReceipt(stage=task.context.stage, bucket=bucket, executor=executor_name())
+            receipt.seconds["receive"], received = received, 0.0
+            made = task.run(arrivals.pop(number), receipt)
             if task is last:
                 yield from made
             else:
                 _hand_on(task.delivery, made, arrivals)
-            lines.append(note.to_json())
+            lines.append(receipt.to_json())
         yield from last.delivery.finish(lines)
 
     def _arrivals(self, batches: Iterable[pa.RecordBatch], last: StageTask) -> dict[int, Arrivals]:

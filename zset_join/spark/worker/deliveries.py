@@ -1,8 +1,8 @@
 """What becomes of a stage's answer in its bucket: parts for the output, rows for expressions or for another stage.
 
-A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the notes. Parts
-leave nothing but the notes behind; rows for expressions go without notes (see `handover`); rows for another stage travel with
-the notes through the shuffle, brought down first where that stage asks for it. Rows for a stage that is fused with this one
+A delivery takes the answer chunk by chunk and says what leaves the Python function for it; at last it takes the receipts. Parts
+leave nothing but receipts behind; rows for expressions go without them (see `handover`); rows for another stage travel with
+the receipts through the shuffle, brought down first where that stage asks for it. Rows for a stage that is fused with this one
 stay in the task.
 
 Memory: rows are brought down `REDUCED_ROWS` at a time, or as many as have 256 MiB.
@@ -18,18 +18,18 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.files import CheckpointFiles
-from zset_join.spark.rows.layout import WEIGHT, SlotLayout, as_type, fitted_batch, pack_notes, pack_rows, travelling_schema
+from zset_join.spark.rows.layout import WEIGHT, SlotLayout, as_type, fitted_batch, pack_receipts, pack_rows, travelling_schema
 from zset_join.spark.worker.handover import Handover
-from zset_join.spark.worker.notes import TaskNote
 from zset_join.spark.worker.parts import PartWriter, merged
+from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import StageInput
 from zset_join.stages.stage import Reduction
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["NOTES", "Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]
+__all__ = ["RECEIPTS", "Delivery", "ToExpressions", "ToOutput", "ToSameTask", "ToStage"]
 
-NOTES = pa.schema({"note": pa.string()})
+RECEIPTS = pa.schema({"receipt": pa.string()})
 """What leaves the last function of an epoch."""
 
 REDUCED_ROWS = 1 << 20
@@ -48,18 +48,18 @@ class Delivery(Protocol):
         """Say whether rows are brought down, which also makes one of equal ones."""
         ...
 
-    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Take the answer, retractions first, and yield what leaves the function for it."""
         ...
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Take the notes of this task and of those before it."""
+        """Take the receipts of this task and of those before it."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToOutput:
-    """Write the answer as a part, and yield the notes.
+    """Write the answer as a part, and yield the receipts.
 
     Args:
         parts: writes it.
@@ -77,17 +77,17 @@ class ToOutput:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return one column, the note."""
-        return NOTES
+        """Return one column, the receipt."""
+        return RECEIPTS
 
-    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Write the part; yields nothing."""
-        note.parts = self.parts.write(self.files, note.bucket, self.tick, self.rows, chunks)
+        receipt.parts = self.parts.write(self.files, receipt.bucket, self.tick, self.rows, chunks)
         yield from ()
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the notes."""
-        yield pa.RecordBatch.from_pydict({"note": list(lines)}, schema=NOTES)
+        """Yield the receipts."""
+        yield pa.RecordBatch.from_pydict({"receipt": list(lines)}, schema=RECEIPTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +96,14 @@ class ToExpressions:
 
     Args:
         schema: the columns of the answer, in Spark's types, and the weight.
-        handover: where the notes wait.
+        handover: where the receipts wait.
     """
 
     schema: pa.Schema
     handover: Handover
     reduces = False
 
-    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
         """Yield the rows."""
         for chunk in chunks:
             columns: dict[str, Any] = dict(zip(chunk.schema.names, chunk.rows.columns, strict=True))
@@ -111,7 +111,7 @@ class ToExpressions:
             yield fitted_batch(self.schema, columns, len(chunk))
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Leave the notes for the function behind the expressions."""
+        """Leave the receipts for the function behind the expressions."""
         self.handover.leave(lines)
         yield from ()
 
@@ -134,7 +134,7 @@ class ToStage:
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns of rows and notes that travel."""
+        """Return the columns of rows and receipts that travel."""
         return travelling_schema(self.layout)
 
     @property
@@ -142,16 +142,16 @@ class ToStage:
         """Say whether rows are brought down."""
         return self.given.reduce is not None
 
-    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield the rows in slots, and count them."""
         for rows in _reduced(chunks, self.given.reduce) if self.given.reduce is not None else merged(chunks, self.chunk_rows):
             if len(rows):
-                yield pack_rows(rows, self.layout, side=self.side, sender=note.bucket, sent=note.emitted[0])
-                note.emitted[0] += len(rows)
+                yield pack_rows(rows, self.layout, side=self.side, sender=receipt.bucket, sent=receipt.emitted[0])
+                receipt.emitted[0] += len(rows)
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the notes."""
-        yield pack_notes(lines, self.layout)
+        """Yield the receipts."""
+        yield pack_receipts(lines, self.layout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,12 +183,12 @@ class ToSameTask:
         """Return the columns of that input, and the weight."""
         return pa.schema([*self.rows, pa.field(WEIGHT, pa.int64())])
 
-    def deliver(self, chunks: Iterator[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+    def deliver(self, chunks: Iterator[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Yield the rows as that input has them, and count them."""
         for rows in chunks if self.given.reduce is None else _reduced(chunks, self.given.reduce):
             columns = [as_type(column, kind) for column, kind in zip(rows.rows.columns, self.rows.types, strict=True)]
             yield pa.RecordBatch.from_arrays([*columns, pa.array(rows.weights)], schema=self.schema)
-            note.emitted[0] += len(rows)
+            receipt.emitted[0] += len(rows)
 
     def unpacked(self, batch: pa.RecordBatch) -> ZSet:
         """Return what was delivered as a delta."""
@@ -196,7 +196,7 @@ class ToSameTask:
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.rows), np.asarray(weights, dtype=np.int64))
 
     def finish(self, lines: Sequence[str]) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - for other deliveries
-        """Yield nothing; the last stage of the task takes the notes of all."""
+        """Yield nothing; the last stage of the task takes the receipts of all."""
         yield from ()
 
 

@@ -1,8 +1,8 @@
-"""How the notes of a task, and the rows for its later stages, get past Spark's expressions.
+"""How the receipts of a task, and the rows for its later stages, get past Spark's expressions.
 
 Where expressions stand behind a stage, a Spark task consists of two Python functions with Spark's own operators between
-them. Between the two go rows of the table and nothing else: a note among them would have to survive every filter, and a
-user's function would be called with it. So the first function leaves its notes in a file of the host, and the second takes
+them. Between the two go rows of the table and nothing else: a receipt among them would have to survive every filter, and a
+user's function would be called with it. So the first function leaves its receipts in a file of the host, and the second takes
 them once it has been given all rows; both run in one task, so on one host, and the first has ended by then.
 
 Where stages are fused although expressions stand between them, rows came to the first function that a stage behind the
@@ -36,7 +36,7 @@ _TRIES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """Pass notes from the first function of a task to the second.
+    """Pass receipts from the first function of a task to the second.
 
     Args:
         local_state_dir: `localStateDir`; None for the default place of the host.
@@ -49,7 +49,7 @@ class Handover:
     name: str
 
     def leave(self, lines: Sequence[str]) -> None:
-        """Write the notes down."""
+        """Write the receipts down."""
         self._write(self._path(), json.dumps(list(lines)).encode())
 
     def _write(self, path: Path, data: bytes | pa.Buffer) -> None:
@@ -63,7 +63,7 @@ class Handover:
                     raise
 
     def take(self) -> list[str]:
-        """Return the notes, and remove them.
+        """Return the receipts, and remove them.
 
         Raises:
             RuntimeError: there are none.
@@ -81,7 +81,7 @@ class Handover:
         return data
 
     def leave_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Write rows down; before the notes are left."""
+        """Write rows down; before the receipts are left."""
         made = pa.BufferOutputStream()
         with pa.ipc.new_stream(made, batches[0].schema if batches else pa.schema([])) as writer:
             for batch in batches:
@@ -89,7 +89,7 @@ class Handover:
         self._write(self._path(".arrows"), made.getvalue())
 
     def take_rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, and remove them; before the notes are taken.
+        """Yield the rows, and remove them; before the receipts are taken.
 
         Raises:
             RuntimeError: there are none.

@@ -5,7 +5,7 @@ Spark prefers for each bucket the executor that holds its cached row. That takes
 both sides are divided alike, and only public API: `repartitionById`, `cache`, and the hint `shuffle_hash`.
 
 The law: it is a preference. Whether it was followed changes no answer; a bucket that runs elsewhere rebuilds its state there
-from the checkpoint, and its note says so (a miss).
+from the checkpoint, and its receipt says so (a miss).
 
 On where there is more than one executor (`locality="auto"`), off on a local master, where it would cost and gain nothing. The
 anchor is made anew when half of the places stand empty, as after executors have come; all buckets may move then.

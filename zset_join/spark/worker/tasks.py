@@ -1,15 +1,15 @@
 """What a task does for one bucket of one stage in one epoch: bring its state to the point before, answer, log the input.
 
-The law: a task reads committed state and writes files nobody lists yet; only its note makes them count. It may run twice,
+The law: a task reads committed state and writes files nobody lists yet; only its receipt makes them count. It may run twice,
 at the same time or later, and both attempts report the same answer.
 
 A bucket is opened when rows have come, when the state is to be cared for (a snapshot, a merged log), and when it is *due*: it
 waits for a time that has come, or begins alone. Of a due bucket the log has the epoch, with or without rows, so that a replay
 and whoever folds it later see that it was asked.
 
-An error that a user can act on does not fail the Spark task: it travels in the note, and the driver raises it as it is. A
+An error that a user can act on does not fail the Spark task: it travels in the receipt, and the driver raises it as it is. A
 failed task would be retried for nothing, and would take its worker with it. Only an attempt that came too late fails: nobody
-waits for its note.
+waits for its receipt.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from zset_join.spark.rows.layout import GLOBAL_BUCKET, Arrivals, SlotLayout
 from zset_join.spark.worker.buffered_bytes import AppendBuffer, note_of_buffer
 from zset_join.spark.worker.deliveries import Delivery
 from zset_join.spark.worker.locality import executor_name
-from zset_join.spark.worker.notes import TaskNote
 from zset_join.spark.worker.outside import with_outside
 from zset_join.spark.worker.parts import merged
 from zset_join.spark.worker.quarantine import DeadLetters, Rejected, refusal, undecodable_reasons
+from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
 
-__all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_note", "task_bucket"]
+__all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_receipt", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
 _LATE = "LATE_"
@@ -80,52 +80,52 @@ class StageTask:
     first_partition: int = 0
     buckets: int = 1
 
-    def run(self, arrivals: Arrivals, note: TaskNote) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer to what has come; the rest is told in the note."""
-        begins = self.stage.begins_alone and note.bucket == GLOBAL_BUCKET and note.bucket not in self.context.histories
-        may_be_due = begins or note.bucket in self.context.due_buckets
+    def run(self, arrivals: Arrivals, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
+        """Yield what the delivery makes of the answer to what has come; the rest is told in the receipt."""
+        begins = self.stage.begins_alone and receipt.bucket == GLOBAL_BUCKET and receipt.bucket not in self.context.histories
+        may_be_due = begins or receipt.bucket in self.context.due_buckets
         try:
-            if len(arrivals) or may_be_due or self.context.has_chores(note.bucket):
-                with BucketState(self.context, note.bucket, self.build) as state:
-                    is_due = begins or self._is_due(state.operator, note)
-                    inputs = self._accept(arrivals, note, state.operator)
-                    inputs = self._with_what_is_outside(inputs, note, state.operator)
-                    yield from self.answer(state, inputs, note)
-                    _finish(state, inputs, note, is_due=is_due)
+            if len(arrivals) or may_be_due or self.context.has_chores(receipt.bucket):
+                with BucketState(self.context, receipt.bucket, self.build) as state:
+                    is_due = begins or self._is_due(state.operator, receipt)
+                    inputs = self._accept(arrivals, receipt, state.operator)
+                    inputs = self._with_what_is_outside(inputs, receipt, state.operator)
+                    yield from self.answer(state, inputs, receipt)
+                    _finish(state, inputs, receipt, is_due=is_due)
         except ZsetJoinError as error:
-            refuse_in_note(note, error)
+            refuse_in_receipt(receipt, error)
 
     @property
     def build(self) -> Callable[[str], DurableOperator]:
         """Return what makes the operator over a directory."""
         return partial(self.stage.build, self.options)
 
-    def answer(self, state: BucketState, inputs: Sequence[ZSet], note: TaskNote) -> Iterator[pa.RecordBatch]:
+    def answer(self, state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
         """Deliver the answer of the bucket to its inputs."""
         started = time.perf_counter()
         operator, tick = state.operator, self.context.tick
         if isinstance(operator, AppendBuffer):
-            note.buffered = note_of_buffer(operator.buffered(tick, inputs))
+            receipt.buffered = note_of_buffer(operator.buffered(tick, inputs))
         output = self.stage.output.schema
         chunks = merged((_project(chunk, output) for chunk in operator.answer(tick, inputs)), self.options.chunk_rows)
-        yield from self.delivery.deliver(chunks, note)
-        note.fan_out = self._fan_out(operator)
-        note.seconds["answer"] = time.perf_counter() - started
+        yield from self.delivery.deliver(chunks, receipt)
+        receipt.fan_out = self._fan_out(operator)
+        receipt.seconds["answer"] = time.perf_counter() - started
 
-    def _is_due(self, operator: DurableOperator, note: TaskNote) -> bool:
-        """Say whether a time has come that the operator waits for; note when it will be asked again."""
+    def _is_due(self, operator: DurableOperator, receipt: TaskReceipt) -> bool:
+        """Say whether a time has come that the operator waits for; receipt when it will be asked again."""
         if not isinstance(operator, TimedOperator):
             return False
         due, tick = operator.next_due(), self.context.tick
-        note.due = [due.watermark_us, due.processing_time_us]
+        receipt.due = [due.watermark_us, due.processing_time_us]
         return due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
 
-    def _accept(self, arrivals: Arrivals, note: TaskNote, operator: DurableOperator) -> list[ZSet]:
+    def _accept(self, arrivals: Arrivals, receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
         """Part the rows that can be applied from those that cannot, and put the latter aside.
 
         Args:
             arrivals: what the task was given.
-            note: where to count.
+            receipt: where to count.
             operator: what says which rows break the contract.
 
         Raises:
@@ -134,7 +134,7 @@ class StageTask:
         rejected = [Rejected() for _ in self.stage.inputs]
         for side, given in enumerate(self.stage.inputs):
             rejected[side].add(arrivals.rejected[side], *undecodable_reasons(arrivals.raw[side]))
-            note.rows_in[side] = len(arrivals.deltas[side]) + len(rejected[side])
+            receipt.rows_in[side] = len(arrivals.deltas[side]) + len(rejected[side])
             if len(rejected[side]) and self.options.on_bad_input == "error":
                 raise refusal(given.relation.name, given.relation.primary_key, rejected[side], self.context.tick)
         inputs = list(arrivals.deltas)
@@ -144,14 +144,14 @@ class StageTask:
             elif isinstance(operator, TimedOperator):
                 inputs = self._sift(operator, inputs, rejected, codes=_LATE)
         for side, delta in enumerate(inputs):
-            note.applied[side] = len(delta)
-            note.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
-            note.quarantined_rows[side] = len(rejected[side])
+            receipt.applied[side] = len(delta)
+            receipt.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
+            receipt.quarantined_rows[side] = len(rejected[side])
         by_name = {given.relation.name: found for given, found in zip(self.stage.inputs, rejected, strict=True)}
-        note.quarantined = self.dead_letters.write(self.context.tick, note.bucket, by_name)
+        receipt.quarantined = self.dead_letters.write(self.context.tick, receipt.bucket, by_name)
         return inputs
 
-    def _with_what_is_outside(self, inputs: list[ZSet], note: TaskNote, operator: DurableOperator) -> list[ZSet]:
+    def _with_what_is_outside(self, inputs: list[ZSet], receipt: TaskReceipt, operator: DurableOperator) -> list[ZSet]:
         """Return the deltas with what the outside says, where the stage asks it; another attempt reads what it wrote down."""
         return with_outside(
             self.stage,
@@ -159,9 +159,9 @@ class StageTask:
             self.context,
             inputs,
             options=self.options,
-            bucket=note.bucket,
+            bucket=receipt.bucket,
             buckets=self.buckets,
-            counts=note.statistics,
+            counts=receipt.statistics,
         )
 
     def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected], *, codes: str) -> list[ZSet]:
@@ -211,20 +211,20 @@ class AnswerAgainTask:
     logs: Mapping[int, LogEntry]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the delivery makes of the answer and of this task's note."""
+        """Yield what the delivery makes of the answer and of this task's receipt."""
         for _ in batches:
             pass
         context = self.task.context
-        note = TaskNote(stage=context.stage, bucket=task_bucket(self.task.first_partition), executor=executor_name())
-        log = self.logs.get(note.bucket)
+        receipt = TaskReceipt(stage=context.stage, bucket=task_bucket(self.task.first_partition), executor=executor_name())
+        log = self.logs.get(receipt.bucket)
         if log is not None:
-            with BucketState(context, note.bucket, self.task.build) as state:
+            with BucketState(context, receipt.bucket, self.task.build) as state:
                 schemas = [relation.schema for relation in state.operator.inputs]
                 for logged in read_log(context.files, log, schemas=schemas):
                     then = replace(self.task, context=replace(context, tick=logged.tick))  # its watermarks are in the log
-                    yield from then.answer(state, logged.deltas, note)
-                note.seconds.update(state.seconds)
-        yield from self.task.delivery.finish([note.to_json()])
+                    yield from then.answer(state, logged.deltas, receipt)
+                receipt.seconds.update(state.seconds)
+        yield from self.task.delivery.finish([receipt.to_json()])
 
 
 def task_bucket(first_partition: int = 0) -> int:
@@ -239,25 +239,25 @@ def task_bucket(first_partition: int = 0) -> int:
     return context.partitionId() - first_partition
 
 
-def refuse_in_note(note: TaskNote, error: ZsetJoinError) -> None:
-    """Report an error in the note of a task; one that came too late has nobody to read it.
+def refuse_in_receipt(receipt: TaskReceipt, error: ZsetJoinError) -> None:
+    """Report an error in the receipt of a task; one that came too late has nobody to read it.
 
     Raises:
         ZsetJoinError: the error itself, of an attempt that came too late.
     """
     if error.code == TOO_LATE:
         raise error
-    note.refuse(error)
+    receipt.refuse(error)
 
 
-def _finish(state: BucketState, inputs: Sequence[ZSet], note: TaskNote, *, is_due: bool) -> None:
+def _finish(state: BucketState, inputs: Sequence[ZSet], receipt: TaskReceipt, *, is_due: bool) -> None:
     """Log the input, and report what the bucket is like."""
     started = time.perf_counter()
-    note.log = state.log(inputs, is_due=is_due)
-    note.seconds.update(state.seconds, log=time.perf_counter() - started)
-    note.snapshot, note.merged = state.snapshot, state.merged
-    note.is_warm, note.was_rebuilt = state.is_warm, state.was_rebuilt
-    note.statistics |= {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
+    receipt.log = state.log(inputs, is_due=is_due)
+    receipt.seconds.update(state.seconds, log=time.perf_counter() - started)
+    receipt.snapshot, receipt.merged = state.snapshot, state.merged
+    receipt.is_warm, receipt.was_rebuilt = state.is_warm, state.was_rebuilt
+    receipt.statistics |= {**state.operator.statistics(), "resident_bytes": state.operator.resident_bytes()}
 
 
 def _project(chunk: ZSet, schema: pa.Schema) -> ZSet:

@@ -1,6 +1,6 @@
 """What a task tells the driver: one JSON line per stage and bucket.
 
-The notes of the attempts that won are all the driver believes in; they travel as the output of the task, so Spark itself
+The receipts of the attempts that won are all the driver believes in; they travel as the output of the task, so Spark itself
 decides which attempt they come from.
 """
 
@@ -16,11 +16,11 @@ from zset_join.checkpoint.record import PartEntry
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.errors import ZsetJoinError
 
-__all__ = ["TaskNote", "note_of_error"]
+__all__ = ["TaskReceipt", "error_of_receipt"]
 
 
 @dataclass(slots=True, kw_only=True)
-class TaskNote:
+class TaskReceipt:
     """Report one bucket of one stage.
 
     Args:
@@ -107,7 +107,7 @@ class TaskNote:
         )
 
     @classmethod
-    def from_json(cls, line: str) -> TaskNote:
+    def from_json(cls, line: str) -> TaskReceipt:
         """Build from a line."""
         found = json.loads(line)
         found["log"] = None if found["log"] is None else LogEntry.from_json(found["log"])
@@ -124,10 +124,10 @@ class TaskNote:
         self.parts, self.log, self.quarantined = [], None, []
 
 
-def note_of_error(note: TaskNote) -> ZsetJoinError | None:
-    """Return the error a note reports, as it was raised in the task."""
-    if note.error is None:
+def error_of_receipt(receipt: TaskReceipt) -> ZsetJoinError | None:
+    """Return the error a receipt reports, as it was raised in the task."""
+    if receipt.error is None:
         return None
-    error_type = getattr(known_errors, note.error["type"], ZsetJoinError)
-    error: ZsetJoinError = error_type(note.error["message"], code=note.error["code"], **note.error["facts"])
+    error_type = getattr(known_errors, receipt.error["type"], ZsetJoinError)
+    error: ZsetJoinError = error_type(receipt.error["message"], code=receipt.error["code"], **receipt.error["facts"])
     return error
