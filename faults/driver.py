@@ -138,7 +138,7 @@ class Task:
 
     def attempt(self) -> tuple[TaskReceipt, ZSet]:
         """Run the task; return its receipt and, for a route, the rows that travel on."""
-        if not any(len(delta) for delta in self.inputs) and not self.context.has_chores(self.bucket):
+        if not any(len(delta) for delta in self.inputs) and not self.context.is_work_due(self.bucket):
             return TaskReceipt(self.context.stage, self.bucket), ZSet.empty(self.schema)
         tick = self.context.tick
         with BucketState(self.context, self.bucket, self.build) as state:
@@ -188,7 +188,7 @@ class Driver:
         operator.close()
         location = str(self.place.checkpoint)
         self._owner = Ownership.claim(checkpoint_folder(location), self.query_id)
-        with self._owner.tells_if_lost():
+        with self._owner.reporting_lost_ownership():
             self._open(location, self._owner)
         return self
 
@@ -214,7 +214,7 @@ class Driver:
 
     def run_epoch(self, epoch: int) -> None:
         """Run one epoch as the runner of a query does: answer, commit, publish; or publish what is committed."""
-        with nullcontext() if self._owner is None else self._owner.tells_if_lost():
+        with nullcontext() if self._owner is None else self._owner.reporting_lost_ownership():
             self._run_epoch(epoch)
 
     def _run_epoch(self, epoch: int) -> None:
@@ -222,7 +222,7 @@ class Driver:
         if record is None:
             record = self.checkpoint.commit(self.recorded(epoch, self.answer(epoch)))
         elif not (self.output.has(record) or self.output.can_publish(self.checkpoint.files, record)):
-            record = self.checkpoint.answer_again(self.recorded(epoch, self.answer(epoch)))
+            record = self.checkpoint.take_replay(self.recorded(epoch, self.answer(epoch)))
         self.on_event("committed", epoch)
         if not self.output.has(record):
             self.output.publish(self.checkpoint.files, record)

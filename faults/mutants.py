@@ -30,7 +30,7 @@ from zset_join.checkpoint.files import CheckpointFiles, FileEntry
 from zset_join.checkpoint.local_state import LocalState, Stamp
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import Standing
+from zset_join.checkpoint.reading import CommittedState
 from zset_join.checkpoint.record import CommitRecord
 from zset_join.storage import local
 from zset_join.storage.local import FileLock, LocalFile
@@ -193,7 +193,7 @@ def _lock_for_everyone(path: str | Path) -> FileLock:
     return FileLock(str(path), os.open(path, os.O_WRONLY | os.O_CREAT))
 
 
-def _collects_at_once(self: Checkpoint, before: Standing, record: CommitRecord) -> None:
+def _collects_at_once(self: Checkpoint, before: CommittedState, record: CommitRecord) -> None:
     """Remove what the new record does not list, without waiting for the next one."""
     listed = {name for history in before.histories.values() for name in history.file_names()}
     for name in sorted(listed - record.state_files()):

@@ -17,7 +17,7 @@ from zset_join import inspection
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
-from zset_join.checkpoint.reading import read_standing
+from zset_join.checkpoint.reading import read_committed
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.errors import StateError
 from zset_join.expressions import left, right
@@ -61,9 +61,9 @@ def test_the_views_show_snapshots_and_the_epochs_after_them(query: QueryByHand, 
         query.run(left_rows(*changed), right_rows((epoch % 3, 0.5), (epoch % 3, 0.5)))
         held |= {row[0]: row for row in changed}
         prices[epoch % 3, 0.5] = prices.get((epoch % 3, 0.5), 0) + 2
-        standing = read_standing(location)
-        assert standing is not None
-        kinds |= {(history.snapshot is not None, bool(history.logs)) for history in standing.histories.values()}
+        committed = read_committed(location)
+        assert committed is not None
+        kinds |= {(history.snapshot is not None, bool(history.logs)) for history in committed.histories.values()}
 
         with open_state(location) as state:
             assert sorted(rows(state, "SELECT id, k, note FROM join_left"), key=repr) == sorted(held.values(), key=repr)

@@ -42,7 +42,7 @@ import pyarrow as pa
 
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.plan import stages_of
-from zset_join.checkpoint.reading import Standing, no_checkpoint, read_standing, stored_description
+from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed, stored_description
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.config import BufferLimit
@@ -85,13 +85,13 @@ def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None
     """
     location = str(checkpoint)
     for _ in range(_TIMES):
-        standing = _found(location)
+        committed = _found(location)
         try:
-            limit = _limit(location, standing.buckets)
+            limit = _limit(location, committed.buckets)
             stages = [_shown(name, stage, limit) for name, stage in stages_of(location).items()]
-            return _opened(standing, stages, temporary_directory)
+            return _opened(committed, stages, temporary_directory)
         except StateError as error:
-            if error.code != "DAMAGED_FILE" or not _has_moved_on(standing, location):
+            if error.code != "DAMAGED_FILE" or not _has_moved_on(committed, location):
                 raise
     raise StateError(
         f"the query of the checkpoint {location} cleared files away {_TIMES} times while its state was being read: it writes "
@@ -101,22 +101,22 @@ def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None
     )
 
 
-def _found(location: str) -> Standing:
-    standing = read_standing(location)
-    if standing is None:
+def _found(location: str) -> CommittedState:
+    committed = read_committed(location)
+    if committed is None:
         raise no_checkpoint(location)
-    if standing.last is None:
+    if committed.last is None:
         raise StateError(
             f"no epoch is committed in the checkpoint {location}: there is no state to look into yet.",
             code="NOTHING_COMMITTED",
             location=location,
         )
-    return standing
+    return committed
 
 
-def _has_moved_on(standing: Standing, location: str) -> bool:
+def _has_moved_on(committed: CommittedState, location: str) -> bool:
     now = _found(location)
-    return (now.last, now.rescaling) != (standing.last, standing.rescaling)
+    return (now.last, now.rescaling) != (committed.last, committed.rescaling)
 
 
 @runtime_checkable
@@ -173,7 +173,7 @@ def _limit(location: str, buckets: int) -> BufferLimit:
     return BufferLimit.of(evicting["join_max_buffered_bytes"], "evict_oldest", evicting["on_evict"]).share(buckets)
 
 
-def _opened(standing: Standing, stages: Sequence[_Shown], directory: str | Path | None) -> duckdb.DuckDBPyConnection:
+def _opened(committed: CommittedState, stages: Sequence[_Shown], directory: str | Path | None) -> duckdb.DuckDBPyConnection:
     with tempfile.TemporaryDirectory(prefix="zset_join-state-", dir=directory) as scratch:
         path = str(Path(scratch) / "state.duckdb")
         with duckdb.connect(path, config=dict(_CLOSED_BOX)) as filling:
@@ -183,14 +183,14 @@ def _opened(standing: Standing, stages: Sequence[_Shown], directory: str | Path 
             )
             filling.execute("CREATE SCHEMA held")
             for stage in stages:
-                _fill(filling, standing, stage, str(Path(scratch) / "mapped"))
+                _fill(filling, committed, stage, str(Path(scratch) / "mapped"))
         connection = duckdb.connect(path, read_only=True, config=dict(_CLOSED_BOX))
         for setting in ("enable_external_access = false", "lock_configuration = true"):
             connection.execute(f"SET GLOBAL {setting}")
         return connection  # the file loses its name here, and lives as long as it is open
 
 
-def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Shown, mapped: str) -> None:
+def _fill(filling: duckdb.DuckDBPyConnection, committed: CommittedState, stage: _Shown, mapped: str) -> None:
     """Make the views of one stage."""
     operator = stage.build(None)
     empty = {name: table.slice(0, 0) for name, table in _state_of(operator).items()}
@@ -198,11 +198,11 @@ def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Shown,
     operator.close()
     for (name, (view, _)), relation in zip(stage.tables.items(), relations, strict=True):
         _make_views(filling, view, empty[name], relation, is_grouped=stage.is_grouped)
-    for bucket in range(standing.buckets):
-        history = standing.histories.get(f"{stage.name}/{bucket}")
+    for bucket in range(committed.buckets):
+        history = committed.histories.get(f"{stage.name}/{bucket}")
         if stage.stage.begins_alone and bucket == 0:  # where its one group is
             history = history or BucketHistory()
-        found = {} if history is None else _tables(standing, history, stage, f"{mapped}-{stage.name}-{bucket}")
+        found = {} if history is None else _tables(committed, history, stage, f"{mapped}-{stage.name}-{bucket}")
         for name, table in found.items():
             _insert(filling, stage.tables[name][0], table.select(empty[name].column_names), bucket)
     for (view, side), relation in zip(stage.tables.values(), relations, strict=True):
@@ -214,16 +214,16 @@ def _fill(filling: duckdb.DuckDBPyConnection, standing: Standing, stage: _Shown,
                 "stage": stage.name,
                 "side": None if side is None else _SIDES[side],
                 "stream": relation.name,
-                "query_id": standing.files.query_id,
-                "epoch": None if standing.last is None else standing.last.epoch,
-                "buckets": standing.buckets,
+                "query_id": committed.files.query_id,
+                "epoch": None if committed.last is None else committed.last.epoch,
+                "buckets": committed.buckets,
             },
         )
 
 
-def _tables(standing: Standing, history: BucketHistory, stage: _Shown, directory: str) -> Mapping[str, pa.Table]:
+def _tables(committed: CommittedState, history: BucketHistory, stage: _Shown, directory: str) -> Mapping[str, pa.Table]:
     """Return the rows of one bucket after the last epoch."""
-    held = None if history.snapshot is None else read_snapshot(standing.files, history.snapshot)
+    held = None if history.snapshot is None else read_snapshot(committed.files, history.snapshot)
     if held is not None and not history.logs and not stage.is_grouped:
         return held
     Path(directory).mkdir()
@@ -233,7 +233,7 @@ def _tables(standing: Standing, history: BucketHistory, stage: _Shown, directory
             operator.restore(held)
         schemas = [relation.schema for relation in operator.inputs]
         for log in history.logs:
-            for logged in read_log(standing.files, log, schemas=schemas):
+            for logged in read_log(committed.files, log, schemas=schemas):
                 operator.absorb(logged.tick, logged.deltas)
         return _state_of(operator)
     finally:

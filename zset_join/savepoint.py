@@ -36,7 +36,7 @@ from zset_join.checkpoint.reading import (
     FORMAT_FILE,
     checkpoint_folder,
     no_checkpoint,
-    read_standing,
+    read_committed,
     stored_query_id,
 )
 from zset_join.errors import OptionError, StateError
@@ -114,8 +114,8 @@ def backup(
         if not is_held:
             owner = Ownership.claim(checkpoint_folder(location), query_id)
             stack.callback(owner.release)
-        standing = read_standing(location)
-        epoch = None if standing is None or standing.last is None else standing.last.epoch
+        committed = read_committed(location)
+        epoch = None if committed is None or committed.last is None else committed.last.epoch
         source = open_folder(location)
         listed = [_copied(source, name, target, f"checkpoint/{name}") for name in _checkpoint_files(source)]
         for number, place in enumerate(places):

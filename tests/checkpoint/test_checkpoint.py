@@ -176,7 +176,7 @@ def test_the_last_epoch_can_be_answered_again_from_the_state_before_it(tmp_path:
     part = PartEntry(0, FileEntry("delta/0/new", 1, 1, 0), 0, "arrow")
 
     before = checkpoint.before(1)
-    again = checkpoint.answer_again(replace(record(1, first, retried), parts=(part,)))
+    again = checkpoint.take_replay(replace(record(1, first, retried), parts=(part,)))
 
     assert before == {"join/0": BucketHistory(None, (first,))}
     assert again.parts == (part,)
@@ -191,7 +191,7 @@ def test_a_second_answer_from_other_rows_is_refused(tmp_path: Path) -> None:
     other = written(checkpoint, 0)
 
     with pytest.raises(StateError, match="gave other rows") as refused:
-        checkpoint.answer_again(record(0, replace(other, file=replace(other.file, rows=2))))
+        checkpoint.take_replay(record(0, replace(other, file=replace(other.file, rows=2))))
 
     assert refused.value.code == "REPLAY_DIFFERS"
 

@@ -92,6 +92,6 @@ def test_the_last_epoch_can_be_answered_again_after_it_was_committed(query: Quer
     query.restart()
 
     again, repeated = query.answer(*epochs[-1], epoch=EPOCHS - 1)
-    query.checkpoint.answer_again(repeated)
+    query.checkpoint.take_replay(repeated)
 
     assert answer == again

@@ -13,7 +13,7 @@ from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.files import FileEntry, attempt_name
 from zset_join.checkpoint.log import LogEntry
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import checkpoint_folder, read_standing, stored_buckets
+from zset_join.checkpoint.reading import checkpoint_folder, read_committed, stored_buckets
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import SnapshotEntry
 from zset_join.errors import StateError
@@ -72,9 +72,9 @@ def checkpoint(location: str) -> Checkpoint:
 
 
 def test_a_rescaling_counts_from_the_moment_its_record_is_there(checkpoint: Checkpoint, location: str) -> None:
-    before = read_standing(location)
+    before = read_committed(location)
     histories = moved(checkpoint, 1, 3)
-    untouched = read_standing(location)
+    untouched = read_committed(location)
     checkpoint.rescale(3, histories)
     again = opened(location, 3)
 
@@ -143,7 +143,7 @@ def test_an_epoch_that_is_gone_back_to_takes_its_rescaling_with_it(checkpoint: C
     committed(back, 1, 2)
     after = opened(location, 2)
     after.rescale(5, moved(after, 1, 5))
-    found = read_standing(location)
+    found = read_committed(location)
 
     assert found is not None
     assert found.rescaling is not None

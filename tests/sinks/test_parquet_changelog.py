@@ -168,7 +168,7 @@ def test_opening_clears_what_was_staged_for_epochs_that_are_there(tmp_path: Path
     assert list((tmp_path / "log" / "_staging").iterdir()) == []
 
 
-def test_a_driver_that_comes_back_late_cannot_reveal_what_was_cleared(tmp_path: Path) -> None:
+def test_a_driver_that_comes_back_late_cannot_publish_what_was_cleared(tmp_path: Path) -> None:
     slow = opened(tmp_path / "log")
 
     def clear_before_the_rename(operation: Operation, act: Callable[[], Any]) -> Any:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.errors import SinkError
-from zset_join.sinks.stored_rows import Goners, StoredRowsChange
+from zset_join.sinks.stored_rows import RetractedRows, StoredRowsChange
 from zset_join.zset import ZSet
 
 FIRST = pa.table({"k": [1, 2, 3], "v": ["a", "b", "c"]})
@@ -18,7 +18,7 @@ def change(rows: list[tuple[int, str, int]], key: tuple[str, ...] = ()) -> Store
     return StoredRowsChange("view", 7, ZSet.of({"k": list(ids), "v": list(values)}, list(weights)), key)
 
 
-def matched(made: StoredRowsChange, *files: pa.Table) -> list[Goners]:
+def matched(made: StoredRowsChange, *files: pa.Table) -> list[RetractedRows]:
     return made.match([made.candidates(file.select(list(made.identity))) for file in files])
 
 
@@ -35,9 +35,9 @@ def test_as_many_rows_go_as_the_weight_says() -> None:
 
 
 def test_each_row_that_goes_knows_its_retraction() -> None:
-    (goners,) = matched(change([(9, "n", 1), (3, "c", -1), (2, "b", -1)]), FIRST)
+    (retracted,) = matched(change([(9, "n", 1), (3, "c", -1), (2, "b", -1)]), FIRST)
 
-    assert (goners.positions.tolist(), goners.retractions.tolist()) == ([1, 2], [2, 1])
+    assert (retracted.positions.tolist(), retracted.retractions.tolist()) == ([1, 2], [2, 1])
 
 
 def test_rows_that_agree_in_one_column_only_stay() -> None:
@@ -60,10 +60,10 @@ def test_a_second_row_for_a_key_is_refused_naming_it() -> None:
 
 def test_a_key_that_holds_another_row_is_refused_when_the_row_is_read() -> None:
     made = change([(1, "x", -1)], key=("k",))
-    (goners,) = matched(made, FIRST)
+    (retracted,) = matched(made, FIRST)
 
     with pytest.raises(SinkError, match=r"its key holds \{'k': 1, 'v': 'a'\}"):
-        made.verify(goners, FIRST.take(pa.array(goners.positions)))
+        made.verify(retracted, FIRST.take(pa.array(retracted.positions)))
 
 
 def test_bounds_are_told_of_whole_numbers_without_null_only() -> None:

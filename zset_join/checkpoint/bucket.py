@@ -75,7 +75,7 @@ class StageContext:
         """Return the files of the checkpoint."""
         return CheckpointFiles.at(self.root, self.query_id)
 
-    def has_chores(self, bucket: int) -> bool:
+    def is_work_due(self, bucket: int) -> bool:
         """Say whether a bucket must be opened even when it has no rows."""
         return any(bucket in chosen for chosen in (self.snapshot_buckets, self.merge_buckets, self.count_buckets))
 

@@ -38,7 +38,7 @@ from zset_join.checkpoint.reading import (
     PLAN_FILE,
     RECORD_NAME,
     START_ANEW,
-    Standing,
+    CommittedState,
     checkpoint_folder,
     foreign_state,
     read_format,
@@ -108,7 +108,7 @@ class Checkpoint:
         self._folder.settle(RESCALINGS)
         self.last = read_last(self.files)
         self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
-        self.buckets = self._standing().buckets
+        self.buckets = self._committed().buckets
         if buckets != self.buckets:
             raise self._buckets_changed(buckets)
         if self.last is not None:
@@ -172,7 +172,7 @@ class Checkpoint:
     @property
     def histories(self) -> Mapping[str, BucketHistory]:
         """Return "stage/bucket" to what the state is made of, after the last epoch."""
-        return self._standing().histories
+        return self._committed().histories
 
     @property
     def watermarks(self) -> Mapping[str, int]:
@@ -216,12 +216,12 @@ class Checkpoint:
             raise self._committed_twice(record.epoch)
         if self._owner is not None:
             self._owner.check()
-        standing = self._standing()
+        committed = self._committed()
         record = replace(record, owner=self._token(), opened_at_ns=self.opened_at_ns, rescaling=self._number())
-        record = replace(record, buckets=standing.buckets if record.rescaling else None).chained(self.last)
+        record = replace(record, buckets=committed.buckets if record.rescaling else None).chained(self.last)
         if not self._put_new(record_name(record.epoch), record.to_bytes()):
             raise self._committed_twice(record.epoch)
-        self._collect_garbage(standing, record)
+        self._collect_garbage(committed, record)
         self.last, self._rescaling = record, None
         if self._owner is not None and record.epoch % _SWEEP_EVERY == _SWEEP_EVERY - 1:
             self._sweep()
@@ -263,7 +263,7 @@ class Checkpoint:
             raise self._committed_twice(last.epoch)
         self._rescaling, self.buckets = rescaling, buckets
 
-    def answer_again(self, record: CommitRecord) -> CommitRecord:
+    def take_replay(self, record: CommitRecord) -> CommitRecord:
         """Take a second answer to the last epoch, whose parts were lost; its record on the disk stays as it is.
 
         Args:
@@ -292,8 +292,8 @@ class Checkpoint:
         self.last = replace(last, parts=record.parts)
         return self.last
 
-    def _standing(self) -> Standing:
-        return Standing(files=self.files, first_buckets=self._first_buckets, last=self.last, rescaling=self._rescaling)
+    def _committed(self) -> CommittedState:
+        return CommittedState(files=self.files, first_buckets=self._first_buckets, last=self.last, rescaling=self._rescaling)
 
     def _number(self) -> int:
         """Return the number of the last rescaling; 0 when there was none."""
@@ -329,7 +329,7 @@ class Checkpoint:
             epoch=epoch,
         )
 
-    def _collect_garbage(self, before: Standing, record: CommitRecord) -> None:
+    def _collect_garbage(self, before: CommittedState, record: CommitRecord) -> None:
         """Remove what the record before the last one listed and nobody lists any more."""
         for name in self._garbage:
             self._folder.remove(name)

@@ -183,7 +183,7 @@ class Ownership:
             )
 
     @contextmanager
-    def tells_if_lost(self) -> Iterator[None]:
+    def reporting_lost_ownership(self) -> Iterator[None]:
         """Let whatever goes wrong inside be told as what it is, where another driver has taken over: it clears files away."""
         try:
             yield

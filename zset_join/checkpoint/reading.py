@@ -27,16 +27,16 @@ __all__ = [
     "PLAN_FILE",
     "RECORD_NAME",
     "START_ANEW",
-    "Standing",
+    "CommittedState",
     "checkpoint_folder",
     "foreign_state",
     "has_commits",
     "no_checkpoint",
+    "read_committed",
     "read_format",
     "read_last",
     "read_record",
     "read_rescaling",
-    "read_standing",
     "record_name",
     "stored_buckets",
     "stored_description",
@@ -63,8 +63,8 @@ def checkpoint_folder(location: str) -> Folder:
 
 def stored_buckets(location: str) -> int | None:
     """Return the number of buckets a checkpoint has; None when there is no checkpoint yet."""
-    standing = read_standing(location)
-    return None if standing is None else standing.buckets
+    committed = read_committed(location)
+    return None if committed is None else committed.buckets
 
 
 def stored_query_id(location: str) -> str | None:
@@ -103,7 +103,7 @@ def has_commits(location: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class CommittedState:
     """Say what a checkpoint holds.
 
     Args:
@@ -133,7 +133,7 @@ class Standing:
         return {} if self.last is None else self.last.histories
 
 
-def read_standing(location: str) -> Standing | None:
+def read_committed(location: str) -> CommittedState | None:
     """Return what a checkpoint holds; None when there is no checkpoint yet.
 
     Raises:
@@ -146,7 +146,7 @@ def read_standing(location: str) -> Standing | None:
     files = CheckpointFiles(folder, str(found["query_id"]))
     last = read_last(files)
     rescaling = None if last is None else read_rescaling(files, last.epoch)
-    return Standing(files=files, first_buckets=int(found["buckets"]), last=last, rescaling=rescaling)
+    return CommittedState(files=files, first_buckets=int(found["buckets"]), last=last, rescaling=rescaling)
 
 
 def record_name(epoch: int) -> str:

@@ -54,7 +54,7 @@ class Secret:
         """Hold a value; prefer `env` or `file`, which outlive the program."""
         return cls("given", "", value)
 
-    def reveal(self) -> str:
+    def value(self) -> str:
         """Return the value.
 
         Raises:
@@ -110,7 +110,7 @@ def without_secrets(text: str, *secrets: Secret | None) -> str:
     for secret in secrets:
         if secret is not None:
             try:
-                value = secret.reveal()
+                value = secret.value()
             except OptionError:
                 continue
             if value:

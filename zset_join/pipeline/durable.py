@@ -92,7 +92,7 @@ class PipelineDirectory:
         query_id = stored_query_id(location) or str(uuid.uuid4())
         self._owner = Ownership.claim(checkpoint_folder(location), query_id)
         try:
-            with self._owner.tells_if_lost():
+            with self._owner.reporting_lost_ownership():
                 self.checkpoint = Checkpoint(
                     location,
                     query_id=query_id,
@@ -124,7 +124,7 @@ class PipelineDirectory:
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages can be asked in the state before it."""
-        with self._owner.tells_if_lost(), ExitStack() as opened:
+        with self._owner.reporting_lost_ownership(), ExitStack() as opened:
             yield DurableEpoch(
                 plan=self._plan,
                 checkpoint=self.checkpoint,
@@ -294,7 +294,7 @@ class DurableEpoch:
     def __post_init__(self) -> None:
         for node in self.plan.nodes:  # what was put off until the next epoch is done although no row comes
             context = self.checkpoint.stage(node.name, self.tick)
-            if context.has_chores(0):
+            if context.is_work_due(0):
                 self.operator(node.number, self.tick)
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:

@@ -177,7 +177,7 @@ class Pipeline:
         """
         self._check_usable()
         if epoch is not None and epoch != self.epoch:
-            return self._answer_again(epoch)
+            return self._replay(epoch)
         deltas, time_us = self._deltas(rows or {}), self._time(processing_time)
         reached = {**self.positions, **(positions or {})}
         if self._memory is not None:
@@ -424,7 +424,7 @@ class Pipeline:
             )
         return self._history
 
-    def _answer_again(self, epoch: int) -> ZSet:
+    def _replay(self, epoch: int) -> ZSet:
         if self._last is None or epoch != self.epoch - 1:
             raise StateError(
                 f"step(epoch={epoch}) was asked, and the next epoch of this pipeline is {self.epoch}; only that one can be "

@@ -224,7 +224,7 @@ class ChangelogDirectory:
         """Say whether a part waits for its commit, in its full length."""
         return self.folder.size(self.staged(epoch, part.name)) == part.bytes
 
-    def reveal(self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None) -> bool:
+    def publish(self, header: Header, epoch: int, parts: Sequence[PartFile], digest: str | None = None) -> bool:
         """Make an epoch visible.
 
         Args:
@@ -344,12 +344,12 @@ class ChangelogDirectory:
 
 
 def _remove_half_made(path: str) -> None:
-    """Remove a directory in such a way that a driver that comes back late cannot reveal what is left of it."""
+    """Remove a directory in such a way that a driver that comes back late cannot publish what is left of it."""
     gone = f"{path}.gone"
     try:
         local.rename(path, gone)
     except FileNotFoundError:
-        return  # it was revealed, or somebody else clears
+        return  # it was published, or somebody else clears
     local.remove_tree(gone)
 
 

@@ -36,7 +36,7 @@ from zset_join.relation import Relation
 from zset_join.sinks.delta_files import DataFile, delta_schema, read_data_file, write_data_files
 from zset_join.sinks.delta_log import ChangedTableError, DeltaLog
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
-from zset_join.sinks.stored_rows import Goners, StoredRowsChange
+from zset_join.sinks.stored_rows import RetractedRows, StoredRowsChange
 from zset_join.zset import ZSet
 
 __all__ = ["DeltaViewSink"]
@@ -211,20 +211,20 @@ class DeltaViewSink:
         if not len(change.delta):
             return [], []
         files = self.log.files()
-        goners = self._goners(change, files)
-        merged = self._merged(files, goners)
+        retracted = self._retracted(change, files)
+        merged = self._merged(files, retracted)
         added: list[DataFile] = []
         try:
             for file in files:
-                if file.name in goners and file.name not in merged:
-                    added += self._written(epoch, self._kept(change, file, goners))
-            added += self._written(epoch, self._small_and_new(change, [f for f in files if f.name in merged], goners))
+                if file.name in retracted and file.name not in merged:
+                    added += self._written(epoch, self._kept(change, file, retracted))
+            added += self._written(epoch, self._small_and_new(change, [f for f in files if f.name in merged], retracted))
         except BaseException:
             self._discard(added)
             raise
-        return added, [file for file in files if file.name in goners or file.name in merged]
+        return added, [file for file in files if file.name in retracted or file.name in merged]
 
-    def _goners(self, change: StoredRowsChange, files: Sequence[DataFile]) -> dict[str, Goners]:
+    def _retracted(self, change: StoredRowsChange, files: Sequence[DataFile]) -> dict[str, RetractedRows]:
         """Return, per file that loses rows, which."""
         if change.is_blind:
             return {}
@@ -232,17 +232,23 @@ class DeltaViewSink:
         looked_at = [file for file in files if _may_hold(file, bounds)]
         columns = pa.schema([self._schema.field(name) for name in change.identity])
         found = [change.candidates(read_data_file(self.log.folder, file, columns)) for file in looked_at]
-        return {file.name: goners for file, goners in zip(looked_at, change.match(found), strict=True) if len(goners.positions)}
+        return {
+            file.name: retracted
+            for file, retracted in zip(looked_at, change.match(found), strict=True)
+            if len(retracted.positions)
+        }
 
-    def _merged(self, files: Sequence[DataFile], goners: Mapping[str, Goners]) -> set[str]:
+    def _merged(self, files: Sequence[DataFile], retracted: Mapping[str, RetractedRows]) -> set[str]:
         """Return the small files that become part of the new one: those that lose rows, or all when there are many."""
         small = {file.name for file in files if file.bytes < self._target_bytes // _SMALL_PART}
-        return small if len(small) >= _MOST_SMALL_FILES else small & goners.keys()
+        return small if len(small) >= _MOST_SMALL_FILES else small & retracted.keys()
 
-    def _kept(self, change: StoredRowsChange, file: DataFile, goners: Mapping[str, Goners]) -> Iterator[pa.RecordBatch]:
+    def _kept(
+        self, change: StoredRowsChange, file: DataFile, retracted: Mapping[str, RetractedRows]
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file that stay."""
         rows = read_data_file(self.log.folder, file, self._schema)
-        gone = goners.get(file.name)
+        gone = retracted.get(file.name)
         if gone is not None:
             if self._key:
                 change.verify(gone, rows.take(pa.array(gone.positions)))
@@ -252,10 +258,10 @@ class DeltaViewSink:
         yield from rows.to_batches()
 
     def _small_and_new(
-        self, change: StoredRowsChange, merged: Sequence[DataFile], goners: Mapping[str, Goners]
+        self, change: StoredRowsChange, merged: Sequence[DataFile], retracted: Mapping[str, RetractedRows]
     ) -> Iterator[pa.RecordBatch]:
         for file in merged:
-            yield from self._kept(change, file, goners)
+            yield from self._kept(change, file, retracted)
         yield change.insertions()
 
     def _written(self, epoch: int, pieces: Iterable[pa.RecordBatch]) -> list[DataFile]:

@@ -324,7 +324,7 @@ def _commit_epoch(
     with files.failures():
         if _is_there(files, header, epoch, link):
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
-        if not files.reveal(header, epoch, parts, digest):
+        if not files.publish(header, epoch, parts, digest):
             _is_there(files, header, epoch, link)
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
     rows, retractions = sum(part.rows for part in parts), sum(part.retractions for part in parts)

@@ -31,13 +31,13 @@ from zset_join.errors import SinkError
 from zset_join.shown_values import shown_value
 from zset_join.zset import ZSet
 
-__all__ = ["Goners", "StoredRowsChange"]
+__all__ = ["RetractedRows", "StoredRowsChange"]
 
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Goners:
+class RetractedRows:
     """The rows of one file that go.
 
     Args:
@@ -116,7 +116,7 @@ class StoredRowsChange:
         chosen = pa.array(positions)
         return positions, [comparable_values(_one_chunk(stored.column(name)).take(chosen)) for name in self.identity]
 
-    def match(self, found: Sequence[tuple[_Int64s, list[pa.Array]]]) -> list[Goners]:
+    def match(self, found: Sequence[tuple[_Int64s, list[pa.Array]]]) -> list[RetractedRows]:
         """Decide which rows go.
 
         Args:
@@ -144,33 +144,33 @@ class StoredRowsChange:
         retraction_of = np.zeros(count, np.int64)
         retraction_of[mine[weights < 0]] = self._looked_for[weights < 0]
         goes = _first_of_each(theirs, needed, count)
-        made = [Goners(np.zeros(0, np.int64), np.zeros(0, np.int64)) for _ in found]
+        made = [RetractedRows(np.zeros(0, np.int64), np.zeros(0, np.int64)) for _ in found]
         start = 0
         for number, (positions, _) in filled:
             chosen = goes[start : start + len(positions)]
             of = theirs[start : start + len(positions)][chosen]
-            made[number] = Goners(positions[chosen], retraction_of[of])
+            made[number] = RetractedRows(positions[chosen], retraction_of[of])
             start += len(positions)
         return made
 
-    def verify(self, goners: Goners, rows: pa.Table) -> None:
+    def verify(self, retracted: RetractedRows, rows: pa.Table) -> None:
         """Compare the rows that go with the retractions that take them, all columns.
 
         Args:
-            goners: what `match` gave for the file.
+            retracted: what `match` gave for the file.
             rows: those rows, whole, in the same order.
 
         Raises:
             SinkError: the key holds another row than the retraction says.
         """
-        said = self.delta.rows.take(pa.array(goners.retractions))
+        said = self.delta.rows.take(pa.array(retracted.retractions))
         both = [pa.concat_arrays([said.column(name), _one_chunk(rows.column(name))]) for name in said.schema.names]
         groups = group_keys(both)
-        different = np.flatnonzero(groups[: len(goners.positions)] != groups[len(goners.positions) :])
+        different = np.flatnonzero(groups[: len(retracted.positions)] != groups[len(retracted.positions) :])
         if len(different):
             row = int(different[0])
             held = {name: shown_value(rows.column(name), row) for name in rows.schema.names}
-            raise self._absent(int(goners.retractions[row]), f"its key holds {held}", len(different))
+            raise self._absent(int(retracted.retractions[row]), f"its key holds {held}", len(different))
 
     def _refuse_absent(self, mine: _Int64s, needed: _Int64s, held: _Int64s) -> None:
         short = np.flatnonzero((self.delta.weights[self._looked_for] < 0) & (needed > held)[mine])

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.plan import stages_of
-from zset_join.checkpoint.reading import read_standing
+from zset_join.checkpoint.reading import read_committed
 from zset_join.errors import PlanError
 from zset_join.inspection import open_state
 from zset_join.spark import appends, changes, rescale
@@ -68,16 +68,16 @@ def test_its_own_log_is_enough_to_verify_it_and_to_replay_it(rates: Source, run:
         [("EUR", 800, 1.2, 1), ("USD", 1, 1.0, 1)], "currency string, at long, rate double, _weight long"
     )
 
-    standing = read_standing(location)
+    committed = read_committed(location)
 
     assert query.verify(actual_df=emitted).equal
-    assert standing is not None
+    assert committed is not None
     (stage,) = stages_of(location).values()
     logged = [
         row
-        for key, history in standing.histories.items()
+        for key, history in committed.histories.items()
         for log in history.logs
-        for epoch in read_log(standing.files, log, schemas=[stage.inputs[0].relation.schema])
+        for epoch in read_log(committed.files, log, schemas=[stage.inputs[0].relation.schema])
         for row in epoch.deltas[0].to_pylist()
     ]
     assert {row[0] for row, _ in logged} == {"EUR", "USD"}

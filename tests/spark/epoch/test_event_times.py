@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
-from zset_join.checkpoint.reading import read_standing
+from zset_join.checkpoint.reading import read_committed
 from zset_join.errors import OptionError, PlanError
 from zset_join.spark import appends
 
@@ -45,7 +45,7 @@ def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_c
     rates.add(("EUR", 500, 1.1), ("EUR", 800, 1.2), ("EUR", 1200, 1.3)).add()
     sink, location = Collected(), str(tmp_path / "checkpoint")
     first = run(priced(bought, rates), sink, buckets=4)
-    standing = read_standing(location)
+    committed = read_committed(location)
     shutil.rmtree(tmp_path / "local")
     bought.add()
     rates.add(("USD", 3000, 1.0))
@@ -55,9 +55,9 @@ def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_c
     assert sink.epochs[0] == [(("EUR", 1, 1000, 800, 1.2), 1)]
     assert sink.epochs[1] == []
     assert sink.epochs[2] == [(("EUR", 2, 2000, 1200, 1.3), 1)]
-    assert standing is not None
-    assert standing.last is not None
-    assert standing.last.watermarks == {"bought": 2000, "rates": 1200, "stage:temporal_join-0": 1200}
+    assert committed is not None
+    assert committed.last is not None
+    assert committed.last.watermarks == {"bought": 2000, "rates": 1200, "stage:temporal_join-0": 1200}
     progress = [one for run_ in (first, query) for one in run_.recentProgress if "epoch" in (one["join"] or {})]
     assert [one["numInputRows"] for one in progress] == [4, 2, 1]
     assert progress[1]["join"]["late_rows"] == {"bought": 1, "rates": 0}

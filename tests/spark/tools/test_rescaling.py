@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.api.test_query import Run, emitted, join_of, names, upserts
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.owner import Ownership
-from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_standing, stored_buckets, stored_plan
+from zset_join.checkpoint.reading import CHECKPOINT_FORMAT, checkpoint_folder, read_committed, stored_buckets, stored_plan
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import OptionError, StateError
 from zset_join.expressions import left, right
@@ -110,10 +110,10 @@ def test_what_was_ignored_and_what_was_deleted_is_remembered(
     run(joined, sink)
 
     rescale(location, buckets=4)
-    standing = read_standing(location)
-    assert standing is not None
-    snapshots = [history.snapshot for history in standing.histories.values()]
-    tables = [read_snapshot(standing.files, snapshot)["left"] for snapshot in snapshots if snapshot is not None]
+    committed = read_committed(location)
+    assert committed is not None
+    snapshots = [history.snapshot for history in committed.histories.values()]
+    tables = [read_snapshot(committed.files, snapshot)["left"] for snapshot in snapshots if snapshot is not None]
     orders.add(("u", 1, 10, "late", 2), ("u", 2, 20, "late", 2))
     customers.add((10, "Cas", 2), (20, "Dan", 2))
     run(joined, sink)
@@ -165,9 +165,9 @@ def test_groups_move_with_all_that_they_remember(orders: Source, customers: Sour
     assert verified.equal, str(verified)
     assert report.rows > 3 * 40
     assert [len(epoch) for epoch in sink.epochs] == [1, 2]
-    standing = read_standing(str(tmp_path / "checkpoint"))
-    assert standing is not None
-    assert {key for key in standing.histories if key.startswith("aggregate-")} == {
+    committed = read_committed(str(tmp_path / "checkpoint"))
+    assert committed is not None
+    assert {key for key in committed.histories if key.startswith("aggregate-")} == {
         f"aggregate-{number}/{bucket}" for number in (1, 2, 3) for bucket in (0, 1, 2)
     }
 
@@ -220,7 +220,7 @@ def test_a_rescaling_that_fails_before_its_record_changes_nothing(
     sink, location = Collected(), str(tmp_path / "checkpoint")
     first(orders, customers)
     run(join_of(orders, customers, "full"), sink)
-    before = read_standing(location)
+    before = read_committed(location)
 
     def fail(seen: Operation, act: Callable[[], Any]) -> Any:
         if {"claim": "owners/", "put_new of the record": "rescalings/"}[operation] in seen.path and seen.kind == "link":
@@ -229,7 +229,7 @@ def test_a_rescaling_that_fails_before_its_record_changes_nothing(
 
     with observe(fail), pytest.raises(OSError, match="Input/output"):
         rescale(location, buckets=3)
-    after = read_standing(location)
+    after = read_committed(location)
     late_and_new(orders, customers)
     query = run(join_of(orders, customers, "full"), sink)
 
@@ -270,9 +270,9 @@ def test_a_place_without_a_checkpoint_is_refused(spark: SparkSession, tmp_path: 
 
 
 def test_a_checkpoint_in_use_is_refused(spark: SparkSession, stopped: str) -> None:
-    standing = read_standing(stopped)
-    assert standing is not None
-    running = Ownership.claim(checkpoint_folder(stopped), standing.files.query_id)
+    committed = read_committed(stopped)
+    assert committed is not None
+    running = Ownership.claim(checkpoint_folder(stopped), committed.files.query_id)
 
     with pytest.raises(StateError, match="in use by process") as refused:
         rescale(stopped, buckets=3)

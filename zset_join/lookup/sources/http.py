@@ -139,7 +139,7 @@ class _HttpClient(LookupClient):
         secret = as_secret(self._source.token)
         headers = dict(self._source.headers)
         if secret is not None:
-            headers["Authorization"] = f"Bearer {secret.reveal()}"
+            headers["Authorization"] = f"Bearer {secret.value()}"
         limits = self._httpx.Limits(max_connections=self._opening.max_connections)
         return {"headers": headers, "timeout": self._source.timeout_seconds, "limits": limits, "follow_redirects": False}
 

@@ -134,7 +134,7 @@ class PostgresSource:
             "autocommit": True,
         }
         if secret is not None:
-            options["password"] = secret.reveal()
+            options["password"] = secret.value()
         if self.sslmode is not None:
             options["sslmode"] = self.sslmode
         return options

@@ -159,7 +159,7 @@ class _RedisClient(LookupClient):
             "port": source.port,
             "db": source.database,
             "username": source.user,
-            "password": None if secret is None else secret.reveal(),
+            "password": None if secret is None else secret.value(),
             "ssl": source.ssl,
             "socket_timeout": source.timeout_seconds,
             "socket_connect_timeout": source.timeout_seconds,

@@ -37,7 +37,7 @@ from zset_join.spark.worker.handover import Handover
 from zset_join.spark.worker.locality import Locality
 from zset_join.spark.worker.parts import PartWriter
 from zset_join.spark.worker.quarantine import DeadLetters
-from zset_join.spark.worker.tasks import AnswerAgainTask, StageTask
+from zset_join.spark.worker.tasks import ReplayTask, StageTask
 from zset_join.stages import StageInput, StageOptions
 from zset_join.tick import Tick
 
@@ -124,7 +124,7 @@ class EpochPlan:
             first = self.buckets * len(made)
             layout = self._layouts(self._fused_with(planned.number))[planned.number]
             task = self._task(planned, context, layout, first, self._delivery(planned))
-            again = AnswerAgainTask(task=task, logs=_logs_of(record, planned.name))
+            again = ReplayTask(task=task, logs=_logs_of(record, planned.name))
             made.append(self._closed(planned, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
         return _whole(made)
 

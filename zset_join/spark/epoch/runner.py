@@ -50,7 +50,7 @@ from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
 from zset_join.spark.rows.baseline import settle
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
-from zset_join.spark.worker.quarantine import reveal
+from zset_join.spark.worker.quarantine import publish_dead_letters
 from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
@@ -134,7 +134,7 @@ class EpochRunner:
         # Claimed first: nothing is opened that another driver may be using.
         self._owner = Ownership.claim(checkpoint_folder(self._options.checkpoint_location), query_id)
         try:
-            with self._owner.tells_if_lost():
+            with self._owner.reporting_lost_ownership():
                 self._open(query_id)
         except BaseException:
             self.close()
@@ -181,7 +181,7 @@ class EpochRunner:
             ZsetJoinError: whatever is wrong with input, state or output; the epoch is not committed, or not in the output.
         """
         try:
-            with self.lock, self._owned().tells_if_lost():
+            with self.lock, self._owned().reporting_lost_ownership():
                 self._run(batch, epoch)
         except BaseException as error:
             full = disk_failure(error, self._options.checkpoint_location)
@@ -238,8 +238,8 @@ class EpochRunner:
             seconds["commit"] = time.perf_counter() - committing
         elif not self._output.has(record) and not self._output.can_publish(checkpoint.files, record):
             # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
-            record = checkpoint.answer_again(self._answer_again(batch.sparkSession, record, seconds))
-        reveal(self._dead_letter_path, record.quarantined)
+            record = checkpoint.take_replay(self._replay(batch.sparkSession, record, seconds))
+        publish_dead_letters(self._dead_letter_path, record.quarantined)
         publishing = time.perf_counter()
         if not self._output.has(record):
             self._output.publish(batch.sparkSession, checkpoint.files, record)
@@ -314,7 +314,7 @@ class EpochRunner:
         finally:
             shuffled.unpersist()
 
-    def _answer_again(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
+    def _replay(self, session: SparkSession, record: CommitRecord, seconds: dict[str, float]) -> CommitRecord:
         """Answer a committed epoch from its logged input, with one Spark job."""
         started = time.perf_counter()
         plan = self._plan(Tick(record.epoch, record.processing_time_us), self._opened().buckets_of(record.epoch))

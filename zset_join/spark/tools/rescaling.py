@@ -41,7 +41,7 @@ from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import (
     checkpoint_folder,
     no_checkpoint,
-    read_standing,
+    read_committed,
     stored_description,
     stored_query_id,
 )
@@ -134,8 +134,8 @@ def rescale(
     check_session(chosen)
     owner = Ownership.claim(checkpoint_folder(location), query_id)
     try:
-        standing = read_standing(location)
-        before = 0 if standing is None else standing.buckets
+        committed = read_committed(location)
+        before = 0 if committed is None else committed.buckets
         opened = Checkpoint(
             location,
             query_id=query_id,

@@ -26,7 +26,7 @@ from zset_join.storage.folder import open_folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["DeadLetters", "Rejected", "forget", "refusal", "reveal"]
+__all__ = ["DeadLetters", "Rejected", "forget", "publish_dead_letters", "refusal"]
 
 _SHOWN_VALUES = 5
 _REASONS = {
@@ -148,7 +148,7 @@ class DeadLetters:
         return pa.table(columns)
 
 
-def reveal(directory: str, parts: Sequence[PartEntry]) -> None:
+def publish_dead_letters(directory: str, parts: Sequence[PartEntry]) -> None:
     """Give the files of a committed epoch the names that readers look for; done already is no error."""
     folder = open_folder(directory, option="deadLetterPath") if parts else None
     for part in parts:

@@ -40,7 +40,7 @@ from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import Stage, StageOptions
 from zset_join.zset import ZSet
 
-__all__ = ["TOO_LATE", "AnswerAgainTask", "StageTask", "refuse_in_receipt", "task_bucket"]
+__all__ = ["TOO_LATE", "ReplayTask", "StageTask", "refuse_in_receipt", "task_bucket"]
 
 TOO_LATE = "STALE_ATTEMPT"
 _LATE = "LATE_"
@@ -85,7 +85,7 @@ class StageTask:
         begins = self.stage.begins_alone and receipt.bucket == GLOBAL_BUCKET and receipt.bucket not in self.context.histories
         may_be_due = begins or receipt.bucket in self.context.due_buckets
         try:
-            if len(arrivals) or may_be_due or self.context.has_chores(receipt.bucket):
+            if len(arrivals) or may_be_due or self.context.is_work_due(receipt.bucket):
                 with BucketState(self.context, receipt.bucket, self.build) as state:
                     is_due = begins or self._is_due(state.operator, receipt)
                     inputs = self._accept(arrivals, receipt, state.operator)
@@ -197,7 +197,7 @@ class StageTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerAgainTask:
+class ReplayTask:
     """Answer a committed epoch again whose answer was lost; callable, for `mapInArrow`.
 
     The input comes from the log, so it is the one that was committed, whatever the sources would say now.
