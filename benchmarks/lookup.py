@@ -48,7 +48,7 @@ def epochs(keys: int, size: int) -> list[np.ndarray]:
 
 def by_lookup_join(source: Any, hint: Lookup) -> Callable[[list[np.ndarray]], int]:
     def run(parts: list[np.ndarray]) -> int:
-        settings = hint.settle(source=source.name, modes=source.modes, how="left", is_insert_only=True)
+        settings = hint.resolved(source=source.name, modes=source.modes, how="left", is_insert_only=True)
         join = LookupJoin(ORDERS, TABLE, "left")
         journal, rows = FetchJournal(None, stage="lookup-0", bucket=0), 0
         with Fetcher(source, join.shape, settings) as fetcher:
@@ -141,7 +141,7 @@ def cache_hits(keys: int, size: int, rounds: int) -> None:
 
     source = FunctionSource(name="customers", schema=SCHEMA, function=known)
     hint = Lookup(cache="partial", cache_max_rows=4 * keys, batch_keys=keys)
-    settings = hint.settle(source="customers", modes=source.modes, how="left", is_insert_only=True)
+    settings = hint.resolved(source="customers", modes=source.modes, how="left", is_insert_only=True)
     join = LookupJoin(ORDERS, TABLE, "left")
     parts = [pa.record_batch({"id": part}) for part in epochs(keys, size)]
     with Fetcher(source, join.shape, settings) as fetcher:

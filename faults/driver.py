@@ -182,7 +182,7 @@ class Driver:
 
     def open(self) -> Driver:
         """Claim the checkpoint, open it and the output, as a query does when it starts in a new process."""
-        local_folder._settled.clear()  # what a process knows of the disk dies with it
+        local_folder._synced.clear()  # what a process knows of the disk dies with it
         operator = self.history.build_join(None)
         self.relation = operator.output
         operator.close()

@@ -36,7 +36,7 @@ from zset_join.zset import ZSet
 __all__ = ["HOWS", "SHAPES", "Changes", "GroupedHistory", "History", "Shape", "grouped_history", "recorded_history"]
 
 Shape = Literal["upserts", "changelog"]
-Judged = Literal["passing", "streamed"]
+Judged = Literal["streamed", "oversized"]
 Changes = tuple[tuple[dict[str, Any], int], ...]
 
 HOWS = ("inner", "left", "right", "full", "left_semi", "left_anti")
@@ -56,7 +56,7 @@ class History:
         relations: the left and the right input.
         epochs: per epoch, the changes of both sides in arrival order.
         max_hot_keys: budget of the join, and of the route; None for state in memory.
-        judged: given, only rows match of which the left `s` is at most the right. Rows on disk are `passing`, or `streamed`:
+        judged: given, only rows match of which the left `s` is at most the right. Rows on disk are `streamed`, or `oversized`:
             every key there counts as long.
     """
 
@@ -107,8 +107,8 @@ class History:
         ]
         residual = left("s") <= right("s") if self.judged else None
         join = HashJoin(behind[0], behind[1], self.how, residual=residual, directory=directory, **self._hybrid)
-        if self.judged == "streamed" and join._hybrid is not None:
-            join._hybrid.left.least_bytes = [1, 1]
+        if self.judged == "oversized" and join._hybrid is not None:
+            join._hybrid.oversized.least_bytes = [1, 1]
         return join
 
     def _joined(self, epoch: int) -> Counts:

@@ -251,7 +251,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "record_of_the_dead_believed",
         "a record that a killed driver had not synced is built upon as it is",
-        _replaced(LocalFolder, "settle", _nothing),
+        _replaced(LocalFolder, "sync_names", _nothing),
         _power_cuts_after_kills,
     ),
     Mutant(

@@ -29,8 +29,8 @@ COMMON_WORK = {"opening", "fetching", "taking", "putting", "merging", "committin
 WORK_OF = {
     "full": (COMMON_WORK | {"restoring", "rewriting entries"}, 500),
     "left_anti": (COMMON_WORK, 250),
-    "streamed": (COMMON_WORK | {"revising"}, 250),  # a FULL join with a residual predicate, of which every key is long
-    "passing": (COMMON_WORK | {"revising"}, 250),  # the same, of which no key is long
+    "oversized": (COMMON_WORK | {"revising"}, 250),  # a FULL join with a residual predicate, of which every key is oversized
+    "streamed": (COMMON_WORK | {"revising"}, 250),  # the same, of which no key is oversized
     "groups": (COMMON_WORK, 200),  # they are always written anew, and found by their key alone
 }
 """Per query what its operations must be for, and how many there must be in the epochs of the short profile."""
@@ -38,11 +38,11 @@ WORK_OF = {
 QUERIES = tuple(WORK_OF)
 KILLS_OF = chosen(
     short=dict.fromkeys(QUERIES, 16),
-    long={"full": 3_500, "left_anti": 2_400, "streamed": 2_400, "passing": 2_400, "groups": 1_500},
+    long={"full": 3_500, "left_anti": 2_400, "oversized": 2_400, "streamed": 2_400, "groups": 1_500},
 )
 ERRORS_OF = chosen(
     short=dict.fromkeys(QUERIES, 30),
-    long={"full": 2_000, "left_anti": 1_200, "streamed": 1_200, "passing": 1_200, "groups": 600},
+    long={"full": 2_000, "left_anti": 1_200, "oversized": 1_200, "streamed": 1_200, "groups": 600},
 )
 """Per query how many must be observed; the long profile has a fault at every operation."""
 
@@ -51,7 +51,7 @@ def history_of(query: str, seed: int) -> History:
     """Return the history of a query with nothing in memory between epochs."""
     if query == "groups":
         return grouped_history(seed=seed)
-    if query == "streamed" or query == "passing":
+    if query == "oversized" or query == "streamed":
         return recorded_history("full", "changelog", seed=seed, max_hot_keys=0, judged=query)
     return recorded_history(query, "upserts" if query == "full" else "changelog", seed=seed, max_hot_keys=0)
 

@@ -183,12 +183,12 @@ def forgetting_takes_no_joined_row_back(case: BufferCase, history: History) -> N
     """With `forget` only a padding is ever retracted, once, because its row has met a match."""
     run = Run(case.subject)
     for changes in history.epochs():
-        lone = {row_identity(row) for row, weight in _lines(run, changes) if weight < 0}
-        paired = [row for row in lone if None not in (row[:1], row[-1:]) and case.spec.how in ("inner", "left_semi")]
+        unmatched = {row_identity(row) for row, weight in _lines(run, changes) if weight < 0}
+        paired = [row for row in unmatched if None not in (row[:1], row[-1:]) and case.spec.how in ("inner", "left_semi")]
         _require(not paired, f"epoch {run.epoch} takes back {paired}", case, history)
         before = run.view.counts()
         run.step(changes)
-        phantoms = [row for row in lone if row not in before]
+        phantoms = [row for row in unmatched if row not in before]
         _require(not phantoms, f"epoch {run.epoch - 1} takes back what was never given: {phantoms}", case, history)
 
 

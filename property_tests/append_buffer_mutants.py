@@ -169,7 +169,7 @@ def _no_degrees(join: HashJoin) -> HashJoin:
     spoiled: Any = join
     spoiled._residual = None
     for side in (0, 1):
-        spoiled._groups._side_view[side, S_READS_DEGREES] = spoiled._lone[1 - side] != 0
+        spoiled._groups._side_view[side, S_READS_DEGREES] = spoiled._one_sided[1 - side] != 0
     return join
 
 

@@ -141,8 +141,8 @@ class BufferOracle:
         if self.how in ("left_semi", "left_anti"):
             shown: Callable[[Held], bool] = lambda each: (each.degree > 0) == (self.how == "left_semi")  # noqa: E731
             return [(each.row, None, each.weight) for each in rows if each.side == 0 and shown(each)]
-        lone = [each for each in rows if not each.degree and self._is_preserved(each.side)]
-        return self.met + [(None, each.row, each.weight) if each.side else (each.row, None, each.weight) for each in lone]
+        unmatched = [each for each in rows if not each.degree and self._is_preserved(each.side)]
+        return self.met + [(None, each.row, each.weight) if each.side else (each.row, None, each.weight) for each in unmatched]
 
     def _meet(self, came: Sequence[Held]) -> None:
         """Pair the rows that came with those that are there and with each other."""

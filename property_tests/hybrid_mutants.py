@@ -21,7 +21,7 @@ from zset_join.protocol import Operator
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.hybrid_state import HybridState
 from zset_join.state.join.residual_pairs import ResidualPairs
-from zset_join.state.join.streamed_rows import PassingGroup
+from zset_join.state.join.streamed_rows import StreamedGroup
 from zset_join.state.rows.side import PreparedSide
 
 __all__ = ["HYBRID_MUTANTS"]
@@ -116,7 +116,7 @@ def _streams_nothing(hybrid: HybridState) -> None:
 
     def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
         fetch(prepared)
-        hybrid.left.begin()
+        hybrid.oversized.begin()
 
     hybrid.fetch = spoiled  # type: ignore[method-assign]
 
@@ -126,29 +126,29 @@ def _passes_nothing(hybrid: HybridState) -> None:
 
     def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
         fetch(prepared)
-        hybrid.left.passing = [False, False]
+        hybrid.oversized.streams = [False, False]
 
     hybrid.fetch = spoiled  # type: ignore[method-assign]
 
 
 def _lets_nothing_stand(hybrid: HybridState) -> None:
-    hybrid._standing.find = lambda *_: iter(())  # type: ignore[method-assign]
+    hybrid._witnesses.find = lambda *_: iter(())  # type: ignore[method-assign]
 
 
 def _lets_changed_rows_stand(hybrid: HybridState) -> None:
-    mark = hybrid._standing._mark
-    hybrid._standing._mark = lambda side, keys, replaced: mark(side, keys, replaced[:0])  # type: ignore[method-assign]
+    mark = hybrid._witnesses._mark
+    hybrid._witnesses._mark = lambda side, keys, replaced: mark(side, keys, replaced[:0])  # type: ignore[method-assign]
 
 
-def _leaves_no_row_of_long_keys(hybrid: HybridState) -> None:
-    hybrid.left._asked_by_own = (False, False)
+def _keeps_no_witness_of_oversized_keys(hybrid: HybridState) -> None:
+    hybrid.oversized._asked_by_own = (False, False)
 
 
 def _forgets_what_stands(hybrid: HybridState) -> None:
     fetch = hybrid.fetch
 
     def spoiled(prepared: Sequence[PreparedSide | None]) -> None:
-        hybrid.left.forget()
+        hybrid.oversized.forget()
         fetch(prepared)
 
     hybrid.fetch = spoiled  # type: ignore[method-assign]
@@ -158,25 +158,25 @@ def _keeps_old_degrees(side: ColdSide) -> None:
     side.exchange = side.forget_revised  # type: ignore[method-assign]
 
 
-def _forgets_passing_degrees(residual: ResidualPairs) -> None:
-    with_passing = residual._with_passing
+def _forgets_streamed_degrees(residual: ResidualPairs) -> None:
+    with_streamed = residual._with_streamed
 
-    def spoiled(part: Any, found: PassingGroup, sign: int) -> Iterator[Any]:
-        yield from with_passing(part, found, sign)
+    def spoiled(part: Any, found: StreamedGroup, sign: int) -> Iterator[Any]:
+        yield from with_streamed(part, found, sign)
         part.gains.clear()
 
-    residual._with_passing = spoiled  # type: ignore[method-assign]
+    residual._with_streamed = spoiled  # type: ignore[method-assign]
 
 
 def _counts_nothing_that_passes(residual: ResidualPairs) -> None:
-    with_passing = residual._with_passing
+    with_streamed = residual._with_streamed
 
-    def spoiled(part: Any, found: PassingGroup, sign: int) -> Iterator[Any]:
+    def spoiled(part: Any, found: StreamedGroup, sign: int) -> Iterator[Any]:
         degrees, part.degrees = part.degrees, {}
-        yield from with_passing(part, found, sign)
+        yield from with_streamed(part, found, sign)
         part.degrees = degrees
 
-    residual._with_passing = spoiled  # type: ignore[method-assign]
+    residual._with_streamed = spoiled  # type: ignore[method-assign]
 
 
 def _never_spills(hybrid: HybridState) -> None:
@@ -306,9 +306,9 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         ("changelog", "changelog"),
     ),
     _mutant(
-        "leaves_no_row_of_long_keys",
+        "keeps_no_witness_of_oversized_keys",
         "a preserved row is padded although its key has rows on disk",
-        _leaves_no_row_of_long_keys,
+        _keeps_no_witness_of_oversized_keys,
         "left",
         ("changelog", "changelog"),
     ),
@@ -328,9 +328,9 @@ HYBRID_MUTANTS: tuple[Mutant, ...] = (
         ("changelog", "changelog"),
     ),
     _pair_mutant(
-        "forgets_passing_degrees",
+        "forgets_streamed_degrees",
         "a row that passed forgets which matches it gained or lost on disk",
-        _forgets_passing_degrees,
+        _forgets_streamed_degrees,
     ),
     _pair_mutant(
         "counts_nothing_that_passes",

@@ -258,7 +258,7 @@ def make_hash_join(spec: JoinSpec, **options: Any) -> HashJoin:
         **options,
     )
     if join._hybrid is not None and "max_hot_bytes" in options:
-        join._hybrid.left.least_bytes = [1, 1]
+        join._hybrid.oversized.least_bytes = [1, 1]
     return join
 
 

@@ -153,7 +153,7 @@ MUTANTS: dict[str, tuple[Callable[[], None], object, str, object]] = {
     "copies that were taken back are due all the same": (hunt_lookups, match_memo.TakenBack, "copies_of", _first_copies),
     "one attempt too many": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_policy_of)),
     "a row waits a moment too long": (hunt_lookups, lookup_join.LookupShape, "policy_of", staticmethod(_keeps_time)),
-    "the residual predicate is not asked": (hunt_lookups, lookup_shape.LookupShape, "passing", _all_pass),
+    "the residual predicate is not asked": (hunt_lookups, lookup_shape.LookupShape, "passing_pairs", _all_pass),
     "the padded row stays beside its partner": (hunt_lookups, lookup_join.LookupJoin, "_withdrawn", _no_withdrawal),
     "a row that is due now is not due": (hunt_lookups, match_memo.MatchMemo, "due", _not_due),
     "a snapshot loses its last line": (hunt_lookups, match_memo.MatchMemo, "restore", _forgets),

@@ -52,7 +52,7 @@ def run_fetches(data: st.DataObject) -> None:
         cache_missing=missing,
         **retry,
     )
-    settings = hint.settle(source="t", modes=source.modes, how="inner", is_insert_only=True)
+    settings = hint.resolved(source="t", modes=source.modes, how="inner", is_insert_only=True)
     journal = FetchJournal(None, stage="lookup-0", bucket=0)
     believed: dict[int, tuple[float, Counter[int]]] = {}
     blocks = 0 if parks else retries

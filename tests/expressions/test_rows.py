@@ -7,7 +7,7 @@ import pytest
 
 from zset_join import BadInputError, PlanError
 from zset_join.expressions import left, lit
-from zset_join.expressions.rows import check_condition, columns_read, compute, passing_rows, value_type
+from zset_join.expressions.rows import check_condition, columns_read, compute, rows_where, value_type
 
 SCHEMA = pa.schema({"a": pa.int64(), "s": pa.string(), "d": pa.decimal128(10, 2)})
 COLUMNS = {
@@ -41,7 +41,7 @@ def test_a_column_is_handed_through_as_it_is():
 
 
 def test_a_condition_that_is_null_does_not_pass():
-    assert passing_rows(left("a") < 3, COLUMNS, 3).tolist() == [True, False, False]
+    assert rows_where(left("a") < 3, COLUMNS, 3).tolist() == [True, False, False]
 
 
 def test_a_row_that_divides_by_zero_is_refused_with_the_part_that_fails():

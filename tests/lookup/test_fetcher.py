@@ -20,7 +20,7 @@ RETRY = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fix
 
 
 def fetcher_of(source: ScriptedSource, *, is_insert_only: bool = True, **hint) -> Fetcher:
-    settings = Lookup(**hint).settle(source=source.name, modes=source.modes, how="left", is_insert_only=is_insert_only)
+    settings = Lookup(**hint).resolved(source=source.name, modes=source.modes, how="left", is_insert_only=is_insert_only)
     return Fetcher(source, SHAPE, settings, clock=source.clock, seed=1)
 
 
@@ -161,7 +161,7 @@ def test_unordered_answers_come_as_they_are_ready_and_free_their_place_at_once()
 
 
 def test_unordered_is_a_permission_that_is_not_used_where_rows_may_be_taken_back():
-    settings = Lookup(output_mode="allow_unordered").settle(
+    settings = Lookup(output_mode="allow_unordered").resolved(
         source="c", modes=frozenset({"async"}), how="inner", is_insert_only=False
     )
     assert settings.is_ordered

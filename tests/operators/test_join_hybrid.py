@@ -187,7 +187,7 @@ def test_working_arrays_take_room_from_rows_up_to_two_thirds_of_it(working_bytes
     join.absorb(Tick(0), [many_orders(9_000), ZSet.empty(CUSTOMERS.schema)])
     state: Any = join._hybrid
 
-    state.settle(working_bytes)
+    state.spill_to_budget(working_bytes)
 
     assert least < join.statistics()["hot_bytes"] < most
 
@@ -200,7 +200,7 @@ def test_memory_follows_when_working_arrays_take_room_from_rows() -> None:
     state: Any = join._hybrid
     before = join.resident_bytes() - join.working_bytes()
 
-    state.settle(state._limit.spared + 8_000_000)  # which leaves 12 MB for rows
+    state.spill_to_budget(state._limit.spared + 8_000_000)  # which leaves 12 MB for rows
 
     held = join.resident_bytes() - join.working_bytes()
     assert 15_000_000 < before < 20_000_000

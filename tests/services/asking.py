@@ -17,7 +17,7 @@ def fetcher_for(source: LookupSource, key: str, columns: list[str], **hint) -> F
     probe = Relation(name="orders", schema=pa.schema({"who": kind}), join_key=("who",))
     table = Relation(name=source.name, schema=pa.schema([source.schema.field(name) for name in columns]), join_key=(key,))
     shape = LookupShape.of(probe, table, "inner")
-    settings = Lookup(**hint).settle(source=source.name, modes=source.modes, how="inner", is_insert_only=True)
+    settings = Lookup(**hint).resolved(source=source.name, modes=source.modes, how="inner", is_insert_only=True)
     return Fetcher(source, shape, settings, seed=1)
 
 

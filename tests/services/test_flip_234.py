@@ -27,10 +27,10 @@ def customers(postgres: PostgresServer) -> PostgresSource:
     return PostgresSource(name="Customers", schema=CUSTOMERS, table="Customers", host="127.0.0.1", port=postgres.port)
 
 
-def settled(hint: dict[str, str], *, job: dict[str, str] | None = None, modes: frozenset[str] = BOTH) -> LookupSettings:
+def resolved(hint: dict[str, str], *, job: dict[str, str] | None = None, modes: frozenset[str] = BOTH) -> LookupSettings:
     """Return what a hint does, given the options of the job and what the source offers."""
     defaults = None if job is None else Lookup.from_hint(job)
-    return Lookup.from_hint(hint).over(defaults).settle(source="dim1", modes=modes, how="inner", is_insert_only=True)
+    return Lookup.from_hint(hint).over(defaults).resolved(source="dim1", modes=modes, how="inner", is_insert_only=True)
 
 
 def enriched(customers: PostgresSource, hint: Lookup | None = None):
@@ -40,15 +40,15 @@ def enriched(customers: PostgresSource, hint: Lookup | None = None):
 
 
 def test_1_1_sync_is_suggested():
-    assert not settled({"table": "dim1", "async": "false"}).is_async
+    assert not resolved({"table": "dim1", "async": "false"}).is_async
 
 
 def test_1_2_async_is_suggested():
-    assert settled({"table": "dim1", "async": "true"}).is_async
+    assert resolved({"table": "dim1", "async": "true"}).is_async
 
 
 def test_1_2_async_with_its_parameters():
-    found = settled({"table": "dim1", "async": "true", "output-mode": "allow_unordered", "capacity": "100", "timeout": "180s"})
+    found = resolved({"table": "dim1", "async": "true", "output-mode": "allow_unordered", "capacity": "100", "timeout": "180s"})
     assert (found.is_async, found.is_ordered, found.capacity, found.timeout_us) == (True, False, 100, 180 * SECOND)
 
 
@@ -67,12 +67,12 @@ def test_1_2_async_with_its_parameters():
 )
 def test_with_the_options_of_the_job_these_pairs_are_equivalent(short, long):
     job = {"output-mode": "ordered", "capacity": "100", "timeout": "180s"}
-    assert settled(short, job=job) == settled(long)
+    assert resolved(short, job=job) == resolved(long)
 
 
 @pytest.mark.parametrize("async_", ["true", "false"])
 def test_2_retry_on_async_and_on_sync_lookup(async_):
-    found = settled(
+    found = resolved(
         {
             "table": "dim1",
             "async": async_,
@@ -87,13 +87,13 @@ def test_2_retry_on_async_and_on_sync_lookup(async_):
 
 @pytest.mark.parametrize(("modes", "is_async"), [(SYNC_ONLY, False), (ASYNC_ONLY, True), (BOTH, True)])
 def test_async_unset_takes_what_the_source_offers_and_async_first(modes, is_async):
-    assert settled({"table": "dim1"}, modes=modes).is_async == is_async
+    assert resolved({"table": "dim1"}, modes=modes).is_async == is_async
 
 
 def test_async_on_a_source_that_is_sync_only_takes_no_effect():
     with pytest.warns(LookupHintWarning, match="async=true changes nothing"):
-        found = settled({"table": "dim1", "async": "true"}, modes=SYNC_ONLY)
-    assert found == settled({"table": "dim1"}, modes=SYNC_ONLY)
+        found = resolved({"table": "dim1", "async": "true"}, modes=SYNC_ONLY)
+    assert found == resolved({"table": "dim1"}, modes=SYNC_ONLY)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_async_on_a_source_that_is_sync_only_takes_no_effect():
 )
 def test_an_invalid_option_keeps_the_plan_unchanged(invalid):
     with pytest.warns(LookupHintWarning, match="changes nothing"):
-        found = settled({"table": "dim1", **invalid})
-    assert found == settled({"table": "dim1"})
+        found = resolved({"table": "dim1", **invalid})
+    assert found == resolved({"table": "dim1"})
 
 
 def test_lookup_join_without_retry(customers):

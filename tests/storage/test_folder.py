@@ -89,7 +89,7 @@ def test_what_is_not_there_is_none(folder: Folder) -> None:
     assert folder.size("no/such") is None
     assert list(folder.names("no")) == []
     folder.remove("no/such")
-    folder.settle("no")
+    folder.sync_names("no")
 
 
 def test_put_replaces(folder: Folder) -> None:

@@ -215,7 +215,7 @@ class GroupedInput:
         if prepared is not None:
             self.state.store(prepared.lines)
             if self.hybrid is not None:
-                self.hybrid.settle(prepared.rows, prepared.rows.num_rows)
+                self.hybrid.spill_to_budget(prepared.rows, prepared.rows.num_rows)
         self._end(epoch)
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:

@@ -159,7 +159,7 @@ class HybridGroups:
         """Say whether the groups on disk are still as this process left them."""
         return not self._is_moving and self._cold.is_current()
 
-    def settle(self, rows: pa.RecordBatch, count: int) -> None:
+    def spill_to_budget(self, rows: pa.RecordBatch, count: int) -> None:
         """Note that the groups of some rows were touched, and spill down to the budget; of a full disk the next epoch tells."""
         self._foresee(count)
         if not self._state.cold_groups and not self._is_too_much() and not self._is_loose():
@@ -236,7 +236,7 @@ class HybridGroups:
             delta_rows=delta_rows,
             working_bytes=working,
             unreckoned_bytes=max(0, unreckoned),
-            company=self._unused.company(),
+            shared_budgets=self._unused.shared_budgets(),
         )
         self._busy.limit_bytes(self._limit.rows)
         state.most_bytes = self._limit.held

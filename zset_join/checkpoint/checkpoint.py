@@ -104,8 +104,8 @@ class Checkpoint:
         self._first_buckets = self._check_format(description, buckets)
         self._write_plan(plan)
         self._garbage: list[str] = []
-        self._folder.settle("commits")  # a record that is seen may be built upon: from now on it survives a power cut
-        self._folder.settle(RESCALINGS)
+        self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
+        self._folder.sync_names(RESCALINGS)
         self.last = read_last(self.files)
         self._rescaling = None if self.last is None else read_rescaling(self.files, self.last.epoch)
         self.buckets = self._committed().buckets

@@ -17,7 +17,7 @@ from zset_join.expressions.evaluation import result_type, vector_of
 from zset_join.expressions.tree import Column, Expression, describe, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow
 
-__all__ = ["check_condition", "columns_read", "compute", "named", "passing_rows", "plain_column", "value_type"]
+__all__ = ["check_condition", "columns_read", "compute", "named", "plain_column", "rows_where", "value_type"]
 
 _SIDES = ("left", "right", "row")
 
@@ -68,7 +68,7 @@ def compute(expression: Expression, columns: Mapping[str, pa.Array], length: int
     return values if kind == values.type else values.cast(kind)
 
 
-def passing_rows(condition: Expression, columns: Mapping[str, pa.Array], length: int) -> Bools:
+def rows_where(condition: Expression, columns: Mapping[str, pa.Array], length: int) -> Bools:
     """Say for every row whether a condition is true; NULL is not.
 
     Raises:

@@ -181,7 +181,7 @@ class Lookup:
         """
         return self if defaults is None else replace(self, **{**defaults.given(), **self.given()})
 
-    def settle(
+    def resolved(
         self,
         *,
         source: str,

@@ -34,7 +34,14 @@ from zset_join.errors import StateError
 from zset_join.expressions import Expression, check
 from zset_join.kernels.join import pairs as p
 from zset_join.key_types import common_key_type
-from zset_join.operators.join_steps import LONE, check_same_epoch, columns_compared, key_of, pairs_passing, weight_overflow
+from zset_join.operators.join_steps import (
+    ONE_SIDED,
+    check_same_epoch,
+    columns_compared,
+    key_of,
+    residual_filter,
+    weight_overflow,
+)
 from zset_join.relation import Relation
 from zset_join.state.cold.largest_key import largest_key
 from zset_join.state.join.append_buffer import AppendBuffer, BufferedEpoch
@@ -42,9 +49,9 @@ from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, Outpu
 from zset_join.state.join.hybrid_state import HybridState
 from zset_join.state.join.join_shape import JOIN_TYPES, check_join, joined_schema, output_key, visible_columns
 from zset_join.state.join.joined_rows import JoinedRows
-from zset_join.state.join.oversized_rows import LongKeys
+from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
-from zset_join.state.join.streamed_rows import PassingRows, Piece, Place
+from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
@@ -69,8 +76,8 @@ class _Prepared:
     deltas: tuple[ZSet, ZSet]
     sides: tuple[PreparedSide | None, PreparedSide | None]
     buffered: BufferedEpoch | None = None
-    long_codes: tuple[npt.NDArray[np.int64], ...] = ()
-    passing: tuple[bool, ...] = ()
+    oversized_codes: tuple[npt.NDArray[np.int64], ...] = ()
+    streams: tuple[bool, ...] = ()
     judged: JudgedEpoch = field(default_factory=JudgedEpoch)
 
     @property
@@ -156,7 +163,7 @@ class HashJoin:
         self.inputs: tuple[Relation, ...] = (left, right)
         self.how = how
         self.on_bad_input = on_bad_input
-        self._lone = LONE[how]
+        self._one_sided = ONE_SIDED[how]
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
         limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
@@ -164,7 +171,7 @@ class HashJoin:
         limit, budget = limit.beside(HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_given))
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
-        has_degrees = residual is not None or (limit.forgets and any(self._lone))
+        has_degrees = residual is not None or (limit.forgets and any(self._one_sided))
         self._pairs = how in ("inner", "left", "right", "full")
         compared = columns_compared(self.inputs, residual, hidden)
         schema, sources = joined_schema(left, right, how, using=using, output_names=output_names)
@@ -191,8 +198,8 @@ class HashJoin:
                 relation,
                 key_types=key_types,
                 null_safe=null_safe,
-                keeps_unmatchable=self._lone[side] == p.LONE_MISSING,
-                has_degree=has_degrees and self._lone[side] != 0,
+                keeps_unmatchable=self._one_sided[side] == p.SHOWN_UNMATCHED,
+                has_degree=has_degrees and self._one_sided[side] != 0,
                 tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
                 hash_bits=hash_bits,
                 hash_seed=seed,
@@ -207,25 +214,25 @@ class HashJoin:
         check_same_epoch(self._sides, directory)
         self._hybrid: HybridState | None = None
         if budget is not None:
-            by_own = [not has_degrees and kind != 0 for kind in reversed(self._lone)]
-            shown = [has_degrees or self._pairs or kind != 0 for kind in self._lone]
+            by_own = [not has_degrees and kind != 0 for kind in reversed(self._one_sided)]
+            shown = [has_degrees or self._pairs or kind != 0 for kind in self._one_sided]
             self._hybrid = HybridState(self._sides, by_own, shown, budget, directory, cold_directory)
-        self._groups = ChangedGroups(self._sides, self._lone, part_changes=part_changes, residual=has_degrees)
+        self._groups = ChangedGroups(self._sides, self._one_sided, part_changes=part_changes, residual=has_degrees)
         self._cold = [] if self._hybrid is None else [self._hybrid.cold_side(side) for side in (0, 1)]
         self._buffer = AppendBuffer(self._sides, limit, self._cold) if is_append_only else None
         self._joined = JoinedRows(self._sides[0], self._sides[1], schema, sources)
-        passes = pairs_passing(residual, self._sides)
-        self._passing = PassingRows(self._groups, self._cold, self._lone, pairs=self._pairs, output=self._output)
-        self._long = LongKeys(self._cold, self._lone, pairs=self._pairs, passes=passes)
+        passes = residual_filter(residual, self._sides)
+        self._streamed_rows = StreamedRows(self._groups, self._cold, self._one_sided, pairs=self._pairs, output=self._output)
+        self._oversized_rows = OversizedRows(self._cold, self._one_sided, pairs=self._pairs, passes=passes)
         self._residual: ResidualPairs | None = None
         if has_degrees:
             self._residual = ResidualPairs(
                 self._sides,
                 self._groups,
                 self._cold,
-                self._passing,
-                self._long,
-                self._lone,
+                self._streamed_rows,
+                self._oversized_rows,
+                self._one_sided,
                 pairs=self._pairs,
                 passes=passes,
                 output=self._output,
@@ -292,7 +299,7 @@ class HashJoin:
             )
             if self._groups.is_tight:
                 self._touched_rows = max(output.let_go(self._touched_rows) for output in (self._output, self._spare))
-            self._hybrid.settle(self.working_bytes())
+            self._hybrid.spill_to_budget(self.working_bytes())
             self._hybrid.commit(tick.epoch)
         for side in self._sides:
             side.end_absorb(tick.epoch)
@@ -423,9 +430,9 @@ class HashJoin:
                 side.resolve(encoded)
         prepared = _Prepared(tick, (left, right), (found[0], found[1]))
         if self._hybrid is not None:
-            prepared.long_codes = tuple(self._hybrid.left.codes)
-            prepared.passing = tuple(self._hybrid.left.passing)
-            prepared.judged = JudgedEpoch(prepared.passing, prepared.long_codes)
+            prepared.oversized_codes = tuple(self._hybrid.oversized.codes)
+            prepared.streams = tuple(self._hybrid.oversized.streams)
+            prepared.judged = JudgedEpoch(prepared.streams, prepared.oversized_codes)
             self._groups.is_tight = self._hybrid.is_tight()
         if self._buffer is not None:
             prepared.buffered = self._buffer.plan(found)
@@ -452,11 +459,11 @@ class HashJoin:
         held: list[ZSet] = []
         held_rows = 0
         postponed: set[Place] = set()
-        long_keys: list[ChangedKey] = []
+        oversized_keys: list[ChangedKey] = []
         self._reader = reader = object()
         for place, steps in self._pieces(prepared, reader, None):
             if len(place) == 1:
-                long_keys += groups.changed_keys(prepared.long_codes)
+                oversized_keys += groups.changed_keys(prepared.oversized_codes)
             filled = -1
             if held_rows < most_held and not self._overflowed:
                 filled = self._fill(steps(0))
@@ -466,13 +473,13 @@ class HashJoin:
                 yield from self._fill_often(steps(-1), reader)
                 continue
             retractions = self._output.partition_by_sign(filled, self._spare)
-            if groups.parts == 1 and not long_keys and not any(prepared.passing):
+            if groups.parts == 1 and not oversized_keys and not any(prepared.streams):
                 yield from self._chunks(reader, 0, filled)
                 return
             yield from self._chunks(reader, 0, retractions)
             held.extend(self._chunks(reader, retractions, filled))
             held_rows += filled - retractions
-        for key in long_keys:
+        for key in oversized_keys:
             yield from self._streamed(prepared, reader, key, -1)
         yield from held
         rows = 0
@@ -480,7 +487,7 @@ class HashJoin:
             for chunk in self._fill_often(steps(1), reader):
                 rows += len(chunk)
                 yield chunk
-        for key in long_keys:
+        for key in oversized_keys:
             yield from self._streamed(prepared, reader, key, 1)
         self._overflowed = bool(postponed) and rows > self._output.rows // 2
 
@@ -489,7 +496,9 @@ class HashJoin:
         if self._residual is not None:
             pieces = self._residual.pieces(prepared.judged, only)
         else:
-            pieces = chain(self._pieces_in_memory(only), self._passing.pieces(prepared.passing, prepared.long_codes, only))
+            pieces = chain(
+                self._pieces_in_memory(only), self._streamed_rows.pieces(prepared.streams, prepared.oversized_codes, only)
+            )
         for piece in pieces:
             yield piece
             self._check_current(reader)
@@ -502,7 +511,9 @@ class HashJoin:
 
     def _steps(self, sign: int) -> list[Step]:
         steps = [self._groups.pair_step(sign, self._output)] if self._pairs else []
-        return steps + [self._groups.lone_step(side, kind, sign, self._output) for side, kind in enumerate(self._lone) if kind]
+        return steps + [
+            self._groups.one_sided_step(side, kind, sign, self._output) for side, kind in enumerate(self._one_sided) if kind
+        ]
 
     def _judge(self, prepared: _Prepared, residual: ResidualPairs) -> None:
         """Judge what was not judged yet; its overflow becomes the error that names join and epoch."""
@@ -531,7 +542,7 @@ class HashJoin:
 
     def _streamed(self, prepared: _Prepared, reader: object, key: ChangedKey, sign: int) -> Iterator[ZSet]:
         """Yield what comes of the rows on disk of one key; a chunk of them is in memory at a time."""
-        pieces = self._long.answer(key, sign)
+        pieces = self._oversized_rows.answer(key, sign)
         rows = 0
         while True:
             self._check_current(reader)

@@ -17,17 +17,17 @@ from zset_join.state.join.joined_rows import from_c_library
 from zset_join.state.rows.side import SideState
 from zset_join.tick import Tick
 
-__all__ = ["LONE", "check_same_epoch", "columns_compared", "key_of", "pairs_passing", "weight_overflow"]
+__all__ = ["ONE_SIDED", "check_same_epoch", "columns_compared", "key_of", "residual_filter", "weight_overflow"]
 
-LONE = {
+ONE_SIDED = {
     "inner": (0, 0),
-    "left": (p.LONE_MISSING, 0),
-    "right": (0, p.LONE_MISSING),
-    "full": (p.LONE_MISSING, p.LONE_MISSING),
-    "left_semi": (p.LONE_MATCHED, 0),
-    "left_anti": (p.LONE_MISSING, 0),
+    "left": (p.SHOWN_UNMATCHED, 0),
+    "right": (0, p.SHOWN_UNMATCHED),
+    "full": (p.SHOWN_UNMATCHED, p.SHOWN_UNMATCHED),
+    "left_semi": (p.SHOWN_MATCHED, 0),
+    "left_anti": (p.SHOWN_UNMATCHED, 0),
 }
-"""What a join type says about the lone rows of either side, 0 for nothing."""
+"""What a join type shows of the rows of either side alone, 0 for nothing."""
 
 
 def check_same_epoch(sides: Sequence[SideState], directory: str | None) -> None:
@@ -77,7 +77,7 @@ def key_of(side: SideState, ref: int) -> tuple[Any, ...]:
     return shown_key(key, 0)
 
 
-def pairs_passing(residual: Expression | None, sides: Sequence[SideState]) -> Callable[[Any, Any], npt.NDArray[np.bool_]]:
+def residual_filter(residual: Expression | None, sides: Sequence[SideState]) -> Callable[[Any, Any], npt.NDArray[np.bool_]]:
     """Return what says which pairs of left and right refs pass a predicate; NULL does not pass, and all do without one."""
 
     def passes(left_refs: Any, right_refs: Any) -> npt.NDArray[np.bool_]:

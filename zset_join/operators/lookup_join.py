@@ -403,7 +403,7 @@ class LookupJoin:
         parks = is_miss & (asked.attempts <= policy.max_retries) & (asked.copies > 0)
         over_limit = self._bound(parks, asked, tick)
         is_left = self.how == "left"
-        lone = ~is_joined & ~parks
+        unmatched = ~is_joined & ~parks
         kinds = np.full(count, PADDED if is_left else SILENT, np.int64)
         kinds[parks] = PARKED_PADDED if policy.padded_first else PARKED
         # Lines in the order of the rows they belong to: matches, and one line for each row without any.
@@ -418,7 +418,7 @@ class LookupJoin:
         says_now = ((line_kinds == JOINED) | (line_kinds == PADDED) | (line_kinds == PARKED_PADDED)) & ~(
             asked.was_padded[owners] & (line_kinds != JOINED)
         )
-        withdrawn = self._withdrawn(asked, is_joined, parks | lone)
+        withdrawn = self._withdrawn(asked, is_joined, parks | unmatched)
         answer = as_answer(
             self.shape,
             retracted=[self._taken_rows(asked), withdrawn],
@@ -469,7 +469,7 @@ class LookupJoin:
         is_miss[positions[~is_found]] = True
         positions, sources = positions[is_found], sources[is_found]
         if self._residual is not None and len(positions):
-            passes = self.shape.passing(self._residual, asked.rows, positions, given, sources)
+            passes = self.shape.passing_pairs(self._residual, asked.rows, positions, given, sources)
             positions, sources = positions[passes], sources[passes]
         return positions, sources, is_miss
 

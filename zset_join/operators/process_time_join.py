@@ -346,7 +346,7 @@ class ProcessTimeJoin:
             rows = pa.concat_batches([rows, take_rows(came, found - 1)])
             weights = np.concatenate([weights, right.after_copies[found - 1]])
         if self._residual is not None and len(positions):
-            passes = self.shape.passing(self._residual, new, positions, rows, np.arange(len(positions)))
+            passes = self.shape.passing_pairs(self._residual, new, positions, rows, np.arange(len(positions)))
             positions, rows, weights = positions[passes], take_rows(rows, np.flatnonzero(passes)), weights[passes]
         return positions, rows, weights
 

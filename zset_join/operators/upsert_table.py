@@ -143,7 +143,7 @@ class UpsertTable:
         if self._hybrid is not None:
             self._hybrid.note_written([prepared])
             self._side.shrink_working(prepared)
-            self._hybrid.settle(self.working_bytes())
+            self._hybrid.spill_to_budget(self.working_bytes())
             self._hybrid.commit(tick.epoch)
         self._side.end_absorb(tick.epoch)
 

@@ -24,7 +24,7 @@ class Contents:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._settled = ZSet.empty(schema)
+        self._consolidated = ZSet.empty(schema)
         self._pending: list[ZSet] = []
         self._pending_rows = 0
 
@@ -34,22 +34,22 @@ class Contents:
             return
         self._pending.append(delta)
         self._pending_rows += len(delta)
-        if self._pending_rows > max(_LEAST_ROWS, len(self._settled)):
-            self._settle()
+        if self._pending_rows > max(_LEAST_ROWS, len(self._consolidated)):
+            self._consolidate()
 
     def rows(self) -> ZSet:
         """Return every distinct row with its weight."""
-        self._settle()
-        return self._settled
+        self._consolidate()
+        return self._consolidated
 
     def replace(self, rows: ZSet) -> None:
         """Hold other rows."""
-        self._settled, self._pending, self._pending_rows = rows, [], 0
+        self._consolidated, self._pending, self._pending_rows = rows, [], 0
 
-    def _settle(self) -> None:
+    def _consolidate(self) -> None:
         if self._pending:
             schema = self._schema
-            parts = [self._settled, *self._pending]
+            parts = [self._consolidated, *self._pending]
             self.replace(ZSet.concat([_of_schema(part, schema) for part in parts], schema=schema).consolidated())
 
 

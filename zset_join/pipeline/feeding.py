@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.errors import PlanError
-from zset_join.expressions.rows import columns_read, compute, passing_rows, plain_column
+from zset_join.expressions.rows import columns_read, compute, plain_column, rows_where
 from zset_join.plan.query_plan import Feed, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.relation import Relation
@@ -95,7 +95,7 @@ def _where(step: WhereStep, relation: Relation) -> Transform:
 
     def keep(delta: ZSet) -> ZSet:
         columns = {name: delta.rows.column(name) for name in read}
-        passes = passing_rows(condition, columns, len(delta))
+        passes = rows_where(condition, columns, len(delta))
         if passes.all():
             return delta
         if is_upsert:

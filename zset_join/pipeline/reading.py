@@ -12,7 +12,7 @@ import pyarrow as pa
 from zset_join.changelog import ChangelogFormat, decode
 from zset_join.errors import BadInputError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import columns_read, passing_rows
+from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.plan.query_plan import PlanSource
 from zset_join.zset import ZSet, single_batch
 
@@ -61,7 +61,7 @@ class Reading:
         delta = decoded.delta
         if self.deletes is not None and len(delta):
             columns = {name: batch.column(name) for name in columns_read(self.deletes)}
-            deleted = passing_rows(self.deletes, columns, batch.num_rows)[decoded.positions]
+            deleted = rows_where(self.deletes, columns, batch.num_rows)[decoded.positions]
             delta = ZSet(delta.rows, np.where(deleted, np.int64(-1), delta.weights))
         return delta
 

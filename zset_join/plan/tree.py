@@ -60,7 +60,7 @@ class InputRows:
 
 
 class StageRequest(Protocol):
-    """What a query asks of a stage, before its inputs are settled."""
+    """What a query asks of a stage, before its inputs are normalised."""
 
     @property
     def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:

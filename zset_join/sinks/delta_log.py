@@ -216,7 +216,7 @@ class DeltaLog:
                     return False
                 raise ChangedTableError(str(error)) from error
             table.update_incremental()
-            self._settle(first, table.version())
+            self._sync_commits(first, table.version())
         return True
 
     def vacuum(self, retention_hours: int) -> None:
@@ -271,10 +271,10 @@ class DeltaLog:
             )
 
         made = perform("put_new", self.folder.uri("_delta_log"), act)
-        self._settle(0, 0)
+        self._sync_commits(0, 0)
         return made
 
-    def _settle(self, first: int, last: int) -> None:
+    def _sync_commits(self, first: int, last: int) -> None:
         """Put the commits of these versions on the disk."""
         if not self._is_local:
             return

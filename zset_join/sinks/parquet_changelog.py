@@ -103,7 +103,9 @@ class ParquetChangelogSink:
         with self._files.failures():
             self._files.make(wanted)
             _check_header(self._files, wanted)
-            self._files.folder.settle("")  # an epoch that a dead driver named may be built upon: it survives a power cut now
+            self._files.folder.sync_names(
+                ""
+            )  # an epoch that a dead driver named may be built upon: it survives a power cut now
             self._last_epoch = max(self._files.epochs(), default=None)
             self._files.clear(self._last_epoch)
         self._opened = wanted

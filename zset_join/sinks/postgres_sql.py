@@ -126,7 +126,7 @@ class PostgresStatements:
         columns = sql.SQL(", ").join([*self._names, *last])
         return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(_NET, columns)
 
-    def settle_net(self) -> sql.Composed:
+    def analyze_net(self) -> sql.Composed:
         """Return the statement that lets PostgreSQL plan with what the changes are like."""
         return sql.SQL("ANALYZE {}").format(_NET)
 

@@ -296,7 +296,7 @@ class PostgresViewSink:
             data = memoryview(csv_of(net, *patterns))
             for begin in range(0, len(data), _SEND_BYTES):
                 copy.write(data[begin : begin + _SEND_BYTES])
-        connection.execute(statements.settle_net())
+        connection.execute(statements.analyze_net())
         retractions = int((net.weights < 0).sum())
         if self._key:
             self._change_keyed(connection, epoch, np.unique(np.asarray(patterns[0])).tolist(), retractions)

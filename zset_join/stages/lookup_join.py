@@ -116,7 +116,7 @@ class LookupJoinStage(Stage):
         with warnings.catch_warnings():
             if not warns:
                 warnings.simplefilter("ignore")
-            return self.hint.over(defaults).settle(
+            return self.hint.over(defaults).resolved(
                 source=self.source.name,
                 modes=self.source.modes,
                 how=self.how,

@@ -113,7 +113,7 @@ class Folder(Protocol):
         """Remove what writers that died left beside the names in folders inside this one ("" for this one itself)."""
         ...
 
-    def settle(self, under: str) -> None:
+    def sync_names(self, under: str) -> None:
         """Put the names that can be seen in a folder on the disk, whoever made them."""
         ...
 

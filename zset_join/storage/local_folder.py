@@ -23,7 +23,7 @@ __all__ = ["LocalFolder"]
 
 _Made = TypeVar("_Made")
 
-_settled: set[str] = set()
+_synced: set[str] = set()
 """Directories whose name this process has put on the disk."""
 
 
@@ -112,7 +112,7 @@ class LocalFolder:
                 if name.startswith("."):
                     local.remove_file(f"{self.uri(under)}/{name}")
 
-    def settle(self, under: str) -> None:
+    def sync_names(self, under: str) -> None:
         """Sync a directory, where there is one."""
         try:
             local.sync_directory(self.uri(under))
@@ -125,36 +125,36 @@ class LocalFolder:
             self._prepare(path)
             return act()
         except FileNotFoundError:  # a directory was removed since it was prepared, as one for a query that begins anew
-            _settled.clear()
+            _synced.clear()
             self._prepare(path)
             return act()
 
     def _prepare(self, path: str) -> None:
         """See to it that the directory of a file is there and known to the disk."""
         directory = path.rpartition("/")[0]
-        if directory in _settled:
+        if directory in _synced:
             return
         current = self.location
-        if current not in _settled:
+        if current not in _synced:
             local.make_directories(current)
-            _settle_name(current)
+            _sync_name(current)
         for part in directory[len(self.location) :].split("/")[1:]:
             below = f"{current}/{part}"
-            if below not in _settled:
+            if below not in _synced:
                 local.make_directory(below)
                 local.sync_directory(current)
-                _settled.add(below)
+                _synced.add(below)
             current = below
-        _settled.add(directory)
+        _synced.add(directory)
 
 
-def _settle_name(directory: str) -> None:
+def _sync_name(directory: str) -> None:
     """Put the name of a directory on the disk, and that of the one it stands in."""
     parent = Path(directory).parent
     local.sync_directory(parent)
     with contextlib.suppress(PermissionError):  # not ours to read: whoever made the directory below it answers for its name
         local.sync_directory(parent.parent)
-    _settled.add(directory)
+    _synced.add(directory)
 
 
 class LocalFolderFile:

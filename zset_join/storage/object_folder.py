@@ -148,7 +148,7 @@ class ObjectFolder:
                 if found.path.endswith(".tmp"):
                     self.remove(self._named(found, under))
 
-    def settle(self, under: str) -> None:
+    def sync_names(self, under: str) -> None:
         """Do nothing: what can be seen is stored."""
 
     def begin_stream(self, name: str) -> Any:

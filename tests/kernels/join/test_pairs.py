@@ -9,7 +9,7 @@ import pytest
 
 from tests.epochs import Change, delete, delta_of, insert
 from tests.state.side_anatomy import absorb, make_side
-from zset_join.kernels.join.pairs import LONE_MATCHED, LONE_MISSING, partition_by_sign
+from zset_join.kernels.join.pairs import SHOWN_MATCHED, SHOWN_UNMATCHED, partition_by_sign
 from zset_join.kernels.rows.epoch import BLOCK_ROWS
 from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays
 
@@ -37,14 +37,16 @@ class Hot:
             side.prepare(delta_of(side.relation, changes))
             for side, changes in zip(self._sides, (left[1], right[1]), strict=True)
         ]
-        self._groups = ChangedGroups(self._sides, (LONE_MISSING, LONE_MISSING), part_changes=1_000_000, residual=False)
+        self._groups = ChangedGroups(self._sides, (SHOWN_UNMATCHED, SHOWN_UNMATCHED), part_changes=1_000_000, residual=False)
         self._groups.list_changes(self._prepared)
         self._groups.enter(0)
 
-    def lines(self, sign: int, capacity: int, *, lone: tuple[int, int] | None = None) -> list[Line]:
-        """Return (left id, right id, weight) of all pairs or lone rows, -1 for a side that is missing."""
+    def lines(self, sign: int, capacity: int, *, one_sided: tuple[int, int] | None = None) -> list[Line]:
+        """Return (left id, right id, weight) of all pairs or one-sided rows, -1 for a side that is missing."""
         output = OutputArrays(capacity)
-        step = self._groups.pair_step(sign, output) if lone is None else self._groups.lone_step(*lone, sign, output)
+        step = (
+            self._groups.pair_step(sign, output) if one_sided is None else self._groups.one_sided_step(*one_sided, sign, output)
+        )
         found: list[Line] = []
         done = False
         while not done:
@@ -96,16 +98,16 @@ def test_pairs_do_not_depend_on_the_room_for_them(capacity: int, sign: int) -> N
     assert HOT.lines(sign, capacity) == HOT.lines(sign, 1_000)
 
 
-@pytest.mark.parametrize("lone", [(0, LONE_MISSING), (1, LONE_MISSING), (0, LONE_MATCHED)])
+@pytest.mark.parametrize("one_sided", [(0, SHOWN_UNMATCHED), (1, SHOWN_UNMATCHED), (0, SHOWN_MATCHED)])
 @pytest.mark.parametrize("sign", [-1, 0, 1])
 @pytest.mark.parametrize("capacity", [1, 2, 3, 5])
-def test_lone_rows_do_not_depend_on_the_room_for_them(capacity: int, sign: int, lone: tuple[int, int]) -> None:
-    assert HOT.lines(sign, capacity, lone=lone) == HOT.lines(sign, 1_000, lone=lone)
+def test_one_sided_rows_do_not_depend_on_the_room_for_them(capacity: int, sign: int, one_sided: tuple[int, int]) -> None:
+    assert HOT.lines(sign, capacity, one_sided=one_sided) == HOT.lines(sign, 1_000, one_sided=one_sided)
 
 
-def test_lone_rows_of_a_key_that_lost_its_matches_are_told() -> None:
-    assert sorted(HOT.lines(0, 1_000, lone=(0, LONE_MISSING))) == [(60, -1, 1), (61, -1, 1), (70, -1, -1), (71, -1, 1)]
-    assert sorted(HOT.lines(0, 1_000, lone=(0, LONE_MATCHED))) == [
+def test_one_sided_rows_of_a_key_that_lost_its_matches_are_told() -> None:
+    assert sorted(HOT.lines(0, 1_000, one_sided=(0, SHOWN_UNMATCHED))) == [(60, -1, 1), (61, -1, 1), (70, -1, -1), (71, -1, 1)]
+    assert sorted(HOT.lines(0, 1_000, one_sided=(0, SHOWN_MATCHED))) == [
         (0, -1, -1),
         (5, -1, -1),
         (20, -1, 2),

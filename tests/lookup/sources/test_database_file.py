@@ -31,7 +31,7 @@ def source(request, tmp_path):
 def _fetch(source, *keys, **hint):
     probe = Relation(name="orders", schema=pa.schema({"who": pa.int64()}), join_key=("who",))
     shape = LookupShape.of(probe, Relation(name="people", schema=source.schema, join_key=("id",)), "inner")
-    settings = Lookup(**hint).settle(source="people", modes=source.modes, how="inner", is_insert_only=True)
+    settings = Lookup(**hint).resolved(source="people", modes=source.modes, how="inner", is_insert_only=True)
     with Fetcher(source, shape, settings, seed=1) as fetcher:
         return sorted(tuple(row.values()) for row in fetcher.fetch(pa.record_batch({"id": list(keys)})).to_pylist())
 

@@ -74,7 +74,7 @@ def _source(server: ThreadingHTTPServer, path: str = "/people/{id}", **more) -> 
 def _fetch(source: HttpSource, *keys: int, clock: FakeClock | None = None, **hint) -> list[dict]:
     probe = Relation(name="orders", schema=pa.schema({"who": pa.int64()}), join_key=("who",))
     shape = LookupShape.of(probe, Relation(name="people", schema=SCHEMA, join_key=("id",)), "inner")
-    settings = Lookup(**hint).settle(source="people", modes=source.modes, how="inner", is_insert_only=True)
+    settings = Lookup(**hint).resolved(source="people", modes=source.modes, how="inner", is_insert_only=True)
     with Fetcher(source, shape, settings, seed=1, clock=clock) as fetcher:
         return sorted(fetcher.fetch(pa.record_batch({"id": list(keys)})).to_pylist(), key=repr)
 

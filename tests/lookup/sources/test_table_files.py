@@ -31,7 +31,7 @@ def test_a_table_is_loaded_again_after_its_interval(tmp_path, kind):
     clock = FakeClock()
     probe = Relation(name="orders", schema=pa.schema({"who": pa.int64()}), join_key=("who",))
     shape = LookupShape.of(probe, Relation(name="people", schema=source.schema, join_key=("id",)), "inner")
-    settings = Lookup(reload_interval="60s").settle(source="people", modes=source.modes, how="inner", is_insert_only=True)
+    settings = Lookup(reload_interval="60s").resolved(source="people", modes=source.modes, how="inner", is_insert_only=True)
     keys = pa.record_batch({"id": [1, 2, 3]})
     with Fetcher(source, shape, settings, clock=clock) as fetcher:
         assert fetcher.fetch(keys).column("name").to_pylist() == ["Ada", "Bob"]

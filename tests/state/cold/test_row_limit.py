@@ -53,7 +53,7 @@ def test_small_budgets_are_all_for_rows_while_epochs_are_small(budget_bytes: int
 def test_budgets_that_share_a_process_count_together_and_so_does_what_an_epoch_takes_and_frees() -> None:
     limit = RowLimit(32 * MB)
 
-    limit.foresee(delta_rows=0, working_bytes=0, unreckoned_bytes=0, index_bytes=500 * MB, company=(8, 256 * MB))
+    limit.foresee(delta_rows=0, working_bytes=0, unreckoned_bytes=0, index_bytes=500 * MB, shared_budgets=(8, 256 * MB))
 
     assert limit.spared == 0
     assert limit.rows == 32 * MB - 10 * MB // 8 - 8 * MB // 8 - 4 * MB // 8

@@ -9,7 +9,7 @@ import pytest
 
 from tests.epochs import Change, delete, delta_of, insert
 from tests.state.side_anatomy import absorb, make_side
-from zset_join.kernels.join.pairs import LONE_MATCHED, LONE_MISSING
+from zset_join.kernels.join.pairs import SHOWN_MATCHED, SHOWN_UNMATCHED
 from zset_join.relation import ChangelogMode
 from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays, Step
 from zset_join.state.rows.side import PreparedSide, SideState
@@ -26,7 +26,7 @@ class Epoch:
         before: tuple[list[Change], list[Change]],
         changes: tuple[list[Change], list[Change]],
         *,
-        lone: tuple[int, int] = (0, 0),
+        one_sided: tuple[int, int] = (0, 0),
         mode: ChangelogMode = "changelog",
         hash_bits: int = 32,
         part_changes: int = 1_000_000,
@@ -37,7 +37,7 @@ class Epoch:
         for side, known, new in zip(self.sides, before, changes, strict=True):
             absorb(side, known)
             self.prepared.append(side.prepare(delta_of(side.relation, new)) if new else None)
-        self.groups = ChangedGroups(self.sides, lone, part_changes=part_changes, residual=False)
+        self.groups = ChangedGroups(self.sides, one_sided, part_changes=part_changes, residual=False)
         self.groups.is_tight = is_tight
         self.groups.list_changes(self.prepared)
 
@@ -45,9 +45,9 @@ class Epoch:
         """Return the changed pairs of all parts as (left id, right id, weight), in their order."""
         return self._rows(lambda output: self.groups.pair_step(sign, output), capacity)
 
-    def lone(self, side: int, kind: int, sign: int, *, capacity: int = 1_000) -> list[Pair]:
-        """Return the lone rows of all parts."""
-        return self._rows(lambda output: self.groups.lone_step(side, kind, sign, output), capacity)
+    def one_sided(self, side: int, kind: int, sign: int, *, capacity: int = 1_000) -> list[Pair]:
+        """Return the one-sided rows of all parts."""
+        return self._rows(lambda output: self.groups.one_sided_step(side, kind, sign, output), capacity)
 
     def _rows(self, make_step: Any, capacity: int) -> list[Pair]:
         rows: list[Pair] = []
@@ -162,42 +162,42 @@ def many_keys(keys: int, first: int) -> list[Change]:
 def test_a_large_epoch_is_worked_off_in_parts_that_give_the_same_rows() -> None:
     arguments = ((many_keys(200, 0), many_keys(200, 1_000)), (many_keys(150, 2_000), taken_out("k3", 1_003)))
 
-    whole = Epoch(*arguments, lone=(LONE_MISSING, LONE_MISSING))
-    parted = Epoch(*arguments, lone=(LONE_MISSING, LONE_MISSING), part_changes=10)
+    whole = Epoch(*arguments, one_sided=(SHOWN_UNMATCHED, SHOWN_UNMATCHED))
+    parted = Epoch(*arguments, one_sided=(SHOWN_UNMATCHED, SHOWN_UNMATCHED), part_changes=10)
 
     assert (whole.groups.parts, parted.groups.parts) == (1, 16)
     assert sorted(parted.pairs(0)) == sorted(whole.pairs(0))
-    assert sorted(parted.lone(0, LONE_MISSING, 0), key=repr) == sorted(whole.lone(0, LONE_MISSING, 0), key=repr)
+    assert sorted(parted.one_sided(0, SHOWN_UNMATCHED, 0), key=repr) == sorted(whole.one_sided(0, SHOWN_UNMATCHED, 0), key=repr)
 
 
-def test_lone_rows_tell_what_is_missing_before_and_after() -> None:
+def test_one_sided_rows_tell_what_is_missing_before_and_after() -> None:
     epoch = Epoch(
         (keyed("a", 1) + keyed("b", 2) + keyed("c", 3), keyed("b", 8) + keyed("c", 9)),
         (keyed("d", 4), keyed("a", 7) + taken_out("c", 9)),
-        lone=(LONE_MISSING, 0),
+        one_sided=(SHOWN_UNMATCHED, 0),
     )
 
-    assert sorted(epoch.lone(0, LONE_MISSING, 0)) == [(1, None, -1), (3, None, 1), (4, None, 1)]
-    assert epoch.lone(0, LONE_MISSING, -1) == [(1, None, -1)]
+    assert sorted(epoch.one_sided(0, SHOWN_UNMATCHED, 0)) == [(1, None, -1), (3, None, 1), (4, None, 1)]
+    assert epoch.one_sided(0, SHOWN_UNMATCHED, -1) == [(1, None, -1)]
 
 
-def test_lone_rows_tell_what_is_matched_before_and_after() -> None:
+def test_one_sided_rows_tell_what_is_matched_before_and_after() -> None:
     epoch = Epoch(
         (keyed("a", 1) + keyed("c", 3), keyed("c", 9)),
         (keyed("c", 4), keyed("a", 7) + taken_out("c", 9)),
-        lone=(LONE_MATCHED, 0),
+        one_sided=(SHOWN_MATCHED, 0),
     )
 
-    assert sorted(epoch.lone(0, LONE_MATCHED, 0)) == [(1, None, 1), (3, None, -1)]
+    assert sorted(epoch.one_sided(0, SHOWN_MATCHED, 0)) == [(1, None, 1), (3, None, -1)]
 
 
 def test_a_row_that_can_never_match_is_always_missing_and_never_matched() -> None:
     arguments = ((keyed(None, 1), keyed(None, 8)), (keyed(None, 2) + taken_out(None, 1), keyed(None, 9)))
-    missing = Epoch(*arguments, lone=(LONE_MISSING, LONE_MISSING))
+    missing = Epoch(*arguments, one_sided=(SHOWN_UNMATCHED, SHOWN_UNMATCHED))
 
-    assert sorted(missing.lone(0, LONE_MISSING, 0)) == [(1, None, -1), (2, None, 1)]
-    assert missing.lone(1, LONE_MISSING, 0) == [(None, 9, 1)]
-    assert Epoch(*arguments, lone=(LONE_MATCHED, 0)).lone(0, LONE_MATCHED, 0) == []
+    assert sorted(missing.one_sided(0, SHOWN_UNMATCHED, 0)) == [(1, None, -1), (2, None, 1)]
+    assert missing.one_sided(1, SHOWN_UNMATCHED, 0) == [(None, 9, 1)]
+    assert Epoch(*arguments, one_sided=(SHOWN_MATCHED, 0)).one_sided(0, SHOWN_MATCHED, 0) == []
 
 
 def test_a_product_of_weights_past_int64_stops_the_step() -> None:

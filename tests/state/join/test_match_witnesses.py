@@ -73,8 +73,8 @@ def test_a_row_that_stays_is_in_memory_of_each_key_that_has_one(how: str, hash_b
         for side in ASKED[how]:
             staying = {number: key for number, key in tables[side].items() if number not in named[side]}
             here = in_memory(join, side)
-            standing = {key for number, key in staying.items() if number in here}
-            assert changed & set(staying.values()) <= standing
+            witnesses = {key for number, key in staying.items() if number in here}
+            assert changed & set(staying.values()) <= witnesses
             stood += len(staying) - len(here & set(staying))
 
         assert fetch(join, epoch, deltas) == 0

@@ -83,10 +83,10 @@ def deltas_of(join: HashJoin, own: list[Any], other: list[Any]) -> list[ZSet]:
     return Epochs(join).deltas(own, other)
 
 
-def standing_id(hybrid: Any) -> int:
+def witness_id(hybrid: Any) -> int:
     """Return the `id` of the one order in memory that stands for those on disk."""
     side = hybrid._sides[0]
-    refs = side.refs_of(hybrid._hybrid.left._standing[0])
+    refs = side.refs_of(hybrid._hybrid.oversized._witnesses[0])
     (column,) = side.layout.gather_plan([0]).gather(int(refs.ctypes.data), len(refs), side.arena.heap_address)
     (number,) = column.to_pylist()
     return int(number)
@@ -145,7 +145,7 @@ def test_degrees_of_many_large_keys_are_written_into_few_runs() -> None:
     for join in joins:
         relation = join.inputs[0]
         join.absorb(Tick(0), [ZSet.of(pa.RecordBatch.from_arrays(rows, schema=relation.schema)), ZSet.empty(BAGS.schema)])
-    hybrid._hybrid.left.least_bytes = [1, 1]  # type: ignore[union-attr]
+    hybrid._hybrid.oversized.least_bytes = [1, 1]  # type: ignore[union-attr]
     store = hybrid._cold[0]._rows
     runs = store.statistics()["runs"]
     tidy = []
@@ -178,14 +178,14 @@ def test_who_asks_again_gets_the_same_chunks_and_brings_nothing_more_in() -> Non
 def test_a_row_that_stands_for_its_key_and_is_deleted_is_followed_by_another() -> None:
     fed = Epochs(HashJoin(ORDERS, BAGS, "full", default_hash_join="hybrid", max_hot_bytes=0))
     hybrid = fed.operator
-    hybrid._hybrid.left.least_bytes = [1, 1]  # type: ignore[attr-defined]
+    hybrid._hybrid.oversized.least_bytes = [1, 1]  # type: ignore[attr-defined]
     fed.feed(insert((0, LONG), (1, LONG), (2, LONG)))
     list(hybrid.answer(Tick(1), fed.deltas([], insert((LONG, 1)))))
-    standing = standing_id(hybrid)
+    witness = witness_id(hybrid)
 
-    answer = fed.feed(delete((standing, LONG)), insert((LONG, 1)))
+    answer = fed.feed(delete((witness, LONG)), insert((LONG, 1)))
 
-    others = sorted({0, 1, 2} - {standing})
+    others = sorted({0, 1, 2} - {witness})
     padded = [((number, LONG, None, None), -1) for number in range(3)]
     assert net(answer) == net([*padded, *(((number, LONG, LONG, 1), 1) for number in others)])
 
@@ -263,7 +263,7 @@ def test_a_disk_that_is_full_while_rows_are_written_anew_changes_nothing() -> No
 
 def test_a_weight_that_streaming_cannot_multiply_is_refused_by_name() -> None:
     fed = Epochs(HashJoin(BAGS, BAGS, default_hash_join="hybrid", max_hot_bytes=0))
-    fed.operator._hybrid.left.least_bytes = [1, 1]  # type: ignore[attr-defined]
+    fed.operator._hybrid.oversized.least_bytes = [1, 1]  # type: ignore[attr-defined]
     fed.feed(insert(("a", 1), copies=1 << 40))
 
     with pytest.raises(WeightOverflowError, match="epoch 1"):

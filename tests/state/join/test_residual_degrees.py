@@ -8,7 +8,7 @@ import pytest
 
 from tests.epochs import delta_of, insert, upsert
 from tests.state.side_anatomy import absorb, make_side, pieces
-from zset_join.kernels.join.pairs import LONE_MATCHED, LONE_MISSING
+from zset_join.kernels.join.pairs import SHOWN_MATCHED, SHOWN_UNMATCHED
 from zset_join.state.join.residual_degrees import ResidualDegrees, live_flags
 from zset_join.state.rows.side import PreparedSide, SideState
 
@@ -45,7 +45,7 @@ def changed(side: SideState, kind: int, numbers: list[int], before: list[int], a
 
 def shown(side: SideState, degrees: ResidualDegrees) -> list[tuple[int, int]]:
     """Return what the join says about single rows, as (id, weight)."""
-    addresses, weights = degrees.lone_rows
+    addresses, weights = degrees.one_sided_rows
     numbers = ((addresses - side.first_record) // side.layout.stride + 1).tolist()
     return sorted(zip((row[0] for row in pieces(side, numbers)), weights.tolist(), strict=True))
 
@@ -73,7 +73,7 @@ def test_an_unchanged_row_is_padded_or_not_by_its_degree_before_and_after(
     degree: int, was: list[int], is_now: list[int], expected: list[tuple[int, int]]
 ) -> None:
     side = side_with(degree)
-    degrees = changed(side, LONE_MISSING, [], [], [])
+    degrees = changed(side, SHOWN_UNMATCHED, [], [], [])
 
     degrees.add(words(*[-1] * len(was)), refs(side, *[1] * len(was)), flags(*was), flags(*is_now))
     degrees.finish()
@@ -83,7 +83,7 @@ def test_an_unchanged_row_is_padded_or_not_by_its_degree_before_and_after(
 
 @pytest.mark.parametrize(
     ("kind", "partners", "expected"),
-    [(LONE_MISSING, 0, [(1, 3)]), (LONE_MISSING, 2, []), (LONE_MATCHED, 0, []), (LONE_MATCHED, 2, [(1, 3)])],
+    [(SHOWN_UNMATCHED, 0, [(1, 3)]), (SHOWN_UNMATCHED, 2, []), (SHOWN_MATCHED, 0, []), (SHOWN_MATCHED, 2, [(1, 3)])],
 )
 def test_a_new_row_counts_the_partners_there_are_after_the_epoch(
     kind: int, partners: int, expected: list[tuple[int, int]]
@@ -99,7 +99,7 @@ def test_a_new_row_counts_the_partners_there_are_after_the_epoch(
 
 
 @pytest.mark.parametrize(
-    ("kind", "degree", "expected"), [(LONE_MISSING, 0, [(1, -2)]), (LONE_MISSING, 1, []), (LONE_MATCHED, 1, [(1, -2)])]
+    ("kind", "degree", "expected"), [(SHOWN_UNMATCHED, 0, [(1, -2)]), (SHOWN_UNMATCHED, 1, []), (SHOWN_MATCHED, 1, [(1, -2)])]
 )
 def test_a_row_that_goes_takes_back_what_was_said_about_it(kind: int, degree: int, expected: list[tuple[int, int]]) -> None:
     side = side_with(degree)
@@ -112,7 +112,7 @@ def test_a_row_that_goes_takes_back_what_was_said_about_it(kind: int, degree: in
 
 def test_copies_that_come_to_a_padded_row_are_padded() -> None:
     side = side_with(0)
-    degrees = changed(side, LONE_MISSING, [1], [2], [5])
+    degrees = changed(side, SHOWN_UNMATCHED, [1], [2], [5])
 
     degrees.finish()
 
@@ -121,7 +121,7 @@ def test_copies_that_come_to_a_padded_row_are_padded() -> None:
 
 def test_pairs_may_come_in_several_portions() -> None:
     side = side_with(0, 1)
-    degrees = changed(side, LONE_MISSING, [], [], [])
+    degrees = changed(side, SHOWN_UNMATCHED, [], [], [])
 
     degrees.add(words(-1), refs(side, 1), flags(0), flags(1))
     degrees.add(words(-1, -1), refs(side, 2, 1), flags(1, 0), flags(0, 1))
@@ -138,7 +138,7 @@ def test_storing_writes_the_degrees_of_touched_and_of_new_rows() -> None:
     changes = np.zeros((4, 8), np.int64)
     side.list_changes(prepared, 0, int(changes.ctypes.data))
     new = changes[:1]
-    degrees = ResidualDegrees(side, LONE_MISSING, 0, new[:, :4].T)
+    degrees = ResidualDegrees(side, SHOWN_UNMATCHED, 0, new[:, :4].T)
     degrees.add(words(0, -1), np.append(new[:, 0], refs(side, 2)), flags(0, 1), flags(1, 0))
     degrees.finish()
 

@@ -232,10 +232,10 @@ def test_budgets_of_the_same_size_are_in_company_until_they_are_closed() -> None
     of_three = [UnusedMemory(12_345_677) for _ in range(3)]
     other = UnusedMemory(12_345_678)
 
-    assert [memory.company() for memory in of_three] == [(3, 3 * 12_345_677)] * 3
-    assert other.company() == (1, 12_345_678)
+    assert [memory.shared_budgets() for memory in of_three] == [(3, 3 * 12_345_677)] * 3
+    assert other.shared_budgets() == (1, 12_345_678)
     of_three[0].close()
-    assert of_three[1].company() == (2, 2 * 12_345_677)
+    assert of_three[1].shared_budgets() == (2, 2 * 12_345_677)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from zset_join.kernels.rows.slots import find_key
 from zset_join.kernels.values.columns import NEXT
 from zset_join.kernels.values.keys import equal_columns
 
-__all__ = ["choose_standing", "mark_lacking", "note_standing"]
+__all__ = ["choose_witnesses", "mark_lacking", "record_witnesses"]
 
 
 @kernel
@@ -85,7 +85,7 @@ def mark_lacking(
 
 
 @kernel
-def choose_standing(
+def choose_witnesses(
     view: int, columns: int, codes: Any, refs: Any, order: Any, replaced: Any, firsts: Any, chosen: Any
 ) -> None:
     """Mark one record of each key among rows of a side, and choose it where no row of the key is in memory that stays.
@@ -116,7 +116,7 @@ def choose_standing(
 
 
 @kernel
-def note_standing(
+def record_witnesses(
     view: int,
     own_columns: int,
     codes: Any,

@@ -4,7 +4,7 @@ The law: a pair (l, r) changes by `l_after * r_after - l_before * r_before`. Wit
 changes, three products cover every pair once: C_left x U_right, C_left x C_right, U_left x C_right. This is
 `dL x R_before + L_after x dR` with the terms that cancel left out, so a pair never comes out twice in one epoch.
 
-*Lone* rows are what outer, semi and anti joins say about one row alone. With `missing` = "has no match":
+*One-sided* rows are what outer, semi and anti joins say about one row alone. With `missing` = "has no match":
 
     padded / anti:  l_after * missing_after - l_before * missing_before
     semi:           l_after * matched_after - l_before * matched_before
@@ -53,10 +53,10 @@ from zset_join.kernels.values.columns import NEXT, WEIGHT
 
 __all__ = [
     "CURSOR_WORDS",
-    "LONE_MATCHED",
-    "LONE_MISSING",
     "OVERFLOW",
-    "emit_lone_rows",
+    "SHOWN_MATCHED",
+    "SHOWN_UNMATCHED",
+    "emit_one_sided_rows",
     "emit_pairs",
     "is_wanted",
     "overflows",
@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 OVERFLOW = -7
-LONE_MISSING, LONE_MATCHED = 1, 2
+SHOWN_UNMATCHED, SHOWN_MATCHED = 1, 2
 CURSOR_WORDS = 6
 
 _AHEAD = 32
@@ -395,8 +395,8 @@ def _unchanged_from(epoch: int, side: int, number: int) -> int:
 
 
 @kernel
-def emit_lone_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, filled: int) -> int:
-    """Append the lone rows of one side at `filled`; return how far the output is filled.
+def emit_one_sided_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, filled: int) -> int:
+    """Append the one-sided rows of one side at `filled`; return how far the output is filled.
 
     Done when the cursor's group is E_GROUPS + 2: the two groups behind the others hold the changes whose key can never match.
     The cursor is: group, step (0: changes, 1: unchanged rows), change (-1: first), row of the chain (-1: head).
@@ -417,7 +417,7 @@ def emit_lone_rows(epoch: int, side: int, kind: int, sign: int, cursor: int, fil
     while group < groups + 2:
         shown_before = word(degrees_before, group) if group < groups else 0
         shown_after = word(degrees_after, group) if group < groups else 0
-        if kind == LONE_MISSING:
+        if kind == SHOWN_UNMATCHED:
             shown_before = 1 - shown_before
             shown_after = 1 - shown_after
         if step == 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zset_join.kernels.join.pairs import LONE_MISSING, OVERFLOW, is_wanted, overflows
+from zset_join.kernels.join.pairs import OVERFLOW, SHOWN_UNMATCHED, is_wanted, overflows
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u64, shift_right, store_u64
 from zset_join.kernels.rows.epoch import (
@@ -38,9 +38,9 @@ from zset_join.kernels.rows.slots import home_in_part
 from zset_join.kernels.values.columns import WEIGHT
 from zset_join.kernels.values.keys import equal_columns
 
-__all__ = ["emit_passing"]
+__all__ = ["emit_streamed_rows"]
 
-_LONE_LEFT = -2
+_ROW_ALONE_LEFT = -2
 
 
 @kernel
@@ -68,7 +68,7 @@ def _group_of(epoch: int, side: int, row: int, code: int) -> int:
 
 
 @kernel
-def emit_passing(
+def emit_streamed_rows(
     epoch: int, side: int, records: int, codes: Any, kind: int, pairs: bool, sign: int, cursor: Any, made: Any, filled: int
 ) -> int:
     """Append what comes of some rows of a side at `filled`; return how far the output is filled.
@@ -80,7 +80,7 @@ def emit_passing(
         side: of the rows.
         records: address of the first row.
         codes: hash of the join key of each.
-        kind: what the join says about lone rows of the side.
+        kind: what the join shows of rows alone of the side.
         pairs: whether the join shows pairs.
         sign: of what is wanted.
         cursor: two words: the row, and its change (-1: the first; -2: what is left is the row alone). Done when the row is
@@ -105,7 +105,7 @@ def emit_passing(
             continue
         weight = load_u64(row + WEIGHT)
         change = -1
-        if pairs and resumed != _LONE_LEFT:
+        if pairs and resumed != _ROW_ALONE_LEFT:
             change = resumed if resumed >= 0 else word(first, group)
         while change >= 0:
             delta = of_change(after, change) - of_change(before, change)
@@ -127,11 +127,11 @@ def emit_passing(
             change = of_change(next_change, change)
         if kind != 0:
             shown = word(degrees_after, group) - word(degrees_before, group)
-            if kind == LONE_MISSING:
+            if kind == SHOWN_UNMATCHED:
                 shown = -shown
             if is_wanted(weight * shown, sign):
                 if at == capacity:
-                    cursor[0], cursor[1] = index, _LONE_LEFT
+                    cursor[0], cursor[1] = index, _ROW_ALONE_LEFT
                     return at
                 store_u64(out_own + at * 8, row)
                 store_u64(out_other + at * 8, 0)

@@ -47,7 +47,7 @@ from zset_join.spark.planning.job_settings import all_rows_settings, described_j
 from zset_join.spark.planning.normalise import TaggedStreams
 from zset_join.spark.planning.stage_names import stage_order
 from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
-from zset_join.spark.rows.baseline import settle
+from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
 from zset_join.spark.worker.quarantine import publish_dead_letters
@@ -144,7 +144,7 @@ class EpochRunner:
         given = {**self._joined.fingerprint(), **self.buffer.description()}
         location = self._options.checkpoint_location
         stored = stored_description(location)
-        description = settle(given, stored, is_loaded=has_commits(location))
+        description = resolve_baselines(given, stored, is_loaded=has_commits(location))
         description = with_functions(description, stored, self._joined.functions, self._options.udf_version)
         self._output.open(self.relation, query_id)
         self.is_open = True

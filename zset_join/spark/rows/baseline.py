@@ -6,7 +6,7 @@ is committed the baseline is read again, afterwards it is not.
 
 A stream usually overlaps its snapshot: some of its changes are in the snapshot already.
 
-| the stream has | an overlap is settled by | needed |
+| the stream has | an overlap is resolved by | needed |
 |---|---|---|
 | keys and `sequence_by` | the larger sequence, as between any two changes of one key | nothing |
 | keys alone | arrival: first the baseline, then the stream, older rows included, until it has caught up | nothing |
@@ -45,7 +45,7 @@ __all__ = [
     "check_overlap",
     "has_baseline",
     "in_types_of",
-    "settle",
+    "resolve_baselines",
     "union",
     "used_columns",
     "with_start",
@@ -155,7 +155,7 @@ def _side_has_baseline(side: Mapping[str, Any]) -> bool:
     return has_baseline(side["view"]) if "view" in side else bool(side.get("baseline"))
 
 
-def settle(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool) -> Mapping[str, Any]:
+def resolve_baselines(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loaded: bool) -> Mapping[str, Any]:
     """Return the description under which a query goes on: once loaded, a baseline need not be given again.
 
     Args:
@@ -170,18 +170,18 @@ def settle(given: Mapping[str, Any], stored: Mapping[str, Any] | None, *, is_loa
         return given
     if "union" in given:
         branches = zip_longest(given["union"], stored.get("union", ())[: len(given["union"])])
-        return {**given, "union": [settle(now, then, is_loaded=is_loaded) for now, then in branches]}
+        return {**given, "union": [resolve_baselines(now, then, is_loaded=is_loaded) for now, then in branches]}
     if "inputs" in given:
         nothing: Mapping[str, Any] = {}
         pairs = zip_longest(given["inputs"], stored.get("inputs", ())[: len(given["inputs"])], fillvalue=nothing)
-        return {**given, "inputs": [_settled(now, then, is_loaded=is_loaded) for now, then in pairs]}
-    return {**given, **{side: _settled(given[side], stored.get(side, {}), is_loaded=is_loaded) for side in _SIDES}}
+        return {**given, "inputs": [_resolved(now, then, is_loaded=is_loaded) for now, then in pairs]}
+    return {**given, **{side: _resolved(given[side], stored.get(side, {}), is_loaded=is_loaded) for side in _SIDES}}
 
 
-def _settled(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool) -> Mapping[str, Any]:
+def _resolved(given: Mapping[str, Any], stored: Mapping[str, Any], *, is_loaded: bool) -> Mapping[str, Any]:
     """Return the description of a side under which a query goes on."""
     if "view" in given:
-        return {**given, "view": settle(given["view"], stored.get("view"), is_loaded=is_loaded)}
+        return {**given, "view": resolve_baselines(given["view"], stored.get("view"), is_loaded=is_loaded)}
     if stored and "operation" not in stored:  # of a version that did not remember it
         given = {name: value for name, value in given.items() if name != "operation"}
     now, then, name = bool(given.get("baseline")), bool(stored.get("baseline")), given["name"]

@@ -328,7 +328,7 @@ class ColdSide:
         """Return how many rows passed through memory or were streamed so far."""
         return self._counts["streamed_rows"]
 
-    def long_keys(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
+    def oversized_keys(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
         """Return those of some join hashes whose cold rows take at least so many bytes on disk, ascending, and these bytes."""
         return self._rows.long_among(codes, least_bytes)
 

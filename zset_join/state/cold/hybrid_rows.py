@@ -4,9 +4,9 @@ The law: with any budget, also none at all, an operator answers after every epoc
 
 Before the kernels run, `fetch` brings in the rows and tombstones that a delta names, by identity. A `Route` needs no more;
 what a join needs besides is in `zset_join.state.join.hybrid_state`. Whoever asks again finds nothing to fetch, unless hashes
-collide. `settle` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch does not
-need, so that what it brings in takes their place. Tombstones go before rows, the oldest first: nobody is known to ask for
-them.
+collide. `spill_to_budget` spills down to the budget when the epoch has been absorbed; `fetch` does so for rows the epoch
+does not need, so that what it brings in takes their place. Tombstones go before rows, the oldest first: nobody is known to ask
+for them.
 
 Crashes. In a directory, moving begins by marking all sides as half-written and ends by committing the stores at the epoch the
 sides stand at, then taking the marks away. A process that dies between leaves state that is refused and rebuilt.
@@ -100,7 +100,7 @@ class HybridRows:
         self._postponed_spills = 0
         self._holds_index = True
         self._limit = RowLimit(budget.max_hot_bytes)
-        self._is_settled = True
+        self._is_within_budget = True
         self._delta_rows = 0
         self._working_bytes = 0
         self._unreckoned = 0
@@ -154,7 +154,7 @@ class HybridRows:
             Whether the epoch is fetched for the first time.
         """
         self._delta_rows = delta_rows
-        is_first, self._is_settled = self._is_settled, False
+        is_first, self._is_within_budget = self._is_within_budget, False
         if is_first:  # whoever asks again finds the rows where they were
             self._unused.remember()
             self._foresee()
@@ -175,7 +175,7 @@ class HybridRows:
             working_bytes=self._working_bytes,
             unreckoned_bytes=self._unreckoned,
             index_bytes=self._index_bytes(),
-            company=self._unused.company(),
+            shared_budgets=self._unused.shared_budgets(),
         )
 
     def is_tight(self) -> bool:
@@ -218,13 +218,13 @@ class HybridRows:
         for number, rows in rewritten:
             self._opened[number].hot.note_written(rows, stamp, self._clock)
 
-    def settle(self, working_bytes: int) -> None:
+    def spill_to_budget(self, working_bytes: int) -> None:
         """Spill down to the budget, when the epoch has been absorbed and what it wrote is noted.
 
         Args:
             working_bytes: of the working arrays; the rows leave them room (`zset_join.state.cold.row_limit`).
         """
-        self._is_settled = True
+        self._is_within_budget = True
         self._working_bytes = working_bytes
         self._foresee()
         self._unused.recall()
@@ -491,7 +491,7 @@ class HybridRows:
                 side.side,
                 tables[side.side.name],
                 prepare=partial(self._prepare_part, number),
-                settle=partial(self._settle_part, number),
+                after_part=partial(self._spill_part, number),
             )
         self.commit(snapshot_epoch(tables[self._opened[0].side.name]))
 
@@ -507,9 +507,9 @@ class HybridRows:
         side.resolve(prepared)
         return prepared
 
-    def _settle_part(self, number: int, prepared: PreparedSide) -> None:
+    def _spill_part(self, number: int, prepared: PreparedSide) -> None:
         self.note_written([prepared if at == number else None for at in range(len(self._opened))])
-        self.settle(prepared.arrays.resident_bytes())
+        self.spill_to_budget(prepared.arrays.resident_bytes())
         if self._unspilled is not None:
             raise self._unspilled
 

@@ -69,7 +69,7 @@ class RowLimit:
         working_bytes: int,
         unreckoned_bytes: int,
         index_bytes: int = 0,
-        company: tuple[int, int] = (1, 0),
+        shared_budgets: tuple[int, int] = (1, 0),
     ) -> None:
         """Set the limits for an epoch.
 
@@ -78,12 +78,12 @@ class RowLimit:
             working_bytes: of the working arrays, as they are.
             unreckoned_bytes: what tables and arrays beside the rows take, or are about to take, beyond what is reckoned.
             index_bytes: of the rows on disk; where it may not stay, parts of it are in memory while they are looked at.
-            company: how many states with this budget share the process, this one among them, and their budgets together.
+            shared_budgets: how many states with this budget share the process, this one among them, and their budgets together.
         """
         budget = self._budget_bytes
         if budget is None:
             return
-        states, all_budgets = company
+        states, all_budgets = shared_budgets
         self._spare_as_of(max(budget, all_budgets))
         working = max(working_bytes, _WORKING_BYTES_PER_ROW * delta_rows)
         temporary = (_TEMPORARY_BYTES + _TEMPORARY_BYTES_PER_ROW * delta_rows) // states

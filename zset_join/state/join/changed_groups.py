@@ -25,7 +25,7 @@ import numpy.typing as npt
 from spill.row_bytes import UnpackedRows
 from zset_join.kernels.join import pairs as p
 from zset_join.kernels.join.groups import match_changes, partition_changes, range_changes
-from zset_join.kernels.join.streamed_rows import emit_passing
+from zset_join.kernels.join.streamed_rows import emit_streamed_rows
 from zset_join.kernels.rows import epoch as e
 from zset_join.kernels.rows.changes import clear_marks
 from zset_join.kernels.rows.side import H_ROWS_END
@@ -138,7 +138,7 @@ class ChangedGroups:
 
     Args:
         sides: state of the left and of the right side.
-        lone: per side, what the join says about its lone rows (`LONE_MISSING`, `LONE_MATCHED` or 0 for nothing).
+        one_sided: per side, what the join shows of its rows alone (`SHOWN_UNMATCHED`, `SHOWN_MATCHED` or 0 for nothing).
         part_changes: how many changes a part has, about.
         residual: whether matching means more than an equal key, so that degrees cannot be read off the other side.
 
@@ -148,15 +148,15 @@ class ChangedGroups:
         counts: its changes on either side.
     """
 
-    def __init__(self, sides: Sequence[SideState], lone: tuple[int, int], *, part_changes: int, residual: bool) -> None:
+    def __init__(self, sides: Sequence[SideState], one_sided: tuple[int, int], *, part_changes: int, residual: bool) -> None:
         self._sides = sides
         self._part_changes = part_changes
         self._view = np.zeros(e.EPOCH_WORDS, np.int64)
         self._side_view = self._view[-2 * e.SIDE_WORDS :].reshape(2, e.SIDE_WORDS)
         self._epoch = int(self._view.ctypes.data)
         for side in (0, 1):
-            self._side_view[side, e.S_READS_DEGREES] = not residual and lone[1 - side] != 0
-            self._side_view[side, e.S_ASKED_BY_OWN] = lone[1 - side] != 0
+            self._side_view[side, e.S_READS_DEGREES] = not residual and one_sided[1 - side] != 0
+            self._side_view[side, e.S_ASKED_BY_OWN] = one_sided[1 - side] != 0
         self._block = np.empty(2 * e.BLOCK_ROWS, np.int64)
         self._view[e.E_BLOCK] = self._block.ctypes.data
         self._listed = np.empty((0, e.CHANGE_WORDS), np.int64)
@@ -367,13 +367,13 @@ class ChangedGroups:
 
         return step
 
-    def lone_step(self, side: int, kind: int, sign: int, output: OutputArrays) -> Step:
-        """Return the step that appends the part's lone rows of one side."""
+    def one_sided_step(self, side: int, kind: int, sign: int, output: OutputArrays) -> Step:
+        """Return the step that appends the part's one-sided rows of one side."""
         cursor = self._cursor(output)
         place = int(cursor.ctypes.data)
 
         def step(filled: int) -> tuple[int, bool]:
-            filled = p.emit_lone_rows(self._epoch, side, kind, sign, place, filled)
+            filled = p.emit_one_sided_rows(self._epoch, side, kind, sign, place, filled)
             return filled, bool(cursor[0] == self._view[e.E_GROUPS] + 2)
 
         return step
@@ -383,7 +383,7 @@ class ChangedGroups:
         begin, end = self._entered[side : side + 2]
         return self._entered_arrays[begin:end, _HASH]
 
-    def passing_step(
+    def streamed_step(
         self,
         side: int,
         codes: npt.NDArray[np.int64],
@@ -400,14 +400,14 @@ class ChangedGroups:
         made = self._passed
 
         def step(filled: int) -> tuple[int, bool]:
-            filled = emit_passing(self._epoch, side, rows.address, codes, kind, pairs, sign, cursor, made, filled)
+            filled = emit_streamed_rows(self._epoch, side, rows.address, codes, kind, pairs, sign, cursor, made, filled)
             if cursor[0] == p.OVERFLOW:
                 raise OverflowError("product of two weights")
             return filled, bool(cursor[0] == len(codes))
 
         return step
 
-    def note_passed(self) -> None:
+    def note_streamed(self) -> None:
         """Note the most pairs that a key of the part has made of rows that are in no chain."""
         group = int(np.argmax(self._passed)) if len(self._passed) else 0
         if len(self._passed) and self._passed[group] > self._view[e.E_FAN_OUT]:

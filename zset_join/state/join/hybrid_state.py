@@ -33,8 +33,8 @@ from spill.cold_store import Int64s
 from zset_join.config import HotBudget
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.cold.hybrid_rows import HybridRows
-from zset_join.state.join.match_witnesses import StandingRows
-from zset_join.state.join.oversized_keys import BYTES_BESIDE_ON_DISK, LeftOnDisk
+from zset_join.state.join.match_witnesses import MatchWitnesses
+from zset_join.state.join.oversized_keys import BYTES_BESIDE_ON_DISK, OversizedKeys
 from zset_join.state.rows.side import PreparedSide, SideState
 
 __all__ = ["HybridState"]
@@ -72,12 +72,12 @@ class HybridState(HybridRows):
         super().__init__(sides, budget, directory, cold_directory)
         self._asked_by_own = tuple(asked_by_own)
         self._shown = tuple(shown)
-        self.left = LeftOnDisk(self._opened, asked_by_own, budget)
-        self._standing = StandingRows(self._opened)
+        self.oversized = OversizedKeys(self._opened, asked_by_own, budget)
+        self._witnesses = MatchWitnesses(self._opened)
 
     def fetch(self, prepared: Sequence[PreparedSide | None]) -> None:
         """Bring in what an epoch looks at, as `HybridRows.fetch`; `left` tells what is not brought in."""
-        self.left.begin()
+        self.oversized.begin()
         super().fetch(prepared)
 
     def _bring_in(self, prepared: Sequence[PreparedSide | None]) -> None:
@@ -87,27 +87,27 @@ class HybridState(HybridRows):
         for side, codes in zip(self._opened, asked, strict=True):
             side.hot.touch_chains(codes, self._stamp, self._clock)
         for number, codes in enumerate(asked):
-            self.left.leave(number, codes, prepared, self._room, self._stamp, self._clock)
+            self.oversized.leave(number, codes, prepared, self._room, self._stamp, self._clock)
         for number, codes in enumerate(reversed(changed)):
             if self._shown[number]:
-                self._fetch_keys(number, self.left.others(number, codes))
+                self._fetch_keys(number, self.oversized.others(number, codes))
             if self._asked_by_own[number]:
-                self._fetch_standing(number, prepared)
+                self._fetch_witnesses(number, prepared)
 
     def _fetch_keys(self, number: int, codes: Int64s) -> None:
         """Bring in the rows with some join hashes; where there is no room for more, they are left to pass."""
         side = self._opened[number]
-        for rows in side.find_keys(codes) if not self.left.passing[number] else ():
-            self._make_room_for(side, rows, *self._standing.expected())
+        for rows in side.find_keys(codes) if not self.oversized.streams[number] else ():
+            self._make_room_for(side, rows, *self._witnesses.expected())
             if self._is_crowded and not self._limit.spared:
-                self.left.passing[number] = True
+                self.oversized.streams[number] = True
                 break
             side.take(rows, self._stamp, self._clock)
 
-    def _fetch_standing(self, number: int, prepared: Sequence[PreparedSide | None]) -> None:
+    def _fetch_witnesses(self, number: int, prepared: Sequence[PreparedSide | None]) -> None:
         """Bring in one row of each key of which only matters whether a side has rows."""
-        with_other, without = self.left.passing[number] or not self._shown[number], self.left.codes[number]
-        for rows in self._standing.find(number, prepared, with_other, without, self._stamp, self._clock):
+        with_other, without = self.oversized.streams[number] or not self._shown[number], self.oversized.codes[number]
+        for rows in self._witnesses.find(number, prepared, with_other, without, self._stamp, self._clock):
             self._take(self._opened[number], rows)
 
     def _room(self, side: ColdSide) -> int:
@@ -124,8 +124,8 @@ class HybridState(HybridRows):
             rooms.append(free * on_disk // in_memory)
         return min(rooms)
 
-    def settle(self, working_bytes: int) -> None:
-        """Spill down to the budget, as `HybridRows.settle`; what was left on disk or stood for others counts no more."""
-        self.left.forget()
-        self._standing.end_epoch()
-        super().settle(working_bytes)
+    def spill_to_budget(self, working_bytes: int) -> None:
+        """Spill down to the budget, as `HybridRows` does; oversized keys and match witnesses are forgotten."""
+        self.oversized.forget()
+        self._witnesses.end_epoch()
+        super().spill_to_budget(working_bytes)

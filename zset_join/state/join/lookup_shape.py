@@ -253,7 +253,7 @@ class LookupShape:
         """Return the shown columns of joined rows."""
         return pa.RecordBatch.from_arrays([joined.column(at) for at in self.shown], schema=self.output_schema)
 
-    def passing(
+    def passing_pairs(
         self, residual: Expression, left: pa.RecordBatch, positions: Int64s, right: pa.RecordBatch, sources: Int64s
     ) -> npt.NDArray[np.bool_]:
         """Say which pairs pass a predicate."""

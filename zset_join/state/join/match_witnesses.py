@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from spill.cold_store import ColdRows, Int64s
 from spill.sorting import ascending_positions
-from zset_join.kernels.join.match_witnesses import choose_standing, mark_lacking, note_standing
+from zset_join.kernels.join.match_witnesses import choose_witnesses, mark_lacking, record_witnesses
 from zset_join.state.cold.cold_side import ColdSide, matchable_rows
 from zset_join.state.rows.side import PreparedSide
 
-__all__ = ["StandingRows"]
+__all__ = ["MatchWitnesses"]
 
 _TIMES_MORE_PASSING = 2
 _NONE = np.empty(0, np.int64)
@@ -47,7 +47,7 @@ class _Keys:
         self.codes, self.names, self.lacking = self.codes[kept], self.names[kept], self.lacking[kept]
 
 
-class StandingRows:
+class MatchWitnesses:
     """Find rows that stand for others.
 
     Args:
@@ -141,9 +141,9 @@ class StandingRows:
         firsts, chosen = np.zeros((2, len(matchable)), np.bool_)
         codes, records, order = matchable.codes, side.hot.unpack(matchable), ascending_positions(matchable.codes)
         refs, columns = records.refs(own.layout.stride), own.join_columns.address
-        choose_standing(own.view, columns, codes, refs, order, replaced, firsts, chosen)
+        choose_witnesses(own.view, columns, codes, refs, order, replaced, firsts, chosen)
         for keys in asked:
             of = self._opened[keys.of].side
             found = codes, refs, order, firsts
-            note_standing(own.view, columns, *found, of.view, of.join_columns.address, keys.codes, keys.names, keys.lacking)
+            record_witnesses(own.view, columns, *found, of.view, of.join_columns.address, keys.codes, keys.names, keys.lacking)
         return matchable.chosen(chosen)

@@ -1,4 +1,4 @@
-"""Which keys of an epoch are too large to be brought into memory, so that its answer streams their rows (`long_keys`).
+"""Which keys of an epoch are too large to be brought into memory, so that its answer streams their rows (`oversized_rows`).
 
 A key is left on disk whose rows there take half of the budget, and 1 MB at least: so many would not stay in memory, since
 spilling frees half of it. So are the largest keys, of 256 KB and more, that have no room together beside the rows in memory
@@ -6,7 +6,7 @@ that the epoch needs: they would come and go in every epoch, and memory would ex
 on disk; a key that is in memory has nothing to stream, and memory stays filled with what fits.
 
 Of all other keys a side brings rows in as long as there is room; where there is none, and memory is full of rows that the epoch
-needs, what is still on disk passes through memory (`passing_rows`).
+needs, what is still on disk passes through memory (`streamed_rows`).
 
 A key that is left on disk stays there until an epoch is absorbed: whoever asks again at once gets its rows in the same chunks.
 """
@@ -24,7 +24,7 @@ from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.oversized_rows import one_of_each
 from zset_join.state.rows.side import PreparedSide
 
-__all__ = ["BYTES_BESIDE_ON_DISK", "LeftOnDisk"]
+__all__ = ["BYTES_BESIDE_ON_DISK", "OversizedKeys"]
 
 BYTES_BESIDE_ON_DISK = 12
 """Code, subcode and length of a row on disk, without the links of its record."""
@@ -34,7 +34,7 @@ _PART_WITH_ROOM = 4  # of what makes one key long: keys that take no more togeth
 _NONE = np.empty(0, np.int64)
 
 
-class LeftOnDisk:
+class OversizedKeys:
     """Choose the keys that are left on disk.
 
     Args:
@@ -44,7 +44,7 @@ class LeftOnDisk:
 
     Attributes:
         codes: per side, the join hashes whose rows the epoch that was fetched last leaves on disk, ascending.
-        passing: per side, whether what is on disk of the other keys that are asked for passes through memory when the epoch is
+        streams: per side, whether what is on disk of the other keys that are asked for passes through memory when the epoch is
             answered; once it does, it does so until the epoch is absorbed.
         least_bytes: per side, how many bytes on disk a key has of which that is so whatever room there is.
     """
@@ -62,9 +62,9 @@ class LeftOnDisk:
     def forget(self) -> None:
         """Forget what was left, when an epoch has been absorbed."""
         self.codes = [_NONE, _NONE]
-        self.passing = [False, False]
+        self.streams = [False, False]
         self._asked = [_NONE, _NONE]  # codes that were left since an epoch was absorbed
-        self._standing = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
+        self._witnesses = [_NONE, _NONE]  # numbers of rows that were brought in for them; in memory, unless spilled meanwhile
 
     def leave(
         self,
@@ -89,7 +89,7 @@ class LeftOnDisk:
         if not (side.row_count() or len(asked)):
             return
         least = self.least_bytes[number]
-        large, sizes = side.long_keys(codes, min(least, _LEAST_LARGE_BYTES))
+        large, sizes = side.oversized_keys(codes, min(least, _LEAST_LARGE_BYTES))
         is_long = sizes >= least
         others = sizes[~is_long]
         if others.sum() > least // _PART_WITH_ROOM:
@@ -102,9 +102,9 @@ class LeftOnDisk:
         self.codes[number] = long
         self._asked[number] = np.union1d(asked, long)
         if self._asked_by_own[number]:
-            standing = one_of_each(number, long, self._opened, prepared, self._standing[number], stamp, clock)
-            if standing is not None:
-                self._standing[number] = np.union1d(self._standing[number], side.take(standing, stamp, clock))
+            witnesses = one_of_each(number, long, self._opened, prepared, self._witnesses[number], stamp, clock)
+            if witnesses is not None:
+                self._witnesses[number] = np.union1d(self._witnesses[number], side.take(witnesses, stamp, clock))
 
     def others(self, number: int, codes: Int64s) -> Int64s:
         """Return those of some join hashes whose rows are not left on one side's disk, but for passing through memory."""

@@ -26,14 +26,14 @@ import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
 from spill.row_bytes import UnpackedRows
-from zset_join.kernels.join.pairs import LONE_MATCHED
+from zset_join.kernels.join.pairs import SHOWN_MATCHED
 from zset_join.kernels.values.columns import WEIGHT
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.changed_groups import ChangedKey, Pairs
 from zset_join.state.rows.key_equality import KeyRow, equal_keys
 from zset_join.state.rows.side import PreparedSide
 
-__all__ = ["LongKeys", "one_of_each"]
+__all__ = ["OversizedRows", "one_of_each"]
 
 _PAIRS_AT_ONCE = 1 << 16
 _FIRST_BYTES = 1 << 16
@@ -53,19 +53,19 @@ class _Rows:
     degrees: Int64s | None
 
 
-class LongKeys:
+class OversizedRows:
     """Stream the rows of long keys.
 
     Args:
         cold: rows on disk, per side.
-        lone: per side, what the join says about its lone rows.
+        one_sided: per side, what the join shows of its rows alone.
         pairs: whether the join shows pairs.
         passes: which pairs of records, left and right, pass the rest of the condition.
     """
 
-    def __init__(self, cold: Sequence[ColdSide], lone: tuple[int, int], *, pairs: bool, passes: Passes) -> None:
+    def __init__(self, cold: Sequence[ColdSide], one_sided: tuple[int, int], *, pairs: bool, passes: Passes) -> None:
         self._cold = cold
-        self._lone = lone
+        self._one_sided = one_sided
         self._pairs = pairs
         self._passes = passes
 
@@ -83,8 +83,8 @@ class LongKeys:
         flips, shown = np.zeros_like(deltas), 0
         if _has_degrees(self._cold[other]):
             flips = _flips(key)
-        elif self._lone[other]:
-            shown = key.remains - key.was if self._lone[other] == LONE_MATCHED else key.was - key.remains
+        elif self._one_sided[other]:
+            shown = key.remains - key.was if self._one_sided[other] == SHOWN_MATCHED else key.was - key.remains
         asked = np.flatnonzero(chosen | (flips != 0))
         if not len(asked) and shown * sign <= 0:
             return
@@ -124,7 +124,7 @@ class LongKeys:
         changed: Flags = gains != 0
         return changed
 
-    def passing(self, key: ChangedKey) -> Iterator[Int64s]:
+    def passing_changes(self, key: ChangedKey) -> Iterator[Int64s]:
         """Yield, in pieces, positions of a key's changes: one for each row on disk that a change passes the condition with."""
         every = np.arange(len(key.refs))
         for rows in self._rows(key):
@@ -178,7 +178,7 @@ class LongKeys:
         if rows.degrees is not None:
             was, remains = rows.degrees > 0, rows.degrees + gains > 0
             changes = remains.astype(np.int64) - was
-            alone = rows.weights * (changes if self._lone[1 - key.side] == LONE_MATCHED else -changes)
+            alone = rows.weights * (changes if self._one_sided[1 - key.side] == SHOWN_MATCHED else -changes)
         kept = alone * sign > 0
         if kept.any():
             refs, padded = rows.refs[kept], np.zeros(int(kept.sum()), np.int64)
@@ -200,7 +200,7 @@ def one_of_each(
     codes: Int64s,
     opened: Sequence[ColdSide],
     prepared: Sequence[PreparedSide | None],
-    standing: Int64s,
+    witnesses: Int64s,
     stamp: int,
     clock: float,
 ) -> ColdRows | None:
@@ -211,7 +211,7 @@ def one_of_each(
         codes: the hashes.
         opened: both sides.
         prepared: their encoded deltas; the rows that they name are in memory.
-        standing: numbers of rows that were found before; a key needs no other one if its row is in memory and does not change.
+        witnesses: numbers of rows that were found before; a key needs no other one if its row is in memory and does not change.
         stamp: of the epoch.
         clock: what rows are touched with.
 
@@ -223,7 +223,7 @@ def one_of_each(
         side.hot.probe(own, stamp, clock) if own is not None and side.side.has_identity else (_NONE, _NONE)
         for side, own in zip(opened, prepared, strict=True)
     ]
-    in_memory = cold.hot.unchanged(standing)
+    in_memory = cold.hot.unchanged(witnesses)
     kept = cold.side.refs_of(in_memory[~np.isin(in_memory, named[number][0])])
     for code in codes.tolist():
         keys = _changed_keys(code, opened, prepared, named)

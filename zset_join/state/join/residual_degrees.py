@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.kernels.join.pairs import LONE_MISSING
+from zset_join.kernels.join.pairs import SHOWN_UNMATCHED
 from zset_join.state.rows.side import PreparedSide, SideState
 
 __all__ = ["ResidualDegrees", "live_flags", "shown_by_degree"]
@@ -31,7 +31,7 @@ class ResidualDegrees:
 
     Args:
         side: state of the side.
-        kind: `LONE_MISSING` or `LONE_MATCHED`, what the join says about its lone rows.
+        kind: `SHOWN_UNMATCHED` or `SHOWN_MATCHED`, what the join shows of its rows alone.
         begin: position of the side's first change in the part.
         changes: lines of these: record address, row number in the state (0: a new row), weight before and weight after.
 
@@ -39,7 +39,7 @@ class ResidualDegrees:
         touched: when finished, numbers of the unchanged rows in memory whose degree is another one.
         touched_after: their degrees after the epoch.
         degrees_after: when finished, those of the rows that change and are there then.
-        lone_rows: when finished, record addresses and weights of what the join now says about single rows.
+        one_sided_rows: when finished, record addresses and weights of what the join now says about single rows.
     """
 
     def __init__(self, side: SideState, kind: int, begin: int, changes: _Words) -> None:
@@ -91,13 +91,13 @@ class ResidualDegrees:
         known = self._numbers != 0
         degrees_before[known] = self._side.degrees(self._numbers[known])
         after = degrees_before + self._gained
-        self.lone_rows = self._lone(degrees_before, after, touched_before)
+        self.one_sided_rows = self._one_sided(degrees_before, after, touched_before)
         there = self._after > 0
         self._stored, self.degrees_after = self._numbers[there], after[there]
         self._new_refs = self._refs[there & ~known]
         del self._refs, self._numbers, self._before, self._after, self._gained, self._touched, self._touched_gain
 
-    def _lone(self, degrees_before: _Words, degrees_after: _Words, touched_before: _Words) -> tuple[_Words, _Words]:
+    def _one_sided(self, degrees_before: _Words, degrees_after: _Words, touched_before: _Words) -> tuple[_Words, _Words]:
         """Return record addresses and weights of what the join now says about single rows."""
         shown_before, shown_after = (shown_by_degree(self._kind, degrees) for degrees in (degrees_before, degrees_after))
         weights = self._after * shown_after - self._before * shown_before
@@ -122,13 +122,13 @@ def shown_by_degree(kind: int, degrees: _Words) -> _Words:
     """Return 1 for each row that the join shows alone because of its degree, else 0.
 
     Args:
-        kind: `LONE_MISSING` or `LONE_MATCHED`.
+        kind: `SHOWN_UNMATCHED` or `SHOWN_MATCHED`.
         degrees: of the rows.
 
-    >>> shown_by_degree(LONE_MISSING, np.array([0, 1, 2])).tolist()
+    >>> shown_by_degree(SHOWN_UNMATCHED, np.array([0, 1, 2])).tolist()
     [1, 0, 0]
     """
-    return ((degrees == 0) if kind == LONE_MISSING else (degrees > 0)).astype(np.int64)
+    return ((degrees == 0) if kind == SHOWN_UNMATCHED else (degrees > 0)).astype(np.int64)
 
 
 def live_flags(changes: _Words, before: _Words, after: _Words) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:

@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.changed_groups import ChangedGroups, ChangedKey, OutputArrays, Pairs, Step
-from zset_join.state.join.oversized_rows import LongKeys
+from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_degrees import ResidualDegrees, live_flags
-from zset_join.state.join.streamed_rows import DegreesOnTheWay, Gains, PassingGroup, PassingRows, Piece, Place, revise_degrees
+from zset_join.state.join.streamed_rows import DegreesOnTheWay, Gains, Piece, Place, StreamedGroup, StreamedRows, revise_degrees
 from zset_join.state.rows.side import PreparedSide, SideState
 
 __all__ = ["JudgedEpoch", "ResidualPairs"]
@@ -53,12 +53,12 @@ class JudgedEpoch:
     """What was said about the pairs of an epoch so far, by part, and which rows are not in memory.
 
     Args:
-        passing: per side, whether what is on disk of the keys that change on the other side passes.
-        long_codes: per side, hashes of keys that are streamed instead.
+        streams: per side, whether what is on disk of the keys that change on the other side passes.
+        oversized_codes: per side, hashes of keys that are streamed instead.
     """
 
-    passing: tuple[bool, ...] = ()
-    long_codes: tuple[_Words, ...] = ()
+    streams: tuple[bool, ...] = ()
+    oversized_codes: tuple[_Words, ...] = ()
     parts: dict[int, _JudgedPart] = field(default_factory=dict)
 
 
@@ -69,9 +69,9 @@ class ResidualPairs:
         sides: state of the left and of the right side.
         groups: the changes.
         cold: rows on disk, per side; none without a budget.
-        passing: finds those that pass.
-        long: judges those that are streamed.
-        lone: per side, what the join says about its lone rows.
+        streamed: pairs those that are streamed with all their side.
+        oversized: judges those of oversized keys.
+        one_sided: per side, what the join shows of its rows alone.
         pairs: whether the join shows pairs.
         passes: which pairs of records, left and right, pass the rest of the condition.
         output: where steps append.
@@ -83,9 +83,9 @@ class ResidualPairs:
         sides: Sequence[SideState],
         groups: ChangedGroups,
         cold: Sequence[ColdSide],
-        passing: PassingRows,
-        long: LongKeys,
-        lone: tuple[int, int],
+        streamed: StreamedRows,
+        oversized: OversizedRows,
+        one_sided: tuple[int, int],
         *,
         pairs: bool,
         passes: Callable[[Any, Any], _Flags],
@@ -95,9 +95,9 @@ class ResidualPairs:
         self._sides = sides
         self._groups = groups
         self._cold = cold
-        self._passing = passing
-        self._long = long
-        self._lone = lone
+        self._streamed = streamed
+        self._oversized = oversized
+        self._one_sided = one_sided
         self._pairs = pairs
         self._passes = passes
         self._output = output
@@ -122,14 +122,14 @@ class ResidualPairs:
     def judge(self, epoch: JudgedEpoch) -> None:
         """Judge what was not judged yet of an epoch; raises as the steps do."""
         parts = self._groups.parts
-        if any(self._lone) and not (len(epoch.parts) == parts and all(part.is_whole for part in epoch.parts.values())):
+        if any(self._one_sided) and not (len(epoch.parts) == parts and all(part.is_whole for part in epoch.parts.values())):
             for _, arrays in self._arrays(epoch, None):
                 for _ in arrays(0):
                     pass
 
     def revises(self, epoch: JudgedEpoch) -> bool:
         """Say whether rows on disk may have another degree after an epoch that was judged."""
-        return self._groups.parts > 0 and any(self._lone) and (any(map(len, epoch.long_codes)) or any(epoch.passing))
+        return self._groups.parts > 0 and any(self._one_sided) and (any(map(len, epoch.oversized_codes)) or any(epoch.streams))
 
     def revise(self, epoch: JudgedEpoch) -> None:
         """Write those rows on disk anew whose degree an epoch that was judged makes another one.
@@ -137,12 +137,12 @@ class ResidualPairs:
         Raises:
             ResourceError: the disk is full or cannot be written.
         """
-        if any(map(len, epoch.long_codes)):
-            long_keys: list[ChangedKey] = []
+        if any(map(len, epoch.oversized_codes)):
+            oversized_keys: list[ChangedKey] = []
             for part in range(self._groups.parts):
                 self._groups.enter(part)
-                long_keys += self._groups.changed_keys(epoch.long_codes)
-            self._long.revise_degrees(long_keys)
+                oversized_keys += self._groups.changed_keys(epoch.oversized_codes)
+            self._oversized.revise_degrees(oversized_keys)
         for side, cold in enumerate(self._cold):
             gained = [gains for part in epoch.parts.values() for place, gains in part.gains.items() if place[1] == side]
             if gained:
@@ -159,7 +159,7 @@ class ResidualPairs:
 
     def _arrays(self, epoch: JudgedEpoch, only: set[Place] | None) -> Iterator[tuple[Place, Callable[[int], Iterator[Pairs]]]]:
         """Yield what `pieces` does, as what makes the pairs of a sign."""
-        groups, ranges = self._groups, any(epoch.passing)
+        groups, ranges = self._groups, any(epoch.streams)
         if ranges:
             groups.sort_by_range()
         for number in range(groups.parts):
@@ -171,10 +171,10 @@ class ResidualPairs:
                 part = epoch.parts[number] = self._begin()
             if only is None or (number,) in only:
                 yield (number,), partial(self._in_memory, epoch, part, number)
-            for found in self._passing.found(number, epoch.passing, epoch.long_codes, only):
-                yield found.place, partial(self._with_passing, part, found)
+            for found in self._streamed.found(number, epoch.streams, epoch.oversized_codes, only):
+                yield found.place, partial(self._with_streamed, part, found)
             alone = (number, _ALONE)
-            if ranges and any(self._lone) and (only is None or alone in only):
+            if ranges and any(self._one_sided) and (only is None or alone in only):
                 yield alone, partial(self._alone, epoch, part)
             part.is_whole = True
 
@@ -185,7 +185,7 @@ class ResidualPairs:
         return _JudgedPart(
             {
                 side: ResidualDegrees(self._sides[side], kind, *self._groups.changes_of(side))
-                for side, kind in enumerate(self._lone)
+                for side, kind in enumerate(self._one_sided)
                 if kind
             }
         )
@@ -202,16 +202,16 @@ class ResidualPairs:
                 for side, found in part.degrees.items():
                     found.add(changed[side], refs[side], *flags[1 - side])
             yield from self._shown(left, right, weights, passing, sign)
-        if not any(epoch.passing):
+        if not any(epoch.streams):
             yield from self._alone(epoch, part, sign)
 
-    def _with_passing(self, part: _JudgedPart, found: PassingGroup, sign: int) -> Iterator[Pairs]:
+    def _with_streamed(self, part: _JudgedPart, found: StreamedGroup, sign: int) -> Iterator[Pairs]:
         """Yield the pairs with some rows that pass, and then these rows alone."""
         side, other = found.side, 1 - found.side
         before, after = self._groups.weights_of_changes()
-        kind = self._lone[side]
+        kind = self._one_sided[side]
         degrees = DegreesOnTheWay(self._cold[side], kind, found) if kind else None
-        step = self._groups.passing_step(
+        step = self._groups.streamed_step(
             side, found.lying.codes, found.records, kind=0, pairs=True, sign=0, output=self._candidates
         )
         for (left, right, weights, *changes), passing, is_new in self._judged(part, found.place, step):
@@ -224,13 +224,13 @@ class ResidualPairs:
             yield from self._shown(left, right, weights, passing, sign)
         if degrees is not None:
             part.gains[found.place] = degrees.gains()
-            yield from self._shown(*degrees.lone_rows(), None, sign)
+            yield from self._shown(*degrees.one_sided_rows(), None, sign)
 
     def _alone(self, epoch: JudgedEpoch, part: _JudgedPart, sign: int) -> Iterator[Pairs]:
         """Yield the rows that are in memory, or change, as far as they are shown or hidden alone; all pairs were judged."""
         if not part.is_whole:
-            for key in self._groups.changed_keys(epoch.long_codes):
-                for positions in self._long.passing(key) if key.side in part.degrees else ():
+            for key in self._groups.changed_keys(epoch.oversized_codes):
+                for positions in self._oversized.passing_changes(key) if key.side in part.degrees else ():
                     there = np.ones(len(positions), np.bool_)
                     begin = self._groups.changes_of(key.side)[0]
                     part.degrees[key.side].add(begin + positions, positions, there, there)
@@ -238,7 +238,7 @@ class ResidualPairs:
                 found.finish()
             part.is_whole = True
         for side, found in part.degrees.items():
-            refs, weights = found.lone_rows
+            refs, weights = found.one_sided_rows
             padded = np.zeros(len(refs), np.int64)
             left, right = (refs, padded) if side == _LEFT else (padded, refs)
             yield from self._shown(left, right, weights, None, sign)

@@ -1,7 +1,7 @@
 """What an epoch's changes make of rows that have no room in memory: they are read from disk, paired and let go.
 
 The law: the answer is that of the same rows in memory. No row that passes is changed by the epoch, for those are brought in by
-their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`standing_rows`).
+their identity; and where it matters whether a side has rows of a key, one that stays is in memory (`match_witnesses`).
 
 Rows come in the order in which they lie on disk, so the changes are worked off by ranges of their hash. Memory: the pages of
 one group of rows, and a second list of the changes. Cost: the pages are read once, or twice where the insertions cannot be held
@@ -28,7 +28,7 @@ from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.join.changed_groups import ChangedGroups, OutputArrays, Pairs, Step
 from zset_join.state.join.residual_degrees import shown_by_degree
 
-__all__ = ["DegreesOnTheWay", "Gains", "PassingGroup", "PassingRows", "Piece", "Place", "revise_degrees"]
+__all__ = ["DegreesOnTheWay", "Gains", "Piece", "Place", "StreamedGroup", "StreamedRows", "revise_degrees"]
 
 Place = tuple[int, ...]
 Piece = tuple[Place, Callable[[int], Sequence[Step]]]
@@ -38,7 +38,7 @@ _Words = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class PassingGroup:
+class StreamedGroup:
     """Rows of one side that pass: as they lie on disk, and as records."""
 
     place: Place
@@ -47,35 +47,35 @@ class PassingGroup:
     records: UnpackedRows
 
 
-class PassingRows:
+class StreamedRows:
     """Pair rows that pass through memory.
 
     Args:
         groups: the changes.
         cold: rows on disk, per side.
-        lone: per side, what the join says about its lone rows.
+        one_sided: per side, what the join shows of its rows alone.
         pairs: whether the join shows pairs.
         output: where steps append.
     """
 
     def __init__(
-        self, groups: ChangedGroups, cold: Sequence[ColdSide], lone: tuple[int, int], *, pairs: bool, output: OutputArrays
+        self, groups: ChangedGroups, cold: Sequence[ColdSide], one_sided: tuple[int, int], *, pairs: bool, output: OutputArrays
     ) -> None:
         self._groups = groups
         self._cold = cold
-        self._lone = lone
+        self._one_sided = one_sided
         self._pairs = pairs
         self._output = output
 
-    def pieces(self, passing: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None) -> Iterator[Piece]:
+    def pieces(self, streams: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None) -> Iterator[Piece]:
         """Yield a piece for each group of rows; its steps are to be done before the next is asked for.
 
         Args:
-            passing: per side, whether what is on disk of the keys that change on the other side passes.
+            streams: per side, whether what is on disk of the keys that change on the other side passes.
             without: per side, hashes of keys that do not.
             only: places of the pieces wanted; default: all.
         """
-        if not any(passing):
+        if not any(streams):
             return
         groups = self._groups
         groups.sort_by_range()
@@ -83,14 +83,14 @@ class PassingRows:
             if only is not None and not any(place[0] == part for place in only):
                 continue
             groups.enter(part, of_ranges=True)
-            for found in self.found(part, passing, without, only):
+            for found in self.found(part, streams, without, only):
                 yield found.place, partial(self._steps, found)
 
     def found(
-        self, part: int, passing: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None
-    ) -> Iterator[PassingGroup]:
+        self, part: int, streams: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None
+    ) -> Iterator[StreamedGroup]:
         """Yield the rows that pass for the part that was entered, by ranges, group by group; arguments as `pieces`."""
-        for side, passes in enumerate(passing):
+        for side, passes in enumerate(streams):
             if not passes:
                 continue
             changed = self._groups.changed_codes(1 - side)
@@ -98,13 +98,13 @@ class PassingRows:
             for number, (lying, records) in enumerate(self._cold[side].pass_through(wanted)):
                 place = (part, side, number)
                 if only is None or place in only:
-                    yield PassingGroup(place, side, lying, records)
-        self._groups.note_passed()
+                    yield StreamedGroup(place, side, lying, records)
+        self._groups.note_streamed()
 
-    def _steps(self, found: PassingGroup, sign: int) -> list[Step]:
-        kind = self._lone[found.side]
+    def _steps(self, found: StreamedGroup, sign: int) -> list[Step]:
+        kind = self._one_sided[found.side]
         return [
-            self._groups.passing_step(
+            self._groups.streamed_step(
                 found.side, found.lying.codes, found.records, kind=kind, pairs=self._pairs, sign=sign, output=self._output
             )
         ]
@@ -124,11 +124,11 @@ class DegreesOnTheWay:
 
     Args:
         cold: their side.
-        kind: what the join says about its lone rows.
+        kind: what the join shows of its rows alone.
         found: the rows.
     """
 
-    def __init__(self, cold: ColdSide, kind: int, found: PassingGroup) -> None:
+    def __init__(self, cold: ColdSide, kind: int, found: StreamedGroup) -> None:
         self._side = cold.side
         self._kind = kind
         self._found = found
@@ -144,7 +144,7 @@ class DegreesOnTheWay:
         at, lying = np.flatnonzero(self._gains), self._found.lying
         return Gains(lying.places[at], lying.codes[at], self._gains[at])
 
-    def lone_rows(self) -> Pairs:
+    def one_sided_rows(self) -> Pairs:
         """Return left and right refs and weights of what the join now says about single rows."""
         stride, at = self._side.layout.stride, np.flatnonzero(self._gains)
         records = self._found.records

@@ -210,7 +210,7 @@ def restore_side(
     table: pa.Table | pa.RecordBatchReader,
     *,
     prepare: Callable[[ZSet, Sequence[_Words]], PreparedSide] | None = None,
-    settle: Callable[[PreparedSide], None] | None = None,
+    after_part: Callable[[PreparedSide], None] | None = None,
 ) -> None:
     """Replace the state by a snapshot. Cost: its rows.
 
@@ -218,14 +218,14 @@ def restore_side(
         side: the state.
         table: the snapshot, or what reads it.
         prepare: what says what a part of it changes, where that is not `SideState.prepare`.
-        settle: called after each part.
+        after_part: called after each part.
     """
     side.clear()
     side.begin_absorb()
     for part in snapshot_parts(table):
         prepared = _restore_part(side, part, prepare)
-        if settle is not None:
-            settle(prepared)
+        if after_part is not None:
+            after_part(prepared)
     _order_tombstones(side)
     stale, unknown_deletes, rejected, evicted_rows, evicted_bytes = snapshot_counts(table)
     side.ignored, side.evicted = (stale, unknown_deletes, rejected), (evicted_rows, evicted_bytes)

@@ -98,7 +98,7 @@ class UnusedMemory:
         self._least = self._remembered = 0
         self.close = weakref.finalize(self, _forget, id(self), self._held, self._unsure, self._budgets)
 
-    def company(self) -> tuple[int, int]:
+    def shared_budgets(self) -> tuple[int, int]:
         """Return how many watch in this process with the same budget, and their budgets together."""
         own = self._budgets.get(id(self), 0)
         count = max(1, list(self._budgets.values()).count(own))

@@ -10,14 +10,14 @@ from __future__ import annotations
 from zset_join.plan.requests import LatestRequest
 from zset_join.plan.tree import Apply, Merge, Node, Operate, rebuilt, takes_as_is
 
-__all__ = ["settle_upserts"]
+__all__ = ["normalise_upserts"]
 
 
-def settle_upserts(root: Node) -> Node:
+def normalise_upserts(root: Node) -> Node:
     """Return a tree whose every node can be fed as its children come."""
     latest: dict[int, tuple[Node, Operate]] = {}
 
-    def settled(node: Node) -> Node:
+    def normalised(node: Node) -> Node:
         if node.relation.mode != "upsert":
             return node
         if id(node) not in latest:
@@ -27,13 +27,13 @@ def settle_upserts(root: Node) -> Node:
     def change(node: Node) -> Node:
         match node:
             case Apply() if not node.takes_upserts:
-                return Apply(settled(node.child), node.step, node.hides)
+                return Apply(normalised(node.child), node.step, node.hides)
             case Merge():
-                return Merge(tuple(map(settled, node.parts)))
+                return Merge(tuple(map(normalised, node.parts)))
             case Operate():
-                inputs = [child if takes_as_is(node, place) else settled(child) for place, child in enumerate(node.inputs)]
+                inputs = [child if takes_as_is(node, place) else normalised(child) for place, child in enumerate(node.inputs)]
                 return Operate(node.request, tuple(inputs))
             case _:
                 return node
 
-    return settled(rebuilt(root, change))
+    return normalised(rebuilt(root, change))

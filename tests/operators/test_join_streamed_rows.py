@@ -45,25 +45,25 @@ def answer(join: HashJoin, epoch: int, deltas: list[ZSet]) -> list[Any]:
     return [chunk.to_pylist() for chunk in join.answer(Tick(epoch), deltas)]
 
 
-def assert_alike(in_memory: HashJoin, passing: HashJoin, *, seed: int) -> None:
+def assert_alike(in_memory: HashJoin, streaming: HashJoin, *, seed: int) -> None:
     """Let both live through a history: the same changes, retractions first, and the same chunks when asked again."""
     for epoch, deltas in enumerate(history(seed=seed)):
-        expected, found, again = (answer(join, epoch, deltas) for join in (in_memory, passing, passing))
+        expected, found, again = (answer(join, epoch, deltas) for join in (in_memory, streaming, streaming))
         changes = [change for chunk in found for change in chunk]
         assert Counter(changes) == Counter(change for chunk in expected for change in chunk)
         assert [weight > 0 for _, weight in changes] == sorted(weight > 0 for _, weight in changes)
         assert again == found
-        for join in (in_memory, passing):
+        for join in (in_memory, streaming):
             join.absorb(Tick(epoch), deltas)
 
 
 @pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
 @pytest.mark.parametrize("how", TYPES)
 def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
-    in_memory, passing = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW, **sizes)
-    assert_alike(in_memory, passing, seed=1)
+    in_memory, streaming = HashJoin(LEFT, RIGHT, how), HashJoin(LEFT, RIGHT, how, **FEW, **sizes)
+    assert_alike(in_memory, streaming, seed=1)
 
-    counts = passing.statistics()
+    counts = streaming.statistics()
     passed = {side for side in ("left", "right") if counts[f"{side}_streamed_rows"]}
     # Of a side that only says whether the other one's rows are alone no row passes: one of each key is in memory.
     assert passed == ({"left"} if how in ("left_semi", "left_anti") else {"left", "right"})
@@ -72,13 +72,13 @@ def test_with_rows_that_pass_a_join_says_what_it_says_in_memory(how: str, sizes:
 @pytest.mark.parametrize("sizes", [{}, {"chunk_rows": 7, "part_changes": 50}, {"chunk_rows": 300, "part_changes": 20}])
 @pytest.mark.parametrize("how", TYPES)
 def test_behind_a_residual_predicate_a_join_says_what_it_says_in_memory(how: str, sizes: dict[str, int]) -> None:
-    in_memory, passing = (
+    in_memory, streaming = (
         HashJoin(LEFT, RIGHT, how, residual=CONDITION),
         HashJoin(LEFT, RIGHT, how, residual=CONDITION, **FEW, **sizes),
     )
-    assert_alike(in_memory, passing, seed=3)
+    assert_alike(in_memory, streaming, seed=3)
 
-    counts = passing.statistics()
+    counts = streaming.statistics()
     assert min(counts[f"{side}_streamed_rows"] for side in ("left", "right")) > 0
     keep_degrees = {"left": how in ("left", "full", "left_semi", "left_anti"), "right": how in ("right", "full")}
     assert {side: counts[f"{side}_rewritten_rows"] > 0 for side in keep_degrees} == keep_degrees
@@ -86,22 +86,22 @@ def test_behind_a_residual_predicate_a_join_says_what_it_says_in_memory(how: str
 
 @pytest.mark.parametrize("how", TYPES)
 def test_an_epoch_behind_a_residual_predicate_may_be_absorbed_unread_or_read_in_part(how: str) -> None:
-    in_memory, passing = (
+    in_memory, streaming = (
         HashJoin(LEFT, RIGHT, how, residual=CONDITION, chunk_rows=10, **options)
         for options in ({}, {**FEW, "part_changes": 50})
     )
     *unread, last = history(seed=4)
     for epoch, deltas in enumerate(unread):
-        for join in (in_memory, passing):
+        for join in (in_memory, streaming):
             for _ in islice(join.answer(Tick(epoch), deltas), 3 * (epoch % 2)):
                 pass
             join.absorb(Tick(epoch), deltas)
 
     expected, found = (
-        Counter(change for chunk in answer(join, len(unread), last) for change in chunk) for join in (in_memory, passing)
+        Counter(change for chunk in answer(join, len(unread), last) for change in chunk) for join in (in_memory, streaming)
     )
     assert found == expected
-    assert passing.statistics()["left_streamed_rows"] > 0
+    assert streaming.statistics()["left_streamed_rows"] > 0
 
 
 def test_a_join_that_nobody_holds_goes_at_once() -> None:
@@ -120,14 +120,16 @@ def test_a_join_that_nobody_holds_goes_at_once() -> None:
 @pytest.mark.parametrize("how", ["inner", "full"])
 def test_keys_whose_hashes_collide_are_told_apart(how: str, condition: Expression | None) -> None:
     in_memory = HashJoin(LEFT, RIGHT, how, residual=condition)
-    passing = HashJoin(LEFT, RIGHT, how, residual=condition, **FEW, hash_bits=8, part_changes=20)
+    streaming = HashJoin(LEFT, RIGHT, how, residual=condition, **FEW, hash_bits=8, part_changes=20)
     for epoch, deltas in enumerate(history(seed=2)):
-        found = [Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, passing)]
+        found = [
+            Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, streaming)
+        ]
         assert found[0] == found[1]
-        for join in (in_memory, passing):
+        for join in (in_memory, streaming):
             join.absorb(Tick(epoch), deltas)
 
-    assert passing.statistics()["left_streamed_rows"] > 0
+    assert streaming.statistics()["left_streamed_rows"] > 0
 
 
 @pytest.mark.parametrize("condition", [None, left("id") == right("id")])
@@ -162,7 +164,7 @@ def test_the_largest_fan_out_counts_rows_that_pass() -> None:
 @pytest.mark.parametrize("condition", [None, CONDITION])
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
 def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str, condition: Expression | None) -> None:
-    in_memory, passing = (HashJoin(LEFT, RIGHT, how, residual=condition, **options) for options in ({}, FEW))
+    in_memory, streaming = (HashJoin(LEFT, RIGHT, how, residual=condition, **options) for options in ({}, FEW))
     count = 30_000
     keys = np.where(np.arange(count) < 25_000, 7, np.arange(count))  # 2 MB of one key, and 5,000 others
     everybody = np.concatenate([[7], np.arange(25_000, count)])
@@ -175,12 +177,14 @@ def test_a_key_that_is_streamed_alone_does_not_pass_too(how: str, condition: Exp
     ]
 
     for epoch, deltas in enumerate([first, *names]):
-        found = [Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, passing)]
+        found = [
+            Counter(change for chunk in answer(join, epoch, deltas) for change in chunk) for join in (in_memory, streaming)
+        ]
         assert found[0] == found[1]
-        for join in (in_memory, passing):
+        for join in (in_memory, streaming):
             join.absorb(Tick(epoch), deltas)
 
-    assert passing.statistics()["left_streamed_rows"] >= 2 * count - 100
+    assert streaming.statistics()["left_streamed_rows"] >= 2 * count - 100
 
 
 @pytest.mark.parametrize("how", ["left", "full", "left_semi", "left_anti"])
