@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-plain test-spark test-services demo lint bench soak docs java clean
+.PHONY: help setup test test-plain test-spark test-services demo demo-cdc lint bench soak docs java clean
 
 help: ## print this list
 	@echo "usage: make VERB    (needs Python 3.11+ and, for Spark, a JDK 17+; everything else is installed into $(VENV))"
@@ -30,6 +30,9 @@ test-services: java $(READY) ## tests against real servers, started on loopback:
 
 demo: java $(READY) ## maintain flights LEFT JOIN planes in Spark on real data, and verify the result
 	$(PY) -m examples.flights_demo $(ARGS)
+
+demo-cdc: java $(READY) ## PostgreSQL, Debezium and Kafka into a view and a topic, compared with the source database
+	$(PY) -m examples.cdc_demo $(ARGS)
 
 lint: $(READY) ## ruff, format, mypy --strict, layers, file length
 	$(PY) -m ruff check .

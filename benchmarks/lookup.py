@@ -28,7 +28,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from tests.services.postgres_server import PostgresServer
+from tools.servers.postgres_server import PostgresServer
 from zset_join.lookup import Fetcher, FetchJournal, FunctionSource, Lookup, PostgresSource
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.relation import Relation

@@ -19,7 +19,7 @@ import numpy as np
 import psycopg
 import pyarrow as pa
 
-from tests.services.postgres_server import PostgresServer
+from tools.servers.postgres_server import PostgresServer
 from zset_join.relation import Relation
 from zset_join.sinks.postgres_sql import csv_of
 from zset_join.sinks.postgres_view import PostgresViewSink

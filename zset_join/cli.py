@@ -4,6 +4,7 @@
     zset-join explain shop:view                    the plan, its shuffles, and what each stage keeps
     zset-join explain-row shop:view order_id=1     which input changes made and unmade a row
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
+    zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
     zset-join rescale CHECKPOINT 8                 another number of buckets
 
 and SQL in this process, without Java:
@@ -71,6 +72,21 @@ def _parser() -> argparse.ArgumentParser:
     state.add_argument("checkpoint", help="checkpointLocation")
     state.add_argument("sql", nargs="?", default="SELECT * FROM about", help="default: a list of the views")
     state.set_defaults(run=_state)
+
+    letters = verbs.add_parser("dead-letters", help="list what was put aside, and send records again")
+    letters.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+    letters.add_argument("--path", help="where they are, when deadLetterPath put them elsewhere")
+    letters.add_argument("--stream", help="only those of one stream")
+    letters.add_argument("--epoch", type=int, help="only those of one epoch")
+    letters.add_argument("--code", help="only those with one code")
+    letters.add_argument("--json", action="store_true", help="print them whole, one JSON object per line")
+    letters.add_argument(
+        "--replay",
+        metavar="TARGET",
+        help="send those that were not sent again yet to kafka://HOST:PORT[/TOPIC], to a new file of JSON lines, or, as "
+        "MODULE:FUNCTION that returns the pipeline, through its decoder",
+    )
+    letters.set_defaults(run=_dead_letters)
 
     rescale = verbs.add_parser("rescale", help="give a checkpoint another number of buckets")
     rescale.add_argument("checkpoint", help="checkpointLocation")
@@ -202,6 +218,38 @@ def _state(options: argparse.Namespace) -> int:
     return 0
 
 
+def _dead_letters(options: argparse.Namespace) -> int:
+    from zset_join.dead_letters import letter_lines, listed, read_letters, replay
+
+    chosen = {"stream": options.stream, "epoch": options.epoch, "code": options.code}
+    if options.replay is not None:
+        sent = replay(options.checkpoint, options.replay, path=options.path, run=_replay_in_pipeline, **chosen)
+        _say(f"{sent} sent again to {options.replay}")
+        return 0
+    letters = read_letters(options.checkpoint, path=options.path, **chosen)
+    if not options.json:
+        _say(listed(letters))
+        return 0
+    for line in letter_lines(letters):
+        _say(line)
+    return 0
+
+
+def _replay_in_pipeline(program: str, stream: str | None, code: str | None) -> int:
+    from zset_join.pipeline import Pipeline
+
+    made = _function(program)()
+    if not isinstance(made, Pipeline):
+        raise OptionError(
+            f"{program!r} returned {made!r}; expected a Pipeline with its directory. A query inside Spark takes records from "
+            "its source again: replay to kafka://HOST:PORT, or to a file that its source reads.",
+            code="PROGRAM",
+            program=program,
+        )
+    with made as pipeline:
+        return pipeline.replay(stream=stream, code=code)
+
+
 def _rescale(options: argparse.Namespace) -> int:
     from zset_join.spark import rescale
 
@@ -244,13 +292,7 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
     Raises:
         OptionError: there is no such function, or it returns something else.
     """
-    module, _, name = options.program.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _no_program(options.program, str(error)) from error
+    function = _function(options.program)
     session = _session(options.cores)  # takes seconds: only for a program that is there
     from zset_join.spark.api.writer import JoinStreamWriter
 
@@ -258,6 +300,18 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
     if not isinstance(made, JoinStreamWriter):
         raise _no_program(options.program, f"it returned {made!r}")
     return made
+
+
+def _function(program: str) -> Callable[..., Any]:
+    """Return the function that MODULE:FUNCTION names."""
+    module, _, name = program.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _no_program(program, str(error)) from error
+    return function
 
 
 def _no_program(program: str, why: str) -> OptionError:

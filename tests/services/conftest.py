@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.kafka_broker import KafkaBroker
-from tests.services.postgres_server import PostgresServer
-from tests.services.redis_server import RedisServer
+from tools.servers.kafka_broker import KafkaBroker
+from tools.servers.postgres_server import PostgresServer
+from tools.servers.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")

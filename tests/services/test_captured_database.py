@@ -15,9 +15,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.services.debezium_connect import DebeziumConnect
-from tests.services.kafka_broker import KafkaBroker
-from tests.services.postgres_server import PostgresServer
+from tools.servers.debezium_connect import DebeziumConnect
+from tools.servers.kafka_broker import KafkaBroker
+from tools.servers.postgres_server import PostgresServer
 from zset_join.pipeline import Pipeline, View
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.records import records

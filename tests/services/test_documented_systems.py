@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.kafka_broker import KafkaBroker
-from tests.services.postgres_server import PostgresServer
 from tests.test_documentation import ROOT, SERVICES_MARK, Page
+from tools.servers.kafka_broker import KafkaBroker
+from tools.servers.postgres_server import PostgresServer
 
 PAGES = [
     path for path in sorted((ROOT / "docs").rglob("*.md")) if SERVICES_MARK in path.read_text(encoding="utf-8").splitlines()

@@ -7,7 +7,7 @@ import warnings
 import pyarrow as pa
 import pytest
 
-from tests.services.postgres_server import PostgresServer
+from tools.servers.postgres_server import PostgresServer
 from zset_join.expressions import left
 from zset_join.lookup import FunctionSource, Lookup, LookupHintWarning, LookupSettings, PostgresSource
 from zset_join.pipeline import Pipeline, appends

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.services.kafka_broker import KafkaBroker
+from tools.servers.kafka_broker import KafkaBroker
 from zset_join.errors import StateError
 from zset_join.sources.kafka import RECORD_SCHEMA, KafkaSource
 

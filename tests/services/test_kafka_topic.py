@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from tests.services.kafka_broker import KafkaBroker
+from tools.servers.kafka_broker import KafkaBroker
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation

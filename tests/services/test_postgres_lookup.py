@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.services.asking import fetch, fetcher_for
-from tests.services.postgres_server import PostgresServer
+from tools.servers.postgres_server import PostgresServer
 from zset_join.errors import LookupFailedError
 from zset_join.lookup import PostgresSource, Secret
 

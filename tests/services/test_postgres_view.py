@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from tests.services.postgres_server import PostgresServer
+from tools.servers.postgres_server import PostgresServer
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.services.asking import fetch, fetcher_for
-from tests.services.redis_server import RedisServer
+from tools.servers.redis_server import RedisServer
 from zset_join.errors import LookupFailedError, OptionError
 from zset_join.lookup import RedisSource, Secret
 

@@ -6,6 +6,9 @@ the same file again.
 
     <directory>/dead-letters/<epoch>.parquet
 
+A row that a stage refused is there as JSON, with its weight; a record that could not be decoded with its bytes, key and value,
+and its place in Kafka. `zset-join dead-letters` lists them, see `zset_join.dead_letters`.
+
 Memory: the rows of the last epoch.
 """
 
@@ -16,22 +19,28 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from zset_join.zset import ZSet
 
-__all__ = ["SCHEMA", "RejectedRows", "dead_letters", "read_dead_letters", "write_dead_letters"]
+__all__ = ["SCHEMA", "RejectedRows", "Undecodable", "dead_letters", "read_dead_letters", "write_dead_letters"]
 
 SCHEMA = pa.schema(
     [
         pa.field("epoch", pa.int64(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
-        pa.field("row", pa.string(), nullable=False),
+        pa.field("row", pa.string()),
         pa.field("weight", pa.int64(), nullable=False),
         pa.field("code", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
     ]
 )
 
@@ -51,9 +60,24 @@ class RejectedRows:
     deltas: tuple[ZSet, ...]
 
 
-def dead_letters(epoch: int, rejected: Sequence[RejectedRows]) -> pa.Table:
-    """Return the refused rows of an epoch, each as JSON with weight and reason."""
-    lines = []
+@dataclass(frozen=True)
+class Undecodable:
+    """Hold what could not be read of what a source was fed.
+
+    Args:
+        source: its name.
+        records: per line `code` and `reason`, and `key`, `value`, `topic`, `partition`, `offset` of a record, or `row` as JSON.
+    """
+
+    source: str
+    records: pa.Table
+
+
+def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequence[Undecodable] = ()) -> pa.Table:
+    """Return the refused rows of an epoch, each as JSON with weight and reason, and the records that could not be read."""
+    lines: list[dict[str, Any]] = []
+    for unread in undecodable:
+        lines += [{**record, "epoch": epoch, "source": unread.source, "weight": 0} for record in unread.records.to_pylist()]
     for one in rejected:
         places = {name: number for number, name in enumerate(one.inputs)}
         for line in one.table.to_pylist():
@@ -73,8 +97,9 @@ def dead_letters(epoch: int, rejected: Sequence[RejectedRows]) -> pa.Table:
 
 
 def write_dead_letters(directory: Path, epoch: int, table: pa.Table) -> None:
-    """Write the rows of an epoch, in one step; nothing where there are none."""
+    """Write the rows of an epoch, in one step; nothing where there are none, in the place of an attempt that did not count."""
     if not table.num_rows:
+        (directory / f"{epoch:020d}.parquet").unlink(missing_ok=True)
         return
     directory.mkdir(parents=True, exist_ok=True)
     made = directory / f".{epoch:020d}-{uuid.uuid4().hex}"
@@ -85,4 +110,4 @@ def write_dead_letters(directory: Path, epoch: int, table: pa.Table) -> None:
 def read_dead_letters(directory: Path) -> pa.Table:
     """Return the rows of all epochs."""
     tables = [pq.read_table(path) for path in sorted(directory.glob("*.parquet"))]
-    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+    return pa.concat_tables([SCHEMA.empty_table(), *tables], promote_options="default")

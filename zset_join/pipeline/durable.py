@@ -87,7 +87,7 @@ class PipelineDirectory:
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
-        location = str(Path(directory).absolute())
+        location = self.location = str(Path(directory).absolute())
         self._dead_letters = Path(location) / "dead-letters"
         query_id = stored_query_id(location) or str(uuid.uuid4())
         self._owner = Ownership.claim(checkpoint_folder(location), query_id)

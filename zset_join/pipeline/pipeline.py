@@ -27,11 +27,19 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.checkpoint.row_history import RowHistory
+from zset_join.dead_letters import (
+    REPLAYED_POSITION,
+    mark_places,
+    places_of,
+    read_letters,
+    records_of,
+    waiting_records,
+)
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
-from zset_join.pipeline.dead_letters import dead_letters
+from zset_join.pipeline.dead_letters import Undecodable, dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
@@ -178,7 +186,8 @@ class Pipeline:
         self._check_usable()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
-        deltas, time_us = self._deltas(rows or {}), self._time(processing_time)
+        deltas, unread = self._deltas(rows or {})
+        time_us = self._time(processing_time)
         reached = {**self.positions, **(positions or {})}
         if self._memory is not None:
             answered = self._engine.answer(self._memory, self.epoch, deltas, time_us)
@@ -186,10 +195,10 @@ class Pipeline:
             for number, (tick, fed) in answered.asked.items():
                 self._memory.operators[number].absorb(tick, fed)
             self._is_broken = False
-            self.dead_letters = dead_letters(answered.epoch, answered.rejected)
-            self.progress = self._counts(deltas, answered)
+            self.dead_letters = dead_letters(answered.epoch, answered.rejected, unread)
+            self.progress = self._counts(deltas, answered, unread)
         else:
-            answered = self._durable_epoch(deltas, time_us, reached)
+            answered = self._durable_epoch(deltas, unread, time_us, reached)
         self.positions = reached
         self._take(answered, deltas)
         self._outputs.write(answered.epoch, answered.delta, self._link())
@@ -231,6 +240,43 @@ class Pipeline:
                 code="VIEW_NOT_KEPT",
             )
         return self._contents.rows()
+
+    def replay(self, *, stream: str | None = None, code: str | None = None) -> int:
+        """Put the dead letters that are records through the decoder again, in one epoch, exactly once.
+
+        What still cannot be read becomes a dead letter again, or makes the epoch fail. A record comes after all that has
+        been taken since: where that matters, order changes by `sequence_by`, such as the position in the database's log.
+
+        Args:
+            stream: only those of one source.
+            code: only those with one code.
+
+        Returns:
+            How many records were taken; no epoch is where there are none.
+
+        Raises:
+            OptionError: the pipeline has no directory.
+            BadInputError: as `step`.
+        """
+        self._check_usable()
+        if self._directory is None:
+            raise OptionError(
+                "replay() takes the dead letters of a directory, and this pipeline is in memory. Its attribute dead_letters "
+                "has those of the last epoch; step() takes them again.",
+                code="PIPELINE_DIRECTORY",
+            )
+        place = self._directory.location
+        letters = waiting_records(read_letters(place, stream=stream, code=code))
+        before = self.positions.get(REPLAYED_POSITION, [])
+        if before:
+            mark_places(place, before)
+        if not letters.num_rows:
+            return 0
+        rows = {name: records_of(letters, name) for name in dict.fromkeys(letters["stream"].to_pylist())}
+        marks = places_of(letters)
+        self.step(rows, positions={REPLAYED_POSITION: marks})
+        mark_places(place, marks)
+        return int(letters.num_rows)
 
     def verify(self, *, most_differences: int = 20) -> Verification:
         """Compare the view with DuckDB's batch query over everything that came; needs `keep_inputs` and `keep_view`.
@@ -382,15 +428,17 @@ class Pipeline:
         record = None if self._directory is None else self._directory.last
         return None if record is None else record.link
 
-    def _durable_epoch(self, deltas: Mapping[str, ZSet], time_us: int, reached: Mapping[str, Any]) -> AnsweredEpoch:
+    def _durable_epoch(
+        self, deltas: Mapping[str, ZSet], unread: Sequence[Undecodable], time_us: int, reached: Mapping[str, Any]
+    ) -> AnsweredEpoch:
         directory = self._directory
         if directory is None:
             raise AssertionError("a pipeline without state")
         with directory.epoch(Tick(self.epoch, time_us)) as opened:
             answered = self._engine.answer(opened, self.epoch, deltas, time_us)
-            letters = dead_letters(answered.epoch, answered.rejected)
+            letters = dead_letters(answered.epoch, answered.rejected, unread)
             directory.put_aside(answered.epoch, letters)
-            counts = self._counts(deltas, answered)
+            counts = self._counts(deltas, answered, unread)
             self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
             self.dead_letters = letters
         return answered
@@ -435,7 +483,7 @@ class Pipeline:
             )
         return self._last
 
-    def _counts(self, deltas: Mapping[str, ZSet], answered: AnsweredEpoch) -> dict[str, Any]:
+    def _counts(self, deltas: Mapping[str, ZSet], answered: AnsweredEpoch, unread: Sequence[Undecodable]) -> dict[str, Any]:
         """Return what `progress` says of an epoch."""
         return {
             "epoch": answered.epoch,
@@ -443,6 +491,7 @@ class Pipeline:
             "answer_rows": len(answered.delta),
             "retractions": int((answered.delta.weights < 0).sum()),
             "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
+            **({"undecodable": {one.source: one.records.num_rows for one in unread}} if unread else {}),
             **({"lookups": lookups} if (lookups := self._lookups()) else {}),
             "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
         }
@@ -460,8 +509,9 @@ class Pipeline:
                 code="PIPELINE_BROKEN",
             )
 
-    def _deltas(self, rows: Mapping[str, Any]) -> dict[str, ZSet]:
-        deltas = {}
+    def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable]]:
+        """Return the changes that rows mean, and what cannot be read of them where bad input is put aside."""
+        deltas, unread = {}, []
         for name, given in rows.items():
             reading = self._readings.get(name)
             if reading is None:
@@ -470,12 +520,16 @@ class Pipeline:
                     code="UNKNOWN_SOURCE",
                     name=name,
                 )
-            delta = reading.delta(given)
+            if self._options.on_bad_input == "quarantine":
+                delta, bad = reading.taken(given)
+                unread += [] if bad is None else [bad]
+            else:
+                delta = reading.delta(given)
             self._check_appends(name, delta)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
             deltas[name] = delta
-        return deltas
+        return deltas, unread
 
     def _check_appends(self, name: str, delta: ZSet) -> None:
         """Refuse retractions from a source whose rows are only added, also where it goes through no stage."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from zset_join.changelog import ChangelogFormat, decode
+from zset_join.changelog import ChangelogFormat, Decoded, decode
 from zset_join.errors import BadInputError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
+from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.plan.query_plan import PlanSource
 from zset_join.zset import ZSet, single_batch
 
@@ -34,6 +36,24 @@ class Reading:
     given: pa.Schema
     changelog_format: ChangelogFormat
     deletes: Expression | None = None
+
+    def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
+        """Return the changes that rows mean, and what cannot be read of them, instead of refusing all.
+
+        Raises:
+            PlanError: as `delta`.
+        """
+        if isinstance(rows, ZSet):
+            return rows, None
+        batch = self._batch(rows)
+        decoded = decode(batch, self.source.relation, self.changelog_format)
+        unread = None
+        if decoded.rejected.num_rows:
+            bad = batch.take(decoded.rejected.column("row"))
+            texts = [json.dumps(row, default=str, ensure_ascii=False) for row in bad.to_pylist()]
+            told = pa.table({"row": texts, "code": decoded.rejected["code"], "reason": decoded.rejected["reason"]})
+            unread = Undecodable(self.source.name, told)
+        return self._with_deletes(decoded, batch), unread
 
     def delta(self, rows: Any) -> ZSet:
         """Return the changes that rows mean.
@@ -58,6 +78,9 @@ class Reading:
                 relation=self.source.name,
                 rejected_rows=decoded.rejected.num_rows,
             )
+        return self._with_deletes(decoded, batch)
+
+    def _with_deletes(self, decoded: Decoded, batch: pa.RecordBatch) -> ZSet:
         delta = decoded.delta
         if self.deletes is not None and len(delta):
             columns = {name: batch.column(name) for name in columns_read(self.deletes)}

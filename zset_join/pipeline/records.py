@@ -3,7 +3,8 @@
 A table with a primary key is a stage `latest` behind the source: values that were not sent are taken from the row that is
 there, and a truncate empties the table. One without a key is a changelog of whole rows.
 
-A record that cannot be read makes the epoch fail, or goes to a function of the user's, with its bytes, place and reason.
+A record that cannot be read makes the epoch fail; or, with its bytes, place and reason, it goes to a function of the user's, or
+to the dead letters of a pipeline that quarantines.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
 from zset_join.errors import BadInputError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
+from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.pipeline.event_times import with_watermark
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
@@ -64,11 +66,33 @@ class RecordReading(Reading):
         """
         if isinstance(rows, ZSet):
             return rows
+        delta, unread = self._read(rows)
+        if unread is not None:
+            self._refuse(unread)
+        return delta
+
+    def taken(self, rows: Any) -> tuple[ZSet, Undecodable | None]:
+        """Return the changes that records mean, and the records that cannot be read, where no function takes them."""
+        if isinstance(rows, ZSet):
+            return rows, None
+        delta, unread = self._read(rows)
+        if unread is None or self.dead_letters is not None:
+            return delta, None
+        codes = unread["code"].to_pylist()
+        reasons = pa.array([_reason(code) for code in codes], pa.string())
+        plain = pa.array([code.partition(" ")[0] for code in codes], pa.string())
+        told = unread.set_column(unread.schema.get_field_index("code"), "code", plain).append_column("reason", reasons)
+        return delta, Undecodable(self.source.name, told.drop_columns(["record"]))
+
+    def _read(self, rows: Any) -> tuple[ZSet, pa.Table | None]:
+        """Return the changes that records mean, and those that cannot be read, unless a function has taken them."""
         table = self._records(rows)
         read = self.reader.read(table)
         bad = pc.is_valid(read.rejects)
-        if pc.any(bad).as_py():
-            self._put_aside(table, read.records, read.rejects)
+        unread = self._unread(table, read.records, read.rejects) if pc.any(bad).as_py() else None
+        if unread is not None and self.dead_letters is not None:
+            self.dead_letters(unread.drop_columns(["record"]))
+            unread = None
         good = np.flatnonzero(~np.asarray(bad))
         batch = read.rows.take(pa.array(good))
         changes = read.changes.take(pa.array(good))
@@ -81,7 +105,7 @@ class RecordReading(Reading):
         else:
             self._refuse_truncate(changes)
         weights = np.where(is_delete, np.int64(-1), np.int64(1))
-        return ZSet(pa.RecordBatch.from_arrays(columns, schema=relation.schema), weights)
+        return ZSet(pa.RecordBatch.from_arrays(columns, schema=relation.schema), weights), unread
 
     def _records(self, rows: Any) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):
@@ -101,22 +125,25 @@ class RecordReading(Reading):
                 rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
         return rows
 
-    def _put_aside(self, table: pa.Table, origins: np.ndarray, rejects: pa.Array) -> None:
+    def _unread(self, table: pa.Table, origins: np.ndarray, rejects: pa.Array) -> pa.Table:
+        """Return the records that cannot be read, one line for each, with `code` and their number among the records."""
         lines = np.flatnonzero(np.asarray(pc.is_valid(rejects)))
-        codes = rejects.take(pa.array(lines))
-        records = table.take(pa.array(origins[lines])).select(_GIVEN.names)
-        if self.dead_letters is not None:
-            self.dead_letters(records.append_column("code", codes))
-            return
-        first = single_batch(records.slice(0, 1)).to_pylist()[0]
+        numbers, first = np.unique(origins[lines], return_index=True)  # of a record with several rows the first bad one tells
+        records = table.take(pa.array(numbers)).select(_GIVEN.names)
+        records = records.append_column("code", rejects.take(pa.array(lines[first])))
+        return records.append_column("record", pa.array(numbers))
+
+    def _refuse(self, unread: pa.Table) -> None:
+        first = single_batch(unread.slice(0, 1)).to_pylist()[0]
         shown = str(first["value"])[:200]
         raise BadInputError(
-            f'source "{self.source.name}": record {int(origins[lines[0]])} (topic {first["topic"]}, partition '
-            f"{first['partition']}, offset {first['offset']}) cannot be read, {codes[0].as_py()}: {shown} ({len(lines)} such "
-            "records; nothing was applied). Mend the source, or give dead_letters=..., a function that takes them.",
-            code=str(codes[0].as_py()).partition(" ")[0],
+            f'source "{self.source.name}": record {first["record"]} (topic {first["topic"]}, partition '
+            f"{first['partition']}, offset {first['offset']}) cannot be read, {first['code']}: {shown} ({unread.num_rows} such "
+            "records; nothing was applied). Mend the source, give dead_letters=..., a function that takes them, or let the "
+            'pipeline put them aside: options=StageOptions(on_bad_input="quarantine").',
+            code=str(first["code"]).partition(" ")[0],
             relation=self.source.name,
-            rejected_rows=len(lines),
+            rejected_rows=unread.num_rows,
         )
 
     def _refuse_truncate(self, changes: pa.Array) -> None:
@@ -127,6 +154,17 @@ class RecordReading(Reading):
                 code="TRUNCATED_WITHOUT_KEYS",
                 relation=self.source.name,
             )
+
+
+def _reason(code: str) -> str:
+    what, _, column = code.partition(" ")
+    named = f' "{column}"' if column else ""
+    return {
+        "UNDECODABLE_RECORD": "the record is no JSON of this format, or brings no row",
+        "UNDECODABLE_VALUE": f"the value of column{named} cannot be read as its type",
+        "UNDECODABLE_OP": "the operation is none that the format knows",
+        "NULL_OP": "the record does not say what it does",
+    }.get(what, code)
 
 
 def records(

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.services.kafka_broker import KafkaBroker, free_port
-from tests.services.maven_jars import jars_of
-from tests.services.postgres_server import PostgresServer
+from tools.servers.kafka_broker import KafkaBroker, free_port
+from tools.servers.maven_jars import jars_of
+from tools.servers.postgres_server import PostgresServer
 
 __all__ = ["DebeziumConnect"]
 
@@ -49,6 +49,7 @@ table.include.list={tables}
 skipped.operations=none
 publication.autocreate.mode=filtered
 slot.name=debezium
+retriable.restart.connector.wait.ms=1000
 poll.interval.ms=50
 """
 

@@ -11,7 +11,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.services.maven_jars import jars_of
+from tools.servers.maven_jars import jars_of
 
 __all__ = ["KafkaBroker", "free_port"]
 

@@ -21,16 +21,19 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 _DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
 
 
-def jars_of(artifacts: Sequence[str]) -> Path:
-    """Return the folder that holds artifacts and all they depend on.
+def jars_of(artifacts: Sequence[str], *, with_dependencies: bool = True) -> Path:
+    """Return the folder that holds artifacts, and all they depend on.
 
     Args:
         artifacts: as `group:name:version`.
+        with_dependencies: bring what they depend on as well.
 
     Raises:
         RuntimeError: Maven is missing, or could not bring one of them; the message says what it printed.
     """
-    digest = hashlib.sha256("\n".join(sorted(artifacts)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\n".join([*sorted(artifacts), *([] if with_dependencies else ["alone"])]).encode()).hexdigest()[
+        :16
+    ]
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "zset_join-test-services"
     folder = cache / f"jars-{digest}"
     if folder.is_dir():
@@ -43,7 +46,16 @@ def jars_of(artifacts: Sequence[str]) -> Path:
     with tempfile.TemporaryDirectory(dir=cache) as made:
         dependencies = "".join(_DEPENDENCY.format(*artifact.split(":")) for artifact in artifacts)
         (Path(made) / "pom.xml").write_text(_POM.format(dependencies=dependencies), encoding="utf-8")
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
+        alone = [] if with_dependencies else ["-DexcludeTransitive=true"]
+        command = [
+            "mvn",
+            "-q",
+            "-B",
+            "dependency:copy-dependencies",
+            "-DoutputDirectory=jars",
+            "-DincludeScope=runtime",
+            *alone,
+        ]
         done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"Maven could not bring {list(artifacts)}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Self
 
 import psycopg
 
-from tests.services.kafka_broker import free_port
+from tools.servers.kafka_broker import free_port
 
 __all__ = ["PostgresServer"]
 
@@ -97,7 +98,7 @@ class PostgresServer:
     def _initialise(self, data: Path) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         for folder in (self.directory, *self.directory.parents):
-            if str(folder).startswith("/tmp/") and os.geteuid() == 0:
+            if folder.is_relative_to(tempfile.gettempdir()) and os.geteuid() == 0:
                 folder.chmod(folder.stat().st_mode | 0o055)  # nobody must be able to reach its data
         data.mkdir()
         options: Sequence[str] = ["-A", "trust"]
