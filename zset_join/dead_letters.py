@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from zset_join.checkpoint.reading import no_checkpoint, read_standing
+from zset_join.checkpoint.reading import no_checkpoint, read_committed
 from zset_join.errors import OptionError, StateError
 from zset_join.storage.folder import Folder, folder_below, open_folder
 
@@ -100,11 +100,11 @@ def read_letters(
     Raises:
         StateError: there is no checkpoint, or a file cannot be read.
     """
-    standing = read_standing(str(checkpoint))
-    if standing is None:
+    committed = read_committed(str(checkpoint))
+    if committed is None:
         raise no_checkpoint(str(checkpoint))
-    last = -1 if standing.last is None else standing.last.epoch
-    reached = {} if standing.last is None else standing.last.positions
+    last = -1 if committed.last is None else committed.last.epoch
+    reached = {} if committed.last is None else committed.last.positions
     tables = [LETTER_SCHEMA.empty_table()]
     for folder, name in _folders(checkpoint, path):
         match = _PIPELINE_FILE.fullmatch(name) or _SPARK_FILE.fullmatch(name)
