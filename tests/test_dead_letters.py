@@ -154,7 +154,7 @@ def test_an_attempt_that_did_not_count_is_not_listed(directory: Path) -> None:
 
 
 def test_what_a_query_inside_spark_put_aside_is_listed_alike(directory: Path) -> None:
-    from zset_join.spark.worker.quarantine import DeadLetters, Rejected, reveal
+    from zset_join.spark.worker.quarantine import DeadLetters, Rejected, publish_dead_letters
     from zset_join.tick import Tick
     from zset_join.zset import ZSet
 
@@ -174,7 +174,7 @@ def test_what_a_query_inside_spark_put_aside_is_listed_alike(directory: Path) ->
         ZSet.of(pa.table({"id": pa.array([None, 4], pa.int64())})), ["UNDECODABLE_RECORD", "NULL_PRIMARY_KEY"], reasons
     )
     writer = DeadLetters(directory=place, query_id="q", names=("orders",), schemas=(schema,))
-    reveal(place, writer.write(Tick(0), 0, {"orders": rejected}))
+    publish_dead_letters(place, writer.write(Tick(0), 0, {"orders": rejected}))
 
     found = [one for one in read_letters(directory).to_pylist() if one["file"].startswith("epoch=")]
 
