@@ -14,6 +14,7 @@ from functools import reduce
 import pyarrow as pa
 
 from zset_join.errors import PlanError
+from zset_join.expressions.library import LIBRARY
 from zset_join.expressions.tree import Call, Expression, Literal, describe
 from zset_join.expressions.type_rules import common_type, exact_type, kind_of
 
@@ -44,6 +45,8 @@ def one_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return pa.decimal128(min(whole + scale, _MAX_DIGITS), min(scale, _MAX_DIGITS))
     if first == second:
         return first
+    if set(kinds) == {"null", "array"}:
+        return first if kinds[0] == "array" else second
     return common_type(first, second)
 
 
@@ -53,7 +56,8 @@ def function_type(call: Call, types: _Types) -> pa.DataType:
     Raises:
         PlanError: the function does not take these types, or a pattern, unit or number of digits is not a literal it knows.
     """
-    return _RULES[call.operation](call, types)
+    rule = _RULES.get(call.operation)
+    return rule(call, types) if rule is not None else LIBRARY[call.operation].type(call, types)
 
 
 def _common(call: Call, types: _Types) -> pa.DataType:

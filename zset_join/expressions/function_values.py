@@ -19,17 +19,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from zset_join.expressions.computed import NO_FAULTS, Computed, joint_length, literal_value, of_texts, texts_of
 from zset_join.expressions.conversions import convert
 from zset_join.expressions.function_types import one_type
-from zset_join.expressions.tree import Call, Expression, Literal
+from zset_join.expressions.library import LIBRARY
+from zset_join.expressions.tree import Call, Literal
 from zset_join.expressions.type_rules import kind_of
 from zset_join.expressions.vectors import Bools, Vector, compare, fit_decimal, to_arrow, widen
 
 __all__ = ["chosen_value", "function_value"]
-
-_NO_FAULTS = np.zeros(1, np.bool_)
-
-Computed = tuple[Vector, str, Bools]
 
 
 def chosen_value(operation: str, operands: Sequence[Vector], result: pa.DataType) -> Computed:
@@ -38,7 +36,7 @@ def chosen_value(operation: str, operands: Sequence[Vector], result: pa.DataType
         first, *others = (_as(operand, result) for operand in operands)
         for other in others:
             first = _choose(first.valid, first, other)
-        return first, "CAST_OVERFLOW", _NO_FAULTS
+        return first, "CAST_OVERFLOW", NO_FAULTS
     paired = len(operands) - len(operands) % 2
     chosen = operands[-1] if len(operands) % 2 else Vector(pa.null(), np.zeros(1, np.bool_), np.zeros(1, np.bool_))
     chosen = _as(chosen, result)
@@ -49,7 +47,7 @@ def chosen_value(operation: str, operands: Sequence[Vector], result: pa.DataType
         if condition.faults is not None:
             before = chosen.faults if chosen.faults is not None else np.zeros(1, np.int32)
             chosen = replace(chosen, faults=np.where(condition.faults != 0, condition.faults, before))
-    return chosen, "CAST_OVERFLOW", _NO_FAULTS
+    return chosen, "CAST_OVERFLOW", NO_FAULTS
 
 
 def function_value(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
@@ -58,7 +56,8 @@ def function_value(call: Call, operands: Sequence[Vector], result: pa.DataType) 
     Returns:
         The result, the code of the fault, and the rows that have it.
     """
-    return _VALUES[call.operation](call, operands, result)
+    compute = _VALUES.get(call.operation) or LIBRARY[call.operation].value
+    return compute(call, operands, result)
 
 
 def _as(vector: Vector, target: pa.DataType) -> Vector:
@@ -76,14 +75,9 @@ def _flat(vector: Vector, length: int) -> Any:
     return np.broadcast_to(vector.values, length)
 
 
-def _joint(*lengths: int) -> int:
-    """Return the number of rows of values, each of which is one for all rows or one per row."""
-    return 0 if 0 in lengths else max(lengths)
-
-
 def _choose(mask: Bools, first: Vector, second: Vector) -> Vector:
     """Return the first where the mask says so, else the second; both of one type."""
-    length = _joint(len(mask), len(first.valid), len(second.valid), len(first.values), len(second.values))
+    length = joint_length(len(mask), len(first.valid), len(second.valid), len(first.values), len(second.values))
     flags = np.broadcast_to(mask, length)
     valid = np.where(flags, first.valid, second.valid)
     one, other = _flat(first, length), _flat(second, length)
@@ -103,40 +97,19 @@ def _extreme(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Com
     for other in others:
         better = compare(operation, other, first)
         first = _choose(other.valid & (better | ~first.valid), other, first)
-    return first, "CAST_OVERFLOW", _NO_FAULTS
+    return first, "CAST_OVERFLOW", NO_FAULTS
 
 
 def _nullif(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     common = one_type(operands[0].type, operands[1].type)
-    equal = compare("eq", *(_as(operand, common) for operand in operands)) if kind_of(common) != "null" else _NO_FAULTS
+    equal = compare("eq", *(_as(operand, common) for operand in operands)) if kind_of(common) != "null" else NO_FAULTS
     valid = operands[0].valid & ~(equal & operands[0].valid & operands[1].valid)
-    return Vector(result, operands[0].values, valid), "CAST_OVERFLOW", _NO_FAULTS
-
-
-def _text(vector: Vector) -> pa.Array:
-    """Return strings, NULL where they are."""
-    if kind_of(vector.type) == "null":
-        return pa.nulls(len(vector.valid), pa.large_string())
-    array = to_arrow(vector)
-    if len(array) != len(vector.valid):
-        array = pa.repeat(array[0], len(vector.valid)) if len(array) == 1 else array
-    return array if vector.valid.all() else pc.if_else(_mask(vector.valid, len(array)), array, pa.scalar(None, array.type))
-
-
-def _mask(valid: Bools, length: int) -> pa.Array:
-    return pa.array(np.broadcast_to(valid, length))
-
-
-def _of_text(array: pa.Array, result: pa.DataType) -> Vector:
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
-    if kind_of(result) == "string":
-        return Vector(result, array if array.type == result else array.cast(result), valid)
-    return Vector(result, array.fill_null(False).to_numpy(zero_copy_only=False), valid)
+    return Vector(result, operands[0].values, valid), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _by_arrow(function: Callable[[pa.Array], pa.Array]) -> Callable[[Call, Sequence[Vector], pa.DataType], Computed]:
     def compute(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-        return _of_text(function(_text(operands[0])), result), "CAST_OVERFLOW", _NO_FAULTS
+        return of_texts(function(texts_of(operands[0])), result), "CAST_OVERFLOW", NO_FAULTS
 
     return compute
 
@@ -147,24 +120,20 @@ def _trim_spaces(function: Callable[..., pa.Array]) -> Callable[[pa.Array], pa.A
 
 
 def _concat(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    texts = [_text(operand) for operand in operands]
-    length = _joint(*map(len, texts))
+    texts = [texts_of(operand) for operand in operands]
+    length = joint_length(*map(len, texts))
     texts = [text if len(text) == length else pa.repeat(text[0], length) for text in texts]
     joined = pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()), null_handling="emit_null")
-    return _of_text(joined, result), "CAST_OVERFLOW", _NO_FAULTS
+    return of_texts(joined, result), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _like(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    pattern, escape = _literal(call.operands[1]), _literal(call.operands[2]) if len(call.operands) == 3 else "\\"
-    texts = _text(operands[0])
+    pattern, escape = literal_value(call.operands[1]), literal_value(call.operands[2]) if len(call.operands) == 3 else "\\"
+    texts = texts_of(operands[0])
     if call.operation == "ilike":
         texts, pattern = pc.utf8_lower(texts), pattern.lower()
     matched = pc.match_substring_regex(texts, _regex(pattern, escape))
-    return _of_text(matched, result), "CAST_OVERFLOW", _NO_FAULTS
-
-
-def _literal(node: Expression) -> Any:
-    return node.value if isinstance(node, Literal) else None
+    return of_texts(matched, result), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _regex(pattern: str, escape: str) -> str:
@@ -185,15 +154,15 @@ def _quoted(letter: str) -> str:
 
 
 def _substring(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    texts = _text(operands[0])
+    texts = texts_of(operands[0])
     bounds = operands[1:]
     if all(isinstance(operand, Literal) and operand.value is not None for operand in call.operands[1:]):
-        numbers = [int(_literal(operand)) for operand in call.operands[1:]]
+        numbers = [int(literal_value(operand)) for operand in call.operands[1:]]
         start, stop = _slice(numbers[0], numbers[1] if len(numbers) == 2 else None)
         empty = stop is not None and (stop <= start and (start < 0) == (stop < 0))
         found = _emptied(texts) if empty else pc.utf8_slice_codeunits(texts, start, stop)
-        return _of_text(found, result), "CAST_OVERFLOW", _NO_FAULTS
-    length = _joint(len(texts), *(len(bound.valid) for bound in bounds))
+        return of_texts(found, result), "CAST_OVERFLOW", NO_FAULTS
+    length = joint_length(len(texts), *(len(bound.valid) for bound in bounds))
     valid = np.ones(length, np.bool_)
     for bound in bounds:
         valid &= np.broadcast_to(bound.valid, length)
@@ -204,7 +173,7 @@ def _substring(call: Call, operands: Sequence[Vector], result: pa.DataType) -> C
         None if text is None or not known else _sliced(text, *numbers)
         for text, known, *numbers in zip(texts.to_pylist(), valid.tolist(), *columns, strict=True)
     ]
-    return _of_text(pa.array(values, pa.large_string()), result), "CAST_OVERFLOW", _NO_FAULTS
+    return of_texts(pa.array(values, pa.large_string()), result), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _emptied(texts: pa.Array) -> pa.Array:
@@ -228,10 +197,10 @@ def _sliced(text: str, start: int, length: int | None = None) -> str:
 
 
 def _round(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    vector, scale = operands[0], int(_literal(call.operands[1])) if len(call.operands) == 2 else 0
+    vector, scale = operands[0], int(literal_value(call.operands[1])) if len(call.operands) == 2 else 0
     kind = kind_of(vector.type)
     if kind == "null":
-        return widen(vector, result), "CAST_OVERFLOW", _NO_FAULTS
+        return widen(vector, result), "CAST_OVERFLOW", NO_FAULTS
     if kind == "decimal":
         wide = vector.values.cast(pa.decimal256(76, vector.type.scale))
         if scale < vector.type.scale:
@@ -240,15 +209,15 @@ def _round(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Compu
         return Vector(result, values, vector.valid), "ARITHMETIC_OVERFLOW", overflow
     if kind == "integer":
         return _rounded_integers(vector, scale, result)
-    return Vector(result, _rounded_floats(vector.values, scale), vector.valid), "CAST_OVERFLOW", _NO_FAULTS
+    return Vector(result, _rounded_floats(vector.values, scale), vector.valid), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _rounded_integers(vector: Vector, scale: int, result: pa.DataType) -> Computed:
     if scale >= 0:
-        return Vector(result, vector.values, vector.valid), "CAST_OVERFLOW", _NO_FAULTS
+        return Vector(result, vector.values, vector.valid), "CAST_OVERFLOW", NO_FAULTS
     limits = np.iinfo(vector.values.dtype)
     if -scale > len(str(limits.max)):
-        return Vector(result, np.zeros_like(vector.values), vector.valid), "CAST_OVERFLOW", _NO_FAULTS
+        return Vector(result, np.zeros_like(vector.values), vector.valid), "CAST_OVERFLOW", NO_FAULTS
     unit = 10**-scale
     exact = vector.values.astype(object)
     rounded = np.array([(abs(int(one)) + unit // 2) // unit * unit * (1 if one >= 0 else -1) for one in exact], dtype=object)
@@ -287,7 +256,7 @@ def _whole(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Compu
         values, overflow = fit_decimal(rounded, result)
         return Vector(result, values, vector.valid), "ARITHMETIC_OVERFLOW", overflow
     if kind != "float":
-        return widen(vector, result), "CAST_OVERFLOW", _NO_FAULTS
+        return widen(vector, result), "CAST_OVERFLOW", NO_FAULTS
     rounded = (np.floor if call.operation == "floor" else np.ceil)(vector.values.astype(np.float64))
     large, small = rounded >= 2.0**63, rounded < -(2.0**63)
     plain = np.where(np.isnan(rounded) | large | small, 0.0, rounded).astype(np.int64)
@@ -295,7 +264,7 @@ def _whole(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Compu
     return (
         Vector(result, np.where(large, limits.max, np.where(small, limits.min, plain)), vector.valid),
         "CAST_OVERFLOW",
-        _NO_FAULTS,
+        NO_FAULTS,
     )
 
 
@@ -308,31 +277,31 @@ def _local(vector: Vector) -> pa.Array:
 
 
 def _extract(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    field, vector = _literal(call.operands[0]), operands[1]
+    field, vector = literal_value(call.operands[0]), operands[1]
     if kind_of(vector.type) == "null":
-        return widen(vector, result), "CAST_OVERFLOW", _NO_FAULTS
+        return widen(vector, result), "CAST_OVERFLOW", NO_FAULTS
     array = _local(vector)
     if kind_of(vector.type) == "date" and field in {"hour", "minute", "second"}:
-        return Vector(result, np.zeros(1, np.int32), vector.valid), "CAST_OVERFLOW", _NO_FAULTS
+        return Vector(result, np.zeros(1, np.int32), vector.valid), "CAST_OVERFLOW", NO_FAULTS
     if field == "dayofweek":
         found = pc.day_of_week(array, count_from_zero=False, week_start=7)
     else:
         names = {"dayofyear": "day_of_year", "week": "iso_week"}
         found = getattr(pc, names.get(field, field))(array)
     values = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
-    return Vector(result, values, vector.valid), "CAST_OVERFLOW", _NO_FAULTS
+    return Vector(result, values, vector.valid), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _date_trunc(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    unit, vector = _literal(call.operands[0]), operands[1]
+    unit, vector = literal_value(call.operands[0]), operands[1]
     if kind_of(vector.type) == "null":
-        return widen(vector, result), "CAST_OVERFLOW", _NO_FAULTS
+        return widen(vector, result), "CAST_OVERFLOW", NO_FAULTS
     array = to_arrow(vector)
     if kind_of(vector.type) == "date":
         array = array.cast(pa.timestamp("s")).cast(result)
     floored = pc.floor_temporal(array.view(pa.timestamp(result.unit)), unit=unit, week_starts_monday=True)
     values = floored.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    return Vector(result, values, vector.valid), "CAST_OVERFLOW", _NO_FAULTS
+    return Vector(result, values, vector.valid), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _date_add(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
@@ -353,7 +322,7 @@ def _date_diff(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Comp
 def _add_months(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     vector, months = operands
     valid = vector.valid & months.valid
-    length = _joint(len(vector.values), len(months.values), len(valid))
+    length = joint_length(len(vector.values), len(months.values), len(valid))
     stamps = np.broadcast_to(vector.values if kind_of(vector.type) != "null" else np.zeros(1, np.int64), length).astype(
         np.int64
     )

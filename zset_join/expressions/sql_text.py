@@ -21,7 +21,9 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import PlanError
+from zset_join.expressions.computed import Function
 from zset_join.expressions.evaluation import result_type
+from zset_join.expressions.library import LIBRARY
 from zset_join.expressions.tree import Call, Cast, Column, Expression, Literal, describe
 from zset_join.expressions.type_rules import kind_of, plain_type
 
@@ -93,6 +95,9 @@ def type_name(kind: pa.DataType, dialect: Dialect) -> str:
         return {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[plain.bit_width]
     if pt.is_floating(plain):
         return "DOUBLE" if plain.bit_width == 64 else "FLOAT"
+    if kind_of(plain) == "array":
+        element = type_name(plain.value_type, dialect)
+        return f"ARRAY<{element}>" if is_spark else f"{element}[]"
     if kind_of(plain) not in names:
         raise PlanError(
             f"{dialect} is not told of the type {kind}; leave such columns out.", code="NO_SQL_TYPE", type=str(kind)
@@ -166,8 +171,22 @@ class _Writer:
             child if isinstance(child, Literal) else Column("row", f"o{place}") for place, child in enumerate(node.operands)
         )
         result = result_type(Call(node.operation, stand_ins), {"row": pa.schema(schema)})
+        function = LIBRARY.get(node.operation)
+        if function is not None:
+            return _Written(_of_library(node, function, [operand.text for operand in operands], self.dialect), result)
         write = _spark if self.dialect == "spark" else _duckdb
         return _Written(write(node, operands, result), result)
+
+
+def _of_library(node: Call, function: Function, texts: list[str], dialect: Dialect) -> str:
+    write = function.spark if dialect == "spark" else function.duckdb
+    if write is None:
+        raise PlanError(
+            f"{describe(node)}: DuckDB has no {node.operation} that means the same, so it verifies no view with it.",
+            code="UNKNOWN_EXPRESSION",
+            operation=node.operation,
+        )
+    return write(node, texts)
 
 
 def _spark(node: Call, operands: tuple[_Written, ...], result: pa.DataType) -> str:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from zset_join.expressions.type_rules import kind_of
 from zset_join.expressions.vectors import Bools, Vector, rescale, to_arrow
 
-__all__ = ["from_text", "into_text"]
+__all__ = ["from_text", "into_text", "java_number"]
 
 _BLANKS = "".join(map(chr, [*range(33), 127]))
 _NO_FAULTS = np.zeros(1, np.bool_)
@@ -126,13 +126,13 @@ def into_text(vector: Vector, target: pa.DataType) -> Vector:
     elif kind == "decimal":
         text = pa.array([None if number is None else f"{number:f}" for number in array.to_pylist()], pa.large_string())
     elif kind == "float":
-        text = pa.array([_java(value) for value in vector.values], pa.large_string())
+        text = pa.array([java_number(value) for value in vector.values], pa.large_string())
     else:
         text = array.cast(pa.large_string())
     return replace(vector, type=target, values=text)
 
 
-def _java(value: Any) -> str:
+def java_number(value: Any) -> str:
     """Write a float as Java's `toString`: plainly from 0.001 to 10,000,000, else as a power of ten."""
     if not np.isfinite(value):
         return {"inf": "Infinity", "-inf": "-Infinity"}.get(str(value), "NaN")

@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
+from zset_join.expressions.operations import FUNCTIONS, OPERATIONS
 
 __all__ = [
     "FUNCTIONS",
@@ -45,58 +46,6 @@ __all__ = [
     "right",
     "walk",
 ]
-
-# Every operation there is: its number of operands (None: two or more) and how `describe` writes it.
-OPERATIONS: dict[str, tuple[int | None, str]] = {
-    "eq": (2, "{} = {}"),
-    "ne": (2, "{} <> {}"),
-    "lt": (2, "{} < {}"),
-    "le": (2, "{} <= {}"),
-    "gt": (2, "{} > {}"),
-    "ge": (2, "{} >= {}"),
-    "eq_null_safe": (2, "{} <=> {}"),
-    "and": (2, "{} AND {}"),
-    "or": (2, "{} OR {}"),
-    "not": (1, "NOT {}"),
-    "add": (2, "{} + {}"),
-    "subtract": (2, "{} - {}"),
-    "multiply": (2, "{} * {}"),
-    "divide": (2, "{} / {}"),
-    "remainder": (2, "{} % {}"),
-    "negate": (1, "-{}"),
-    "absolute": (1, "abs({})"),
-    "length": (1, "length({})"),
-    "is_null": (1, "{} IS NULL"),
-    "is_not_null": (1, "{} IS NOT NULL"),
-    "starts_with": (2, "startswith({}, {})"),
-    "in": (None, "{} IN ({})"),
-}
-
-# The functions of `zset_join.expressions.functions`: the least and the most operands (None: any number).
-FUNCTIONS: dict[str, tuple[int, int | None]] = {
-    "add_months": (2, 2),
-    "case": (2, None),
-    "ceil": (1, 1),
-    "coalesce": (1, None),
-    "concat": (1, None),
-    "date_add": (2, 2),
-    "date_diff": (2, 2),
-    "date_trunc": (2, 2),
-    "extract": (2, 2),
-    "floor": (1, 1),
-    "greatest": (2, None),
-    "ilike": (2, 3),
-    "least": (2, None),
-    "like": (2, 3),
-    "lower": (1, 1),
-    "ltrim": (1, 1),
-    "nullif": (2, 2),
-    "round": (1, 2),
-    "rtrim": (1, 1),
-    "substring": (2, 3),
-    "trim": (1, 1),
-    "upper": (1, 1),
-}
 
 _FUNCTIONS = frozenset({"absolute", "length", "starts_with"}) | (FUNCTIONS.keys() - {"like", "ilike"})
 

@@ -88,6 +88,8 @@ def kind_of(plain: pa.DataType) -> str:
         (pt.is_date, "date"),
         (pt.is_time, "time"),
         (pt.is_duration, "duration"),
+        (pt.is_list, "array"),
+        (pt.is_large_list, "array"),
     )
     if pt.is_timestamp(plain):
         return "timestamp" if plain.tz is None else "instant"
@@ -123,7 +125,7 @@ def common_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     DataType(double)
     """
     kinds = kind_of(first), kind_of(second)
-    if "other" in kinds:
+    if "other" in kinds or "array" in kinds:
         return None
     if kinds[0] == "null" or kinds[1] == "null":
         return second if kinds[0] == "null" else first
@@ -266,7 +268,7 @@ def cast_type(cast: Cast, source: pa.DataType) -> pa.DataType:
     """
     target = plain_type(cast.type)
     kinds = kind_of(source), kind_of(target)
-    if kinds[0] == "null" and kinds[1] not in {"null", "other"}:
+    if kinds[0] == "null" and kinds[1] not in {"null", "other", "array"}:
         return target
     if kinds[1] not in _CASTS.get(kinds[0], set()):
         raise _mismatch(cast, (source,), "a cast that is offered", f"From {source} there is {_offered(kinds[0])}.")

@@ -80,7 +80,7 @@ def from_arrow(array: pa.Array | pa.ChunkedArray) -> Vector:
         return Vector(plain, np.zeros(len(array), np.bool_), valid)
     if plain != array.type:
         array = array.cast(plain)
-    if kind in {"string", "binary", "decimal"}:
+    if kind in {"string", "binary", "decimal", "array"}:
         return Vector(plain, array, valid)
     if kind == "boolean":
         return Vector(plain, array.fill_null(False).to_numpy(zero_copy_only=False), valid)
@@ -115,7 +115,7 @@ def widen(vector: Vector, target: pa.DataType) -> Vector:
 
 def _zeros(plain: pa.DataType, count: int) -> Any:
     kind = kind_of(plain)
-    if kind in {"string", "binary"} or pa.types.is_decimal(plain):
+    if kind in {"string", "binary", "array"} or pa.types.is_decimal(plain):
         return pa.nulls(count, plain)
     if kind in {"integer", "float"}:
         return np.zeros(count, plain.to_pandas_dtype())

@@ -5,14 +5,16 @@ The law: what is built means what Spark means by the text, under ANSI mode; what
 Implicit casts are Spark's: a string beside a number, a date or a timestamp is read as one, a date beside a timestamp becomes
 one. `x / y` of integers is a double, `1.5` a decimal, `1e3` a double, `a || b` and `concat` write what is no string as text.
 
-Refused: functions whose value depends on when or where they are called, subqueries in expressions, TRY_CAST, JSON and arrays.
+Functions of JSON, arrays, texts and times are in `scalar_functions`. A subquery becomes a column before it comes here.
+
+Refused: functions whose value depends on when or where they are called.
 """
 
 from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 from sqlglot import exp
@@ -24,7 +26,9 @@ from zset_join.expressions.rows import compute
 from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.sql.catalog import pick
 from zset_join.sql.dialects import Statement
+from zset_join.sql.intervals import factors, is_interval, span_of
 from zset_join.sql.places import near, place_of
+from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function
 from zset_join.sql.types import type_of_node
 
 __all__ = ["SCALAR_FUNCTIONS", "ScalarBinder"]
@@ -53,9 +57,8 @@ abs add_months cast ceil ceiling char_length coalesce concat date_add date_sub d
 extract floor greatest hour if ifnull least left length lower ltrim minute mod month nullif nvl quarter round rtrim second
 startswith substr substring trim upper weekofyear year
 """
-SCALAR_FUNCTIONS = tuple(_NAMES.split())
+SCALAR_FUNCTIONS = tuple(sorted({*_NAMES.split(), *FUNCTION_NAMES}))
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
-_SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
 
 Resolve = Callable[[exp.Column], Expression]
 Replace = Callable[[exp.Expr], Expression | None]
@@ -155,8 +158,22 @@ class ScalarBinder:
         self._types[id(tree)] = (tree, found)
         return found
 
+    @property
+    def dialect(self) -> str:
+        """Return whose SQL it is."""
+        return self._statement.dialect
+
+    def case(self, branches: Sequence[tuple[Expression, Expression]], otherwise: Expression | None) -> Expression:
+        """Return a CASE whose values have one type."""
+        values = self._of_one_type([*(value for _, value in branches), *([] if otherwise is None else [otherwise])])
+        operands = [part for (condition, _), value in zip(branches, values, strict=False) for part in (condition, value)]
+        return Call("case", (*operands, *values[len(branches) :]))
+
     def _bind(self, node: exp.Expr) -> Expression:
         kind = type(node)
+        found = bind_function(self, node)
+        if found is not None:
+            return found
         match node:
             case exp.Column():
                 return self._resolve(node)
@@ -189,7 +206,7 @@ class ScalarBinder:
             case exp.Cast() | exp.TryCast():
                 return self._cast(node)
             case exp.Interval():
-                raise self._refused(node, "an interval stands alone; add it to a date or a timestamp")
+                raise self.refused(node, "an interval stands alone; add it to a date or a timestamp")
             case exp.Coalesce():
                 return self._unified("coalesce", [node.this, *node.expressions])
             case exp.Greatest() | exp.Least():
@@ -207,15 +224,17 @@ class ScalarBinder:
             case exp.StartsWith():
                 prefix = self.bind(node.expression)
                 if not isinstance(prefix, Literal):
-                    raise self._refused(node, "startswith takes a literal")
+                    raise self.refused(node, "startswith takes a literal")
                 return Call("starts_with", (self.bind(node.this), prefix))
             case exp.Round():
                 scale = node.args.get("decimals")
                 return Call("round", (self.bind(node.this), *([] if scale is None else [self.bind(scale)])))
+            case exp.Extract() if _unit(node.this) == "EPOCH":
+                return Call("unix_time", (lit("second"), self.timed(node.expression)))
             case exp.Extract():
-                return Call("extract", (lit(_unit(node.this).lower()), self._timed(node.expression)))
+                return Call("extract", (lit(_unit(node.this).lower()), self.timed(node.expression)))
             case exp.TimestampTrunc() | exp.DateTrunc():
-                return Call("date_trunc", (lit(_unit(node.args.get("unit")).lower()), self._timed(node.this)))
+                return Call("date_trunc", (lit(_unit(node.args.get("unit")).lower()), self.timed(node.this)))
             case exp.TsOrDsAdd() | exp.DateAdd() | exp.DateSub() | exp.TsOrDsDiff() | exp.DateDiff() | exp.AddMonths():
                 return self._date_function(node)
             case exp.IntDiv():
@@ -229,7 +248,7 @@ class ScalarBinder:
         if kind in _ONE_ARGUMENT:
             return Call(_ONE_ARGUMENT[kind], (self.bind(node.this),))
         if kind in _FIELDS:
-            return Call("extract", (lit(_FIELDS[kind]), self._timed(node.this)))
+            return Call("extract", (lit(_FIELDS[kind]), self.timed(node.this)))
         raise self._unknown(node)
 
     def _literal(self, node: exp.Expr) -> Expression:
@@ -262,13 +281,13 @@ class ScalarBinder:
             return Call("is_null", (value,))
         if isinstance(what, exp.Boolean):
             return Call("eq_null_safe", (value, lit(bool(what.this))))
-        raise self._refused(node, "IS takes NULL, TRUE or FALSE; compare with IS NOT DISTINCT FROM")
+        raise self.refused(node, "IS takes NULL, TRUE or FALSE; compare with IS NOT DISTINCT FROM")
 
     def _in(self, node: exp.In) -> Expression:
         if node.args.get("query") is not None:
-            raise self._refused(node, "IN with a subquery stands alone in WHERE, joined to the rest by AND")
+            raise self.refused(node, "IN with a subquery stands alone in WHERE, joined to the rest by AND")
         if not node.expressions:
-            raise self._refused(node, "IN takes values in brackets, or a subquery")
+            raise self.refused(node, "IN takes values in brackets, or a subquery")
         made: Expression | None = None
         pairs = [self._brought_together(node.this, one) for one in node.expressions]
         value = pairs[0][0]
@@ -293,21 +312,13 @@ class ScalarBinder:
         else:
             branches, otherwise = [(one.this, one.args["true"]) for one in node.args["ifs"]], node.args.get("default")
         subject = node.this if isinstance(node, exp.Case) else None
-        conditions = [self.condition(one) if subject is None else self.compared("eq", subject, one) for one, _ in branches]
-        values = [self.bind(value) for _, value in branches]
-        if otherwise is not None:
-            values.append(self.bind(otherwise))
-        values = self._of_one_type(values)
-        operands: list[Expression] = []
-        for condition, value in zip(conditions, values, strict=False):
-            operands += [condition, value]
-        return Call("case", (*operands, *values[len(conditions) :]))
+        made = [
+            (self.condition(one) if subject is None else self.compared("eq", subject, one), self.bind(value))
+            for one, value in branches
+        ]
+        return self.case(made, None if otherwise is None else self.bind(otherwise))
 
     def _cast(self, node: exp.Expr) -> Expression:
-        if node.args.get("safe"):
-            raise self._refused(
-                node, "TRY_CAST is not offered: test the text first, as in CASE WHEN x LIKE ... THEN CAST(x AS ...)"
-            )
         target = type_of_node(node.args["to"], dialect=self._statement.dialect)
         if target is None:
             raise SqlError(
@@ -318,6 +329,8 @@ class ScalarBinder:
         operand = self.bind(node.this)
         if self.type_of(operand) == plain_type(target):
             return operand
+        if isinstance(node, exp.TryCast):
+            return Call("try_cast", (operand, Literal(None, target)))
         return self._cast_to(operand, target, node)
 
     def _cast_to(self, operand: Expression, target: pa.DataType, node: exp.Expr) -> Expression:
@@ -367,34 +380,37 @@ class ScalarBinder:
     def _unified(self, operation: str, nodes: list[exp.Expr]) -> Expression:
         return Call(operation, tuple(self._of_one_type([self.bind(one) for one in nodes])))
 
-    def _text(self, node: exp.Expr) -> Expression:
+    def text(self, node: exp.Expr) -> Expression:
+        """Return the tree of a node, as text."""
         made = self.bind(node)
         return made if kind_of(self.type_of(made)) in {"string", "null"} else self._cast_to(made, pa.string(), node)
 
     def _concat(self, node: exp.Expr) -> Expression:
         parts = list(node.flatten()) if isinstance(node, exp.DPipe) else node.expressions
-        return Call("concat", tuple(self._text(part) for part in parts))
+        return Call("concat", tuple(self.text(part) for part in parts))
 
     def _trim(self, node: exp.Trim) -> Expression:
-        if node.args.get("expression") is not None:
-            raise self._refused(node, "TRIM takes spaces off, no other characters")
         position = str(node.args.get("position") or "").upper()
+        if node.args.get("expression") is not None:
+            side = lit((position or "BOTH").lower())
+            return Call("trim_characters", (self.text(node.this), self.bind(node.expression), side))
         return Call({"LEADING": "ltrim", "TRAILING": "rtrim"}.get(position, "trim"), (self.bind(node.this),))
 
     def _substring(self, node: exp.Substring) -> Expression:
-        given = [self._text(node.this), *(self.bind(node.args[name]) for name in ("start", "length") if node.args.get(name))]
+        given = [self.text(node.this), *(self.bind(node.args[name]) for name in ("start", "length") if node.args.get(name))]
         return Call("substring", tuple(given))
 
-    def _timed(self, node: exp.Expr) -> Expression:
+    def timed(self, node: exp.Expr) -> Expression:
+        """Return the tree of a node, a string read as a timestamp."""
         made = self.bind(node)
         return self._cast_to(made, pa.timestamp("us"), node) if kind_of(self.type_of(made)) == "string" else made
 
     def _arithmetic(self, node: exp.Expr, operation: str) -> Expression:
         first, second = node.this, node.expression
         if operation in {"add", "subtract"}:
-            if isinstance(second, exp.Interval):
+            if is_interval(second):
                 return self._moved(self.bind(first), second, 1 if operation == "add" else -1)
-            if isinstance(first, exp.Interval) and operation == "add":
+            if is_interval(first) and operation == "add":
                 return self._moved(self.bind(second), first, 1)
         one, other = self.bind(first), self.bind(second)
         kinds = kind_of(self.type_of(one)), kind_of(self.type_of(other))
@@ -407,11 +423,17 @@ class ScalarBinder:
             other = self._cast_to(other, pa.float64(), second) if kinds[1] == "string" else other
         return Call(operation, (one, other))
 
-    def _moved(self, value: Expression, interval: exp.Interval, sign: int) -> Expression:
-        months, span = self._interval(interval)
+    def _moved(self, value: Expression, node: exp.Expr, sign: int) -> Expression:
+        interval, times = factors(node)
+        try:
+            months, span = span_of(interval)
+        except ValueError as error:
+            raise self.refused(node, str(error)) from None
         kind = kind_of(self.type_of(value))
         if kind == "string":
-            value, kind = self._cast_to(value, pa.timestamp("us"), interval), "timestamp"
+            value, kind = self._cast_to(value, pa.timestamp("us"), node), "timestamp"
+        if times is not None:
+            return self._moved_by(value, self.bind(times), sign, months, span)
         if months:
             value = Call("add_months", (value, lit(sign * months)))
         if span:
@@ -422,27 +444,16 @@ class ScalarBinder:
             value = Call("add" if sign > 0 else "subtract", (value, lit(span)))
         return value
 
-    def _interval(self, node: exp.Interval) -> tuple[int, datetime.timedelta]:
-        amount = node.this
-        sign = 1
-        if isinstance(amount, exp.Neg):
-            amount, sign = amount.this, -1
-        text = amount.name if isinstance(amount, exp.Literal) else ""
-        unit = _unit(node.args.get("unit"))
-        parts = text.split()
-        if len(parts) == 2 and not unit:
-            text, unit = parts[0], parts[1].upper()
-        unit = unit.removesuffix("S") or "SECOND"
-        try:
-            number = decimal.Decimal(text) * sign
-        except decimal.InvalidOperation:
-            raise self._refused(node, "an interval is a number and a unit, as in INTERVAL '5' MINUTE") from None
-        if unit in _MONTHS and number == int(number):
-            return int(number) * _MONTHS[unit], datetime.timedelta(0)
-        if unit not in _SECONDS:
-            known = ", ".join([*_SECONDS, *_MONTHS])
-            raise self._refused(node, f"the unit of an interval is one of {known}")
-        return 0, datetime.timedelta(microseconds=int(number * _SECONDS[unit] * 10**6))
+    def _moved_by(self, value: Expression, times: Expression, sign: int, months: int, span: datetime.timedelta) -> Expression:
+        if months:
+            count = times if sign * months == 1 else Call("multiply", (times, lit(sign * months)))
+            value = Call("add_months", (value, count))
+        if span:
+            if kind_of(self.type_of(value)) == "date":
+                value = Cast(value, pa.timestamp("us"))
+            moved = Call("duration_of", (lit(span // datetime.timedelta(microseconds=1)), times))
+            value = Call("add" if sign > 0 else "subtract", (value, moved))
+        return value
 
     def _date_function(self, node: exp.Expr) -> Expression:
         value = self.bind(node.this)
@@ -457,7 +468,7 @@ class ScalarBinder:
             amount = Call("negate", (amount,))
         if unit == "DAY":
             return Call("date_add", (self._as_date(value), amount))
-        raise self._refused(node, "dates are moved by days or months; add an INTERVAL to a timestamp")
+        raise self.refused(node, "dates are moved by days or months; add an INTERVAL to a timestamp")
 
     def _as_date(self, value: Expression) -> Expression:
         return value if kind_of(self.type_of(value)) in {"date", "null"} else Cast(value, pa.date32())
@@ -465,13 +476,14 @@ class ScalarBinder:
     def _whole_division(self, node: exp.IntDiv) -> Expression:
         one, other = self.bind(node.this), self.bind(node.expression)
         if any(kind_of(self.type_of(operand)) != "integer" for operand in (one, other)):
-            raise self._refused(node, "DIV takes integers; use / and CAST")
+            raise self.refused(node, "DIV takes integers; use / and CAST")
         # Exact: what is left over is taken away before the division.
         exact = Call("subtract", (one, Call("remainder", (one, other))))
         wide = Cast(exact, pa.decimal128(20, 0))
         return Cast(Call("divide", (wide, Cast(other, pa.decimal128(20, 0)))), pa.int64())
 
-    def _refused(self, node: exp.Expr, why: str) -> SqlError:
+    def refused(self, node: exp.Expr, why: str) -> SqlError:
+        """Return the refusal of a node."""
         return SqlError(f"{why}.", code="NOT_OFFERED", at=place_of(node, self._statement.text))
 
     def _unknown(self, node: exp.Expr) -> SqlError:

@@ -1,0 +1,154 @@
+"""What functions of expressions share: a function's place in the library, operands as texts, and values row by row.
+
+A `Function` says what types it takes, computes whole columns, and is written in two dialects. A value that cannot be computed
+is a fault: its row is marked, and raises only where nothing skips it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.errors import PlanError
+from zset_join.expressions.tree import Call, Expression, Literal, describe
+from zset_join.expressions.type_rules import kind_of
+from zset_join.expressions.vectors import Bools, Vector, to_arrow
+
+__all__ = [
+    "NO_FAULTS",
+    "Computed",
+    "Function",
+    "Types",
+    "all_valid",
+    "joint_length",
+    "literal_value",
+    "mismatch",
+    "of_texts",
+    "spread",
+    "strings_only",
+    "texts_of",
+    "translated",
+    "wants_literal",
+]
+
+NO_FAULTS = np.zeros(1, np.bool_)
+"""No row has a fault."""
+
+Computed = tuple[Vector, str, Bools]
+"""A result, the code of the fault, and the rows that have it."""
+
+Types = Sequence[pa.DataType]
+"""Plain types of operands."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the library.
+
+    Args:
+        type: given a call and the plain types of its operands, the type it gives; raises PlanError for what it does not take.
+        value: given the call, its operands and the type, its values.
+        spark: given the call and the texts of its operands, Spark's text.
+        duckdb: the same for DuckDB; None where DuckDB has nothing that means the same.
+    """
+
+    type: Callable[[Call, Types], pa.DataType]
+    value: Callable[[Call, Sequence[Vector], pa.DataType], Computed]
+    spark: Callable[[Call, Sequence[str]], str]
+    duckdb: Callable[[Call, Sequence[str]], str] | None = None
+
+
+def mismatch(node: Expression, types: Types, expected: str, cure: str) -> PlanError:
+    """Return the refusal of operands."""
+    found = " and ".join(str(kind) for kind in types)
+    return PlanError(
+        f"{describe(node)} is given {found}; it takes {expected}. {cure}",
+        code="TYPE_MISMATCH",
+        expression=describe(node),
+        types=[str(kind) for kind in types],
+    )
+
+
+def strings_only(call: Call, types: Types) -> pa.DataType:
+    """Admit strings alone.
+
+    Raises:
+        PlanError: another type.
+    """
+    for kind in types:
+        if kind_of(kind) not in {"string", "null"}:
+            raise mismatch(call, types, "strings", 'Cast with .cast("string").')
+    return pa.large_string()
+
+
+def wants_literal(call: Call, types: Types, place: int, kind: type, what: str) -> Any:
+    """Return the value of an operand that must be a literal.
+
+    Raises:
+        PlanError: it is none.
+    """
+    value = literal_value(call.operands[place])
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise mismatch(call, types, what, "Write it as a literal.")
+    return value
+
+
+def literal_value(node: Expression) -> Any:
+    """Return the value of a literal, None of anything else."""
+    return node.value if isinstance(node, Literal) else None
+
+
+def joint_length(*lengths: int) -> int:
+    """Return the number of rows of values, each of which is one for all rows or one per row."""
+    return 0 if 0 in lengths else max(lengths)
+
+
+def all_valid(*vectors: Vector) -> Bools:
+    """Say which rows have no NULL among their operands."""
+    valid = vectors[0].valid
+    for vector in vectors[1:]:
+        valid = valid & vector.valid
+    return valid
+
+
+def spread(vector: Vector, length: int) -> Vector:
+    """Return a vector with so many values, which may be shared."""
+    valid = np.broadcast_to(vector.valid, length)
+    if isinstance(vector.values, pa.Array):
+        values = vector.values if len(vector.values) == length else pa.repeat(vector.values[0], length)
+    else:
+        values = np.broadcast_to(vector.values, length)
+    return Vector(vector.type, values, valid)
+
+
+def texts_of(vector: Vector) -> pa.Array:
+    """Return strings, NULL where they are."""
+    if kind_of(vector.type) == "null":
+        return pa.nulls(len(vector.valid), pa.large_string())
+    array = to_arrow(vector)
+    if len(array) != len(vector.valid):
+        array = pa.repeat(array[0], len(vector.valid)) if len(array) == 1 else array
+    if vector.valid.all():
+        return array
+    return pc.if_else(pa.array(np.broadcast_to(vector.valid, len(array))), array, pa.scalar(None, array.type))
+
+
+def of_texts(array: pa.Array, result: pa.DataType) -> Vector:
+    """Return an Arrow array of strings, booleans, integers or lists as a vector."""
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if kind_of(result) in {"string", "array"}:
+        return Vector(result, array if array.type == result else array.cast(result), valid)
+    values = array.fill_null(False if kind_of(result) == "boolean" else 0).to_numpy(zero_copy_only=False)
+    return Vector(result, values if kind_of(result) == "boolean" else values.astype(result.to_pandas_dtype()), valid)
+
+
+def translated(texts: pa.Array, function: Callable[[str], Any], kind: pa.DataType) -> pa.Array:
+    """Return a function of every string; it is called once for each distinct one."""
+    coded = texts.dictionary_encode()
+    found = pa.array([function(text) for text in coded.dictionary.to_pylist()], kind)
+    return found.take(coded.indices)
