@@ -124,7 +124,7 @@ def test_a_row_costs_its_record_its_long_strings_and_its_places_in_two_tables() 
     state, rows = join._sides[0], ROWS // EPOCHS
     assert state.arena.record_bytes() == rows * state.layout.stride == rows * 64
     assert state.arena.heap_bytes() == 2 * 32 * rows
-    assert state.arrangement.table.table_bytes() + state.primary_keys.table.table_bytes() <= 2 * 26 * rows
+    assert state.arrangement.table_bytes() + state.primary_keys.table_bytes() <= 2 * 26 * rows
 
 
 # ---------------------------------------------------------------- files

@@ -104,7 +104,7 @@ def anatomy(side: SideState) -> Anatomy:
     live = [number for number in range(1, end + 1) if flags[number - 1] & c.FLAG_LIVE]
 
     chains = []
-    for code, head in _slots(side.arrangement.table.address, side.arrangement.table.bits):
+    for code, head in _slots(side.arrangement.address, side.arrangement.bits):
         chain, before = [], 0
         while head:
             assert flags[head - 1] == c.FLAG_LIVE | c.FLAG_ARRANGED
@@ -132,7 +132,7 @@ def anatomy(side: SideState) -> Anatomy:
     assert sorted([*live, *tombstones, *free]) == list(range(1, end + 1))
 
     if side.relation.mode != "append":
-        table = side.primary_keys.table
+        table = side.primary_keys
         assert sorted(number for _, number in _slots(table.address, table.bits)) == sorted([*live, *tombstones])
         assert int(header[s.H_IDENTITY_COUNT]) == len(live) + len(tombstones)
     assert int(header[s.H_HEAP_USED]) == sum(_heap_bytes(side, number) for number in [*live, *tombstones])

@@ -55,7 +55,6 @@ from zset_join.spark.planning.normalise import slot_bucket
 from zset_join.spark.rows.layout import SlotLayout, collect_rows, make_layout, pack_receipts, pack_rows, travelling_schema
 from zset_join.spark.rows.schemas import spark_schema
 from zset_join.spark.session import check_session
-from zset_join.spark.tools.job_progress import shown_progress
 from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.spark.worker.tasks import TOO_LATE, task_bucket
 from zset_join.stages import Stage, StageInput, StageOptions, TableKey
@@ -183,8 +182,7 @@ def _moved(
     write = _WriteBuckets(context=context, stage=stage, layout=layout, schemas=schemas, epoch=last.epoch)
     keys = [_rule(stage, stage.state_tables[table]) for table in schemas]
     wanted = wanted_settings(_ROWS_AT_ONCE, is_routed=True)
-    shown = shown_progress(session.sparkContext, what=f"rescale {name}", tasks=old + buckets)
-    with job_settings(session, wanted), shown:
+    with job_settings(session, wanted):
         rows = session.range(0, old, 1, old).mapInArrow(read, spark_schema(travelling_schema(layout)))
         rows = rows.select("*", slot_bucket(layout, keys, buckets)).repartitionById(buckets, F.col("bucket"))
         lines = rows.mapInArrow(write, "receipt string").collect()

@@ -1,8 +1,9 @@
 """Everything a join remembers of one side.
 
-A `SideState` is an arena with its two tables: the arrangement by join key and, where rows have an identity, the assistant
-primary-key table. `prepare` reads it and says what a delta changes; `absorb` writes exactly that. Between the two nothing
-is modified, so preparing twice gives the same changes twice.
+A `SideState` is an arena with two tables over it. The arrangement finds the rows of a join key, linked through their records;
+a row whose key can never match is stored, but not arranged. The primary-key table finds a row by its identity (primary key,
+or the whole row): it turns an upsert into `-old +new`. `prepare` reads a side and says what a delta changes; `absorb` writes
+exactly that. Between the two nothing is modified, so preparing twice gives the same changes twice.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
 """
@@ -32,13 +33,12 @@ from zset_join.kernels.values import columns as c
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.row_layout import EncodedRows, RowLayout
-from zset_join.state.rows.arrangement import Arrangement
 from zset_join.state.rows.delta_arrays import DeltaArrays, table_bits
 from zset_join.state.rows.directory_lock import hold_directory
 from zset_join.state.rows.hash_seed import hash_key
-from zset_join.state.rows.primary_key_table import PrimaryKeyTable
 from zset_join.state.rows.row_arena import RowArena
 from zset_join.state.rows.sequence import count_sequence_words, sequence_nulls, sequence_words
+from zset_join.state.rows.slot_table import SlotTable
 from zset_join.zset import ZSet
 
 __all__ = ["PreparedSide", "SideState"]
@@ -251,8 +251,9 @@ class SideState:
                 relation=self.relation.name,
                 directory=directory,
             )
-        self.arrangement = Arrangement(self.arena, self.join_columns, directory=directory, name=self.name)
-        self.primary_keys = PrimaryKeyTable(self.arena, self.identity_columns, directory=directory, name=self.name)
+        self.arrangement = SlotTable(header, s.H_JOIN_COUNT, s.H_JOIN_BITS, directory=directory, name=f"{self.name}.join")
+        words = s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS
+        self.primary_keys = SlotTable(header, *words, directory=directory, name=f"{self.name}.identity")
         self._view = np.zeros(s.VIEW_WORDS, np.int64)
         self.view = int(self._view.ctypes.data)
         self._refresh_view()
@@ -260,8 +261,8 @@ class SideState:
     def _refresh_view(self) -> None:
         self._view[s.HASH_KEY] = self._hash_key
         self.arena.write_view(self._view)
-        self.arrangement.write_view(self._view)
-        self.primary_keys.write_view(self._view)
+        self._view[[s.JOIN_SLOTS, s.JOIN_BITS]] = self.arrangement.address, self.arrangement.bits
+        self._view[[s.IDENTITY_SLOTS, s.IDENTITY_BITS]] = self.primary_keys.address, self.primary_keys.bits
 
     @property
     def header(self) -> npt.NDArray[np.int64]:
@@ -442,8 +443,8 @@ class SideState:
         kernels_compact.move_records(self.view, used, self.identity_columns.address, self.has_identity, sources, targets)
         kernels_compact.slide_blocks(self.view, self._variables.address)
         self.arena.give_back()
-        self.arrangement.table.shrink(more_rows)
-        self.primary_keys.table.shrink(more_rows)
+        self.arrangement.shrink(more_rows)
+        self.primary_keys.shrink(more_rows)
         self._refresh_view()
 
     def live_refs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -541,8 +542,8 @@ class SideState:
 
     def is_current(self) -> bool:
         """Say whether the mapped files are those another process would open: none replaced, grown or left half-written."""
-        tables = (self.arrangement.table, self.primary_keys.table)
-        return self.arena.is_current() and self.header[s.H_DIRTY] == 0 and all(table.is_current() for table in tables)
+        parts = (self.arena, self.arrangement, self.primary_keys)
+        return self.header[s.H_DIRTY] == 0 and all(part.is_current() for part in parts)
 
     def shrink_working(self, prepared: PreparedSide | None) -> int:
         """Give working arrays back that are far too large for the delta that was absorbed; return its rows."""
@@ -563,8 +564,8 @@ class SideState:
 
     def table_bytes(self, keys: int = 0) -> int:
         """Return the bytes of both tables, as they are or as they will be with so many more keys."""
-        identities = self.primary_keys.table.table_bytes(keys) if self.has_identity else 0
-        return self.arrangement.table.table_bytes(keys if self.arranges else 0) + identities
+        identities = self.primary_keys.table_bytes(keys) if self.has_identity else 0
+        return self.arrangement.table_bytes(keys if self.arranges else 0) + identities
 
     def resident_bytes(self) -> int:
         """Return the bytes of records, heap, tables and scratch."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -52,11 +51,11 @@ def test_a_row_leaves_its_chain_from_wherever_it_stands(side: SideState, gone: i
 
 
 def test_with_its_last_row_a_key_leaves_the_table(side: SideState) -> None:
-    keys = side.arrangement.table.count
+    keys = side.arrangement.count
 
     absorb(side, delete((3, None, None)))
 
-    assert side.arrangement.table.count == keys - 1
+    assert side.arrangement.count == keys - 1
     assert rows_of(side, "b") == []
 
 
@@ -95,7 +94,7 @@ def test_keys_with_the_same_hash_have_chains_of_their_own(hash_bits: int) -> Non
     absorb(side, delete(*[(number, None, None) for number in range(0, 100, 3)]))
 
     assert rows_of(side, "k7") == [7, 47, 67]
-    assert side.arrangement.table.count == 20
+    assert side.arrangement.count == 20
 
 
 def test_the_key_is_compared_in_the_type_of_both_sides() -> None:
@@ -105,15 +104,6 @@ def test_the_key_is_compared_in_the_type_of_both_sides() -> None:
     assert rows_of(side, "a") == [1]
 
 
-def test_the_view_of_an_arrangement_is_its_table() -> None:
-    side = make_side()
-    view = np.zeros(s.VIEW_WORDS, np.int64)
-
-    side.arrangement.write_view(view)
-
-    assert (view[s.JOIN_SLOTS], view[s.JOIN_BITS]) == (side.arrangement.table.address, 9)
-
-
 def test_a_table_grows_with_its_keys_and_not_with_its_rows() -> None:
     one_key, many_keys = make_side(), make_side()
 
@@ -121,4 +111,4 @@ def test_a_table_grows_with_its_keys_and_not_with_its_rows() -> None:
     absorb(one_key, upsert(*[(number, "a", None) for number in range(300, 600)]))
     absorb(many_keys, upsert(*[(number, f"k{number}", None) for number in range(600)]))
 
-    assert (one_key.arrangement.table.bits, many_keys.arrangement.table.bits) == (9, 10)
+    assert (one_key.arrangement.bits, many_keys.arrangement.bits) == (9, 10)

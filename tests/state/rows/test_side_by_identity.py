@@ -11,14 +11,13 @@ import pytest
 
 from tests.epochs import delete, insert, upsert
 from tests.state.side_anatomy import absorb, anatomy, changes_of, make_side, pieces
-from zset_join.kernels.rows import side as s
 from zset_join.relation import Relation
 from zset_join.state.rows.side import SideState
 
 
 def identified(side: SideState) -> int:
     """Return how many identities a side knows."""
-    return side.primary_keys.table.count
+    return side.primary_keys.count
 
 
 def test_in_upsert_mode_a_row_is_found_by_its_primary_key_alone() -> None:
@@ -121,12 +120,3 @@ def test_identities_with_the_same_hash_are_told_apart(hash_bits: int) -> None:
 
     left = {row[0]: row[2] for row in pieces(side, anatomy(side).live)}
     assert left == {number: "old" if number % 2 else "new" for number in range(60) if number != 1}
-
-
-def test_the_view_of_the_table_is_its_slots() -> None:
-    side = make_side()
-    view = np.zeros(s.VIEW_WORDS, np.int64)
-
-    side.primary_keys.write_view(view)
-
-    assert (view[s.IDENTITY_SLOTS], view[s.IDENTITY_BITS]) == (side.primary_keys.table.address, 9)
