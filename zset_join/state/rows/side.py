@@ -1,9 +1,8 @@
 """Everything a join remembers of one side.
 
 A `SideState` is an arena with two tables over it. The arrangement finds the rows of a join key, linked through their records;
-a row whose key can never match is stored, but not arranged. The primary-key table finds a row by its identity (primary key,
-or the whole row): it turns an upsert into `-old +new`. `prepare` reads a side and says what a delta changes; `absorb` writes
-exactly that. Between the two nothing is modified, so preparing twice gives the same changes twice.
+one whose key can never match is stored only. The primary-key table finds a row by its identity (primary key, or the whole
+row). `prepare` says what a delta changes; `absorb` writes exactly that. Preparing twice gives the same changes twice.
 
 Files: `<name>.header`, `.rows`, `.heap`, `.join.slots<n>`, `.identity.slots<n>` in one directory, or nothing but memory.
 """
@@ -44,6 +43,7 @@ from zset_join.zset import ZSet
 __all__ = ["PreparedSide", "SideState"]
 
 _LAYOUT_VERSION = 5
+_TABLES = {"join": (s.H_JOIN_COUNT, s.H_JOIN_BITS), "identity": (s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS)}
 _NO_WATERMARK = -(1 << 62)
 _COUNTS = slice(s.H_STALE_ROWS, s.H_REJECTED_ROWS + 1)
 _EVICTED = slice(s.H_EVICTED_ROWS, s.H_EVICTED_BYTES + 1)
@@ -251,9 +251,9 @@ class SideState:
                 relation=self.relation.name,
                 directory=directory,
             )
-        self.arrangement = SlotTable(header, s.H_JOIN_COUNT, s.H_JOIN_BITS, directory=directory, name=f"{self.name}.join")
-        words = s.H_IDENTITY_COUNT, s.H_IDENTITY_BITS
-        self.primary_keys = SlotTable(header, *words, directory=directory, name=f"{self.name}.identity")
+        self.arrangement, self.primary_keys = (
+            SlotTable(header, *words, directory=directory, name=f"{self.name}.{of}") for of, words in _TABLES.items()
+        )
         self._view = np.zeros(s.VIEW_WORDS, np.int64)
         self.view = int(self._view.ctypes.data)
         self._refresh_view()
@@ -557,9 +557,8 @@ class SideState:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.arrangement.close(remove=self.directory is not None)
-        self.primary_keys.close(remove=self.directory is not None)
-        self.arena.close(remove=self.directory is not None)
+        for part in (self.arrangement, self.primary_keys, self.arena):
+            part.close(remove=self.directory is not None)
         self._open(self.directory)
 
     def table_bytes(self, keys: int = 0) -> int:
@@ -577,9 +576,8 @@ class SideState:
 
     def close(self) -> None:
         """Unmap everything."""
-        self.arrangement.close()
-        self.primary_keys.close()
-        self.arena.close()
+        for part in (self.arrangement, self.primary_keys, self.arena):
+            part.close()
         self._let_go()
 
 
