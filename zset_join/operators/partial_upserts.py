@@ -33,10 +33,10 @@ from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["TRUNCATE", "PartialUpserts"]
+__all__ = ["MOST_COLUMNS", "TRUNCATE", "PartialUpserts"]
 
 TRUNCATE = -1
-_MOST_COLUMNS = 63
+MOST_COLUMNS = 63
 _WEIGHT = "_zset_weight"
 _REASON = (
     "leaves out the value of column {columns}, and no row of this key is known to take it from; read a snapshot of the "
@@ -78,9 +78,9 @@ class PartialUpserts(Latest):
 
     def __init__(self, relation: Relation, *, control: str, hidden: Sequence[str] = (), **options: Any) -> None:
         fields = [field for field in relation.schema if field.name != control]
-        if control not in relation.schema.names or relation.schema.names[-1] != control or len(fields) > _MOST_COLUMNS:
+        if control not in relation.schema.names or relation.schema.names[-1] != control or len(fields) > MOST_COLUMNS:
             raise PlanError(
-                f'relation "{relation.name}": its last column must be "{control}", of at most {_MOST_COLUMNS + 1}; it has '
+                f'relation "{relation.name}": its last column must be "{control}", of at most {MOST_COLUMNS + 1}; it has '
                 f"{len(relation.schema.names)}, the last is {relation.schema.names[-1]}. Leave columns out at the source.",
                 code="CONTROL_COLUMN",
                 relation=relation.name,

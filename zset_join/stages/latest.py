@@ -45,10 +45,10 @@ class LatestStage(Stage):
 
     @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
-        """Return the one input, bucketed by primary key."""
+        """Return the one input, bucketed by primary key; a truncate goes everywhere."""
         key = self.source.primary_key
         types = tuple(storage_type(self.source.schema.field(name).type) for name in key)
-        return (StageInput(relation=self.source, key=key, key_types=types),)
+        return (StageInput(relation=self.source, key=key, key_types=types, everywhere=self.control),)
 
     @cached_property
     def output(self) -> Relation:
@@ -70,8 +70,8 @@ class LatestStage(Stage):
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:
-        """Return one table, by primary key."""
-        return {"latest": TableKey(columns=self.source.primary_key)}
+        """Return one table, by primary key: the live rows, without the control column."""
+        return {"latest": TableKey(columns=self.source.primary_key, of_input=0, is_whole=True)}
 
     @property
     def cold_state(self) -> Literal["routes"]:

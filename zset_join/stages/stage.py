@@ -78,6 +78,7 @@ class StageInput:
         null_safe: with `by_identity`, per key column whether NULL is a value there like any other; none: it is nowhere.
         keeps_unmatchable: whether the operator does anything about such a row.
         reduce: what brings the rows down before they travel; None: they travel as they are.
+        everywhere: a column of whole numbers; a row in which it is negative goes to every bucket. None: no row does.
     """
 
     relation: Relation
@@ -87,6 +88,7 @@ class StageInput:
     null_safe: tuple[bool, ...] = ()
     keeps_unmatchable: bool = True
     reduce: Reduction | None = None
+    everywhere: str | None = None
 
     @property
     def fed(self) -> Relation:

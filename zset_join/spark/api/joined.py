@@ -20,7 +20,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
 from zset_join.relation import Relation
-from zset_join.spark.api.staged import check_inputs, planned_stages_of
+from zset_join.spark.api.staged import check_inputs, filled, planned_stages_of
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View, check_names
 from zset_join.spark.planning.stages import PlannedStage
@@ -127,6 +127,7 @@ def join(
             "keys=[...]) or appends(df, name=...).",
             code="NOT_A_STREAM",
         )
+    left, right = filled(left), filled(right)
     pairs, using = key_pairs(left, right, on)
     flags = _flags(null_safe, len(pairs))
     if condition is not None and not isinstance(condition, Expression):

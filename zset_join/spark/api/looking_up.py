@@ -15,7 +15,7 @@ from zset_join.expressions import Expression
 from zset_join.lookup import Lookup, LookupSource
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
-from zset_join.spark.api.staged import StagedView, staged
+from zset_join.spark.api.staged import StagedView, filled, staged
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View
 from zset_join.stages import LookupJoinStage, ProcessTimeJoinStage, RouteStage, Stage, needs_route
@@ -60,6 +60,7 @@ def lookup_join(
             "join, or temporal_join.",
             code="NOT_A_SOURCE",
         )
+    rows = filled(rows)
     given = [on] if isinstance(on, str) else list(on or ())
     pairs = [(entry, entry) if isinstance(entry, str) else tuple(entry) for entry in given]
     for pair in pairs:
@@ -109,6 +110,7 @@ def join_as_of_now(
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
+    left, right = filled(left), filled(right)
     pairs, using = key_pairs(left, right, on)
     relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate((left, right))]
     stage = ProcessTimeJoinStage(

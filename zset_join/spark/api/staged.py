@@ -16,10 +16,10 @@ from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View, check_names
 from zset_join.spark.planning.stages import PlannedStage, shifted
-from zset_join.stages import Stage
+from zset_join.stages import LatestStage, Stage
 from zset_join.stages.effect import unchangeable
 
-__all__ = ["StagedView", "check_inputs", "planned_stages_of", "staged"]
+__all__ = ["StagedView", "as_changes", "check_inputs", "filled", "planned_stages_of", "staged"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +101,18 @@ def staged(sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequenc
     return made
 
 
+def as_changes(rows: ChangeStream | View) -> ChangeStream | View:
+    """Return a stream of upserts as the changes of its table, with old rows; other rows as they are."""
+    if isinstance(rows, ChangeStream) and rows.mode == "upsert":
+        return staged([rows], LatestStage(source=rows.relation(()), hidden=rows.hidden, control=rows.control))
+    return rows
+
+
+def filled(rows: ChangeStream | View) -> ChangeStream | View:
+    """Return a stream whose changes may leave columns out as the changes of its table; other rows as they are."""
+    return as_changes(rows) if isinstance(rows, ChangeStream) and rows.control is not None else rows
+
+
 def planned_stages_of(
     sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequence[Stage | None]
 ) -> list[PlannedStage]:
@@ -132,8 +144,14 @@ def planned_stages_of(
 
 def check_inputs(view: View) -> None:
     """Refuse inputs that messages and the dead-letter table could not tell apart."""
-    stages = [one.stage for one in view.planned_stages if not one.stage.forwards]
-    names = [given.relation.name for stage in stages for given in stage.inputs if given.reduce is None]
+    stages = [one for one in view.planned_stages if not one.stage.forwards]
+    latest = {(one.target, one.side): one.stage.output.name for one in stages if one.stage.kind == "latest"}
+    names = [
+        given.relation.name
+        for one in stages
+        for side, given in enumerate(one.stage.inputs)
+        if given.reduce is None and latest.get((one.number, side)) != given.relation.name  # the same rows, filled
+    ]
     taken = sorted({name for name in names if names.count(name) > 1})
     if taken:
         raise OptionError(

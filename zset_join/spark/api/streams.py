@@ -34,18 +34,31 @@ from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import OptionError, PlanError
 from zset_join.relation import ChangelogMode, Relation
 from zset_join.spark.api.looks_up import LooksUp
+from zset_join.spark.api.stream_arguments import (
+    check_combination,
+    check_dataframe,
+    check_known,
+    check_stream_name,
+    column_names,
+    parsed_condition,
+    sequence_columns,
+    table_columns,
+)
 from zset_join.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.spark.rows.layout import WEIGHT
-from zset_join.spark.rows.names import first_line, names_clash, quoted
+from zset_join.spark.rows.names import first_line, quoted
 from zset_join.spark.rows.record_streams import (
     ROW_FORMATS,
     RecordTable,
+    control_of,
     declared_schema,
     is_record_format,
     records_as_rows,
+    reject_partial,
     sampled_table,
 )
 from zset_join.spark.rows.row_reading import (
+    CONTROL,
     RAW,
     REJECT,
     RowReading,
@@ -65,9 +78,6 @@ if TYPE_CHECKING:
     from zset_join.spark.api.views import View
 
 __all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes"]
-
-_SEQUENCE = "__sequence_"
-_RESERVED = frozenset({"stream", "weight", "code", "reason", "epoch"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +100,7 @@ class ChangeStream(LooksUp):
         baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
         event_time: the column that says when a row happened; None: rows have no time.
         watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
+        control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
     """
 
     name: str
@@ -107,6 +118,7 @@ class ChangeStream(LooksUp):
     baseline: DataFrame | None = field(default=None, repr=False)
     event_time: str | None = None
     watermark_delay: int | None = None
+    control: str | None = None
 
     @property
     def session(self) -> SparkSession:
@@ -119,7 +131,7 @@ class ChangeStream(LooksUp):
         Raises:
             OptionError: the name is empty, or one of those the dead-letter table needs.
         """
-        _check_name(name)
+        check_stream_name(name)
         return replace(self, name=name)
 
     def describe(self) -> str:
@@ -143,6 +155,20 @@ class ChangeStream(LooksUp):
             mode=self.mode,
             event_time=self.event_time,
             watermark_delay=self.watermark_delay,
+        )
+
+    def of_whole_rows(self) -> ChangeStream:
+        """Return the stream for where nothing can fill what changes leave out: partial ones and truncates are bad input."""
+        if self.control is None:
+            return self
+        reject = reject_partial(F.col(REJECT), F.col(self.control))
+        return replace(
+            self,
+            prepared=self.prepared.withColumn(REJECT, reject).drop(self.control),
+            baseline=None if self.baseline is None else self.baseline.drop(self.control),
+            schema=pa.schema([field for field in self.schema if field.name != self.control]),
+            hidden=tuple(name for name in self.hidden if name != self.control),
+            control=None,
         )
 
     def dedup(
@@ -209,8 +235,8 @@ def appends(
     Raises:
         PlanError: `df` does not stream, names unknown columns, or the baseline does not fit.
     """
-    _check_dataframe(df, name)
-    reading = RowReading(mode="append", columns=tuple(df.columns), keys=_names(df, keys, "keys", name))
+    check_dataframe(df, name)
+    reading = RowReading(mode="append", columns=tuple(df.columns), keys=column_names(df, keys, "keys", name))
     return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
 
 
@@ -274,13 +300,13 @@ def changes(
                 )
             return _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), **given)
         return _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
-    _check_dataframe(df, name)
-    _check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
-    key_names = _names(df, keys, "keys", name)
+    check_dataframe(df, name)
+    check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
+    key_names = column_names(df, keys, "keys", name)
     own = [column for column in (weight_column, row_kind_column) if column is not None]
     for argument, column in (("weight_column", weight_column), ("row_kind_column", row_kind_column)):
-        _check_known(df, [column] if column is not None else [], argument, name)
-    columns = _table_columns(df, name, column_list, except_column_list, own)
+        check_known(df, [column] if column is not None else [], argument, name)
+    columns = table_columns(df, name, column_list, except_column_list, own)
     missing = [column for column in key_names if column not in columns]
     if missing:
         raise PlanError(
@@ -290,7 +316,7 @@ def changes(
             name=name,
             missing=missing,
         )
-    sequence = _sequence(df, sequence_by, columns, name)
+    sequence = sequence_columns(df, sequence_by, columns, name)
     mode: ChangelogMode = "upsert" if key_names and weight_column is None else "changelog"
     operation = None
     if weight_column is not None:
@@ -305,7 +331,7 @@ def changes(
 
 
 def _check_format(df: DataFrame, name: str, told: Mapping[str, Any]) -> None:
-    _check_dataframe(df, name)
+    check_dataframe(df, name)
     if told:
         raise OptionError(
             f'changes "{name}": format and {" and ".join(told)} both say what a row does; keep one of them.',
@@ -339,13 +365,19 @@ def _of_records(
         table = sampled_table(df, name, format_name, sample)
     if keys is not None:
         table = replace(table, keys=(keys,) if isinstance(keys, str) else tuple(keys))
-    rows, operation, order, shown = records_as_rows(df, name, format_name, table, options)
+    found = records_as_rows(df, name, format_name, table, options)
+    rows, shown = found.rows, found.shown
+    order: list[tuple[str, Column | None]] = [*found.order]
     visible = select_text(rows, [quoted(column) for column in shown])
-    columns = _table_columns(visible, name, given["column_list"], given["except_column_list"], [])
+    columns = table_columns(visible, name, given["column_list"], given["except_column_list"], [])
     if given["sequence_by"] is not None:
-        order = list(_sequence(visible, given["sequence_by"], columns, name))
+        order = list(sequence_columns(visible, given["sequence_by"], columns, name))
     mode: ChangelogMode = "upsert" if table.keys else "changelog"
-    reading = RowReading(mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation)
+    control = control_of(found, table, columns, hidden=sum(expression is not None for _, expression in order))
+    operation = found.operation if control is None else found.operation_of_parts
+    reading = RowReading(
+        mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation, control=control
+    )
     return _make(rows, name, reading, None, None)
 
 
@@ -397,6 +429,7 @@ def _make(
         operation=reading.text(df),
         functions=tuple(functions_in(prepared)),
         baseline=None if baseline is None else _prepared_baseline(df, prepared, baseline, name, reading),
+        control=CONTROL if reading.control is not None else None,
     )
 
 
@@ -442,157 +475,4 @@ def _senseless(df: DataFrame, name: str, what: str, error: Exception) -> PlanErr
 
 
 def _condition(df: DataFrame, told: str | Column, argument: str, name: str) -> Column:
-    return _parsed(df, told, argument, name) if isinstance(told, str) else told
-
-
-def _check_name(name: Any) -> None:
-    if not isinstance(name, str) or not name.strip():
-        raise OptionError(
-            f"name={name!r}: a stream needs a name of its own; messages and the dead-letter table use it.", code="NAME"
-        )
-    if name.lower() in _RESERVED:
-        raise OptionError(f"name={name!r} is a column of the dead-letter table; choose another name.", code="NAME", name=name)
-
-
-def _check_dataframe(df: Any, name: Any) -> None:
-    _check_name(name)
-    if not isinstance(df, DataFrame):
-        raise OptionError(
-            f'"{name}": expected a streaming DataFrame, got {type(df).__name__}. Pass what spark.readStream...load() returns.',
-            code="NOT_A_DATAFRAME",
-            name=name,
-        )
-    if not df.isStreaming:
-        raise PlanError(
-            f'"{name}" is a static DataFrame; a running join reads streams. Build it with spark.readStream instead of '
-            "spark.read; for a table that does not change, write it once to a directory and stream that.",
-            code="NOT_STREAMING",
-            name=name,
-        )
-    clashing = names_clash(df.columns)
-    if clashing:
-        raise PlanError(
-            f'"{name}" has several columns called {clashing} (case does not count); rename them first.',
-            code="DUPLICATE_COLUMN",
-            name=name,
-            columns=clashing,
-        )
-    if any(not column.strip() for column in df.columns):
-        raise PlanError(
-            f'"{name}" has a column without a name; columns: {df.columns}. Rename it.', code="COLUMN_NAME", name=name
-        )
-    taken = [column for column in df.columns if column.startswith(("__", "_zset_"))]
-    if taken:
-        raise PlanError(
-            f'"{name}" has columns {taken}; names that begin with two underscores or _zset_ are the engine\'s. Rename them.',
-            code="RESERVED_COLUMN",
-            name=name,
-            columns=taken,
-        )
-
-
-def _check_combination(
-    name: str, keys: Any, sequence_by: Any, apply_as_deletes: Any, weight_column: Any, row_kind_column: Any
-) -> None:
-    told = {
-        "apply_as_deletes": apply_as_deletes,
-        "weight_column": weight_column,
-        "row_kind_column": row_kind_column,
-    }
-    given = [argument for argument, value in told.items() if value is not None]
-    if len(given) > 1:
-        raise OptionError(
-            f'changes "{name}": {" and ".join(given)} both say what a row does; keep one of them.',
-            code="CONFLICTING_ARGUMENTS",
-            name=name,
-            arguments=given,
-        )
-    if weight_column is None and row_kind_column is None and not keys:
-        raise PlanError(
-            f'changes "{name}": keys is missing; an upsert replaces the row with the same key. Pass keys=[...], or use '
-            "weight_column, row_kind_column or appends(...) for a stream without a key.",
-            code="MISSING_PRIMARY_KEY",
-            name=name,
-        )
-    if sequence_by is not None and (weight_column is not None or not keys):
-        raise OptionError(
-            f'changes "{name}": sequence_by orders the changes of one key; it goes with keys, and not with weight_column.',
-            code="SEQUENCE_WITHOUT_UPSERT",
-            name=name,
-        )
-
-
-def _table_columns(df: DataFrame, name: str, column_list: Any, except_column_list: Any, own: Sequence[str]) -> tuple[str, ...]:
-    if column_list is not None and except_column_list is not None:
-        raise OptionError(
-            f'changes "{name}": column_list and except_column_list were both given; keep one of them.',
-            code="CONFLICTING_ARGUMENTS",
-            name=name,
-            arguments=["column_list", "except_column_list"],
-        )
-    if column_list is not None:
-        return _names(df, column_list, "column_list", name)
-    left_out = {*_names(df, except_column_list, "except_column_list", name), *own}
-    return tuple(column for column in df.columns if column not in left_out)
-
-
-def _sequence(df: DataFrame, sequence_by: Any, columns: tuple[str, ...], name: str) -> tuple[tuple[str, Column | None], ...]:
-    """Return the sequence columns; those that are not part of the table come with their expression."""
-    if sequence_by is None:
-        return ()
-    if isinstance(sequence_by, Column):
-        return ((f"{_SEQUENCE}0", sequence_by),)
-    wanted = [sequence_by] if isinstance(sequence_by, str) else list(sequence_by)
-    if isinstance(sequence_by, str) and sequence_by not in df.columns:
-        return ((f"{_SEQUENCE}0", _parsed(df, sequence_by, "sequence_by", name)),)
-    _check_known(df, wanted, "sequence_by", name)
-    return tuple(
-        (column, None) if column in columns else (f"{_SEQUENCE}{position}", F.col(quoted(column)))
-        for position, column in enumerate(wanted)
-    )
-
-
-def _names(df: DataFrame, given: Any, argument: str, name: str) -> tuple[str, ...]:
-    """Return column names as the DataFrame spells them."""
-    if given is None:
-        return ()
-    wanted = [given] if isinstance(given, str | Column) else list(given)
-    plain = [column if isinstance(column, str) else _column_name(df, column, argument, name) for column in wanted]
-    _check_known(df, plain, argument, name)
-    repeated = sorted({column for column in plain if plain.count(column) > 1})
-    if repeated:
-        raise PlanError(f'"{name}": {argument}={plain} names {repeated} twice.', code="DUPLICATE_KEY_COLUMN", name=name)
-    return tuple(plain)
-
-
-def _column_name(df: DataFrame, column: Any, argument: str, name: str) -> str:
-    if isinstance(column, Column):
-        return df.select(column).columns[0]
-    raise OptionError(
-        f'"{name}": {argument} holds {column!r}; expected column names.', code="ARGUMENT", name=name, argument=argument
-    )
-
-
-def _check_known(df: DataFrame, columns: Sequence[str], argument: str, name: str) -> None:
-    missing = [column for column in columns if column not in df.columns]
-    if missing:
-        raise PlanError(
-            f'"{name}": {argument}={list(columns)} names {missing}, which is not among its columns {df.columns}.',
-            code="UNKNOWN_COLUMN",
-            name=name,
-            argument=argument,
-            missing=missing,
-        )
-
-
-def _parsed(df: DataFrame, text: str, argument: str, name: str) -> Column:
-    try:
-        df.selectExpr(text)
-    except (AnalysisException, ParseException) as error:
-        raise PlanError(
-            f'changes "{name}": Spark cannot make sense of {argument}={text!r}: {first_line(error)} Columns: {df.columns}.',
-            code="EXPRESSION",
-            name=name,
-            argument=argument,
-        ) from error
-    return F.expr(text)
+    return parsed_condition(df, told, argument, name) if isinstance(told, str) else told

@@ -25,10 +25,10 @@ from zset_join.pipeline.looking_up import PROCESSING_TIME
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.looking_up import join_as_of_now
-from zset_join.spark.api.staged import StagedView, staged
+from zset_join.spark.api.staged import StagedView, as_changes, filled, staged
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View
-from zset_join.stages import AsOfJoinStage, DeduplicateStage, LatestStage, Stage, TemporalJoinStage
+from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
 
 __all__ = ["join_asof", "temporal_join"]
@@ -76,7 +76,7 @@ def temporal_join(
     """
     if as_of == PROCESSING_TIME:
         return join_as_of_now(left, versions, on, how, snapshot=snapshot, condition=condition)
-    sides = (left, _versions_behind(versions))
+    sides = (filled(left), _versions_behind(versions))
     pairs, using = key_pairs(left, versions, on)
     relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]
     if isinstance(versions, View) and sides[1] is not versions:
@@ -131,7 +131,7 @@ def join_asof(
             f'times={times!r}: expected the time column of either side, such as ("ts", "ts").', code="ARGUMENT", value=times
         )
     pairs, using = key_pairs(left, right, on)
-    sides = (_as_changes(left), _as_changes(right))
+    sides = (as_changes(left), as_changes(right))
     relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]
     known = times[0] in relations[0].schema.names
     kind = relations[0].schema.field(times[0]).type if known else None
@@ -151,7 +151,9 @@ def join_asof(
 
 def _versions_behind(rows: Rows) -> Rows:
     """Return the rows that are the versions: those before a deduplication that keeps the newest one by event time."""
-    if not isinstance(rows, View) or rows.output.event_time is None:
+    if isinstance(rows, ChangeStream):
+        return rows.of_whole_rows()
+    if rows.output.event_time is None:
         return rows
     if rows.steps:
         last = rows.steps[-1]
@@ -159,13 +161,6 @@ def _versions_behind(rows: Rows) -> Rows:
         return replace(rows, steps=rows.steps[:-1]) if is_dedup else rows
     if isinstance(rows, StagedView) and isinstance(rows.stage, DeduplicateStage):
         return rows.sources[0]
-    return rows
-
-
-def _as_changes(rows: Rows) -> Rows:
-    """Return a stream of upserts as the changes of its table, with old rows; other rows as they are."""
-    if isinstance(rows, ChangeStream) and rows.mode == "upsert":
-        return staged([rows], LatestStage(source=rows.relation(()), hidden=rows.hidden))
     return rows
 
 

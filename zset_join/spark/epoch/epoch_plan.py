@@ -335,7 +335,7 @@ def dead_letters_of(planned_stages: Sequence[PlannedStage], directory: str, quer
     for one in planned_stages:
         for given in one.stage.inputs:
             if given.reduce is None and not one.stage.forwards:
-                inputs[given.relation.name] = given.relation
+                inputs.setdefault(given.relation.name, given.relation)  # a stream, before the stage that fills it
     return DeadLetters(
         directory=directory,
         query_id=query_id,

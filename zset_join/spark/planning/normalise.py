@@ -158,6 +158,12 @@ def _tag_side(
     raw = {"__raw_told": told} if layout.has_raw else {}
     nulls = {name: F.lit(None).cast(spark_type(kind)) for kind, name in empty.items()}
     bucket = row_bucket(given, given.key, NamedColumns(), buckets)
+    if given.everywhere is not None:
+        # One row per bucket, of what concerns them all.
+        here = F.array(bucket)
+        bucket = F.explode(
+            F.when(F.col(quoted(given.everywhere)) < 0, F.lit([*range(buckets)]).cast("array<int>")).otherwise(here)
+        )
     made = rows.withColumns({"__flag": flag, **raw, **nulls, "__bucket": bucket})
     shown = ["__flag AS flag", f"{WEIGHT} AS weight", *(["__raw_told AS raw"] if raw else [])]
     return select_text(made, [*shown, *slots, "__bucket AS bucket"])

@@ -12,8 +12,11 @@
 `change-data-feed` is what Delta and `changes()` of Spark 4.2 give.
 
 The law: `read_records` says what a record means, in process as here; nothing is left out but records that mean no change. What
-cannot be read is rejected, with its bytes and its place in Kafka, and so is what a query in Spark does not carry out: a
-truncate (`TRUNCATED`), and a value that the database did not send (`UNAVAILABLE_VALUE`), whose place-holder is never shown.
+cannot be read is rejected, with its bytes and its place in Kafka.
+
+A value that the database did not send, and a truncate, are told in a control column of the rows: a stage `latest` behind the
+stream takes the value from the row that is there, and empties the table. Where no such stage can stand (a table without a key,
+versions of a temporal join, tables of more than 62 columns) such records are rejected: `UNAVAILABLE_VALUE`, `TRUNCATED`.
 
 The columns are declared (`schema=`) or sampled (`sample=`, or from the source of the stream). A sample may say something else
 at the next start, and a query whose columns have changed is refused; declare them where it should last.
@@ -23,11 +26,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
@@ -35,12 +39,23 @@ from zset_join.changelog.formats import RECORD_FORMATS, RecordFormat, RecordOpti
 from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
 from zset_join.changelog.formats.record_sql import REJECT as LINE_REJECT
 from zset_join.errors import OptionError, PlanError
+from zset_join.operators.partial_upserts import MOST_COLUMNS, TRUNCATE
 from zset_join.spark.rows.json_records import read_records
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.row_reading import RowOperation
 from zset_join.spark.rows.schemas import arrow_schema
 
-__all__ = ["ROW_FORMATS", "RecordTable", "declared_schema", "is_record_format", "records_as_rows", "sampled_table"]
+__all__ = [
+    "ROW_FORMATS",
+    "RecordRows",
+    "RecordTable",
+    "control_of",
+    "declared_schema",
+    "is_record_format",
+    "records_as_rows",
+    "reject_partial",
+    "sampled_table",
+]
 
 ROW_FORMATS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "change-data-feed": ("row_kind_column", ("_change_type",), ("_commit_version", "_commit_timestamp")),
@@ -108,9 +123,31 @@ def is_record_format(name: str, format_name: str) -> bool:
     return format_name in RECORD_FORMATS
 
 
-def records_as_rows(
-    df: DataFrame, name: str, format_name: str, table: RecordTable, options: RecordOptions
-) -> tuple[DataFrame, RowOperation, list[tuple[str, Any]], list[str]]:
+@dataclass(frozen=True, kw_only=True)
+class RecordRows:
+    """Records as rows of their table.
+
+    Args:
+        rows: the rows, with what the format says of them.
+        operation: what each does; what is not a change of one whole row is rejected.
+        order: what orders the changes of a key, as hidden columns.
+        shown: the columns that a user sees.
+        may_be_partial: records of the format may leave columns out, or be truncates.
+    """
+
+    rows: DataFrame
+    operation: RowOperation
+    order: tuple[tuple[str, Column], ...]
+    shown: tuple[str, ...]
+    may_be_partial: bool
+
+    @property
+    def operation_of_parts(self) -> RowOperation:
+        """Return what rows do where a control column tells what they leave out: only what cannot be read is rejected."""
+        return replace(self.operation, reject=_unreadable())
+
+
+def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTable, options: RecordOptions) -> RecordRows:
     """Return records as rows of their table.
 
     Args:
@@ -120,16 +157,13 @@ def records_as_rows(
         table: its columns and keys.
         options: what the format leaves open.
 
-    Returns:
-        the rows; what each does; what orders the changes of a key, as hidden columns; the columns that a user sees.
-
     Raises:
         PlanError: there is no column `value`, or a key is no column.
     """
     _check_columns(df, name, format_name, table)
     record = record_format(format_name)
     wanted = dict(options.metadata)
-    shown = [*table.schema.names, *wanted.values()]
+    shown = (*table.schema.names, *wanted.values())
     if table.keys:
         wanted |= {"position": wanted.get("position", _POSITION)} if record.position else {}
         wanted |= {"offset": wanted.get("offset", _OFFSET)} if "offset" in df.columns else {}
@@ -141,20 +175,62 @@ def records_as_rows(
     rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
     ordering = [what for what in ("position", "offset") if what in wanted and table.keys]
     first = F.lit(-1).cast("long")  # MySQL's events have no position; there the offset decides alone
-    order = [(f"__sequence_{at}", F.coalesce(column_named(wanted[what]), first)) for at, what in enumerate(ordering)]
-    bad = (
-        F.when(F.col(_BAD).isNotNull(), F.substring_index(F.col(_BAD), " ", 1))
-        .when(F.col(CHANGE) == "truncate", F.lit("TRUNCATED"))
-        .when(F.col(UNAVAILABLE_BITS) != 0, F.lit("UNAVAILABLE_VALUE"))
-    )
+    order = tuple((f"__sequence_{at}", F.coalesce(column_named(wanted[what]), first)) for at, what in enumerate(ordering))
     raw = F.to_json(F.struct(F.col(_BAD).alias("said"), *(F.col(f"{_RECORD}{one}").alias(one) for one in place)))
     operation = RowOperation(
         weight=F.when(F.col(CHANGE) == "delete", F.lit(-1)).otherwise(F.lit(1)).cast("long"),
-        reject=bad,
+        reject=reject_partial(_unreadable(), _control_column(range(len(table.schema)))),
         raw=raw,
         used=frozenset([CHANGE]),
     )
-    return rows, operation, order, shown
+    may_be_partial = bool(table.keys) and "truncate" in record.operations.values()
+    return RecordRows(rows=rows, operation=operation, order=order, shown=shown, may_be_partial=may_be_partial)
+
+
+def control_of(records: RecordRows, table: RecordTable, columns: Sequence[str], *, hidden: int) -> Column | None:
+    """Return what rows leave out, as bits of the columns of a relation; None where nothing can be left out, or be told.
+
+    Args:
+        records: the rows.
+        table: whose columns they have.
+        columns: those that the relation has, in its order.
+        hidden: how many more it has.
+    """
+    if not records.may_be_partial or len(columns) + hidden > MOST_COLUMNS:
+        return None
+    places = {column: at for at, column in enumerate(table.schema.names)}
+    return _control_column([places.get(column) for column in columns])
+
+
+def reject_partial(reject: Column, control: Column) -> Column:
+    """Return codes for rows that can be no change of a whole row, where nothing fills them.
+
+    Args:
+        reject: the codes of rows that are bad for another reason.
+        control: what rows leave out.
+    """
+    return F.coalesce(reject, F.when(control < 0, F.lit("TRUNCATED")).when(control > 0, F.lit("UNAVAILABLE_VALUE")))
+
+
+def _unreadable() -> Column:
+    return F.when(F.col(_BAD).isNotNull(), F.substring_index(F.col(_BAD), " ", 1))
+
+
+def _control_column(places: Sequence[int | None]) -> Column:
+    """Return what rows leave out, for columns at some places of the table; None for a column that is always there."""
+    bits = F.col(UNAVAILABLE_BITS)
+    known = [place for place in places if place is not None and place < MOST_COLUMNS]
+    if all(at == place for at, place in enumerate(places) if place is not None):
+        left_out = bits.bitwiseAND(F.lit(sum(1 << place for place in known)).cast("long"))
+    else:
+        moved = [
+            F.shiftleft(F.shiftright(bits, place).bitwiseAND(F.lit(1).cast("long")), at)
+            for at, place in enumerate(places)
+            if place is not None and place < MOST_COLUMNS
+        ]
+        left_out = reduce(lambda found, one: found.bitwiseOR(one), moved)
+    left_out = F.when(F.col(CHANGE) == "delete", F.lit(0)).otherwise(left_out)
+    return F.when(F.col(CHANGE) == "truncate", F.lit(TRUNCATE)).otherwise(left_out).cast("long")
 
 
 def sampled_table(df: DataFrame, name: str, format_name: str, sample: DataFrame | None) -> RecordTable:

@@ -23,9 +23,11 @@ from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.text_select import select_text
 
-__all__ = ["RAW", "REJECT", "WEIGHT", "RowOperation", "RowReading", "deletes_where", "row_kinds_in", "weights_in"]
+__all__ = ["CONTROL", "RAW", "REJECT", "WEIGHT", "RowOperation", "RowReading", "deletes_where", "row_kinds_in", "weights_in"]
 
 REJECT, RAW = "__reject", "__raw"
+CONTROL = "__control"
+"""The hidden column that says what a row leaves out, or that it is a truncate; see `zset_join.operators.partial_upserts`."""
 _INSERTS = ("+i", "i", "insert", "+u", "u", "update_after", "update_postimage")
 _RETRACTIONS = ("-d", "d", "delete")
 _OLD_ROWS = ("-u", "update_before", "update_preimage")
@@ -60,6 +62,7 @@ class RowReading:
         keys: its primary key.
         sequence: the columns that order the changes of one key; those that are not part of the table with their expression.
         operation: what a row does; None: each row is one more live row.
+        control: what a row leaves out; None: all rows are whole.
     """
 
     mode: ChangelogMode
@@ -67,11 +70,13 @@ class RowReading:
     keys: tuple[str, ...] = ()
     sequence: tuple[tuple[str, Column | None], ...] = ()
     operation: RowOperation | None = None
+    control: Column | None = None
 
     @property
     def hidden(self) -> dict[str, Column]:
-        """Return the sequence columns that are not part of the table."""
-        return {column: expression for column, expression in self.sequence if expression is not None}
+        """Return the columns that are not part of the table: those that order changes, and the control column last."""
+        ordering = {column: expression for column, expression in self.sequence if expression is not None}
+        return ordering if self.control is None else {**ordering, CONTROL: self.control}
 
     @property
     def may_reject(self) -> bool:
@@ -83,7 +88,8 @@ class RowReading:
         operation = self.operation or _one_more_row()
         nothing = F.lit(None).cast("string")
         reject = nothing if operation.reject is None else operation.reject
-        raw = nothing if operation.raw is None else F.when(reject.isNotNull(), operation.raw.cast("string"))
+        told = reject.isNotNull() if self.control is None else reject.isNotNull() | (self.control != 0)
+        raw = nothing if operation.raw is None else F.when(told, operation.raw.cast("string"))
         rows = df if operation.kept is None else df.where(operation.kept)
         made = rows.select(
             "*",

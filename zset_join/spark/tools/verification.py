@@ -46,6 +46,7 @@ from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_schema, spark_type
 from zset_join.spark.rows.text_select import sums_per_row
 from zset_join.spark.tools.batch_view import batch_stage, batch_view
+from zset_join.spark.tools.partial_tables import filled_table
 from zset_join.spark.tools.sampling import sample_of
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 
@@ -56,6 +57,7 @@ _CHANGE_FIELDS = [
     pa.field("__weight", pa.int64()),
     pa.field("__epoch", pa.int64()),
     pa.field("__position", pa.int64()),
+    pa.field("__bucket", pa.int64()),
 ]
 
 
@@ -238,7 +240,10 @@ def _own_table(
     schemas = [given.fed.schema for given in planned.stage.inputs]
     changes = logged_changes(session, checkpoint, histories, schemas, side, table=tables[0] if tables else None)
     columns = list(stream.columns)
-    if relation.mode == "upsert":
+    control = planned.stage.inputs[side].everywhere
+    if control is not None:
+        table = filled_table(changes, relation, control, columns)
+    elif relation.mode == "upsert":
         newest = [column_named(name).desc() for name in relation.sequence_by]
         newest += [F.col("__epoch").desc()]
         newest += [] if relation.sequence_by else [F.col("__position").desc(), F.col("__weight").desc()]
@@ -304,27 +309,30 @@ class _ReadChanges:
         if context is None:
             raise PlanError("this function runs inside a Spark task", code="NOT_A_TASK")
         for number in numbers:
-            yield from self._bucket(self.histories[number])
+            yield from self._bucket(self.histories[number], number)
 
-    def _bucket(self, history: BucketHistory) -> Iterator[pa.RecordBatch]:
+    def _bucket(self, history: BucketHistory, number: int) -> Iterator[pa.RecordBatch]:
         if history.snapshot is not None and self.table is not None:
             table = read_snapshot(self.files, history.snapshot)[self.table]
             weights = table.column(SNAPSHOT_WEIGHT).to_numpy()
+            for field in self.schemas[self.position]:
+                if field.name not in table.column_names:  # a control column: rows of a snapshot are whole
+                    table = table.append_column(field.name, pa.nulls(table.num_rows, field.type))
             rows = table.select(self.schemas[self.position].names).filter(pa.array(weights > 0))
             for batch in rows.cast(self.schemas[self.position]).combine_chunks().to_batches():
                 # Another bucket's log may still hold the delete of a row that moved here before this snapshot was taken.
-                yield self._with_order(batch, weights[weights > 0], history.snapshot.through_epoch)
+                yield self._with_order(batch, weights[weights > 0], history.snapshot.through_epoch, number)
         for log in history.logs:
             for logged in read_log(self.files, log, schemas=self.schemas):
                 delta = logged.deltas[self.position]
                 if len(delta):
-                    yield self._with_order(delta.rows, delta.weights, logged.tick.epoch)
+                    yield self._with_order(delta.rows, delta.weights, logged.tick.epoch, number)
 
-    def _with_order(self, rows: pa.RecordBatch, weights: Any, epoch: int) -> pa.RecordBatch:
+    def _with_order(self, rows: pa.RecordBatch, weights: Any, epoch: int, bucket: int) -> pa.RecordBatch:
         count = rows.num_rows
-        added = [pa.array(weights), pa.array(np.full(count, epoch)), pa.array(np.arange(count))]
+        added = [weights, np.full(count, epoch), np.arange(count), np.full(count, bucket)]
         schema = pa.schema([*self.schemas[self.position], *_CHANGE_FIELDS])
-        return pa.RecordBatch.from_arrays([*rows.columns, *added], schema=schema)
+        return pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, added)], schema=schema)
 
 
 def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> DataFrame:

@@ -130,7 +130,11 @@ class DeadLetters:
         return [PartEntry(bucket, made, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), "quarantine")]
 
     def _table(self, number: int, rejected: Rejected) -> pa.Table:
-        rows = pa.Table.from_batches([piece.rows for piece in rejected.rows], schema=self.schemas[number])
+        rows = pa.Table.from_batches([piece.rows for piece in rejected.rows])
+        for column in self.schemas[number]:
+            if column.name not in rows.column_names:  # behind the stage that fills a stream, where nothing orders it any more
+                rows = rows.append_column(column.name, pa.nulls(len(rows), column.type))
+        rows = rows.select(self.schemas[number].names)
         weights = np.concatenate([piece.weights for piece in rejected.rows])
         columns = {
             "stream": pa.array([self.names[number]] * len(rejected)),
