@@ -12,12 +12,18 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from zset_join.epoch_chain import ChainLink, accepts_argument
-from zset_join.errors import SinkError
+from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.sink import ChainedSink, Sink, SinkProgress, write_epoch
 from zset_join.zset import ZSet
+
+if TYPE_CHECKING:
+    from zset_join.sinks.record_texts import RecordForm, RecordWriter
+
+_FORMS = ("upsert", "weight", "row_kind", "change_data_feed", "debezium")
 
 __all__ = ["FunctionSink", "PipelineOutputs"]
 
@@ -30,10 +36,20 @@ class FunctionSink:
     Args:
         function: called with the number of the epoch and its delta, also where that is empty; and where it has an argument
             `chain`, with the epoch's digest.
+        form: upsert, weight, row_kind, change_data_feed or debezium: the function is given a table of `key` and `value` as JSON
+            texts, see `zset_join.sinks.record_texts`; None: a ZSet.
+        key: columns that identify a row; default: the primary key of the view.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(
+        self, function: Callable[..., None], *, form: RecordForm | None = None, key: Sequence[str] | None = None
+    ) -> None:
+        if form is not None and form not in _FORMS:
+            raise OptionError(f"form={form!r} is unknown; use one of {', '.join(_FORMS)}.", code="FORM", form=form)
         self._function = function
+        self._form: RecordForm | None = form
+        self._key = key
+        self._writer: RecordWriter | None = None
         self._takes_chain = accepts_argument(function, "chain")
         self._output: Relation | None = None
         self._last: int | None = None
@@ -41,6 +57,10 @@ class FunctionSink:
     def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - as the protocol has it
         """Attach the sink to a query."""
         self._output = output
+        if self._form is not None:
+            from zset_join.sinks.record_texts import RecordWriter  # needs DuckDB, which a pipeline can do without
+
+            self._writer = RecordWriter(output.schema, self._form, output.primary_key if self._key is None else self._key)
 
     def last_epoch(self) -> int | None:
         """Return the last epoch this object has handed over; what was before, a function does not say."""
@@ -52,15 +72,19 @@ class FunctionSink:
         if self._output is None:
             raise SinkError("a function was given an epoch before it was opened.", code="SINK_CLOSED", epoch=epoch)
         delta = ZSet.concat(chunks, schema=self._output.schema)
+        given = delta if self._writer is None else self._writer.table(delta.consolidated(), epoch=epoch)
         if self._takes_chain:
-            self._function(epoch, delta, chain=None if link is None else link.digest)
+            self._function(epoch, given, chain=None if link is None else link.digest)
         else:
-            self._function(epoch, delta)
+            self._function(epoch, given)
         self._last = epoch
         return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
     def close(self) -> None:
-        """Do nothing."""
+        """Let go of what makes texts."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
 
 class PipelineOutputs:

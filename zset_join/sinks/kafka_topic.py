@@ -8,9 +8,9 @@ query and the epoch: so what was written and how far it goes are one thing. The 
 driver that starts fences off one that is still alive.
 
 Forms: `upsert` (the record key is the key of the row as JSON, the value the row, or nothing where the key is gone: what a
-compacted topic keeps is the view), `weight` and `row_kind` (every change, with a field `_weight` or `_row_kind`), `debezium`
-(envelopes with `before`, `after` and `op`). Without a key column the record key is the whole row. See
-`zset_join.sinks.json_rows` for the values.
+compacted topic keeps is the view), `weight`, `row_kind` and `change_data_feed` (every change, with fields that say what it
+does), `debezium` (envelopes with `before`, `after` and `op`). Without a key column the record key is the whole row. See
+`zset_join.sinks.record_texts`.
 
 Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
 
@@ -21,35 +21,25 @@ in `upsert` form should be compacted. The topic is not made here; the topic of t
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from zset_join.changelog import ChangelogFormat, RowKindFormat, UpsertFormat, WeightFormat, encode, encoded_schema
+from zset_join.changelog import encoded_schema
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
-from zset_join.sinks.json_rows import JsonWriter
+from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch, newest_digests
 from zset_join.zset import ZSet
 
 __all__ = ["KafkaForm", "KafkaTopicSink"]
 
-KafkaForm = Literal["upsert", "weight", "row_kind", "debezium"]
-_FORMATS: Mapping[str, ChangelogFormat] = {
-    "upsert": UpsertFormat(column="_deleted"),
-    "weight": WeightFormat(column="_weight"),
-    "row_kind": RowKindFormat(column="_row_kind"),
-    "debezium": RowKindFormat(column="_row_kind"),
-}
+KafkaForm = RecordForm
 _EPOCHS_SUFFIX = ".zset_join.epochs"
 _ATTEMPTS = 5
 
@@ -98,7 +88,7 @@ class KafkaTopicSink:
         self._last_epoch: int | None = None
         self._digests: dict[int, str] = {}
         self._producer: Producer | None = None
-        self._writers: list[JsonWriter] = []
+        self._writer: RecordWriter | None = None
 
     def __repr__(self) -> str:
         return f"KafkaTopicSink({self.topic!r}, form={self.form!r}, key={self.key!r})"
@@ -124,7 +114,7 @@ class KafkaTopicSink:
                 topic=self.topic,
                 missing=missing,
             )
-        self._written = encoded_schema(output.schema, _FORMATS[self.form])
+        encoded_schema(output.schema, RECORD_FORMS[self.form])
         try:
             self._connect()
             self._attach()
@@ -134,8 +124,7 @@ class KafkaTopicSink:
         except SinkError:
             self.close()
             raise
-        value = output.schema.names if self.form in ("upsert", "debezium") else self._written.names
-        self._writers = [JsonWriter(self._written, self._key or output.schema.names), JsonWriter(self._written, value)]
+        self._writer = RecordWriter(output.schema, self.form, self._key)
 
     def last_epoch(self) -> int | None:
         """Return the last epoch the topic contains; None before the first."""
@@ -162,13 +151,13 @@ class KafkaTopicSink:
         producer = self._connected()
         if self.has(epoch, link):
             return SinkProgress(epoch, 0, 0, perf_counter() - started, replayed=True)
-        rows = self._encoded(epoch, chunks)
+        records = self._records(epoch, chunks)
         digests = newest_digests(self._digests, epoch, link)
         retractions = 0
         try:
             producer.begin_transaction()
             try:
-                for key, value, is_retraction in self._records(rows):
+                for key, value, is_retraction in records:
                     self._produce(producer, self.topic, key, value)
                     retractions += is_retraction
                 mark = {**self._layout(), "epoch": epoch, "chain": list(digests.items())}
@@ -180,7 +169,7 @@ class KafkaTopicSink:
         except KafkaException as error:
             raise self._failed(f"written in epoch {epoch}", error) from error
         self._last_epoch, self._digests = epoch, digests
-        return SinkProgress(epoch, rows.num_rows, retractions, perf_counter() - started)
+        return SinkProgress(epoch, len(records), retractions, perf_counter() - started)
 
     def close(self) -> None:
         """Close the connection; what was committed stays."""
@@ -188,9 +177,9 @@ class KafkaTopicSink:
         if producer is not None:
             producer.purge()
             producer.flush(1)
-        for writer in self._writers:
+        writer, self._writer = self._writer, None
+        if writer is not None:
             writer.close()
-        self._writers = []
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -302,27 +291,15 @@ class KafkaTopicSink:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def _encoded(self, epoch: int, chunks: Iterable[ZSet]) -> pa.RecordBatch:
+    def _records(self, epoch: int, chunks: Iterable[ZSet]) -> list[tuple[str, str | None, bool]]:
+        """Return key, value, and whether the record takes something away."""
         parts = []
         for chunk in chunks:
             check_chunk(self._described, epoch, self._schema, chunk)
             parts.append(chunk)
-        answer = ZSet.concat(parts, schema=self._schema).consolidated()
-        key = self._key or ([] if self.form != "debezium" else self._schema.names)
-        return encode(answer, key, _FORMATS[self.form])
-
-    def _records(self, rows: pa.RecordBatch) -> Iterator[tuple[str, str | None, bool]]:
-        """Yield key, value, and whether the record takes something away."""
-        keys, values = (writer.texts(rows) for writer in self._writers)
-        told = rows.column(rows.num_columns - 1)
-        if self.form == "upsert":
-            for key, value, is_gone in zip(keys, values, told.to_pylist(), strict=True):
-                yield key, None if is_gone else value, is_gone
-        elif self.form == "debezium":
-            yield from _envelopes(keys, values, told.to_pylist())
-        else:
-            gone = pc.less(told, 0) if pt.is_integer(told.type) else pc.starts_with(told, "-")
-            yield from zip(keys, values, gone.to_pylist(), strict=True)
+        if self._writer is None:
+            raise AssertionError("an open sink has its writer")
+        return self._writer.records(ZSet.concat(parts, schema=self._schema).consolidated(), epoch=epoch)
 
     def _produce(self, producer: Producer, topic: str, key: str, value: str | None) -> None:
         until = monotonic() + self._timeout_seconds
@@ -363,17 +340,3 @@ class KafkaTopicSink:
             topic=self.topic,
             kafka=told.name(),
         )
-
-
-def _envelopes(keys: Sequence[str], values: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, str | None, bool]]:
-    """Yield Debezium's envelopes: an update has both rows, and the -U of a key stand before its +U, in the same order."""
-    before: deque[str] = deque()
-    for key, value, kind in zip(keys, values, kinds, strict=True):
-        if kind == "-U":
-            before.append(value)
-        elif kind == "+U":
-            yield key, f'{{"before":{before.popleft()},"after":{value},"op":"u"}}', False
-        elif kind == "+I":
-            yield key, f'{{"before":null,"after":{value},"op":"c"}}', False
-        else:
-            yield key, f'{{"before":{value},"after":null,"op":"d"}}', True

@@ -220,7 +220,7 @@ class JoinStreamWriter:
         Args:
             config: what librdkafka takes; at least `bootstrap.servers`.
             topic: the topic; it must be there.
-            form: upsert, weight, row_kind or debezium.
+            form: upsert, weight, row_kind, change_data_feed or debezium.
             key: columns that identify a row; default: what the keys of the inputs imply.
         """
         try:
@@ -228,6 +228,23 @@ class JoinStreamWriter:
         except ModuleNotFoundError as error:
             raise _missing_package("toKafka", "confluent_kafka", "kafka") from error
         return self.toSink(KafkaTopicSink(config, topic, cast("KafkaForm", form), key))
+
+    def toJsonLines(  # noqa: N802 - as toDuckDB
+        self, directory: str | Path, form: str = "upsert", *, key: Sequence[str] | None = None
+    ) -> JoinStreamWriter:
+        """Write every change to files of JSON lines, one per epoch, by the driver.
+
+        Args:
+            directory: a local directory.
+            form: upsert, weight, row_kind, change_data_feed or debezium.
+            key: columns that identify a row; default: what the keys of the inputs imply.
+        """
+        try:
+            from zset_join.sinks.json_lines import JsonLinesSink
+            from zset_join.sinks.record_texts import RecordForm
+        except ModuleNotFoundError as error:
+            raise _missing_package("toJsonLines", "duckdb", "duckdb") from error
+        return self.toSink(JsonLinesSink(directory, cast("RecordForm", form), key))
 
     def foreachBatch(  # noqa: N802 - the name PySpark users type
         self, function: Callable[..., Any], *, form: str = "weight", key: Sequence[str] | None = None

@@ -1,0 +1,133 @@
+"""The answer of an epoch as records of JSON: a key, a value, and what the record does, in every form that we write.
+
+| form | value | read again as |
+|---|---|---|
+| `upsert` | the row, or nothing where the key is gone | `upsert-json` |
+| `debezium` | `before`, `after` and `op` (c, u, d) | `debezium-json`, decimals as text |
+| `weight` | the row and `_weight` | rows with a weight column |
+| `row_kind` | the row and `_row_kind` (+I -U +U -D) | rows with a row kind |
+| `change_data_feed` | the row, `_change_type`, `_commit_version`, `_commit_timestamp` | rows of a change feed |
+
+The law: what is read again is the answer, for every type that JSON can say (see `json_rows` for the values). For `upsert` it
+is, relative to the rows that were there before. Without a key the record key is the whole row; `upsert` needs one.
+
+Memory: the answer of the epoch and its texts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from zset_join.changelog import (
+    ChangeDataFeedFormat,
+    ChangelogFormat,
+    RowKindFormat,
+    UpsertFormat,
+    WeightFormat,
+    encode,
+    encoded_schema,
+)
+from zset_join.sinks.json_rows import JsonWriter
+from zset_join.zset import ZSet
+
+__all__ = ["RECORD_FORMS", "RECORD_SCHEMA", "RecordForm", "RecordWriter"]
+
+RecordForm = Literal["upsert", "weight", "row_kind", "change_data_feed", "debezium"]
+
+RECORD_FORMS: Mapping[str, ChangelogFormat] = {
+    "upsert": UpsertFormat(column="_deleted"),
+    "weight": WeightFormat(column="_weight"),
+    "row_kind": RowKindFormat(column="_row_kind"),
+    "change_data_feed": ChangeDataFeedFormat(timestamp_column="_commit_timestamp"),
+    "debezium": RowKindFormat(column="_row_kind"),
+}
+RECORD_SCHEMA = pa.schema({"key": pa.string(), "value": pa.string()})
+
+_BARE_ROWS = ("upsert", "debezium")
+
+
+class RecordWriter:
+    """Write answers as records.
+
+    Args:
+        schema: columns of the answer.
+        form: see the module.
+        key: columns that identify a row; empty for whole rows.
+
+    Raises:
+        PlanError: a column of the form is among those of the answer.
+
+    >>> writer = RecordWriter(pa.schema({"id": pa.int64(), "v": pa.string()}), "debezium", ["id"])
+    >>> delta = ZSet.of({"id": [1, 1], "v": ["a", "b"]}, [-1, 1])
+    >>> writer.records(delta, epoch=0)
+    [('{"id":1}', '{"before":{"id":1,"v":"a"},"after":{"id":1,"v":"b"},"op":"u"}', False)]
+    >>> writer.close()
+    """
+
+    def __init__(self, schema: pa.Schema, form: RecordForm, key: Sequence[str]) -> None:
+        self.form = form
+        self._key = list(key)
+        self._format = RECORD_FORMS[form]
+        written = encoded_schema(schema, self._format)
+        self._names = list(schema.names)
+        self._keys = JsonWriter(written, self._key or schema.names)
+        self._values = JsonWriter(written, schema.names if form in _BARE_ROWS else written.names)
+
+    def records(self, answer: ZSet, *, epoch: int, committed_at_us: int | None = None) -> list[tuple[str, str | None, bool]]:
+        """Return key, value and whether it takes something away, per record.
+
+        Args:
+            answer: of one epoch, whole and consolidated.
+            epoch: its number, for `change_data_feed`.
+            committed_at_us: microseconds since 1970-01-01 UTC, for `change_data_feed`; default: now.
+
+        Raises:
+            SinkError: two live rows claim one key of `upsert`.
+        """
+        key = self._key or (self._names if self.form == "debezium" else [])
+        moment = time.time_ns() // 1000 if committed_at_us is None else committed_at_us
+        rows = encode(answer, key, self._format, epoch=epoch, committed_at_us=moment)
+        keys, values = self._keys.texts(rows), self._values.texts(rows)
+        told = rows.column(len(self._names))
+        if self.form == "upsert":
+            gone = told.to_pylist()
+            return [(one, None if goes else row, goes) for one, row, goes in zip(keys, values, gone, strict=True)]
+        if self.form == "debezium":
+            return list(_envelopes(keys, values, told.to_pylist()))
+        return list(zip(keys, values, self._takes_away(told), strict=True))
+
+    def table(self, answer: ZSet, *, epoch: int) -> pa.Table:
+        """Return records as `RECORD_SCHEMA`; see `records`."""
+        made = self.records(answer, epoch=epoch)
+        return pa.table([[one[0] for one in made], [one[1] for one in made]], schema=RECORD_SCHEMA)
+
+    def close(self) -> None:
+        """Let go of the database that makes the texts."""
+        self._keys.close()
+        self._values.close()
+
+    def _takes_away(self, told: pa.Array) -> list[bool]:
+        if self.form == "weight":
+            return list(pc.less(told, 0).to_pylist())
+        takes = ["-U", "-D", "update_preimage", "delete"]
+        return list(pc.is_in(told, pa.array(takes, told.type)).to_pylist())
+
+
+def _envelopes(keys: Sequence[str], values: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, str | None, bool]]:
+    """Yield Debezium's envelopes: an update has both rows, and the -U of a key stand before its +U, in the same order."""
+    before: deque[str] = deque()
+    for key, value, kind in zip(keys, values, kinds, strict=True):
+        if kind == "-U":
+            before.append(value)
+        elif kind == "+U":
+            yield key, f'{{"before":{before.popleft()},"after":{value},"op":"u"}}', False
+        elif kind == "+I":
+            yield key, f'{{"before":null,"after":{value},"op":"c"}}', False
+        else:
+            yield key, f'{{"before":{value},"after":null,"op":"d"}}', True
