@@ -14,7 +14,6 @@ STILL_TIED = {
         "spark.api": "grouped joined looking_up looks_up query staged stored_query streams timed unions views writer",
         "spark.epoch": "runner",
         "spark.tools": "row_branches row_explaining sampling verification",
-        "sql": "aggregation catalog first_rows hints joins queries results scalars scopes session statements timed_joins",
     }.items()
     for name in names.split()
 }

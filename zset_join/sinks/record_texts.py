@@ -6,6 +6,7 @@
 | `debezium` | `before`, `after` and `op` (c, u, d) | `debezium-json`, decimals as text |
 | `weight` | the row and `_weight` | rows with a weight column |
 | `row_kind` | the row and `_row_kind` (+I -U +U -D) | rows with a row kind |
+| `append` | the row of a view that takes none back; a retraction is refused | rows |
 | `change_data_feed` | the row, `_change_type`, `_commit_version`, `_commit_timestamp` | rows of a change feed |
 
 The law: what is read again is the answer, for every type that JSON can say (see `json_rows` for the values). For `upsert` it
@@ -25,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.changelog import (
+    AppendFormat,
     ChangeDataFeedFormat,
     ChangelogFormat,
     RowKindFormat,
@@ -38,7 +40,7 @@ from zset_join.zset import ZSet
 
 __all__ = ["RECORD_FORMS", "RECORD_SCHEMA", "RecordForm", "RecordWriter"]
 
-RecordForm = Literal["upsert", "weight", "row_kind", "change_data_feed", "debezium"]
+RecordForm = Literal["upsert", "weight", "row_kind", "change_data_feed", "debezium", "append"]
 
 RECORD_FORMS: Mapping[str, ChangelogFormat] = {
     "upsert": UpsertFormat(column="_deleted"),
@@ -46,10 +48,11 @@ RECORD_FORMS: Mapping[str, ChangelogFormat] = {
     "row_kind": RowKindFormat(column="_row_kind"),
     "change_data_feed": ChangeDataFeedFormat(timestamp_column="_commit_timestamp"),
     "debezium": RowKindFormat(column="_row_kind"),
+    "append": AppendFormat(),
 }
 RECORD_SCHEMA = pa.schema({"key": pa.string(), "value": pa.string()})
 
-_BARE_ROWS = ("upsert", "debezium")
+_BARE_ROWS = ("append", "upsert", "debezium")
 
 
 class RecordWriter:
@@ -88,12 +91,14 @@ class RecordWriter:
             committed_at_us: microseconds since 1970-01-01 UTC, for `change_data_feed`; default: now.
 
         Raises:
-            SinkError: two live rows claim one key of `upsert`.
+            SinkError: two live rows claim one key of `upsert`, or `append` is given a retraction.
         """
         key = self._key or (self._names if self.form == "debezium" else [])
         moment = time.time_ns() // 1000 if committed_at_us is None else committed_at_us
         rows = encode(answer, key, self._format, epoch=epoch, committed_at_us=moment)
         keys, values = self._keys.texts(rows), self._values.texts(rows)
+        if self.form == "append":
+            return [(one, row, False) for one, row in zip(keys, values, strict=True)]
         told = rows.column(len(self._names))
         if self.form == "upsert":
             gone = told.to_pylist()

@@ -7,19 +7,17 @@ aggregates; a column that is neither is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Column, Expression, lit
 from zset_join.pipeline import Aggregated, View
+from zset_join.sql.binding import QueryContext
 from zset_join.sql.places import near
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope
-
-if TYPE_CHECKING:
-    from zset_join.sql.queries import QueryBinder
 
 __all__ = ["AGGREGATES", "Aggregation", "has_aggregates"]
 
@@ -60,7 +58,7 @@ class Aggregation:
         binder: of the rows.
     """
 
-    def __init__(self, query: QueryBinder, scope: Scope, view: View, binder: ScalarBinder) -> None:
+    def __init__(self, query: QueryContext, scope: Scope, view: View, binder: ScalarBinder) -> None:
         self._query = query
         self._scope = scope
         self._view = view

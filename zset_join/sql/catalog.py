@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -19,10 +19,8 @@ from sqlglot import exp
 from zset_join.errors import SqlError
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import View, appends, changes
+from zset_join.sql.bound import BoundQuery
 from zset_join.sql.places import Place, near
-
-if TYPE_CHECKING:
-    from zset_join.sql.queries import BoundQuery
 
 __all__ = ["Catalog", "ColumnDefinition", "Mode", "NamedView", "Table", "TemporalFunction"]
 

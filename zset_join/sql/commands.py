@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.sql.dialects import split
-from zset_join.sql.files import read_files
+from zset_join.sql.feeds import read_available
 from zset_join.sql.results import Message, Query, Running, changelog_table
 from zset_join.sql.session import Session, connect
 from zset_join.sql.statements import execute
@@ -60,11 +60,8 @@ def run_file(path: str, *, engine: str, dialect: str, once: bool, output: TextIO
 
 
 def read_tables(session: Session) -> None:
-    """Read the files of every table that has some, a file an epoch."""
-    for table in list(session.catalog.tables.values()):
-        if table.options.get("connector") == "filesystem" and "path" in table.options:
-            for rows in read_files(table):
-                session.insert(table.name, rows)
+    """Read what the tables have outside: a file or a poll is an epoch."""
+    read_available(session)
 
 
 def check_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:

@@ -17,6 +17,7 @@ What its rows mean:
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,18 +26,17 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import ColumnDefinition, Mode, Table
+from zset_join.sql.connectors import check_options, sink_options
 from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
-from zset_join.sql.places import near
+from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.types import type_named
 
-__all__ = ["CONNECTORS", "FORMATS", "Reader", "read_table"]
+__all__ = ["Reader", "encoding", "read_table"]
 
-CONNECTORS = ("blackhole", "datagen", "filesystem", "jdbc", "kafka", "memory", "print", "redis", "upsert-kafka")
-FORMATS = (
-    "avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet", "raw",
-)  # fmt: skip
-_CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json"})
+_CHANGELOG_FORMATS = frozenset({"canal-json", "debezium-avro-confluent", "debezium-json", "maxwell-json", "upsert-json"})
+_ENCODINGS = {"PLAIN": "json", "APPEND": "json", "UPSERT": "upsert-json", "DEBEZIUM": "debezium-json",
+              "MAXWELL": "maxwell-json", "CANAL": "canal-json"}  # fmt: skip
 _MODES = ("append", "changelog", "changelog_kv", "versioned_kv")
 _INTERVALS = {
     "MICROSECOND": 1, "MILLISECOND": 1000, "SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6,
@@ -211,6 +211,8 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
             reader.expect(")")
         elif reader.has("SETTINGS"):
             settings = reader.options()
+        elif reader.word == "FORMAT":
+            options |= encoding(reader)
         elif reader.has("APPEND", "ONLY"):
             is_append_only = True
         elif reader.has("COMMENT"):
@@ -219,6 +221,9 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
             options["connector"] = {"parquet": "filesystem"}.get(reader.name("a format"), "filesystem")
         else:
             reader.fail("expected PRIMARY KEY, WITH (...), SETTINGS or the end")
+    if settings.get("type") == "kafka":
+        options, settings = _external_stream(settings, options)
+    options = sink_options(options) if options else options
     if not declared.columns:
         raise SqlError(f'"{name}" has no columns; name them in brackets.', code="SQL_SYNTAX", at=place)
     _check(declared, name, reader)
@@ -246,6 +251,41 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
         delta_column=delta,
     )
     return table, may_exist
+
+
+def encoding(reader: Reader) -> dict[str, str]:
+    """Read RisingWave's FORMAT ... ENCODE ... as a format.
+
+    Raises:
+        SqlError: another comes.
+    """
+    at = reader.statement.place(reader.index)
+    reader.expect("FORMAT")
+    what = reader.name("a format").upper()
+    reader.expect("ENCODE")
+    how = reader.name("an encoding").upper()
+    if what not in _ENCODINGS or how != "JSON":
+        raise SqlError(
+            f"FORMAT {what} ENCODE {how} is not offered.{near(what, _ENCODINGS)} The encoding is JSON.",
+            code="UNKNOWN_FORMAT",
+            at=at,
+        )
+    if reader.has("("):
+        reader.options()
+        reader.expect(")")
+    return {"format": _ENCODINGS[what]}
+
+
+def _external_stream(settings: dict[str, str], options: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the options and settings of Timeplus' external stream."""
+    left = {name: value for name, value in settings.items() if name not in {"type", "brokers", "topic", "data_format"}}
+    made = {
+        "connector": "kafka",
+        "topic": settings.get("topic", ""),
+        "properties.bootstrap.servers": settings.get("brokers", ""),
+        "format": {"JSONEachRow": "json"}.get(settings.get("data_format", "JSONEachRow"), settings.get("data_format", "json")),
+    }
+    return {**options, **made}, left
 
 
 def _schema(columns: list[ColumnDefinition]) -> pa.Schema:
@@ -399,12 +439,8 @@ def _mode(
 ) -> tuple[Mode, str | None]:
     place = reader.statement.place(0)
     connector, form = options.get("connector"), options.get("format", options.get("value.format"))
-    if connector is not None and connector not in CONNECTORS:
-        raise SqlError(
-            f"the connector '{connector}' is not known.{near(connector, CONNECTORS)}", code="UNKNOWN_CONNECTOR", at=place
-        )
-    if form is not None and form not in FORMATS:
-        raise SqlError(f"the format '{form}' is not known.{near(form, FORMATS)}", code="UNKNOWN_FORMAT", at=place)
+    for warning in check_options(options, at=place):
+        warnings.warn(SqlWarning(warning), stacklevel=6)
     wanted = settings.get("mode")
     if wanted is not None and wanted not in _MODES:
         raise SqlError(f"mode='{wanted}' is not known.{near(wanted, _MODES)}", code="UNKNOWN_SETTING", at=place)

@@ -33,7 +33,8 @@ def read_files(table: Table) -> Iterator[pa.Table]:
         raise SqlError(
             f'"{table.name}": files are read as {", ".join(_FORMATS)}, not as {form}.', code="UNKNOWN_FORMAT", name=table.name
         )
-    files = sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]
+    listed = (one for one in path.iterdir() if one.is_file() and not one.name.startswith(("_", "."))) if path.is_dir() else ()
+    files = sorted(listed) if path.is_dir() else [path]
     if not files or not all(one.is_file() for one in files):
         raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
     given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])

@@ -7,25 +7,22 @@ other way round. The number itself cannot be shown: it would change for rows tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.pipeline import View
+from zset_join.sql.binding import QueryContext
+from zset_join.sql.bound import FirstRows
 from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.scopes import FirstRows
-
-if TYPE_CHECKING:
-    from zset_join.sql.queries import QueryBinder
 
 __all__ = ["keep_first", "limit_of", "read_row_number"]
 
 
 def read_row_number(
-    node: exp.Alias, chosen: Sequence[tuple[str, Expression]], binder: ScalarBinder, query: QueryBinder
+    node: exp.Alias, chosen: Sequence[tuple[str, Expression]], binder: ScalarBinder, query: QueryContext
 ) -> tuple[FirstRows, list[tuple[str, Expression]]]:
     """Read a ROW_NUMBER() of a SELECT list.
 

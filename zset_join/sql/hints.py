@@ -6,12 +6,8 @@ A hint is a suggestion: one that is not known, or names no table of the query, w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
-
-if TYPE_CHECKING:
-    from zset_join.sql.queries import QueryBinder
 
 __all__ = ["Hints", "read_hints"]
 
@@ -27,17 +23,17 @@ class Hints:
     lookups: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
-def read_hints(node: exp.Select, query: QueryBinder) -> Hints:
-    """Return the hints of a SELECT; those that are not known become warnings of the query."""
+def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
+    """Return the hints of a SELECT; those that are not known become warnings."""
     hints = Hints()
     given = node.args.get("hint")
     for one in given.expressions if given is not None else ():
         if not isinstance(one, exp.Expr):
-            query.warnings.append(f"the hints {one} cannot be read and change nothing.")
+            warnings.append(f"the hints {one} cannot be read and change nothing.")
             continue
         name = one.name.upper()
         if name != "LOOKUP" or not isinstance(one, exp.Anonymous):
-            query.warnings.append(f"the hint {name or one.sql()} is not known and changes nothing; LOOKUP is.")
+            warnings.append(f"the hint {name or one.sql()} is not known and changes nothing; LOOKUP is.")
             continue
         options = {
             pair.this.name: pair.expression.name
@@ -46,7 +42,7 @@ def read_hints(node: exp.Select, query: QueryBinder) -> Hints:
         }
         table = options.pop("table", None)
         if table is None or len(options) + 1 != len(one.expressions):
-            query.warnings.append("the hint LOOKUP changes nothing: it takes 'key'='value' pairs, 'table' among them.")
+            warnings.append("the hint LOOKUP changes nothing: it takes 'key'='value' pairs, 'table' among them.")
             continue
         hints.lookups[table] = options
     return hints

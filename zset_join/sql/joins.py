@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlglot import exp
 
@@ -19,14 +19,13 @@ from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View
 from zset_join.plan.conditions import together
+from zset_join.sql.binding import QueryContext, conjuncts_of
+from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import pick
 from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
-
-if TYPE_CHECKING:
-    from zset_join.sql.queries import BoundQuery, QueryBinder
 
 __all__ = ["JoinPlanner"]
 
@@ -57,7 +56,7 @@ class JoinPlanner:
         outer: the scope of the query around a subquery.
     """
 
-    query: QueryBinder
+    query: QueryContext
     ctes: Mapping[str, BoundQuery]
     outer: Scope | None
     correlated: list[exp.Expr] = field(default_factory=list)
@@ -69,7 +68,7 @@ class JoinPlanner:
         Raises:
             SqlError: a join that is not offered.
         """
-        self.hints = read_hints(node, self.query)
+        self.hints = read_hints(node, self.query.warnings)
         scope = Scope(self.query.statement, outer=self.outer)
         first = self._item(node.args["from_"].this)
         if node.args["from_"].this.args.get("version") is not None:
@@ -87,7 +86,7 @@ class JoinPlanner:
         self._check_names(scope, node)
         self._rename(scope)
         where = node.args.get("where")
-        conjuncts = self._conjuncts(where.this if where is not None else None)
+        conjuncts = conjuncts_of(where.this if where is not None else None)
         conjuncts = self._correlated(conjuncts, scope)
         subqueries = [one for one in conjuncts if _subquery_of(one) is not None]
         conjuncts = self._pushed([one for one in conjuncts if one not in subqueries], scope, steps)
@@ -103,11 +102,6 @@ class JoinPlanner:
         for one in subqueries:
             view = self._subquery(view, scope, one)
         return scope, view, conjuncts
-
-    def _conjuncts(self, node: exp.Expr | None) -> list[exp.Expr]:
-        from zset_join.sql.queries import conjuncts_of
-
-        return conjuncts_of(node)
 
     def _item(self, node: exp.Expr) -> Item:
         query, at = self.query, self.query.at(node)
@@ -271,7 +265,7 @@ class JoinPlanner:
         self, view: View, joined: list[Item], step: _Step, conjuncts: list[exp.Expr], scope: Scope
     ) -> tuple[View, list[exp.Expr]]:
         node, item = step.node, step.item
-        on = self._conjuncts(node.args.get("on"))
+        on = conjuncts_of(node.args.get("on"))
         is_comma = node.args.get("on") is None and not node.args.get("using")
         if is_comma:
             mine = {one.alias for one in joined} | {item.alias}

@@ -19,15 +19,11 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError
 from zset_join.lookup.source import LookupSource
-from zset_join.sql.places import Place, near
+from zset_join.sql.places import Place
 
 __all__ = ["OUTSIDE_CONNECTORS", "outside_source"]
 
 OUTSIDE_CONNECTORS = ("jdbc", "redis")
-_KNOWN = {
-    "jdbc": ("connector", "driver", "password", "table-name", "url", "username"),
-    "redis": ("connector", "database", "host", "key-pattern", "layout", "password", "port", "username"),
-}
 
 
 def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, at: Place) -> LookupSource:
@@ -37,13 +33,6 @@ def outside_source(name: str, schema: pa.Schema, options: Mapping[str, str], *, 
         SqlError: an option that is not known, is missing, or names a database that is not offered.
     """
     connector = options["connector"]
-    for option in options:
-        if option not in _KNOWN[connector] and not option.startswith("lookup."):
-            raise SqlError(
-                f"the option '{option}' of the connector '{connector}' is not known.{near(option, _KNOWN[connector])}",
-                code="UNKNOWN_OPTION",
-                at=at,
-            )
     made: Any = _redis(name, schema, options, at) if connector == "redis" else _jdbc(name, schema, options, at)
     source: LookupSource = made
     return source

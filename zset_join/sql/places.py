@@ -14,9 +14,13 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-__all__ = ["Place", "near", "place_of"]
+__all__ = ["Place", "SqlWarning", "near", "place_of"]
 
 _WIDTH = 160
+
+
+class SqlWarning(UserWarning):
+    """A hint or option that cannot be honoured; the query runs as if it had not been given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,49 +20,18 @@ from zset_join.expressions import Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View, appends
 from zset_join.sql.aggregation import Aggregation, has_aggregates
+from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table
 from zset_join.sql.dialects import Statement
 from zset_join.sql.first_rows import keep_first, limit_of, read_row_number
 from zset_join.sql.joins import JoinPlanner
 from zset_join.sql.places import Place, place_of
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.scopes import FirstRows, Item, Scope
+from zset_join.sql.scopes import Item, Scope
 
-__all__ = ["BoundQuery", "QueryBinder"]
+__all__ = ["QueryBinder"]
 
 _MOST_NESTED = 40
-
-
-@dataclass(frozen=True, eq=False)
-class BoundQuery:
-    """A query that can run.
-
-    Args:
-        view: its rows.
-        reads: the declared tables below.
-        is_bounded: it reads what is stored, and ends.
-        shows_delta: `_tp_delta` is among its columns.
-        order_by: of a bounded query: columns, each with whether it is descending.
-        limit: of a bounded query.
-        first_rows: a ROW_NUMBER() that nothing has used.
-        warnings: what was asked and cannot be honoured.
-        lookups: hints, by the table they name.
-    """
-
-    view: View
-    reads: frozenset[str]
-    is_bounded: bool = False
-    shows_delta: bool = False
-    order_by: tuple[tuple[str, bool], ...] = ()
-    limit: int | None = None
-    first_rows: FirstRows | None = None
-    warnings: tuple[str, ...] = ()
-    shown: tuple[str, ...] | None = None
-
-    @property
-    def columns(self) -> list[str]:
-        """Return the names of its columns."""
-        return self.view.columns if self.shown is None else list(self.shown)
 
 
 @dataclass
@@ -393,17 +362,6 @@ class QueryBinder:
         )
 
 
-def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
-    """Return the parts of a condition that AND holds together."""
-    if node is None:
-        return []
-    if isinstance(node, exp.Paren):
-        return conjuncts_of(node.this)
-    if isinstance(node, exp.And):
-        return [part for side in (node.this, node.expression) for part in conjuncts_of(side)]
-    return [node]
-
-
 def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[str, Expression]]:
     """Return the columns, a second one of a name under that of the column it is (`alias.name`)."""
     made: list[tuple[str, Expression]] = []
@@ -418,6 +376,3 @@ def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[st
         taken.add(shown)
         made.append((shown, tree))
     return made
-
-
-__all__ += ["conjuncts_of"]

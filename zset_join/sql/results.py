@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.errors import SqlError
 from zset_join.pipeline import Pipeline, View
-from zset_join.sql.queries import BoundQuery
+from zset_join.sql.bound import BoundQuery
 from zset_join.zset import ZSet
 
-if TYPE_CHECKING:
-    from zset_join.sql.session import Session
-
-__all__ = ["Message", "Query", "Running", "changelog_table"]
+__all__ = ["Message", "Query", "QueryRunner", "Running", "changelog_table"]
 
 _KEPT_EPOCHS = 1000
 DELTA = "_tp_delta"
@@ -44,6 +41,26 @@ class Message:
         return self.text
 
 
+class QueryRunner(Protocol):
+    """What runs queries: a session."""
+
+    def explain(self, query: Query) -> str:
+        """Return what a query does, and what it must remember."""
+        ...
+
+    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
+        """Run a query."""
+        ...
+
+    def stop(self, running: Running) -> None:
+        """End a query that runs."""
+        ...
+
+    def snapshot(self, query: Query) -> pa.Table:
+        """Return what a query holds now."""
+        ...
+
+
 @dataclass(eq=False)
 class Query:
     """A bound SELECT; nothing runs yet.
@@ -56,7 +73,7 @@ class Query:
         emits_changelog: EMIT CHANGELOG was written.
     """
 
-    session: Session
+    session: QueryRunner
     bound: BoundQuery
     sql: str
     settings: dict[str, str] = field(default_factory=dict)

@@ -15,26 +15,12 @@ from zset_join.errors import SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import View
+from zset_join.sql.bound import FirstRows
 from zset_join.sql.catalog import Table, pick
 from zset_join.sql.dialects import Statement
 from zset_join.sql.places import near, place_of
 
-__all__ = ["FirstRows", "Item", "Scope"]
-
-
-@dataclass(frozen=True)
-class FirstRows:
-    """A ROW_NUMBER() that a query around it may turn into the first rows of each key.
-
-    Args:
-        name: what the number is called.
-        keys: columns of PARTITION BY.
-        order_by: columns of ORDER BY, as `"t"` or `"price desc"`.
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    order_by: tuple[str, ...]
+__all__ = ["Item", "Scope"]
 
 
 @dataclass

@@ -31,19 +31,16 @@ from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.dialects import Statement, dialect_named, split
-from zset_join.sql.places import near
+from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
 from zset_join.sql.results import Message, Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import idle_timeout, stage_options
+from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.statements import execute
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Session", "SqlWarning", "connect"]
-
-
-class SqlWarning(UserWarning):
-    """A hint or option that cannot be honoured; the query runs as if it had not been given."""
 
 
 def connect(
@@ -236,6 +233,8 @@ class Session:
         if running in self.running:
             self.running.remove(running)
             running.pipeline.close()
+            if isinstance(running.output, SinkWriter):
+                running.output.close()
 
     def snapshot(self, query: Query) -> pa.Table:
         """Return what a query holds over the current contents of its tables."""

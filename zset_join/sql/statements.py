@@ -6,25 +6,29 @@ INSERT INTO ... VALUES, SELECT    DROP, SHOW, DESCRIBE, EXPLAIN, SET
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
 from zset_join.expressions.rows import compute, value_type
-from zset_join.sql.catalog import NamedView, Table
-from zset_join.sql.definitions import Reader, read_table
+from zset_join.sql.catalog import ColumnDefinition, NamedView, Table
+from zset_join.sql.connectors import check_options, sink_options
+from zset_join.sql.contexts import StatementContext
+from zset_join.sql.definitions import Reader, encoding, read_table
 from zset_join.sql.dialects import Statement, parse_expression, parse_query
-from zset_join.sql.places import near
+from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import SETTINGS, check_setting
-
-if TYPE_CHECKING:
-    from zset_join.sql.session import Session
+from zset_join.sql.sink_tables import SinkWriter, is_outside
+from zset_join.sql.writing import fitted, writer_of
+from zset_join.zset import ZSet, single_batch
 
 __all__ = ["bind_query", "execute"]
 
@@ -32,7 +36,7 @@ _WORDS = ("SELECT", "WITH", "CREATE", "INSERT", "DROP", "SHOW", "DESCRIBE", "DES
 _MOST_ROWS = 100_000
 
 
-def execute(session: Session, statement: Statement) -> Message | Query:
+def execute(session: StatementContext, statement: Statement) -> Message | Query:
     """Run one statement.
 
     Raises:
@@ -49,7 +53,7 @@ def execute(session: Session, statement: Statement) -> Message | Query:
     return run(session, statement)
 
 
-def bind_query(session: Session, statement: Statement, begin: int = 0) -> Query:
+def bind_query(session: StatementContext, statement: Statement, begin: int = 0) -> Query:
     """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end."""
     tokens, emits, settings = _without_tail(statement, begin)
     node = parse_query(statement, tokens)
@@ -87,11 +91,11 @@ def _is_assignment(reader: Reader) -> bool:
     return bool(following) and following[0].text == "="
 
 
-def _select(session: Session, statement: Statement) -> Query:
+def _select(session: StatementContext, statement: Statement) -> Query:
     return bind_query(session, statement)
 
 
-def _create(session: Session, statement: Statement) -> Message:
+def _create(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     replaces = reader.has("OR", "REPLACE")
     is_temporary = reader.has("TEMPORARY") or reader.has("TEMP") or reader.has("EXTERNAL")
@@ -115,7 +119,7 @@ def _create(session: Session, statement: Statement) -> Message:
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
 
 
-def _create_view(session: Session, reader: Reader, replaces: bool) -> Message:
+def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
     may_exist = reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the view")
@@ -127,20 +131,23 @@ def _create_view(session: Session, reader: Reader, replaces: bool) -> Message:
     return Message(f"view {name}: {', '.join(query.columns)}")
 
 
-def _create_materialized_view(session: Session, reader: Reader, replaces: bool) -> Message:
+def _create_materialized_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
     reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the view")
     target = reader.name("the name of the table") if reader.has("INTO") else None
     reader.expect("AS")
     query = bind_query(session, reader.statement, reader.index)
-    output = None if target is None else _writer(session, _table(session, target, reader), query, reader)
+    output = None
+    if target is not None:
+        table = _table(session, target, reader)
+        output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
     session.catalog.add(NamedView(name, query.bound, query.sql, is_materialized=True), at=at, replace=replaces)
     session.start(query, name=name, output=output)
     return Message(f"materialized view {name}: {', '.join(query.columns)}")
 
 
-def _create_sink(session: Session, reader: Reader) -> Message:
+def _create_sink(session: StatementContext, reader: Reader) -> Message:
     name = reader.name("the name of the sink")
     if reader.word == "(":
         reader.index -= 1
@@ -150,7 +157,7 @@ def _create_sink(session: Session, reader: Reader) -> Message:
     if reader.has("FROM"):
         at = reader.statement.place(reader.index)
         entry = session.catalog.find(reader.name("a view"), at=at)
-        node = exp.select("*").from_(exp.to_identifier(entry.name, quoted=True))
+        node = exp.select("*").from_(exp.Table(this=exp.to_identifier(entry.name, quoted=True)))
         query = session.query(reader.statement, node, {}, emits_changelog=True)
         end = reader.index
     else:
@@ -167,69 +174,45 @@ def _create_sink(session: Session, reader: Reader) -> Message:
         cut = Statement(reader.statement.text, reader.statement.tokens[:end], reader.statement.dialect)
         query = bind_query(session, cut, begin)
     reader.index = end
-    options = {}
-    if reader.has("WITH"):
-        reader.expect("(")
-        options = reader.options()
-        reader.expect(")")
-    connector = options.get("connector", "print")
-    if connector not in {"print", "blackhole"}:
+    options: dict[str, str] = {}
+    while not reader.is_done:
+        if reader.has("WITH"):
+            reader.expect("(")
+            options |= reader.options()
+            reader.expect(")")
+        else:
+            options |= encoding(reader)
+    options = sink_options({"connector": "print", **options})
+    key = tuple(one.strip() for one in options.pop("primary_key", "").split(",") if one.strip())
+    at = reader.statement.place(0)
+    for warning in check_options(options, at=at):
+        warnings.warn(SqlWarning(warning), stacklevel=4)
+    columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
+    table = Table(name=name, word="SINK", columns=columns, mode="append", primary_key=key, options=options)
+    missing = [column for column in key if column not in table.schema.names]
+    if missing:
         raise SqlError(
-            f"a sink with the connector '{connector}' is not written from SQL yet; use print, or INSERT INTO a table.",
-            code="NOT_OFFERED",
-            at=reader.statement.place(0),
+            f"primary_key names {missing[0]}, which the sink does not have.{near(missing[0], table.schema.names)}",
+            code="UNKNOWN_COLUMN",
+            at=at,
         )
-    running = session.start(query, name=name)
-    return Message(f"sink {name} runs as {running.name}")
+    if not is_outside(table):
+        raise SqlError(
+            f"a sink is written outside; '{options['connector']}' is not. Write INSERT INTO a table.", code="NOT_OFFERED", at=at
+        )
+    session.catalog.add(table, at=at)
+    session.start(query, name=name, output=writer_of(session, table, query, at=at))
+    return Message(f"sink {name}: {options['connector']}")
 
 
-def _table(session: Session, name: str, reader: Reader) -> Table:
+def _table(session: StatementContext, name: str, reader: Reader) -> Table:
     entry = session.catalog.find(name, at=reader.statement.place(max(reader.index - 1, 0)))
     if not isinstance(entry, Table):
         raise SqlError(f'"{name}" is a view; write into a table.', code="NOT_A_TABLE", at=reader.statement.place(0), name=name)
     return entry
 
 
-def _writer(session: Session, table: Table, query: Query, reader: Reader) -> Callable[[Any], None]:
-    """Return what writes the deltas of a query into a table.
-
-    Raises:
-        SqlError: the columns do not go together.
-    """
-    given = [column for column in table.columns if column.is_given]
-    schema = query.schema
-    if len(schema) != len(given) or any(field.type != column.type for field, column in zip(schema, given, strict=True)):
-        wanted = ", ".join(f"{column.name} {column.type}" for column in given)
-        have = ", ".join(f"{field.name} {field.type}" for field in schema)
-        raise SqlError(
-            f'"{table.name}" takes ({wanted}), the query gives ({have}). Select and cast the columns in this order.',
-            code="INSERT_COLUMNS",
-            at=reader.statement.place(0),
-        )
-    if table.mode == "append" and query.view.node.relation.mode != "append":
-        raise SqlError(
-            f'"{table.name}" only ever gets rows, and the query takes rows back. Declare it with a primary key, or APPEND ONLY '
-            "sources.",
-            code="INSERT_COLUMNS",
-            at=reader.statement.place(0),
-        )
-
-    def write(delta: Any) -> None:
-        if not len(delta):
-            return
-        if table.mode == "append":
-            rows = pa.Table.from_batches([delta.rows]).rename_columns([column.name for column in given])
-            session.insert(table.name, rows)
-            return
-        from zset_join.zset import ZSet
-
-        names = [column.name for column in given]
-        session.insert(table.name, ZSet(pa.RecordBatch.from_arrays(delta.rows.columns, names=names), delta.weights))
-
-    return write
-
-
-def _insert(session: Session, statement: Statement) -> Message:
+def _insert(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     if reader.has("OVERWRITE"):
         raise SqlError("INSERT OVERWRITE is not offered; rows change by key.", code="NOT_OFFERED", at=statement.place(1))
@@ -254,6 +237,8 @@ def _insert(session: Session, statement: Statement) -> Message:
     query = bind_query(session, statement, reader.index)
     if query.bound.is_bounded:
         rows = session.snapshot(query)
+        if is_outside(table):
+            return _written_once(session, table, fitted(query, table, names, at=statement.place(0)), statement)
         given = names or tuple(column.name for column in table.columns if column.is_given)
         if len(given) != rows.num_columns:
             raise SqlError(
@@ -263,8 +248,20 @@ def _insert(session: Session, statement: Statement) -> Message:
             )
         session.insert(table.name, rows.rename_columns(list(given)))
         return Message(f"{rows.num_rows} rows into {table.name}")
-    running = session.start(query, output=_writer(session, table, query, reader))
+    at = statement.place(0)
+    query = fitted(query, table, names, at=at)
+    running = session.start(query, output=writer_of(session, table, query, at=at))
     return Message(f"{running.name} writes into {table.name}")
+
+
+def _written_once(session: StatementContext, table: Table, query: Query, statement: Statement) -> Message:
+    """Write what a query of stored rows gives, as one epoch."""
+    rows = session.snapshot(query)
+    writer = writer_of(session, table, query, at=statement.place(0))
+    writer(ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64)))
+    if isinstance(writer, SinkWriter):
+        writer.close()
+    return Message(f"{rows.num_rows} rows into {table.name}")
 
 
 def _is_query_in_brackets(reader: Reader) -> bool:
@@ -332,7 +329,7 @@ def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
     return Place(statement.text, tokens[0].start)
 
 
-def _drop(session: Session, statement: Statement) -> Message:
+def _drop(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     for words in (("MATERIALIZED", "VIEW"), ("VIEW",), ("TABLE",), ("STREAM",), ("SOURCE",), ("SINK",)):
         if reader.has(*words):
@@ -349,7 +346,7 @@ def _drop(session: Session, statement: Statement) -> Message:
     return Message(f"{dropped} is dropped")
 
 
-def _show(session: Session, statement: Statement) -> Message:
+def _show(session: StatementContext, statement: Statement) -> Message:
     what = (statement.words[1].split() or [""])[0] if len(statement.words) > 1 else ""
     catalog = session.catalog
     listed: dict[str, Callable[[], list[str]]] = {
@@ -370,7 +367,7 @@ def _show(session: Session, statement: Statement) -> Message:
     return Message("\n".join(names), pa.table({"name": pa.array(names, pa.string())}))
 
 
-def _describe(session: Session, statement: Statement) -> Message:
+def _describe(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     for word in ("TABLE", "STREAM", "VIEW", "EXTENDED"):
         reader.has(word)
@@ -402,7 +399,7 @@ def _more(column: Any) -> str:
     return " (computed)" if column.computed is not None else ""
 
 
-def _explain(session: Session, statement: Statement) -> Message:
+def _explain(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     for word in ("PLAN", "FOR", "EXTENDED", "FORMATTED"):
         reader.has(word)
@@ -412,7 +409,7 @@ def _explain(session: Session, statement: Statement) -> Message:
     return Message(bind_query(session, statement, reader.index).explain())
 
 
-def _set(session: Session, statement: Statement) -> Message:
+def _set(session: StatementContext, statement: Statement) -> Message:
     if len(statement.tokens) == 1:
         return _show(
             session, Statement(statement.text, (*statement.tokens, Token(TokenType.VAR, "SETTINGS")), statement.dialect)
@@ -426,7 +423,7 @@ def _set(session: Session, statement: Statement) -> Message:
     return Message(", ".join(f"{name} = {value}" for name, value in given.items()))
 
 
-_RUN: dict[str, Callable[[Session, Statement], Message | Query]] = {
+_RUN: dict[str, Callable[[StatementContext, Statement], Message | Query]] = {
     "(": _select,
     "CREATE": _create,
     "DESC": _describe,

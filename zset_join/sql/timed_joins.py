@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from sqlglot import exp
 
@@ -24,13 +24,10 @@ from zset_join.expressions.tree import walk
 from zset_join.lookup.options import Lookup
 from zset_join.pipeline import PROCESSING_TIME, View
 from zset_join.plan.conditions import JoinCondition, split_condition, together
+from zset_join.sql.binding import JoinContext, QueryContext
 from zset_join.sql.catalog import pick
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
-
-if TYPE_CHECKING:
-    from zset_join.sql.joins import JoinPlanner
-    from zset_join.sql.queries import QueryBinder
 
 __all__ = ["TimedStep", "Version", "as_of_join", "temporal_join", "versions_of"]
 
@@ -50,7 +47,7 @@ class Version:
     versioned_on: str | None = None
 
     @classmethod
-    def of(cls, node: exp.Expr | None, item: Item, query: QueryBinder) -> Version | None:
+    def of(cls, node: exp.Expr | None, item: Item, query: QueryContext) -> Version | None:
         """Read a version clause.
 
         Raises:
@@ -99,7 +96,7 @@ def is_now(node: exp.Expr, items: Sequence[Item]) -> bool:
 
 
 def temporal_join(
-    planner: JoinPlanner,
+    planner: JoinContext,
     view: View,
     joined: Sequence[Item],
     step: TimedStep,
@@ -161,7 +158,7 @@ def temporal_join(
         raise SqlError(error.message, code=error.code, at=at) from error
 
 
-def as_of_join(planner: JoinPlanner, view: View, step: TimedStep, trees: Sequence[Expression]) -> View:
+def as_of_join(planner: JoinContext, view: View, step: TimedStep, trees: Sequence[Expression]) -> View:
     """Join with the nearest row.
 
     Raises:
@@ -214,7 +211,7 @@ def _is_change_time(item: Item) -> bool:
     return any(column.name == table.watermark[0] and column.metadata is not None for column in table.columns)
 
 
-def _no_time(planner: JoinPlanner, time: exp.Expr, item: Item) -> SqlError:
+def _no_time(planner: JoinContext, time: exp.Expr, item: Item) -> SqlError:
     what = f'"{item.alias}" is looked up when a row comes' if item.lookup is not None else "the row says when"
     return SqlError(
         f"FOR SYSTEM_TIME AS OF takes a column of the left rows, or PROCTIME(): {what}.",
@@ -223,7 +220,7 @@ def _no_time(planner: JoinPlanner, time: exp.Expr, item: Item) -> SqlError:
     )
 
 
-def _parts(planner: JoinPlanner, view: View, item: Item, trees: Sequence[Expression], node: exp.Join) -> JoinCondition:
+def _parts(planner: JoinContext, view: View, item: Item, trees: Sequence[Expression], node: exp.Join) -> JoinCondition:
     condition = together(list(trees))
     parts = None if condition is None else split_condition(condition)
     if parts is None or not parts.keys:
@@ -258,7 +255,7 @@ def _order_of(tree: Expression) -> tuple[str, Any, str] | None:
     return (one.name, forward, other.name) if one.side == "left" else (other.name, backward, one.name)
 
 
-def _looked_up(planner: JoinPlanner, view: View, item: Item, how: str, parts: JoinCondition) -> View:
+def _looked_up(planner: JoinContext, view: View, item: Item, how: str, parts: JoinCondition) -> View:
     source = item.lookup
     assert source is not None  # noqa: S101 - the caller has asked
     physical = {shown: name for name, shown in item.columns.items()}

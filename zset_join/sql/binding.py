@@ -1,0 +1,81 @@
+"""What the parts of a query ask of who binds it, so that they need not know each other.
+
+`QueryBinder` of `queries` is a `QueryContext`, `JoinPlanner` of `joins` a `JoinContext`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from sqlglot import exp
+
+from zset_join.sql.bound import BoundQuery
+from zset_join.sql.catalog import Catalog
+from zset_join.sql.dialects import Statement
+from zset_join.sql.hints import Hints
+from zset_join.sql.places import Place
+from zset_join.sql.scopes import Item, Scope
+
+__all__ = ["JoinContext", "QueryContext", "conjuncts_of"]
+
+
+class QueryContext(Protocol):
+    """What binds the queries of a statement."""
+
+    catalog: Catalog
+    statement: Statement
+    warnings: list[str]
+
+    def at(self, node: exp.Expr | None) -> Place:
+        """Return where a node stands."""
+        ...
+
+    def bind(self, node: exp.Expr, *, ctes: Mapping[str, BoundQuery] | None = None, outer: Scope | None = None) -> BoundQuery:
+        """Return a query that can run."""
+        ...
+
+    def check_clauses(self, node: exp.Select) -> None:
+        """Refuse what a SELECT may not have."""
+        ...
+
+    def item_of(self, name: str, alias: str, at: Place | None, ctes: Mapping[str, BoundQuery]) -> Item:
+        """Return a named table, view or CTE as an item of FROM."""
+        ...
+
+    def item_of_query(self, query: BoundQuery, alias: str) -> Item:
+        """Return a query as an item of FROM."""
+        ...
+
+
+class JoinContext(Protocol):
+    """What plans the joins of a SELECT."""
+
+    @property
+    def query(self) -> QueryContext:
+        """Return what binds the query."""
+        ...
+
+    @property
+    def hints(self) -> Hints:
+        """Return what the SELECT suggests."""
+        ...
+
+    def emit(self) -> Any:
+        """Return when a temporal join by event time answers."""
+        ...
+
+    def lookup_defaults(self) -> dict[str, str]:
+        """Return the options of lookups that the settings give."""
+        ...
+
+
+def conjuncts_of(node: exp.Expr | None) -> list[exp.Expr]:
+    """Return the parts of a condition that AND holds together."""
+    if node is None:
+        return []
+    if isinstance(node, exp.Paren):
+        return conjuncts_of(node.this)
+    if isinstance(node, exp.And):
+        return [part for side in (node.this, node.expression) for part in conjuncts_of(side)]
+    return [node]

@@ -1,0 +1,59 @@
+"""A query that is bound: what a view, a subquery and a running query know of it.
+
+It names the rows and what stands for its columns; how it was bound, and who runs it, it does not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zset_join.pipeline import View
+
+__all__ = ["BoundQuery", "FirstRows"]
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """A ROW_NUMBER() that a query around it may turn into the first rows of each key.
+
+    Args:
+        name: what the number is called.
+        keys: columns of PARTITION BY.
+        order_by: columns of ORDER BY, as `"t"` or `"price desc"`.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundQuery:
+    """A query that can run.
+
+    Args:
+        view: its rows.
+        reads: the declared tables below.
+        is_bounded: it reads what is stored, and ends.
+        shows_delta: `_tp_delta` is among its columns.
+        order_by: of a bounded query: columns, each with whether it is descending.
+        limit: of a bounded query.
+        first_rows: a ROW_NUMBER() that nothing has used.
+        warnings: what was asked and cannot be honoured.
+        lookups: hints, by the table they name.
+    """
+
+    view: View
+    reads: frozenset[str]
+    is_bounded: bool = False
+    shows_delta: bool = False
+    order_by: tuple[tuple[str, bool], ...] = ()
+    limit: int | None = None
+    first_rows: FirstRows | None = None
+    warnings: tuple[str, ...] = ()
+    shown: tuple[str, ...] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Return the names of its columns."""
+        return self.view.columns if self.shown is None else list(self.shown)

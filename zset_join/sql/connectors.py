@@ -1,0 +1,160 @@
+"""Connectors of tables: which there are, what options each takes, and the formats it reads and writes.
+
+One table says everything: `CONNECTORS`. An option that is not in it is refused with the names that are near; one that is
+missing is named; one that other systems know and that changes nothing here warns.
+
+`properties.*` go to Kafka's client as they are, and are never shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zset_join.errors import SqlError
+from zset_join.sql.places import Place, near
+
+__all__ = ["CONNECTORS", "FORMATS", "Connector", "check_options", "sink_options"]
+
+FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet",
+           "raw", "upsert-json")  # fmt: skip
+"""Formats that some system writes; a connector names those it takes here."""
+
+_CDC = ("canal-json", "debezium-json", "maxwell-json", "upsert-json")
+_FORMAT_OPTIONS = (
+    "csv.field-delimiter",
+    "json.fail-on-missing-field",
+    "json.ignore-parse-errors",
+    "json.timestamp-format.standard",
+)
+
+
+@dataclass(frozen=True)
+class Connector:
+    """What a connector takes.
+
+    Args:
+        needs: options without which it is nothing; of a pair with a bar between them, one.
+        takes: options it may have.
+        ignored: options of other systems that change nothing here; they warn.
+        prefixes: beginnings of options that are passed on.
+        reads: formats it reads; empty: none.
+        writes: formats it writes.
+        is_row_sink: rows go into it without a format.
+    """
+
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    is_row_sink: bool = False
+    options: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        needed = [one for pair in self.needs for one in pair.split("|")]
+        object.__setattr__(self, "options", frozenset({*needed, *self.takes, "connector"}))
+
+
+_KAFKA_IGNORED = ("key.fields", "key.format", "scan.topic-partition-discovery.interval", "sink.buffer-flush.interval",
+                  "sink.buffer-flush.max-rows", "sink.delivery-guarantee", "sink.parallelism", "sink.transactional-id-prefix",
+                  "value.fields-include", *_FORMAT_OPTIONS)  # fmt: skip
+_KAFKA = Connector(
+    needs=("topic", "properties.bootstrap.servers|properties.bootstrap.server"),
+    takes=("format", "value.format", "scan.startup.mode", "sink.form"),
+    ignored=_KAFKA_IGNORED,
+    prefixes=("properties.",),
+    reads=("json", *_CDC),
+    writes=("json", "debezium-json", "upsert-json"),
+)
+
+CONNECTORS: dict[str, Connector] = {
+    "blackhole": Connector(takes=("format",), is_row_sink=True),
+    "datagen": Connector(needs=("number-of-rows",), takes=("rows-per-second", "seed"), prefixes=("fields.",)),
+    "duckdb": Connector(needs=("path",), takes=("table-name",), is_row_sink=True),
+    "filesystem": Connector(
+        needs=("path",),
+        takes=("format",),
+        ignored=("sink.parallelism", "sink.rolling-policy.check-interval", "sink.rolling-policy.file-size",
+                 "sink.rolling-policy.rollover-interval", "source.monitor-interval", *_FORMAT_OPTIONS),
+        reads=("csv", "json", "parquet"),
+        writes=("csv", "json", "parquet"),
+    ),
+    "jdbc": Connector(
+        needs=("url", "table-name"),
+        takes=("driver", "password", "username"),
+        ignored=("sink.buffer-flush.interval", "sink.buffer-flush.max-rows", "sink.max-retries", "sink.parallelism",
+                 "connection.max-retry-timeout", "scan.fetch-size", "scan.auto-commit"),
+        prefixes=("lookup.",),
+        is_row_sink=True,
+    ),
+    "kafka": _KAFKA,
+    "memory": Connector(takes=("format",)),
+    "print": Connector(takes=("print-identifier", "format"), ignored=("standard-error", "sink.parallelism"), is_row_sink=True),
+    "redis": Connector(takes=("database", "host", "key-pattern", "layout", "password", "port", "username"),
+                       prefixes=("lookup.",)),
+    "upsert-kafka": _KAFKA,
+}  # fmt: skip
+"""By name."""
+
+
+_RISINGWAVE_JDBC = {"jdbc.url": "url", "table.name": "table-name", "user": "username"}
+
+
+def sink_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options under the names used here: RisingWave's `jdbc.url`, `table.name`, `type` and `force_append_only` go."""
+    made = dict(options)
+    connector = made.get("connector")
+    if connector == "jdbc":
+        made = {_RISINGWAVE_JDBC.get(name, name): value for name, value in made.items()}
+    if made.get("type") in {"append-only", "upsert", "debezium"}:
+        kind = made.pop("type")
+        if "format" not in made and connector == "kafka":
+            made["format"] = {"append-only": "json", "upsert": "upsert-json", "debezium": "debezium-json"}[kind]
+    made.pop("force_append_only", None)
+    return made
+
+
+def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:
+    """Refuse a connector, an option or a format that is not known, or is missing.
+
+    Returns:
+        What warnings say of options that change nothing.
+
+    Raises:
+        SqlError: as said.
+    """
+    name = options.get("connector")
+    form = options.get("format", options.get("value.format"))
+    if name is not None and name not in CONNECTORS:
+        raise SqlError(f"the connector '{name}' is not known.{near(name, CONNECTORS)}", code="UNKNOWN_CONNECTOR", at=at)
+    if form is not None and form not in FORMATS:
+        raise SqlError(f"the format '{form}' is not known.{near(form, FORMATS)}", code="UNKNOWN_FORMAT", at=at)
+    if name is None:
+        return []
+    connector = CONNECTORS[name]
+    warnings = []
+    for option in options:
+        if option in connector.options or option.startswith(connector.prefixes):
+            continue
+        if option in connector.ignored:
+            warnings.append(f"the option '{option}' of the connector '{name}' changes nothing here.")
+            continue
+        known = sorted(connector.options - {"connector"})
+        raise SqlError(
+            f"the option '{option}' of the connector '{name}' is not known.{near(option, [*known, *connector.ignored])}",
+            code="UNKNOWN_OPTION",
+            at=at,
+        )
+    missing = [pair for pair in connector.needs if not any(one in options for one in pair.split("|"))]
+    if missing:
+        raise SqlError(
+            f"the connector '{name}' needs the option '{missing[0].split('|')[0]}'. Add it to WITH (...).",
+            code="MISSING_OPTION",
+            at=at,
+        )
+    offered = {*connector.reads, *connector.writes}
+    if form is not None and offered and form not in offered:
+        raise SqlError(f"the connector '{name}' takes no '{form}'.{near(form, sorted(offered))}", code="UNKNOWN_FORMAT", at=at)
+    return warnings

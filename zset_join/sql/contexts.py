@@ -1,0 +1,32 @@
+"""What statements ask of the session they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from zset_join.sql.catalog import Catalog
+from zset_join.sql.dialects import Statement
+from zset_join.sql.results import Query, QueryRunner, Running
+
+__all__ = ["StatementContext"]
+
+
+class StatementContext(QueryRunner, Protocol):
+    """A session, as statements see it."""
+
+    catalog: Catalog
+    dialect: str
+    running: list[Running]
+
+    def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
+        """Bind a query."""
+        ...
+
+    def insert(self, name: str, rows: Any) -> int:
+        """Add rows to a table."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Let go of what is kept of a dropped table."""
+        ...

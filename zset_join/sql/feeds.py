@@ -1,0 +1,287 @@
+"""Rows of tables that come from outside: files, Kafka, generated rows.
+
+    for feed in feeds_of(session): ...       read_available(session)
+
+A feed gives the rows of its table as they come, decoded: a table of rows for an append table, a ZSet of changes for others.
+JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-json`, and every `upsert-kafka`) become changes of
+the table by a pipeline of their own, which knows the rows that updates replace.
+
+Edge cases: a plain JSON record that cannot be read is refused with its offset; names a record lacks are NULL, others are passed
+over. Columns `METADATA FROM 'topic' | 'partition' | 'offset' | 'timestamp'` are filled from the record.
+
+Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from zset_join.errors import BadInputError, SqlError
+from zset_join.sql.catalog import Table
+from zset_join.sql.contexts import StatementContext
+from zset_join.sql.files import read_files
+
+if TYPE_CHECKING:
+    from zset_join.pipeline import Pipeline
+    from zset_join.sources.kafka import KafkaSource
+    from zset_join.zset import ZSet
+
+__all__ = ["Feed", "feed_of", "feeds_of", "kafka_config", "read_available"]
+
+_METADATA = {"topic": "topic", "partition": "partition", "offset": "offset", "timestamp": "timestamp"}
+_MOST_ROWS = 100_000
+
+
+class Feed(Protocol):
+    """What gives the rows of a table."""
+
+    table: Table
+
+    def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | ZSet | None:
+        """Return rows that have come; None where there are none now."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it reads."""
+        ...
+
+
+def feed_of(table: Table) -> Feed | None:
+    """Return what gives the rows of a table; None where they come by INSERT alone.
+
+    Raises:
+        SqlError: an option that cannot be read so.
+    """
+    connector = table.options.get("connector")
+    if table.word == "SINK":
+        return None
+    if connector == "filesystem":
+        return FileFeed(table)
+    if connector in {"kafka", "upsert-kafka"}:
+        return KafkaFeed(table)
+    if connector == "datagen":
+        return GeneratedFeed(table)
+    return None
+
+
+def feeds_of(session: StatementContext) -> list[Feed]:
+    """Return the feeds of all tables of a session that have one and are not written by a query of it."""
+    written = {name for running in session.running for name in [getattr(running.output, "table_name", None)] if name}
+    made = [feed_of(table) for table in session.catalog.tables.values() if table.name not in written]
+    return [feed for feed in made if feed is not None]
+
+
+def read_available(session: StatementContext, *, wait_seconds: float = 2.0) -> int:
+    """Read what all tables have now, each poll an epoch; return the number of epochs.
+
+    Args:
+        session: whose tables.
+        wait_seconds: how long a source that says nothing is waited for before it counts as read.
+    """
+    epochs = 0
+    for feed in feeds_of(session):
+        try:
+            while (rows := feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)) is not None:
+                session.insert(feed.table.name, rows)
+                epochs += 1
+        finally:
+            feed.close()
+    return epochs
+
+
+class FileFeed:
+    """Give the rows of files, a file a poll."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._files: Iterator[pa.Table] | None = None
+
+    def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | None:  # noqa: ARG002 - as the protocol has it
+        """Return the rows of the next file."""
+        if self._files is None:
+            self._files = read_files(self.table)
+        return next(self._files, None)
+
+    def close(self) -> None:
+        """Begin anew at the next poll."""
+        self._files = None
+
+
+class KafkaFeed:
+    """Give the records of a topic, decoded.
+
+    Args:
+        table: declared with the connector kafka or upsert-kafka.
+
+    Raises:
+        SqlError: a startup mode that is not offered, or a table that the format cannot fill.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        options = table.options
+        mode = options.get("scan.startup.mode", "earliest-offset")
+        if mode not in {"earliest", "earliest-offset"}:
+            raise SqlError(
+                f"\"{table.name}\": scan.startup.mode='{mode}' is not offered: a topic is read from its beginning, "
+                "'earliest-offset'.",
+                code="NOT_OFFERED",
+                name=table.name,
+            )
+        form = options.get("format", options.get("value.format", "json"))
+        self._form = "upsert-json" if options["connector"] == "upsert-kafka" and form == "json" else form
+        self._given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
+        self._source: KafkaSource | None = None
+        self._decoder: Pipeline | None = None
+
+    def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | ZSet | None:
+        """Return the rows of the next records, or the changes they mean."""
+        if self._source is None:
+            self._source = self._opened()
+        records, _ = self._source.poll(most_rows=most_rows, wait_seconds=wait_seconds)
+        if not records.num_rows:
+            return None
+        return self._rows(records) if self._form == "json" else self._changes(records)
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        if self._source is not None:
+            self._source.close()
+        if self._decoder is not None:
+            self._decoder.close()
+        self._source = self._decoder = None
+
+    def _opened(self) -> KafkaSource:
+        from zset_join.sources.kafka import KafkaSource
+
+        source = KafkaSource(kafka_config(self.table), self.table.options["topic"])
+        source.open(None)
+        return source
+
+    def _rows(self, records: pa.Table) -> pa.Table:
+        """Return rows of plain JSON, with the metadata of their records."""
+        kept = records.filter(pc.is_valid(records.column("value")))
+        texts = [value.replace(b"\n", b" ") for value in kept.column("value").to_pylist()]
+        rows = self._parsed(texts, kept)
+        columns = {name: rows.column(name) for name in self._given.names if name in rows.column_names}
+        for column in self.table.columns:
+            if column.metadata is not None:
+                columns[column.name] = self._metadata(kept, column.metadata).cast(column.type)
+        return pa.table(columns)
+
+    def _parsed(self, texts: list[bytes], records: pa.Table) -> pa.Table:
+        options = pj.ParseOptions(explicit_schema=self._given, unexpected_field_behavior="ignore")
+        if not texts:
+            return self._given.empty_table()
+        try:
+            rows = pj.read_json(io.BytesIO(b"\n".join(texts)), parse_options=options)
+            if rows.num_rows == len(texts):
+                return rows
+        except pa.ArrowException:
+            pass
+        for place, text in enumerate(texts):
+            try:
+                fits = pj.read_json(io.BytesIO(text), parse_options=options).num_rows == 1
+            except pa.ArrowException:
+                fits = False
+            if not fits:
+                shown = text[:200].decode(errors="replace")
+                raise BadInputError(
+                    f'table "{self.table.name}": the record at offset {records.column("offset")[place]} of topic '
+                    f"{records.column('topic')[place]} is no JSON object of its columns: {shown}. Mend what writes the topic.",
+                    code="UNDECODABLE_RECORD",
+                    relation=self.table.name,
+                )
+        raise AssertionError("records that can be read one by one can be read together")
+
+    def _metadata(self, records: pa.Table, name: str) -> pa.ChunkedArray:
+        if name not in _METADATA:
+            raise SqlError(
+                f"\"{self.table.name}\": METADATA FROM '{name}': Kafka tells {', '.join(_METADATA)}.",
+                code="UNKNOWN_COLUMN",
+                name=self.table.name,
+            )
+        return records.column(_METADATA[name])
+
+    def _changes(self, records: pa.Table) -> ZSet:
+        from zset_join.pipeline import Pipeline
+        from zset_join.pipeline.records import records as record_view
+
+        if self._decoder is None:
+            view = record_view(self.table.name, self._form, self._given, keys=self.table.primary_key)
+            self._decoder = Pipeline(view, keep_view=False)
+        texts = {
+            "key": records.column("key").cast(pa.string()),
+            "value": records.column("value").cast(pa.string()),
+            **{name: records.column(name) for name in ("topic", "partition", "offset")},
+        }
+        return self._decoder.step({self.table.name: pa.table(texts)})
+
+
+class GeneratedFeed:
+    """Give rows of numbers and letters: so many, the same for the same seed.
+
+    `fields.c.kind` is random or sequence (with `start`), `min`, `max` and `length` bound what is random.
+
+    Args:
+        table: declared with the connector datagen.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._chance = random.Random(int(table.options.get("seed", "0")))  # noqa: S311 - rows to try things out
+        self._left = int(table.options["number-of-rows"])
+        self._made = 0
+
+    def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | None:  # noqa: ARG002 - as the protocol has it
+        """Return the next rows."""
+        count = min(self._left, most_rows, int(self.table.options.get("rows-per-second", "10000")))
+        if count <= 0:
+            return None
+        given = [one for one in self.table.columns if one.is_given]
+        rows = {one.name: self._column(one.name, one.type, count) for one in given}
+        self._left -= count
+        self._made += count
+        return pa.table(rows)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def _column(self, name: str, kind: pa.DataType, count: int) -> pa.Array:
+        options = {
+            option.removeprefix(f"fields.{name}."): value
+            for option, value in self.table.options.items()
+            if option.startswith(f"fields.{name}.")
+        }
+        if options.get("kind") == "sequence":
+            start = int(options.get("start", "1")) + self._made
+            return pa.array(range(start, start + count)).cast(kind)
+        low, high = int(options.get("min", "0")), int(options.get("max", "100"))
+        numbers = [self._chance.randint(low, high) for _ in range(count)]
+        if pa.types.is_string(kind):
+            length = int(options.get("length", "4"))
+            letters = "abcdefghijklmnopqrstuvwxyz"
+            return pa.array(["".join(self._chance.choices(letters, k=length)) for _ in range(count)], kind)
+        if pa.types.is_boolean(kind):
+            return pa.array([number % 2 == 0 for number in numbers])
+        whole = pa.array(numbers, pa.int32() if pa.types.is_date(kind) else pa.int64())
+        return whole.cast(kind)
+
+
+def kafka_config(table: Table) -> dict[str, Any]:
+    """Return what Kafka's client takes of a table's options."""
+    found: dict[str, Any] = {
+        option.removeprefix("properties."): value
+        for option, value in table.options.items()
+        if option.startswith("properties.") and option != "properties.group.id"
+    }
+    if "bootstrap.server" in found:
+        found["bootstrap.servers"] = found.pop("bootstrap.server")
+    return found

@@ -1,0 +1,219 @@
+"""Tables that a query writes outside: Kafka, files, PostgreSQL, DuckDB, the screen, or nowhere.
+
+    INSERT INTO t SELECT ...      CREATE SINK s AS SELECT ... WITH (...)      CREATE SINK s FROM v WITH (...)
+
+| connector | what is written |
+|---|---|
+| `upsert-kafka`, or `kafka` with `upsert-json` | the newest row of every key, nothing where it is gone |
+| `kafka` with `debezium-json` | envelopes with `before`, `after`, `op` |
+| `kafka` with `json` | the rows of a query that takes none back; of any other every change, with `_weight` |
+| `filesystem` | a file per epoch; `_tp_delta` of a query that takes rows back |
+| `jdbc` with PostgreSQL or DuckDB, `duckdb` | the view, kept equal to the query |
+| `print` | lines of JSON with `_tp_delta` |
+
+The law: what is written follows the query epoch by epoch; an epoch is written whole or not at all.
+
+Known limits: a session in memory begins at epoch 0, so it writes only where nothing was written before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from zset_join.errors import SinkError, SqlError
+from zset_join.relation import Relation
+from zset_join.sinks.sink import Sink
+from zset_join.sql.catalog import Table
+from zset_join.sql.connectors import CONNECTORS
+from zset_join.sql.feeds import kafka_config
+from zset_join.zset import ZSet
+
+__all__ = ["PrintSink", "SinkWriter", "is_outside", "sink_of"]
+
+
+def is_outside(table: Table) -> bool:
+    """Say whether what is inserted into a table goes outside."""
+    connector = table.options.get("connector")
+    if connector is None:
+        return False
+    return CONNECTORS[connector].is_row_sink or bool(CONNECTORS[connector].writes)
+
+
+def sink_of(table: Table, *, takes_back: bool, query_key: tuple[str, ...] = ()) -> Sink:
+    """Return the sink that a table is; it is not opened yet.
+
+    Args:
+        table: with a connector that can be written.
+        takes_back: the query retracts rows.
+        query_key: the columns that identify a row of the query, where the table names no key.
+
+    Raises:
+        SqlError: it cannot be written so.
+    """
+    options, key = table.options, table.primary_key or query_key
+    match options["connector"]:
+        case "print":
+            return PrintSink(options.get("print-identifier", ""))
+        case "blackhole":
+            return PrintSink("", stream=None, is_silent=True)
+        case "kafka" | "upsert-kafka":
+            return _kafka(table, key, takes_back)
+        case "filesystem":
+            from zset_join.sinks.row_files import RowFilesSink
+
+            form: Any = options.get("format", "json")
+            return RowFilesSink(options["path"], form, with_weights=takes_back)
+        case "duckdb":
+            return _duckdb(options["path"], options.get("table-name", table.name), key)
+        case "jdbc":
+            return _jdbc(table, key)
+    raise SqlError(
+        f"\"{table.name}\": the connector '{options['connector']}' is only read.", code="NOT_OFFERED", name=table.name
+    )
+
+
+def _kafka(table: Table, key: tuple[str, ...], takes_back: bool) -> Sink:
+    from zset_join.sinks.kafka_topic import KafkaTopicSink
+
+    options = table.options
+    written = options.get("format", options.get("value.format", "json"))
+    forms: dict[str, Any] = {"debezium-json": "debezium", "upsert-json": "upsert", "json": "weight" if takes_back else "append"}
+    if options["connector"] == "upsert-kafka":
+        forms["json"] = "upsert"
+    form: Any = options.get("sink.form", forms.get(written))
+    if form is None:
+        raise SqlError(
+            f"\"{table.name}\": Kafka is written as {', '.join(sorted(forms))}, not as '{written}'.",
+            code="UNKNOWN_FORMAT",
+            name=table.name,
+        )
+    if form == "upsert" and not key:
+        raise SqlError(
+            f'"{table.name}" keeps the newest row of every key, and names none. Add PRIMARY KEY (...) NOT ENFORCED.',
+            code="NO_PRIMARY_KEY",
+            name=table.name,
+        )
+    return KafkaTopicSink(kafka_config(table), options["topic"], form, list(key))
+
+
+def _duckdb(path: str, table: str, key: tuple[str, ...]) -> Sink:
+    from zset_join.sinks.duckdb_view import DuckDBViewSink
+
+    return DuckDBViewSink(path, table, list(key))
+
+
+def _jdbc(table: Table, key: tuple[str, ...]) -> Sink:
+    options = table.options
+    kind, _, rest = options["url"].removeprefix("jdbc:").partition(":")
+    if kind == "duckdb":
+        return _duckdb(rest, options["table-name"], key)
+    if kind != "postgresql":
+        raise SqlError(
+            f"\"{table.name}\": '{options['url']}' is only read; PostgreSQL and DuckDB are written.",
+            code="NOT_OFFERED",
+            name=table.name,
+        )
+    from zset_join.sinks.postgres_view import PostgresViewSink
+
+    parts = urlsplit(f"postgresql:{rest}")
+    told: dict[str, Any] = {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or 5432,
+        "dbname": parts.path.lstrip("/") or "postgres",
+        "user": options.get("username", parts.username or "postgres"),
+    }
+    if options.get("password", parts.password):
+        told["password"] = options.get("password", parts.password)
+    return PostgresViewSink(_conninfo(told), options["table-name"], list(key))
+
+
+def _conninfo(told: Mapping[str, Any]) -> str:
+    """Return what libpq takes, every value quoted."""
+    quoted = {name: str(value).replace("\\", "\\\\").replace("'", "\\'") for name, value in told.items()}
+    return " ".join(f"{name}='{value}'" for name, value in quoted.items())
+
+
+class PrintSink:
+    """Print every change as a line of JSON, or nothing.
+
+    Args:
+        prefix: stands before every line.
+        stream: where to; default: the standard output as it is then.
+        is_silent: print nothing.
+    """
+
+    def __init__(self, prefix: str = "", *, stream: TextIO | None = None, is_silent: bool = False) -> None:
+        self._prefix = f"{prefix}> " if prefix else ""
+        self._stream = stream
+        self._is_silent = is_silent
+        self._last: int | None = None
+
+    def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - as the protocol has it
+        """Begin."""
+        self._last = None
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch that was printed."""
+        return self._last
+
+    def write(self, epoch: int, chunks: Any) -> Any:
+        """Print the changes of an epoch."""
+        from zset_join.sinks.sink import SinkProgress
+
+        rows = 0
+        for chunk in chunks:
+            rows += len(chunk)
+            for row, weight in zip(chunk.rows.to_pylist(), chunk.weights.tolist(), strict=True) if not self._is_silent else ():
+                line = json.dumps({**row, "_tp_delta": weight}, default=str, ensure_ascii=False)
+                print(f"{self._prefix}{line}", file=self._stream or sys.stdout)
+        self._last = epoch
+        return SinkProgress(epoch, rows, 0, 0.0)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class SinkWriter:
+    """Write the deltas of a running query into a sink; what `session.start` takes as `output`.
+
+    Args:
+        table: the sink's table.
+        sink: it.
+        schema: the columns as the table names them.
+        key: columns that identify a row.
+
+    Raises:
+        SinkError: it cannot be opened, or something was written there before.
+    """
+
+    def __init__(self, table: Table, sink: Sink, schema: pa.Schema, key: tuple[str, ...], query_id: str) -> None:
+        self.table_name = table.name
+        self._sink = sink
+        self._schema = schema
+        self._epoch = 0
+        sink.open(Relation(name=table.name, schema=schema, primary_key=key, mode="changelog"), query_id)
+        if sink.last_epoch() is not None:
+            last = sink.last_epoch()
+            sink.close()
+            raise SinkError(
+                f'"{table.name}" has epochs up to {last}, and this session begins at 0, in memory. Name a new topic, directory '
+                "or table.",
+                code="SINK_EPOCH_GAP",
+                last_epoch=last,
+            )
+
+    def __call__(self, delta: ZSet) -> None:
+        """Write the next epoch."""
+        rows = pa.RecordBatch.from_arrays(delta.rows.columns, schema=self._schema)
+        self._sink.write(self._epoch, [ZSet(rows, delta.weights)] if len(delta) else [])
+        self._epoch += 1
+
+    def close(self) -> None:
+        """Close the sink; what was written stays."""
+        self._sink.close()
