@@ -9,8 +9,8 @@ driver that starts fences off one that is still alive.
 
 Forms: `upsert` (the record key is the key of the row as JSON, the value the row, or nothing where the key is gone: what a
 compacted topic keeps is the view), `weight`, `row_kind` and `change_data_feed` (every change, with fields that say what it
-does), `debezium` (envelopes with `before`, `after` and `op`), `append` (rows alone). Without a key column the record key is the whole row. See
-`zset_join.sinks.record_texts`.
+does), `debezium` (envelopes with `before`, `after` and `op`), `append` (rows alone).
+Without a key column the record key is the whole row. See `zset_join.sinks.record_texts`.
 
 Memory: the answer of one epoch, and its texts. Cost: one JSON text per record and one call of Kafka's client.
 
