@@ -12,7 +12,7 @@ from typing import Any
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
-from zset_join.expressions import Column, Expression, lit
+from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.pipeline import Aggregated, View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.places import near
@@ -25,10 +25,13 @@ AGGREGATES: dict[type[exp.Expr], str] = {
     exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Stddev: "stddev", exp.StddevPop: "stddev_pop",
     exp.StddevSamp: "stddev_samp", exp.Variance: "var_samp", exp.VariancePop: "var_pop", exp.ArgMax: "max_by", exp.ArgMin:
     "min_by", exp.LogicalAnd: "bool_and", exp.LogicalOr: "bool_or", exp.ArrayAgg: "collect_list", exp.ArrayUniqueAgg:
-    "collect_set",
+    "collect_set", exp.BitwiseAndAgg: "bit_and", exp.BitwiseOrAgg: "bit_or", exp.BitwiseXorAgg: "bit_xor", exp.GroupConcat:
+    "collect_list", exp.AnyValue: "min",
 }  # fmt: skip
-_NAMES = ("avg", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if", "max", "max_by", "min", "min_by",
-          "stddev", "stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp", "variance")  # fmt: skip
+_ORDERED = (exp.First, exp.FirstValue, exp.Last, exp.LastValue)
+_ALIASES = {"every": exp.LogicalAnd, "some": exp.LogicalOr, "any": exp.LogicalOr}
+_NAMES = ("avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if",
+          "max", "max_by", "min", "min_by", "stddev", "stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp", "variance")  # fmt: skip
 
 
 def has_aggregates(node: exp.Select) -> bool:
@@ -43,9 +46,13 @@ def _calls(node: exp.Expr) -> list[exp.Expr]:
     """Return the aggregates in an expression, outermost only, none inside windows or subqueries."""
     if isinstance(node, exp.Window | exp.Query | exp.Subquery):
         return []
-    if isinstance(node, exp.Filter | exp.AggFunc):
+    if isinstance(node, exp.Filter | exp.AggFunc | exp.Any) or _is_named_aggregate(node):
         return [node]
     return [call for child in node.iter_expressions() for call in _calls(child)]
+
+
+def _is_named_aggregate(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() in _ALIASES and len(node.expressions) == 1
 
 
 class Aggregation:
@@ -74,14 +81,12 @@ class Aggregation:
         """
         group = node.args.get("group")
         if group is not None:
-            for name in ("rollup", "cube", "grouping_sets", "totals", "all"):
-                if group.args.get(name):
-                    raise SqlError(
-                        f"GROUP BY {name.upper().replace('_', ' ')} is not offered; write a UNION ALL of queries.",
-                        code="NOT_OFFERED",
-                        at=self._query.at(node),
-                    )
-            for key in group.expressions:
+            if group.args.get("totals"):
+                raise SqlError(
+                    "GROUP BY ... WITH TOTALS is not offered; write GROUPING SETS.", code="NOT_OFFERED", at=self._query.at(node)
+                )
+            every = [one for _, one in outputs if isinstance(one, exp.Expr) and not _calls(one)]
+            for key in every if group.args.get("all") else group.expressions:
                 tree = self._binder.bind(self._key(key, outputs))
                 name = tree.name if isinstance(tree, Column) else f"key {len(self._keys) + 1}"
                 if not any(known.same_as(tree) for _, known in self._keys):
@@ -107,7 +112,9 @@ class Aggregation:
         """Return the column that stands for an aggregate or a key; None for others."""
         name = self._name_of(node)
         if name is not None:
-            return Column("row", name)
+            column: Expression = Column("row", name)
+            call = node.this if isinstance(node, exp.Filter) else node
+            return _joined_texts(call, column) if isinstance(call, exp.GroupConcat) else column
         if isinstance(node, exp.Literal | exp.Boolean | exp.Null | exp.Interval) or _calls(node):
             return None
         try:
@@ -159,7 +166,20 @@ class Aggregation:
         return made if condition is None else made.filter(condition)
 
     def _call(self, node: exp.Expr) -> Aggregated:
+        if isinstance(node, exp.Any):
+            node = exp.LogicalOr(this=node.this)
+        elif isinstance(node, exp.Anonymous):
+            node = _ALIASES[node.name.lower()](this=node.expressions[0])
         given = node.this
+        if isinstance(node, exp.ApproxDistinct):
+            # Exact, so near enough.
+            return Aggregated(function="count_distinct", columns=(self._argument(given),))
+        if isinstance(node, _ORDERED):
+            raise SqlError(
+                f"{node.sql_name()} depends on the order in which rows come. Write min_by(value, time) or max_by(value, time).",
+                code="NOT_OFFERED",
+                at=self._query.at(node),
+            )
         if isinstance(node, exp.CountIf):
             return Aggregated(function="count", condition=self._binder.condition(given), shown="count_if")
         if isinstance(node, exp.Count):
@@ -198,3 +218,11 @@ class Aggregation:
             )
         tree = self._binder.bind(node)
         return Column("left", tree.name) if isinstance(tree, Column) else lit(tree)
+
+
+def _joined_texts(node: exp.GroupConcat, values: Expression) -> Expression:
+    """Return the values of a group as one text; NULL where there are none."""
+    given = node.args.get("separator")
+    separator = lit(given.name if isinstance(given, exp.Literal) else "")
+    joined = Call("array_join", (values, separator))
+    return Call("case", (Call("gt", (Call("size", (values,)), lit(0))), joined))

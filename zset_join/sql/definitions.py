@@ -385,6 +385,11 @@ def _type(reader: Reader) -> pa.DataType:
         kind = _type(reader)
         reader.expect(")")
         return kind
+    if word == "ARRAY" and (reader.has("<") or reader.has("(")):
+        kind = pa.list_(_type(reader))
+        if not reader.has(">") and not reader.has(")"):
+            reader.fail("expected the end of the array")
+        return kind
     if word == "DOUBLE":
         reader.has("PRECISION")
     if word == "CHARACTER":
@@ -400,6 +405,9 @@ def _type(reader: Reader) -> pa.DataType:
         word = "TIMESTAMPTZ"
     reader.has("WITHOUT", "TIME", "ZONE")
     kind = type_named(word, tuple(arguments), dialect=reader.statement.dialect)
+    if kind is not None and reader.has("["):
+        reader.expect("]")
+        return pa.list_(kind)
     if kind is None:
         names = ("BIGINT", "BOOLEAN", "BYTES", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
         raise SqlError(f'the type "{word}" is not known.{near(word, names)}', code="UNKNOWN_TYPE", at=place)

@@ -243,7 +243,7 @@ def parse_expression(statement: Statement, tokens: tuple[Token, ...]) -> exp.Exp
 def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     parser = dialect_named(statement.dialect)().parser()
     try:
-        nodes = parser.parse(list(tokens), statement.text)
+        nodes = parser.parse(_without_table_words(tokens), statement.text)
     except ParseError as error:
         raise _syntax(statement, error) from error
     except (SqlglotError, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError) as error:
@@ -266,6 +266,21 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
             at=statement.place(0),
         )
     return node
+
+
+def _without_table_words(tokens: tuple[Token, ...]) -> list[Token]:
+    """Leave out TABLE before the table of a window: TUMBLE(TABLE events, ...)."""
+    windows = {"CUMULATE", "HOP", "SESSION", "TUMBLE"}
+    return [
+        token
+        for place, token in enumerate(tokens)
+        if not (
+            token.text.upper() == "TABLE"
+            and place > 1
+            and tokens[place - 1].token_type == TokenType.L_PAREN
+            and tokens[place - 2].text.upper() in windows
+        )
+    ]
 
 
 def _syntax(statement: Statement, error: ParseError) -> SqlError:

@@ -26,6 +26,7 @@ from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
+from zset_join.sql.windows import WINDOWS, windowed
 
 __all__ = ["JoinPlanner"]
 
@@ -124,6 +125,11 @@ class JoinPlanner:
             item = query.item_of(name, node.alias or name, query.at(inner.expressions[0]), self.ctes)
             item.is_bounded = True
             return item
+        window = inner.expressions[0] if isinstance(inner, exp.Anonymous) and inner.name.upper() == "TABLE" else inner
+        if isinstance(window, exp.Anonymous) and window.name.upper() in WINDOWS and _names_a_table(window):
+            name = window.expressions[0].name
+            item = query.item_of(name, node.alias or name, query.at(window), self.ctes)
+            return windowed(item, window, query)
         if isinstance(inner, exp.Func):
             raise SqlError(
                 f"the table function {inner.sql(dialect='spark')} is not offered. A window is a column: date_trunc(...).",
@@ -403,19 +409,25 @@ class JoinPlanner:
         schemas = {"left": view.schema, "right": right.schema}
         trees = [ScalarBinder(resolve, schemas, self.query.statement).condition(one) for one in planner.correlated]
         if isinstance(node, exp.In):
-            if len(outputs) != 1 or isinstance(outputs[0], exp.Star):
-                raise SqlError("IN takes a subquery of one column.", code="NOT_OFFERED", at=at)
+            sought = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
+            if len(outputs) != len(sought) or any(isinstance(one, exp.Star) for one in outputs):
+                raise SqlError(f"IN takes a subquery of {len(sought)} column(s) here.", code="NOT_OFFERED", at=at)
             mine = {id(column) for column in node.this.find_all(exp.Column)}
 
             def both(column: exp.Column) -> Expression:
                 return outside(column) if id(column) in mine else resolve(column)
 
-            trees.append(ScalarBinder(both, schemas, self.query.statement).compared("eq", node.this, outputs[0]))
+            pairs = ScalarBinder(both, schemas, self.query.statement)
+            trees += [pairs.compared("eq", one, other) for one, other in zip(sought, outputs, strict=True)]
         return self.equi_join(view, right.alias("subquery"), trees, how, conjunct)
 
 
 def _is_name(call: exp.Anonymous) -> bool:
     return len(call.expressions) == 1 and isinstance(call.expressions[0], exp.Column)
+
+
+def _names_a_table(call: exp.Anonymous) -> bool:
+    return bool(call.expressions) and isinstance(call.expressions[0], exp.Column)
 
 
 def _subquery_of(node: exp.Expr) -> tuple[exp.Expr, bool] | None:

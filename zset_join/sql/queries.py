@@ -16,16 +16,19 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
-from zset_join.expressions import Column, Expression
+from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
 from zset_join.pipeline import View, appends
+from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import Aggregation, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
 from zset_join.sql.catalog import Catalog, NamedView, Table
 from zset_join.sql.dialects import Statement
 from zset_join.sql.first_rows import keep_first, limit_of, read_row_number
+from zset_join.sql.grouping_sets import expanded, has_grouping_sets
 from zset_join.sql.joins import JoinPlanner
-from zset_join.sql.places import Place, place_of
+from zset_join.sql.places import Place, near, place_of
+from zset_join.sql.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
 
@@ -88,28 +91,46 @@ class QueryBinder:
         raise SqlError(f"{type(node).__name__.upper()} is not offered; write SELECT.", code="NOT_OFFERED", at=self.at(node))
 
     def _set_operation(self, node: exp.SetOperation, ctes: dict[str, BoundQuery]) -> BoundQuery:
-        if not isinstance(node, exp.Union):
+        if not isinstance(node, exp.Union) and not node.args.get("distinct"):
             raise SqlError(
-                f"{type(node).__name__.upper()} is not offered. Write EXISTS or NOT EXISTS.",
+                f"{type(node).__name__.upper()} ALL is not offered: it counts repeats. Leave ALL out, or write EXISTS.",
                 code="NOT_OFFERED",
                 at=self.at(node),
             )
         left, right = self.bind(node.this, ctes=ctes), self.bind(node.expression, ctes=ctes)
         try:
-            view = left.view.union(right.view)
+            if isinstance(node, exp.Union):
+                view = left.view.union(right.view)
+                view = view.distinct() if node.args.get("distinct") else view
+            else:
+                view = _compared_whole(left.view, right.view, "left_semi" if isinstance(node, exp.Intersect) else "left_anti")
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=self.at(node.expression)) from error
-        if node.args.get("distinct"):
-            view = view.distinct()
         bounded = left.is_bounded and right.is_bounded
         order, limit = self._order(node, view.columns, is_bounded=bounded)
         return BoundQuery(view=view, reads=left.reads | right.reads, is_bounded=bounded, order_by=order, limit=limit)
 
+    def _grouping_sets(self, node: exp.Select, ctes: dict[str, BoundQuery]) -> BoundQuery:
+        """Return the rows of all sets of keys."""
+        try:
+            selects = expanded(node)
+        except ValueError as error:
+            raise SqlError(f"{error}.", code="NOT_OFFERED", at=self.at(node)) from None
+        parts = [self.bind(one, ctes=ctes) for one in selects]
+        view = parts[0].view
+        for part in parts[1:]:
+            view = view.union(part.view)
+        order, limit = self._order(node, view.columns, is_bounded=parts[0].is_bounded)
+        return BoundQuery(view=view, reads=parts[0].reads, is_bounded=parts[0].is_bounded, order_by=order, limit=limit)
+
     def _select(self, node: exp.Select, ctes: dict[str, BoundQuery], outer: Scope | None) -> BoundQuery:
         self.check_clauses(node)
+        if has_grouping_sets(node):
+            return self._grouping_sets(node, ctes)
         planner = JoinPlanner(self, ctes, outer)
         scope, view, rest = planner.plan(node)
-        binder = ScalarBinder(scope.row_column, {"row": view.schema}, self.statement)
+        view, stands = ScalarSubqueries(self, ctes, scope).join(view, [*rest, *node.expressions])
+        binder = ScalarBinder(scope.row_column, {"row": view.schema}, self.statement, replace=lambda one: stands.get(id(one)))
         numbered = self._row_number_before(rest, scope)
         for conjunct in rest:
             view = self._filtered(view, binder, conjunct, numbered)
@@ -220,9 +241,7 @@ class QueryBinder:
         for one in node.expressions:
             inner = one.this if isinstance(one, exp.Alias) else one
             if isinstance(inner, exp.Star) or (isinstance(inner, exp.Column) and isinstance(inner.this, exp.Star)):
-                if inner.args.get("except_") or inner.args.get("replace"):
-                    raise SqlError("name the columns instead of * EXCEPT or REPLACE.", code="NOT_OFFERED", at=self.at(one))
-                made += scope.star(one, inner.table if isinstance(inner, exp.Column) else "")
+                made += self._star(one, inner, scope)
             elif isinstance(inner, exp.Column) and inner.name == "_tp_delta" and scope.search(inner) is None:
                 shows_delta = True
             elif isinstance(inner, exp.Window) and isinstance(inner.this, exp.RowNumber):
@@ -239,6 +258,20 @@ class QueryBinder:
         if not made:
             raise SqlError("the SELECT list holds no column of a table.", code="NOT_OFFERED", at=self.at(node))
         return made, shows_delta, numbered
+
+    def _star(self, one: exp.Expr, inner: exp.Expr, scope: Scope) -> list[tuple[str, Expression | exp.Expr]]:
+        """Return what a star stands for, without what EXCEPT names and with what REPLACE gives."""
+        star = inner.this if isinstance(inner, exp.Column) else inner
+        columns = scope.star(one, inner.table if isinstance(inner, exp.Column) else "")
+        names = {name.lower(): name for name, _ in columns}
+        left_out = {part.name.lower() for part in star.args.get("except_") or []}
+        given = {part.alias.lower(): part.this for part in star.args.get("replace") or []}
+        unknown = [name for name in (*left_out, *given) if name not in names]
+        if unknown:
+            raise SqlError(
+                f'* has no column "{unknown[0]}".{near(unknown[0], names.values())}', code="UNKNOWN_COLUMN", at=self.at(one)
+            )
+        return [(name, given.get(name.lower(), tree)) for name, tree in columns if name.lower() not in left_out]
 
     def _title(self, node: exp.Expr) -> str:
         """Return what a column without a name is called: as it is written."""
@@ -360,6 +393,19 @@ class QueryBinder:
             is_bounded=query.is_bounded,
             reads=query.reads,
         )
+
+
+def _compared_whole(left: View, right: View, how: str) -> View:
+    """Return the rows, each once, that are or are not among others; NULL equals NULL."""
+    if len(left.columns) != len(right.columns):
+        raise PlanError(
+            f"one side has {len(left.columns)} columns, the other {len(right.columns)}; select as many.", code="UNION_COLUMNS"
+        )
+    pairs = zip(left.columns, right.columns, strict=True)
+    condition = together([Call("eq_null_safe", (Column("left", one), Column("right", other))) for one, other in pairs])
+    if condition is None:
+        raise PlanError("rows without columns are not compared.", code="UNION_COLUMNS")
+    return left.distinct().join(right.alias("others"), on=condition, how=how)
 
 
 def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[str, Expression]]:

@@ -286,6 +286,8 @@ class ScalarBinder:
     def _in(self, node: exp.In) -> Expression:
         if node.args.get("query") is not None:
             raise self.refused(node, "IN with a subquery stands alone in WHERE, joined to the rest by AND")
+        if isinstance(node.this, exp.Tuple):
+            return self._tuple_in(node)
         if not node.expressions:
             raise self.refused(node, "IN takes values in brackets, or a subquery")
         made: Expression | None = None
@@ -297,6 +299,22 @@ class ScalarBinder:
             equal = Call("eq", pair)
             made = equal if made is None else Call("or", (made, equal))
         return made if made is not None else lit(False)
+
+    def _tuple_in(self, node: exp.In) -> Expression:
+        """Return (a, b) IN ((1, 2), (3, 4)) as alternatives."""
+        names = node.this.expressions
+        made: Expression | None = None
+        for one in node.expressions:
+            if not isinstance(one, exp.Tuple) or len(one.expressions) != len(names):
+                raise self.refused(node, f"each value in the list has {len(names)} parts, in brackets")
+            both = [self.compared("eq", name, part) for name, part in zip(names, one.expressions, strict=True)]
+            equal = both[0]
+            for part in both[1:]:
+                equal = Call("and", (equal, part))
+            made = equal if made is None else Call("or", (made, equal))
+        if made is None:
+            raise self.refused(node, "IN takes values in brackets, or a subquery")
+        return made
 
     def _like(self, node: exp.Expr) -> Expression:
         escape: Expression = lit("\\")

@@ -25,7 +25,7 @@ from zset_join.errors import OptionError, PlanError, SqlError
 from zset_join.sql.places import Place, near
 from zset_join.stages.stage import StageOptions
 
-__all__ = ["SETTINGS", "check_setting", "idle_timeout", "stage_options"]
+__all__ = ["SETTINGS", "check_setting", "idle_timeout", "is_ignored", "known_setting", "stage_options"]
 
 SETTINGS = (
     "default_hash_join", "default_hash_table", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
@@ -39,16 +39,38 @@ _HOT_BYTES = 268_435_456
 _EMITS = ("eager", "on_watermark", "once")
 
 
+# Settings of other systems that change nothing here: names, and beginnings of names.
+_IGNORED = ("table.exec.mini-batch.", "table.exec.state.ttl", "table.exec.sink.", "table.exec.resource.", "table.optimizer.",
+            "table.exec.spill-compression.", "table.local-time-zone", "table.dml-sync", "table.sql-dialect", "execution.",
+            "pipeline.", "parallelism.", "state.", "sql-client.", "restart-strategy", "taskmanager.", "spark.",
+            "streaming_parallelism", "streaming_rate_limit", "rw_", "background_ddl", "timezone", "search_path")  # fmt: skip
+
+
+def is_ignored(name: str) -> bool:
+    """Say whether a setting is one of another system that changes nothing here; it warns, and is not kept."""
+    return name.lower().startswith(_IGNORED)
+
+
+def known_setting(name: str, *, at: Place | None = None) -> str:
+    """Return a setting's name as it is known.
+
+    Raises:
+        SqlError: there is none of that name.
+    """
+    known = {one.lower(): one for one in SETTINGS}
+    if name.lower() not in known:
+        raise SqlError(f"the setting '{name}' is not known.{near(name, SETTINGS)}", code="UNKNOWN_SETTING", at=at, name=name)
+    return known[name.lower()]
+
+
 def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
     """Return a setting's name as it is known.
 
     Raises:
         SqlError: there is none of that name, or it cannot have the value.
     """
-    known = {one.lower(): one for one in SETTINGS}
+    found = known_setting(name, at=at)
     plain = name.lower()
-    if plain not in known:
-        raise SqlError(f"the setting '{name}' is not known.{near(name, SETTINGS)}", code="UNKNOWN_SETTING", at=at, name=name)
     if plain == "temporal_join_emit" and value not in _EMITS:
         raise SqlError(f"{name}='{value}' is not known.{near(value, _EMITS)}", code="OPTION_VALUE", at=at, name=name)
     try:
@@ -59,7 +81,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
         idle_timeout({plain: value})
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at, name=name) from error
-    return known[plain]
+    return found
 
 
 def stage_options(settings: Mapping[str, str]) -> StageOptions:

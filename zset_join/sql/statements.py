@@ -1,13 +1,14 @@
 """Statements: which there are, and what each does to a session.
 
 SELECT, WITH                      CREATE TABLE, STREAM, MUTABLE STREAM, SOURCE, SINK, VIEW, MATERIALIZED VIEW
-INSERT INTO ... VALUES, SELECT    DROP, SHOW, DESCRIBE, EXPLAIN, SET
+INSERT INTO ... VALUES, SELECT    DROP, SHOW, DESCRIBE, EXPLAIN, SET, RESET, USE, UPDATE, DELETE
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
 from zset_join.expressions.rows import compute, value_type
-from zset_join.sql.catalog import ColumnDefinition, NamedView, Table
+from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.changing import delete, update
 from zset_join.sql.connectors import check_options, sink_options
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import Reader, encoding, read_table
@@ -25,15 +27,39 @@ from zset_join.sql.dialects import Statement, parse_expression, parse_query
 from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.settings import SETTINGS, check_setting
+from zset_join.sql.settings import check_setting, is_ignored, known_setting
+from zset_join.sql.showing import describe, show, use
 from zset_join.sql.sink_tables import SinkWriter, is_outside
-from zset_join.sql.writing import fitted, writer_of
+from zset_join.sql.writing import fitted, takes_back, writer_of
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["bind_query", "execute"]
 
-_WORDS = ("SELECT", "WITH", "CREATE", "INSERT", "DROP", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "SET")
+_WORDS = (
+    "SELECT",
+    "WITH",
+    "CREATE",
+    "INSERT",
+    "UPDATE",
+    "DELETE",
+    "DROP",
+    "SHOW",
+    "DESCRIBE",
+    "EXPLAIN",
+    "SET",
+    "RESET",
+    "USE",
+)
+_ELSEWHERE = {
+    "ALTER": "A table keeps its columns: DROP it and CREATE it anew, or make a view over it.",
+    "MERGE": "INSERT INTO a table with a primary key replaces the row of a key; DELETE takes rows away.",
+    "TRUNCATE": "Write DELETE FROM t.",
+    "VALUES": "Write INSERT INTO t VALUES ...",
+    "ANALYZE": "There are no statistics to gather.",
+}
 _MOST_ROWS = 100_000
+_EXPLAINED = frozenset({"PLAN", "FOR", "EXTENDED", "FORMATTED", "CHANGELOG_MODE", "ESTIMATED_COST", "JSON_EXECUTION_PLAN",
+                        "PLAN_ADVICE", "LOGICAL", "COST", "CODEGEN", ","})  # fmt: skip
 
 
 def execute(session: StatementContext, statement: Statement) -> Message | Query:
@@ -44,6 +70,8 @@ def execute(session: StatementContext, statement: Statement) -> Message | Query:
     """
     first = (statement.words[0].split() or [""])[0]
     run = _RUN.get(first)
+    if run is None and first in _ELSEWHERE:
+        raise SqlError(f"{first} is not offered. {_ELSEWHERE[first]}", code="NOT_OFFERED", at=statement.place(0))
     if run is None:
         raise SqlError(
             f"a statement does not begin with {statement.words[0]}.{near(first, _WORDS)}",
@@ -106,6 +134,9 @@ def _create(session: StatementContext, statement: Statement) -> Message:
         return _create_view(session, reader, replaces)
     for words in (("MUTABLE", "STREAM"), ("STREAM",), ("TABLE",), ("SOURCE",)):
         if reader.has(*words):
+            copied = _like_or_as(session, reader, " ".join(words), replaces)
+            if copied is not None:
+                return copied
             table, may_exist = read_table(reader, " ".join(words))
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
@@ -113,10 +144,42 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             return Message(
                 f"{'temporary ' if is_temporary else ''}{table.word.lower()} {table.name}: {table.mode}, {table.why()}"
             )
+    for one in ("DATABASE", "SCHEMA", "CATALOG"):
+        if reader.has(one):
+            reader.has("IF", "NOT", "EXISTS")
+            return Message(f"one catalog and one database: {reader.name()}")
     if reader.has("SINK"):
         return _create_sink(session, reader)
     known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW")
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
+
+
+def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: bool) -> Message | None:
+    """Run CREATE TABLE t LIKE s and CREATE TABLE t AS SELECT; None where it is another statement."""
+    begin, at = reader.index, reader.statement.place(reader.index)
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    name = reader.name("the name of the table")
+    if may_exist and name in session.catalog.tables:
+        return Message(f"{name} is there already")
+    if reader.has("LIKE"):
+        model = _table(session, reader.name("the name of a table"), reader)
+        if not reader.is_done:
+            reader.fail("expected the end after LIKE")
+        session.catalog.add(replace(model, name=name, word=word), at=at, replace=replaces)
+        return Message(f"{word.lower()} {name}: like {model.name}")
+    if not reader.has("AS"):
+        reader.index = begin
+        return None
+    query = bind_query(session, reader.statement, reader.index)
+    columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
+    mode: Mode = "changelog" if takes_back(query) else "append"
+    table = Table(name=name, word=word, columns=columns, mode=mode)
+    session.catalog.add(table, at=at, replace=replaces)
+    if query.bound.is_bounded:
+        session.insert(name, session.snapshot(query))
+    else:
+        session.start(query, output=writer_of(session, table, query, at=at))
+    return Message(f"{word.lower()} {name}: {', '.join(query.columns)}")
 
 
 def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> Message:
@@ -346,63 +409,10 @@ def _drop(session: StatementContext, statement: Statement) -> Message:
     return Message(f"{dropped} is dropped")
 
 
-def _show(session: StatementContext, statement: Statement) -> Message:
-    what = (statement.words[1].split() or [""])[0] if len(statement.words) > 1 else ""
-    catalog = session.catalog
-    listed: dict[str, Callable[[], list[str]]] = {
-        "TABLES": catalog.relations,
-        "STREAMS": lambda: list(catalog.tables),
-        "VIEWS": lambda: list(catalog.views),
-        "FUNCTIONS": lambda: list(catalog.functions),
-        "QUERIES": lambda: [running.name for running in session.running],
-    }
-    if what == "SETTINGS":
-        rows = pa.table({"name": list(SETTINGS), "value": [catalog.settings.get(name) for name in SETTINGS]})
-        return Message("\n".join(f"{name} = {catalog.settings.get(name, 'not set')}" for name in SETTINGS), rows)
-    if what not in listed:
-        raise SqlError(
-            f"SHOW {what} is not offered.{near(what, [*listed, 'SETTINGS'])}", code="NOT_OFFERED", at=statement.place(0)
-        )
-    names = listed[what]()
-    return Message("\n".join(names), pa.table({"name": pa.array(names, pa.string())}))
-
-
-def _describe(session: StatementContext, statement: Statement) -> Message:
-    reader = Reader(statement, 1)
-    for word in ("TABLE", "STREAM", "VIEW", "EXTENDED"):
-        reader.has(word)
-    at = statement.place(reader.index)
-    entry = session.catalog.find(reader.name(), at=at)
-    if isinstance(entry, Table):
-        lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
-        lines += [f"rows: {entry.mode}", entry.why()]
-        names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
-    else:
-        schema = entry.query.view.schema
-        relation = entry.query.view.node.relation
-        lines = [f"{field.name} {field.type}" for field in schema]
-        versioned = bool(relation.primary_key) and relation.event_time is not None
-        lines.append(
-            f"versioned: it has the key ({', '.join(relation.primary_key)}) and the event time {relation.event_time}"
-            if versioned
-            else "latest-only: a view is versioned when it keeps a key and an event time"
-        )
-        names, kinds = schema.names, [str(kind) for kind in schema.types]
-    return Message("\n".join(lines), pa.table({"column": names, "type": kinds}))
-
-
-def _more(column: Any) -> str:
-    if column.is_processing_time:
-        return " (processing time)"
-    if column.metadata is not None:
-        return f" (metadata {column.metadata})"
-    return " (computed)" if column.computed is not None else ""
-
-
 def _explain(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
-    for word in ("PLAN", "FOR", "EXTENDED", "FORMATTED"):
-        reader.has(word)
+    while not reader.is_done and reader.word in _EXPLAINED:
+        reader.index += 1
     if reader.word == "INSERT":
         while not reader.is_done and reader.word not in {"SELECT", "WITH"}:
             reader.index += 1
@@ -411,7 +421,7 @@ def _explain(session: StatementContext, statement: Statement) -> Message:
 
 def _set(session: StatementContext, statement: Statement) -> Message:
     if len(statement.tokens) == 1:
-        return _show(
+        return show(
             session, Statement(statement.text, (*statement.tokens, Token(TokenType.VAR, "SETTINGS")), statement.dialect)
         )
     reader = Reader(statement, 1)
@@ -419,20 +429,52 @@ def _set(session: StatementContext, statement: Statement) -> Message:
     if not reader.is_done:
         reader.fail("expected SET key = value")
     for name, value in given.items():
+        if is_ignored(name):
+            warnings.warn(SqlWarning(f"the setting '{name}' is of another system and changes nothing here."), stacklevel=4)
+            continue
         session.catalog.settings[check_setting(name, value, at=statement.place(1))] = value
     return Message(", ".join(f"{name} = {value}" for name, value in given.items()))
 
 
+def _reset(session: StatementContext, statement: Statement) -> Message:
+    """Take settings back to what they are without SET: one, or all."""
+    reader = Reader(statement, 1)
+    if reader.is_done:
+        session.catalog.settings.clear()
+        return Message("all settings are as they were")
+    given = "".join(token.text for token in statement.tokens[1:])
+    name = known_setting(given, at=statement.place(1))
+    session.catalog.settings.pop(name, None)
+    return Message(f"{name} is as it was")
+
+
+def _statement_set(_: StatementContext, statement: Statement) -> Message:
+    """Take BEGIN STATEMENT SET, END and EXECUTE STATEMENT SET: every INSERT runs from where it stands anyway."""
+    reader = Reader(statement, 1)
+    for word in ("STATEMENT", "SET", "BEGIN"):
+        reader.has(word)
+    if not reader.is_done:
+        reader.fail("expected BEGIN STATEMENT SET or END")
+    return Message("statements run one by one")
+
+
 _RUN: dict[str, Callable[[StatementContext, Statement], Message | Query]] = {
     "(": _select,
+    "BEGIN": _statement_set,
     "CREATE": _create,
-    "DESC": _describe,
-    "DESCRIBE": _describe,
+    "DELETE": delete,
+    "DESC": describe,
+    "DESCRIBE": describe,
     "DROP": _drop,
+    "END": _statement_set,
+    "EXECUTE": _statement_set,
     "EXPLAIN": _explain,
     "INSERT": _insert,
+    "RESET": _reset,
     "SELECT": _select,
     "SET": _set,
-    "SHOW": _show,
+    "SHOW": show,
+    "UPDATE": update,
+    "USE": use,
     "WITH": _select,
 }

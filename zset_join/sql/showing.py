@@ -1,0 +1,153 @@
+"""SHOW and DESCRIBE: what a session knows, as text and as rows.
+
+SHOW TABLES, STREAMS, VIEWS, FUNCTIONS, QUERIES, SETTINGS, COLUMNS FROM t, CREATE TABLE t; a session has one catalog and one
+database, `default`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.errors import SqlError
+from zset_join.expressions.sql_text import quote_name, quote_text, type_name
+from zset_join.sql.catalog import ColumnDefinition, Table
+from zset_join.sql.contexts import StatementContext
+from zset_join.sql.definitions import Reader
+from zset_join.sql.dialects import Statement
+from zset_join.sql.places import near
+from zset_join.sql.results import Message
+from zset_join.sql.settings import SETTINGS
+
+__all__ = ["declaration", "describe", "show", "use"]
+
+_SECRET = ("password", "properties.sasl", "properties.ssl")
+
+
+def show(session: StatementContext, statement: Statement) -> Message:
+    """Run SHOW.
+
+    Raises:
+        SqlError: something that is not there.
+    """
+    words = " ".join(statement.words[1:]).split()
+    what = words[0] if words else ""
+    catalog = session.catalog
+    listed: dict[str, Callable[[], list[str]]] = {
+        "CATALOGS": lambda: ["default"],
+        "DATABASES": lambda: ["default"],
+        "FUNCTIONS": lambda: list(catalog.functions),
+        "QUERIES": lambda: [running.name for running in session.running],
+        "SCHEMAS": lambda: ["default"],
+        "SOURCES": lambda: [table.name for table in catalog.tables.values() if table.word == "SOURCE"],
+        "SINKS": lambda: [table.name for table in catalog.tables.values() if table.word == "SINK"],
+        "STREAMS": lambda: list(catalog.tables),
+        "TABLES": catalog.relations,
+        "VIEWS": lambda: list(catalog.views),
+    }
+    if what == "SETTINGS":
+        rows = pa.table({"name": list(SETTINGS), "value": [catalog.settings.get(name) for name in SETTINGS]})
+        return Message("\n".join(f"{name} = {catalog.settings.get(name, 'not set')}" for name in SETTINGS), rows)
+    reader = Reader(statement, 1)
+    if reader.has("COLUMNS"):
+        if not reader.has("FROM"):
+            reader.expect("IN")
+        return _described(session, reader)
+    if reader.has("CREATE"):
+        return _created(session, reader)
+    if what not in listed:
+        known = [*listed, "SETTINGS", "COLUMNS", "CREATE"]
+        raise SqlError(f"SHOW {what} is not offered.{near(what, known)}", code="NOT_OFFERED", at=statement.place(0))
+    names = listed[what]()
+    return Message("\n".join(names), pa.table({"name": pa.array(names, pa.string())}))
+
+
+def use(_: StatementContext, statement: Statement) -> Message:
+    """Run USE [CATALOG] name: a session has one catalog and one database, which go by every name.
+
+    Raises:
+        SqlError: no name.
+    """
+    reader = Reader(statement, 1)
+    for word in ("CATALOG", "DATABASE", "SCHEMA"):
+        reader.has(word)
+    return Message(f"one catalog and one database: {reader.name()}")
+
+
+def describe(session: StatementContext, statement: Statement) -> Message:
+    """Run DESCRIBE: the columns, what rows mean, and versioned or latest-only, and why."""
+    reader = Reader(statement, 1)
+    for word in ("TABLE", "STREAM", "VIEW", "EXTENDED", "FORMATTED"):
+        reader.has(word)
+    return _described(session, reader)
+
+
+def _described(session: StatementContext, reader: Reader) -> Message:
+    at = reader.statement.place(reader.index)
+    entry = session.catalog.find(reader.name(), at=at)
+    if isinstance(entry, Table):
+        lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
+        lines += [f"rows: {entry.mode}", entry.why()]
+        names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
+    else:
+        schema = entry.query.view.schema
+        relation = entry.query.view.node.relation
+        lines = [f"{field.name} {field.type}" for field in schema]
+        versioned = bool(relation.primary_key) and relation.event_time is not None
+        lines.append(
+            f"versioned: it has the key ({', '.join(relation.primary_key)}) and the event time {relation.event_time}"
+            if versioned
+            else "latest-only: a view is versioned when it keeps a key and an event time"
+        )
+        names, kinds = schema.names, [str(kind) for kind in schema.types]
+    return Message("\n".join(lines), pa.table({"column": names, "type": kinds}))
+
+
+def _created(session: StatementContext, reader: Reader) -> Message:
+    for words in (("MATERIALIZED", "VIEW"), ("TABLE",), ("VIEW",), ("STREAM",), ("SOURCE",), ("SINK",)):
+        if reader.has(*words):
+            break
+    at = reader.statement.place(reader.index)
+    entry = session.catalog.find(reader.name(), at=at)
+    text = declaration(entry) if isinstance(entry, Table) else _view_text(entry)
+    return Message(text, pa.table({"statement": [text]}))
+
+
+def _view_text(entry: Any) -> str:
+    word = "MATERIALIZED VIEW" if entry.is_materialized else "VIEW"
+    return f"CREATE {word} {quote_name(entry.name, 'spark')} AS {entry.sql}"
+
+
+def declaration(table: Table) -> str:
+    """Return a table as a statement of Spark's dialect; secrets are not shown."""
+    parts = []
+    for column in table.columns:
+        name = quote_name(column.name, "spark")
+        if column.is_processing_time:
+            parts.append(f"{name} AS PROCTIME()")
+        elif column.computed is not None:
+            parts.append(f"{name} AS {column.computed.sql(dialect='spark')}")
+        else:
+            metadata = "" if column.metadata is None else f" METADATA FROM {quote_text(column.metadata, 'spark')}"
+            parts.append(f"{name} {type_name(column.type, 'spark')}{metadata}")
+    if table.primary_key:
+        parts.append(f"PRIMARY KEY ({', '.join(quote_name(one, 'spark') for one in table.primary_key)}) NOT ENFORCED")
+    if table.watermark is not None:
+        column_name, delay = quote_name(table.watermark[0], "spark"), table.watermark[1]
+        parts.append(f"WATERMARK FOR {column_name} AS {column_name} - INTERVAL '{delay}' MICROSECOND")
+    made = f"CREATE {table.word} {quote_name(table.name, 'spark')} (\n  " + ",\n  ".join(parts) + "\n)"
+    if table.options:
+        shown = {name: "***" if name.startswith(_SECRET) else value for name, value in table.options.items()}
+        pairs = ", ".join(f"{quote_text(name, 'spark')} = {quote_text(value, 'spark')}" for name, value in shown.items())
+        made += f" WITH ({pairs})"
+    return made
+
+
+def _more(column: ColumnDefinition) -> str:
+    if column.is_processing_time:
+        return " (processing time)"
+    if column.metadata is not None:
+        return f" (metadata {column.metadata})"
+    return " (computed)" if column.computed is not None else ""

@@ -1,0 +1,122 @@
+"""Windows of time in FROM: TUMBLE and HOP as tables with `window_start` and `window_end`.
+
+    FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(at), INTERVAL '10' MINUTES))          Flink
+    FROM TUMBLE(events, at, INTERVAL '10 minutes')                                   RisingWave
+    FROM tumble(events, at, 10m)                                                     Timeplus
+    FROM HOP(events, at, INTERVAL '5' MINUTES, INTERVAL '10' MINUTES)                slide, then size; Timeplus' hop the same
+
+The law: a row is in the windows that hold its time, begin included and end not; windows begin at 1970-01-01. A window is two
+columns more, so its groups are corrected as long as rows come; nothing waits for a watermark.
+
+Known limits: at most 100 windows hold a row. CUMULATE and SESSION are not offered.
+"""
+
+from __future__ import annotations
+
+import datetime
+
+import pyarrow as pa
+from sqlglot import exp
+
+from zset_join.errors import PlanError, SqlError
+from zset_join.expressions import Call, Column, Expression, lit
+from zset_join.expressions.rows import named
+from zset_join.expressions.type_rules import kind_of, plain_type
+from zset_join.pipeline import View
+from zset_join.sql.binding import QueryContext
+from zset_join.sql.catalog import pick
+from zset_join.sql.intervals import span_of
+from zset_join.sql.places import Place, near
+from zset_join.sql.scopes import Item
+
+__all__ = ["WINDOWS", "windowed"]
+
+WINDOWS = ("TUMBLE", "HOP")
+_MOST_WINDOWS = 100
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:
+    """Return an item of FROM with the windows of its rows.
+
+    Args:
+        item: the table.
+        call: TUMBLE or HOP, with all its operands.
+        query: for messages.
+
+    Raises:
+        SqlError: a time or a size that cannot be used.
+    """
+    at = query.at(call)
+    kind, operands = call.name.upper(), call.expressions
+    if len(operands) != (3 if kind == "TUMBLE" else 4):
+        wanted = "a table, a time and a size" if kind == "TUMBLE" else "a table, a time, a slide and a size"
+        raise SqlError(f"{kind} takes {wanted}.", code="NOT_OFFERED", at=at)
+    time = _time(item, operands[1], at)
+    spans = [_span(one, at) for one in operands[2:]]
+    slide, size = (spans[0], spans[0]) if kind == "TUMBLE" else (spans[0], spans[1])
+    if size % slide or size // slide > _MOST_WINDOWS:
+        raise SqlError(
+            f"the size of a window is a multiple of its slide, at most {_MOST_WINDOWS} times.", code="NOT_OFFERED", at=at
+        )
+    names = [("window_start", "window_end")] if "window_start" not in item.columns else []
+    if not names:
+        raise SqlError("the table has a column window_start; rename it in a view.", code="DUPLICATE_COLUMN", at=at)
+    view: View | None = None
+    try:
+        for back in range(size // slide):
+            one = _with_window(item.view, time, slide, size, back)
+            view = one if view is None else view.union(one)
+    except PlanError as error:
+        raise SqlError(error.message, code=error.code, at=at) from error
+    if view is None:
+        raise AssertionError("a size holds at least one slide")
+    item.view = view
+    item.columns = {**item.columns, "window_start": "window_start", "window_end": "window_end"}
+    item.shown = None if item.shown is None else (*item.shown, "window_start", "window_end")
+    item.table = None
+    return item
+
+
+def _with_window(view: View, time: str, slide: int, size: int, back: int) -> View:
+    micros = Call("unix_time", (lit("microsecond"), Column("row", time)))
+    rest: Expression = Call("remainder", (micros, lit(slide)))
+    # Before 1970 a remainder is negative.
+    rest = Call("case", (Call("lt", (rest, lit(0))), Call("add", (rest, lit(slide))), rest))
+    begin = Call("subtract", (Column("row", time), Call("duration_of", (lit(1), rest))))
+    if back:
+        begin = Call("subtract", (begin, lit(back * slide * _MICROSECOND)))
+    end = Call("add", (begin, lit(size * _MICROSECOND)))
+    return view.select({**{name: named(name) for name in view.columns}, "window_start": begin, "window_end": end})
+
+
+def _time(item: Item, node: exp.Expr, at: Place) -> str:
+    if isinstance(node, exp.Anonymous) and node.name.upper() == "DESCRIPTOR" and len(node.expressions) == 1:
+        node = node.expressions[0]
+    name = pick(item.columns, node.name) if isinstance(node, exp.Column) else None
+    if name is None:
+        raise SqlError(
+            f"a window is over a column of time of the table.{near(node.name, item.columns)}", code="UNKNOWN_COLUMN", at=at
+        )
+    kind = plain_type(item.view.schema.field(name).type)
+    if kind_of(kind) not in {"timestamp", "instant"} or kind.unit != pa.timestamp("us").unit:
+        raise SqlError(
+            f'"{name}" is of type {kind}; a window is over a timestamp. Cast it in a view.', code="TYPE_MISMATCH", at=at
+        )
+    return name
+
+
+def _span(node: exp.Expr, at: Place) -> int:
+    if isinstance(node, exp.Column) and not node.table:
+        # 10m is read as a name.
+        node = exp.Interval(this=exp.Literal.string(node.name))
+    try:
+        months, span = span_of(node) if isinstance(node, exp.Interval) else (1, datetime.timedelta(0))
+    except ValueError as error:
+        raise SqlError(f"{error}.", code="NOT_OFFERED", at=at) from None
+    micros = span // _MICROSECOND
+    if months or micros <= 0:
+        raise SqlError(
+            "the size of a window is an interval of days or less, as INTERVAL '10' MINUTES.", code="NOT_OFFERED", at=at
+        )
+    return micros
