@@ -100,7 +100,7 @@ class CapturedDatabase:
         """Start the query again where it has ended by itself, as a supervisor does; its log says why it did."""
         if self._driver is None or self._driver.poll() is not None:
             self.ended_by_itself += 1
-            if self.ended_by_itself > 20:
+            if self.ended_by_itself > 40:
                 raise RuntimeError(f"the driver ends again and again:\n{self.driver_log()[-4000:]}")
             time.sleep(0.5)
             self.start_driver()

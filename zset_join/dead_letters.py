@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from zset_join.checkpoint.reading import no_checkpoint, read_committed
 from zset_join.errors import OptionError, StateError
+from zset_join.shown_values import shown_value
 from zset_join.storage.folder import Folder, folder_below, open_folder
 
 __all__ = [
@@ -346,7 +347,8 @@ def _letters(found: pa.Table, epoch: int, name: str) -> pa.Table:
     """Return a file of either kind as `LETTER_SCHEMA`."""
     lines = []
     is_spark = "stream" in found.column_names
-    for number, one in enumerate(found.to_pylist()):
+    for number in range(found.num_rows):
+        one = {column: shown_value(found[column], number) for column in found.column_names}
         letter = dict.fromkeys(LETTER_SCHEMA.names) | {"epoch": epoch, "file": name, "number": number, "replayed": False}
         if is_spark:
             letter |= {column: one[column] for column in _SPARK_COLUMNS}

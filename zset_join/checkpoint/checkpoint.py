@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from zset_join.checkpoint.added_columns import added_columns
 from zset_join.checkpoint.bucket import StageContext
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.owner import Ownership
@@ -50,7 +51,7 @@ from zset_join.checkpoint.reading import (
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.rescaling import RESCALINGS, Rescaling, record_digest, rescaling_numbers
 from zset_join.errors import StateError
-from zset_join.storage.sealed import seal
+from zset_join.storage.sealed import seal, unseal
 from zset_join.tick import Tick
 
 __all__ = ["Checkpoint"]
@@ -101,7 +102,7 @@ class Checkpoint:
         self._retain_input_log = retain_input_log
         self._owner = owner
         self._digest = hashlib.blake2b(_stable_json(description).encode(), digest_size=16).hexdigest()
-        self._first_buckets = self._check_format(description, buckets)
+        self._first_buckets, self._has_added_columns = self._check_format(description, buckets, plan)
         self._write_plan(plan)
         self._garbage: list[str] = []
         self._folder.sync_names("commits")  # a record that is seen may be built upon: from now on it survives a power cut
@@ -167,6 +168,7 @@ class Checkpoint:
             histories={bucket: history for bucket, history in histories.items() if history != BucketHistory()},
             snapshot_buckets=frozenset(full[:1]),  # one at a time: a snapshot takes longer than an epoch
             merge_buckets=frozenset(bucket for bucket, history in histories.items() if history.small_tail()),
+            has_added_columns=self._has_added_columns,
         )
 
     @property
@@ -362,14 +364,18 @@ class Checkpoint:
     def _wants_snapshot(self, history: BucketHistory) -> bool:
         return not self._retain_input_log and history.has_outgrown(self._snapshot_after_bytes)
 
-    def _check_format(self, description: Mapping[str, Any], buckets: int) -> int:
-        """Make `format.json`, or refuse the one of another query; return the number of buckets the checkpoint was made with."""
+    def _check_format(self, description: Mapping[str, Any], buckets: int, plan: Mapping[str, Any] | None) -> tuple[int, bool]:
+        """Make `format.json`, or refuse the one of another query.
+
+        Returns:
+            The number of buckets the checkpoint was made with, and whether its query has got columns since.
+        """
         made = {"query_id": self.query_id, "buckets": buckets, "description": description}
         found = read_format(self._folder)
         if found is None:
             try:
                 self._folder.put_new(FORMAT_FILE, seal(made, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
-                return buckets
+                return buckets, False
             except FileExistsError:
                 found = read_format(self._folder)  # another driver was faster: it must be the same query
         if found is None:
@@ -377,6 +383,8 @@ class Checkpoint:
         if found["query_id"] != self.query_id:
             raise foreign_state(self.files.uri(FORMAT_FILE), found["query_id"], self.query_id)
         differing = _differences(found["description"], json.loads(_stable_json(description)))
+        if differing and self._takes_columns(found, json.loads(_stable_json(description)), plan):
+            return int(found["buckets"]), True
         if differing:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
@@ -384,10 +392,26 @@ class Checkpoint:
                 code="QUERY_CHANGED",
                 differences=differing,
             )
-        return int(found["buckets"])
+        return int(found["buckets"]), bool(found.get("added_columns"))
+
+    def _takes_columns(self, found: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None) -> bool:
+        """Go on with a query that differs in nothing but columns it has more; say whether it does."""
+        stored = self._folder.read(PLAN_FILE)
+        if stored is None or plan is None or self._owner is None:
+            return False
+        before = unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
+        added = added_columns(found["description"], description, before, json.loads(_stable_json(plan)))
+        if not added:
+            return False
+        known = [*found.get("added_columns", ()), *added]
+        made = {**found, "description": description, "added_columns": known}
+        self._folder.put(FORMAT_FILE, seal(made, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
+        return True
 
     def _write_plan(self, plan: Mapping[str, Any] | None) -> None:
-        """Write the plan down where it is missing."""
+        """Write the plan down where it is missing, or may be that of before columns were added."""
+        if plan is not None and self._has_added_columns and self._owner is not None:
+            self._folder.put(PLAN_FILE, seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE))
         if plan is not None and self._folder.size(PLAN_FILE) is None:
             with contextlib.suppress(FileExistsError):  # another driver was faster: it is of the same description
                 self._folder.put_new(PLAN_FILE, seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE))

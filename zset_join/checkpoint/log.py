@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from zset_join.checkpoint.added_columns import conformed_zset
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.errors import StateError
 from zset_join.tick import Tick
@@ -153,7 +154,7 @@ def read_log(files: CheckpointFiles, entry: LogEntry, *, schemas: Sequence[pa.Sc
             empty = tuple(ZSet.empty(schema) for schema in schemas)
             waiting = LoggedEpoch(Tick(*note["tick"]), empty, note["identity"])
         deltas = list(waiting.deltas)
-        deltas[note["input"]] = delta
+        deltas[note["input"]] = conformed_zset(delta, schemas[note["input"]])
         waiting = LoggedEpoch(waiting.tick, tuple(deltas), waiting.identity)
     if waiting is not None:
         yield waiting

@@ -24,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zset_join.shown_values import shown_value
 from zset_join.zset import ZSet
 
 __all__ = ["SCHEMA", "RejectedRows", "Undecodable", "dead_letters", "read_dead_letters", "write_dead_letters"]
@@ -82,7 +83,7 @@ def dead_letters(epoch: int, rejected: Sequence[RejectedRows], undecodable: Sequ
         places = {name: number for number, name in enumerate(one.inputs)}
         for line in one.table.to_pylist():
             delta = one.deltas[places[line["input"]]]
-            row = delta.rows.slice(line["row"], 1).to_pylist()[0]
+            row = {name: shown_value(delta.rows.column(name), line["row"]) for name in delta.rows.schema.names}
             lines.append(
                 {
                     "epoch": epoch,

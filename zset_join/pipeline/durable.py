@@ -23,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from zset_join.checkpoint.added_columns import conformed_rows, conformed_zset
 from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
@@ -191,8 +192,9 @@ class PipelineDirectory:
         Raises:
             StateError: its file is missing or damaged.
         """
-        chunks = list(read_arrow_parts(self.checkpoint.files, record.parts))
-        return ZSet.concat(chunks, schema=self._plan.output.schema)
+        schema = self._plan.output.schema
+        chunks = [conformed_zset(chunk, schema) for chunk in read_arrow_parts(self.checkpoint.files, record.parts)]
+        return ZSet.concat(chunks, schema=schema)
 
     def close(self) -> None:
         """Let go, so that the directory can be opened again."""
@@ -215,7 +217,8 @@ class PipelineDirectory:
         if history.snapshot is not None:
             table = read_snapshot(self.checkpoint.files, history.snapshot)["view"]
             weights = single_batch(table.select([_WEIGHT])).column(0).to_numpy()
-            yield ZSet(single_batch(table.drop_columns([_WEIGHT]).cast(schema)), weights)
+            rows = conformed_rows(single_batch(table.drop_columns([_WEIGHT])), schema)
+            yield ZSet(rows.cast(schema), weights)
         for log in history.logs:
             for logged in read_log(self.checkpoint.files, log, schemas=[schema]):
                 yield logged.deltas[0]

@@ -16,6 +16,7 @@ from zset_join.expressions import Expression
 from zset_join.expressions.rows import columns_read, rows_where
 from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.plan.query_plan import PlanSource
+from zset_join.shown_values import shown_value
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Reading"]
@@ -50,7 +51,8 @@ class Reading:
         unread = None
         if decoded.rejected.num_rows:
             bad = batch.take(decoded.rejected.column("row"))
-            texts = [json.dumps(row, default=str, ensure_ascii=False) for row in bad.to_pylist()]
+            shown = ({name: shown_value(bad.column(name), at) for name in bad.schema.names} for at in range(bad.num_rows))
+            texts = [json.dumps(row, default=str, ensure_ascii=False) for row in shown]
             told = pa.table({"row": texts, "code": decoded.rejected["code"], "reason": decoded.rejected["reason"]})
             unread = Undecodable(self.source.name, told)
         return self._with_deletes(decoded, batch), unread

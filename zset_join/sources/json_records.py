@@ -31,6 +31,7 @@ _RECORDS = "records_to_read"
 _ROW = "__row_number"
 _PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DIGITS = 15
+_NOT_UTF8 = "bytes that are no UTF-8"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +221,7 @@ class _DuckDBDialect(Dialect):
 
     def member(self, text: str, name: str) -> str:
         member = f"CAST(json_extract({text}, {self.literal(f'$.{name}')}) AS VARCHAR)"
-        return f"CASE WHEN json_valid({text}) THEN {member} ELSE {text} END"
+        return f"coalesce(CASE WHEN json_valid({text}) THEN {member} END, {text})"  # without it the record is bad, not empty
 
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions, decimals: str) -> str:
         wanted = duckdb_type(data_type)
@@ -269,14 +270,24 @@ def _as_text(table: pa.Table) -> tuple[pa.Table, np.ndarray]:
             try:
                 column = column.cast(pa.string())
             except pa.ArrowInvalid:
-                texts = [None if value is None else value.decode("utf-8", "replace") for value in column.to_pylist()]
-                bad |= np.array([value is not None and "\ufffd" in value for value in texts])
+                texts = [_decoded(value) for value in column.to_pylist()]
+                bad |= np.array([text is _NOT_UTF8 for text in texts])
                 column = pa.array(texts, pa.string())
         elif pt.is_null(column.type):
             column = column.cast(pa.string())
         at = table.column_names.index(name) if name in table.column_names else -1
         table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
+    if bad.any():  # the value is replaced by what no format reads, so that the record is not passed over
+        value = pc.if_else(pa.array(bad), pa.scalar(_NOT_UTF8), table.column("value"))
+        table = table.set_column(table.column_names.index("value"), "value", value)
     return table, bad
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return _NOT_UTF8
 
 
 def _decimals(column: pa.Array, data_type: pa.DataType) -> tuple[pa.Array, pa.Array]:
