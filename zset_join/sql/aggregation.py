@@ -31,7 +31,8 @@ AGGREGATES: dict[type[exp.Expr], str] = {
 _ORDERED = (exp.First, exp.FirstValue, exp.Last, exp.LastValue)
 _ALIASES = {"every": exp.LogicalAnd, "some": exp.LogicalOr, "any": exp.LogicalOr}
 _NAMES = ("avg", "bit_and", "bit_or", "bit_xor", "bool_and", "bool_or", "collect_list", "collect_set", "count", "count_if",
-          "max", "max_by", "min", "min_by", "stddev", "stddev_pop", "stddev_samp", "sum", "var_pop", "var_samp", "variance")  # fmt: skip
+          "max", "max_by", "min", "min_by", "stddev", "stddev_pop", "stddev_samp", "sum", "var_pop",
+          "var_samp", "variance")  # fmt: skip
 
 
 def has_aggregates(node: exp.Select) -> bool:

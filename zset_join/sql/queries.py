@@ -399,12 +399,12 @@ def _compared_whole(left: View, right: View, how: str) -> View:
     """Return the rows, each once, that are or are not among others; NULL equals NULL."""
     if len(left.columns) != len(right.columns):
         raise PlanError(
-            f"one side has {len(left.columns)} columns, the other {len(right.columns)}; select as many.", code="UNION_COLUMNS"
+            f"one side has {len(left.columns)} columns, the other {len(right.columns)}; select as many.", code="UNION_TYPES"
         )
     pairs = zip(left.columns, right.columns, strict=True)
     condition = together([Call("eq_null_safe", (Column("left", one), Column("right", other))) for one, other in pairs])
     if condition is None:
-        raise PlanError("rows without columns are not compared.", code="UNION_COLUMNS")
+        raise PlanError("rows without columns are not compared.", code="UNION_TYPES")
     return left.distinct().join(right.alias("others"), on=condition, how=how)
 
 

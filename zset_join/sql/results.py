@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from zset_join.errors import SqlError
+from zset_join.errors import PlanError, SqlError
 from zset_join.pipeline import Pipeline, View
 from zset_join.sql.bound import BoundQuery
+from zset_join.sql.plan_text import plan_sql
 from zset_join.zset import ZSet
 
 __all__ = ["Message", "Query", "QueryRunner", "Running", "changelog_table"]
@@ -95,8 +96,19 @@ class Query:
         return self.bound.view.schema
 
     def explain(self) -> str:
-        """Return what it does, and what it must remember."""
-        return self.session.explain(self)
+        """Return what it does, what it must remember, and its normal form as SQL, where it is written so."""
+        try:
+            return f"{self.session.explain(self)}\n\nAs SQL: {self.normal_form()}"
+        except PlanError:
+            return self.session.explain(self)
+
+    def normal_form(self) -> str:
+        """Return it as SQL of Spark's dialect, every step a SELECT.
+
+        Raises:
+            PlanError: a part is not written as SQL, such as a join with an outside table.
+        """
+        return plan_sql(self.bound.view)
 
     def start(self, name: str | None = None) -> Running:
         """Run it: it begins with what its tables hold, and answers every change from then on.

@@ -13,6 +13,8 @@ is; in the others it counts from 1 and is NULL there. `->` gives text, as `->>`.
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -334,6 +336,16 @@ def _pmod(binder: Binder, _: exp.Expr, value: exp.Expr, divisor: exp.Expr) -> Ex
     return binder.case([(Call("lt", (rest, lit(0))), up)], rest)
 
 
+def _day_time_interval(binder: Binder, node: exp.Expr, *parts: exp.Expr) -> Expression:
+    values = [binder.bind(part) for part in parts]
+    numbers = [value.value for value in values if isinstance(value, Literal)]
+    if len(numbers) != len(parts) or not all(isinstance(one, int | float | decimal.Decimal) for one in numbers):
+        raise binder.refused(node, "make_dt_interval takes numbers; multiply an interval by a column")
+    days, hours, minutes, seconds = (*numbers, 0, 0, 0)[:4]
+    micros = int(decimal.Decimal(str(seconds)) * 10**6)
+    return lit(datetime.timedelta(days=int(days), hours=int(hours), minutes=int(minutes), microseconds=micros))
+
+
 def _iff(binder: Binder, _: exp.Expr, condition: exp.Expr, then: exp.Expr, otherwise: exp.Expr) -> Expression:
     return binder.case([(binder.condition(condition), binder.bind(then))], binder.bind(otherwise))
 
@@ -469,6 +481,8 @@ _NAMED: dict[str, tuple[int, int, Callable[..., Expression]]] = {
     "jsonb_extract_path_text": (2, _ANY, _path_call),
     "length_utf8": (1, 1, lambda binder, _, text: Call("length", (binder.text(text),))),
     "make_date": (3, 3, _plain("make_date")),
+    "make_dt_interval": (1, 4, _day_time_interval),
+    "signum": (1, 1, _plain("sign")),
     "multi_if": (3, _ANY, _multi_if),
     "octet_length": (1, 1, _plain("octet_length")),
     "pmod": (2, 2, _pmod),

@@ -232,7 +232,8 @@ class ScalarBinder:
             case exp.Extract() if _unit(node.this) == "EPOCH":
                 return Call("unix_time", (lit("second"), self.timed(node.expression)))
             case exp.Extract():
-                return Call("extract", (lit(_unit(node.this).lower()), self.timed(node.expression)))
+                field = {"DOY": "dayofyear", "DOW": "dayofweek"}.get(_unit(node.this), _unit(node.this).lower())
+                return Call("extract", (lit(field), self.timed(node.expression)))
             case exp.TimestampTrunc() | exp.DateTrunc():
                 return Call("date_trunc", (lit(_unit(node.args.get("unit")).lower()), self.timed(node.this)))
             case exp.TsOrDsAdd() | exp.DateAdd() | exp.DateSub() | exp.TsOrDsDiff() | exp.DateDiff() | exp.AddMonths():
@@ -347,7 +348,7 @@ class ScalarBinder:
         operand = self.bind(node.this)
         if self.type_of(operand) == plain_type(target):
             return operand
-        if isinstance(node, exp.TryCast):
+        if node.args.get("safe"):
             return Call("try_cast", (operand, Literal(None, target)))
         return self._cast_to(operand, target, node)
 
@@ -430,8 +431,12 @@ class ScalarBinder:
                 return self._moved(self.bind(first), second, 1 if operation == "add" else -1)
             if is_interval(first) and operation == "add":
                 return self._moved(self.bind(second), first, 1)
+        if operation == "add" and isinstance(second, exp.Anonymous) and second.name.lower() == "make_ym_interval":
+            return Call("add_months", (self.bind(first), self.bind(second.expressions[-1])))
         one, other = self.bind(first), self.bind(second)
         kinds = kind_of(self.type_of(one)), kind_of(self.type_of(other))
+        if operation == "multiply" and kinds == ("integer", "duration") and isinstance(other, Literal):
+            return Call("duration_of", (lit(other.value // datetime.timedelta(microseconds=1)), one))
         if operation == "subtract" and kinds == ("date", "date"):
             return Call("date_diff", (one, other))
         if kinds[0] == "date" and kinds[1] == "integer" and operation in {"add", "subtract"}:

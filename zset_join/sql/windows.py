@@ -101,7 +101,7 @@ def _time(item: Item, node: exp.Expr, at: Place) -> str:
     kind = plain_type(item.view.schema.field(name).type)
     if kind_of(kind) not in {"timestamp", "instant"} or kind.unit != pa.timestamp("us").unit:
         raise SqlError(
-            f'"{name}" is of type {kind}; a window is over a timestamp. Cast it in a view.', code="TYPE_MISMATCH", at=at
+            f'"{name}" is of type {kind}; a window is over a timestamp. Cast it in a view.', code="NOT_OFFERED", at=at
         )
     return name
 
