@@ -289,16 +289,29 @@ class PartialUpserts(Latest):
         return pa.RecordBatch.from_arrays(columns, schema=nullable).select(self._rows.schema.names)
 
     def _are_stale(self, delta: ZSet, asked: _Int64s) -> npt.NDArray[np.bool_]:
-        """Say which rows of a delta are of keys whose rows asked for are all older than the state, and so mean nothing."""
-        newest = self._newest(delta, asked)
-        rows = ZSet(delta.rows.take(pa.array(newest)), np.ones(len(newest), np.int64))
-        self._prepared = None
-        prepared, _ = self._prepare(Tick(self.absorbed_epoch + 1), rows)
-        first, last = (np.array(one[: prepared.entries], np.int64) for one in (prepared.first_of, prepared.last_of))
-        self._prepared = None
-        stale = newest[first[last < 0]]
+        """Say which of some rows of a delta are older than what the state has of their key, and so mean nothing.
+
+        Cost: a look at the state per rank that such a row has among those of its key.
+        """
+        stale = np.zeros(len(delta), bool)
         groups = group_keys([delta.rows.column(name) for name in self._rows.primary_key])
-        return np.isin(groups, groups[stale])
+        left = np.asarray(asked, np.int64)
+        while len(left):
+            newest = self._newest_among(delta, groups, left)
+            rows = ZSet(delta.rows.take(pa.array(newest)), np.ones(len(newest), np.int64))
+            self._prepared = None
+            prepared, _ = self._prepare(Tick(self.absorbed_epoch + 1), rows)
+            first, last = (np.array(one[: prepared.entries], np.int64) for one in (prepared.first_of, prepared.last_of))
+            self._prepared = None
+            is_old = np.isin(left, left[np.isin(groups[left], groups[newest[first[last < 0]]])])
+            stale[left[is_old]] = True  # where the newest one is old, the others are
+            left = left[~is_old & ~np.isin(left, newest)]
+        return stale
+
+    def _newest_among(self, delta: ZSet, groups: _Int64s, rows: _Int64s) -> _Int64s:
+        """Return, of some rows, the one with the largest sequence per key."""
+        order = rows[self._in_order(delta.rows.take(pa.array(rows)), groups[rows])]
+        return order[np.r_[groups[order][1:] != groups[order][:-1], True]]
 
     def _newest(self, delta: ZSet, asked: _Int64s) -> _Int64s:
         """Return, per key of the rows asked for, the change of it with the largest sequence."""
