@@ -20,6 +20,8 @@ are more epochs, 10 times as many small ones and 3 times as many large ones, so 
 they should; by Zipf's law answers grow from epoch to epoch, which would flatter. Likewise what it costs to be hybrid when
 nothing is spilled (a tenth of the scale of the table, 24 epochs).
 
+At the end the media of cold rows, files and DuckDB, side by side, in process and inside Spark: `benchmarks.hybrid_media`.
+
 `--rows N --budget MB [--keys zipf]` measures one large state instead: `benchmarks.hybrid_large`.
 
 Results: `results/hybrid.txt`, `results/hybrid_large.txt`, `results/hybrid_large_zipf.txt`; with another scale
@@ -43,6 +45,7 @@ from typing import Any
 
 from benchmarks.baseline_duckdb import DuckdbJoin
 from benchmarks.hybrid_epochs import Changes, drawn_apart, first_epochs
+from benchmarks.hybrid_media import media_lines
 from benchmarks.machine import describe_machine, versions
 from benchmarks.workloads import LEFT, RIGHT, Epoch, OrdersCustomers
 from zset_join.expressions import left, right
@@ -255,6 +258,8 @@ def report(scale: int, epochs: int) -> Iterator[str]:
     if scale == SCALE:
         yield ""
         yield from _against_duckdb(scale, epochs, budgets[CHANGES[0]])
+        yield ""
+        yield from media_lines(scale, epochs, with_spark=True)
 
 
 def _against_duckdb(scale: int, epochs: int, budget: int) -> Iterator[str]:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from zset_join.spark import JoinedStream
     from zset_join.spark.planning.normalise import TaggedStreams
 
-__all__ = ["SPARK_LABEL", "main", "measure_spark_apart"]
+__all__ = ["SETTINGS", "SPARK_LABEL", "Feed", "Plan", "Sampler", "joined_stream", "main", "measure_spark_apart", "write_feed"]
 
 SPARK_LABEL = "spark"
 SCALE = 100_000
@@ -73,7 +73,7 @@ MOST_TIMES_JOIN = 1.6
 SAMPLE_SECONDS = 0.25
 SIDES = ("orders", "customers")
 
-_SETTINGS = {
+SETTINGS = {
     # what the runner sets for the job of an epoch; here for everybody
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -184,9 +184,9 @@ def _measure_all(directory: Path, rounds: int) -> list[tuple[Feed, dict[str, lis
     """Return the runs of every plan and contestant."""
     from zset_join.spark import local_session
 
-    warm_up, *feeds = [_write_feed(directory / plan.workload, plan) for plan in (WARM_UP, *PLANS)]
+    warm_up, *feeds = [write_feed(directory / plan.workload, plan) for plan in (WARM_UP, *PLANS)]
     runs: list[tuple[Feed, dict[str, list[Run]]]] = [(feed, {name: [] for name in CONTESTANTS}) for feed in feeds]
-    session = local_session("spark_throughput", cores=CORES, options=_SETTINGS)
+    session = local_session("spark_throughput", cores=CORES, options=SETTINGS)
     session.sparkContext.setLogLevel("ERROR")
     try:
         for name in CONTESTANTS:
@@ -202,8 +202,9 @@ def _measure_all(directory: Path, rounds: int) -> list[tuple[Feed, dict[str, lis
     return runs
 
 
-def _write_feed(directory: Path, plan: Plan) -> Feed:
-    workload = OrdersCustomers(SCALE)
+def write_feed(directory: Path, plan: Plan, scale: int = SCALE) -> Feed:
+    """Write the files of a plan: the first rows, and an epoch a file behind them."""
+    workload = OrdersCustomers(scale)
     epochs = workload.epochs(plan.warm_up_epochs + plan.epochs, plan.epoch_changes)
     first = tuple(
         ZSet.of(pa.Table.from_batches(workload.initial(side)).combine_chunks().to_batches()[0]) for side in (LEFT, RIGHT)
@@ -228,8 +229,8 @@ def _write_feed(directory: Path, plan: Plan) -> Feed:
 
 def _run(session: SparkSession, name: str, feed: Feed, place: Path) -> Run:
     """Run one contestant over a feed, check what it did, and return what it took."""
-    joined = _joined(session, feed)
-    with _Sampler() as sampler:
+    joined = joined_stream(session, feed)
+    with Sampler() as sampler:
         progress = _run_identity(joined, feed, place) if name == IDENTITY else _run_ours(joined, name, feed, place)
     delta_rows = _check(name, feed, progress)
     began = [datetime.fromisoformat(one["timestamp"]).timestamp() for one in progress]
@@ -252,7 +253,8 @@ def _run(session: SparkSession, name: str, feed: Feed, place: Path) -> Run:
     )
 
 
-def _joined(session: SparkSession, feed: Feed) -> JoinedStream:
+def joined_stream(session: SparkSession, feed: Feed) -> JoinedStream:
+    """Return the join of a feed's orders and customers as streams."""
     from zset_join.spark import changes
 
     sides = []
@@ -371,7 +373,7 @@ def _check(name: str, feed: Feed, progress: Sequence[Mapping[str, Any]]) -> int:
     return delta_rows
 
 
-class _Sampler:
+class Sampler:
     """Sample CPU seconds and workers' memory of this process and everything it started."""
 
     def __init__(self) -> None:
@@ -379,7 +381,7 @@ class _Sampler:
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> _Sampler:
+    def __enter__(self) -> Sampler:
         self._samples.append(_process_tree())
         self._thread.start()
         return self

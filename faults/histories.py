@@ -58,6 +58,7 @@ class History:
         max_hot_keys: budget of the join, and of the route; None for state in memory.
         judged: given, only rows match of which the left `s` is at most the right. Rows on disk are `streamed`, or `oversized`:
             every key there counts as long.
+        cold_store: medium of the rows on disk.
     """
 
     how: str
@@ -65,6 +66,7 @@ class History:
     epochs: tuple[tuple[Changes, ...], ...]
     max_hot_keys: int | None = None
     judged: Judged | None = None
+    cold_store: str = "files"
 
     def deltas(self, epoch: int) -> tuple[ZSet, ...]:
         """Return the input of an epoch."""
@@ -98,7 +100,9 @@ class History:
 
     @property
     def _hybrid(self) -> dict[str, Any]:
-        return {} if self.max_hot_keys is None else {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys}
+        if self.max_hot_keys is None:
+            return {}
+        return {"default_hash_join": "hybrid", "max_hot_keys": self.max_hot_keys, "cold_store": self.cold_store}
 
     def build_join(self, directory: str | None) -> HashJoin | Aggregate:
         """Make the join of one bucket; a routed side arrives without its sequence, which the route has settled."""
@@ -149,8 +153,8 @@ class GroupedHistory(History):
         """Make the aggregate of one bucket."""
         calls = [AggregateCall("count"), AggregateCall("sum", "s"), AggregateCall("max", "v")]
         source = self.relations[0]
-        budget: dict[str, Any] = {"default_hash_table": "hybrid", "max_hot_keys": self.max_hot_keys}
-        return Aggregate(source, source.join_key, calls, directory=directory, **budget)
+        budget: dict[str, Any] = {"max_hot_keys": self.max_hot_keys, "cold_store": self.cold_store}
+        return Aggregate(source, source.join_key, calls, directory=directory, default_hash_table="hybrid", **budget)
 
     def _joined(self, epoch: int) -> Counts:
         live: Counter[tuple[Any, ...]] = Counter()

@@ -3,7 +3,8 @@
 Both are caches, so a life may lose them; it must never go on with half of a move. The budget is no row at all, so every epoch
 moves all it touches. The faults are at every file operation of the cold stores, told apart by what they are for
 (`faults.cold_work`). A life that is killed has two epochs, so that rows are also put back where they were; memory is given back
-after every epoch, which is no file operation.
+after every epoch, which is no file operation. On a push each query has its cold rows on one of both media; the long profile has all
+on both.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,11 @@ WORK_OF = {
 """Per query what its operations must be for, and how many there must be in the epochs of the short profile."""
 
 QUERIES = tuple(WORK_OF)
+MEDIA_OF = chosen(
+    short={"full": ("duckdb",), "left_anti": ("files",), "streamed": ("files",), "passing": ("duckdb",), "groups": ("files",)},
+    long=dict.fromkeys(QUERIES, ("files", "duckdb")),
+)
+CASES = [(query, medium) for query in QUERIES for medium in MEDIA_OF[query]]
 KILLS_OF = chosen(
     short=dict.fromkeys(QUERIES, 16),
     long={"full": 3_500, "left_anti": 2_400, "oversized": 2_400, "streamed": 2_400, "groups": 1_500},
@@ -47,8 +54,12 @@ ERRORS_OF = chosen(
 """Per query how many must be observed; the long profile has a fault at every operation."""
 
 
-def history_of(query: str, seed: int) -> History:
+def history_of(query: str, medium: str, seed: int) -> History:
     """Return the history of a query with nothing in memory between epochs."""
+    return replace(_history_of(query, seed), cold_store=medium)
+
+
+def _history_of(query: str, seed: int) -> History:
     if query == "groups":
         return grouped_history(seed=seed)
     if query == "oversized" or query == "streamed":
@@ -59,9 +70,9 @@ def history_of(query: str, seed: int) -> History:
 @pytest.fixture(scope="module", autouse=True)
 def warm_hybrid(warm: None) -> Iterator[None]:
     """Compile what moving rows needs, so that a child forked from here starts at once, and name what operations are for."""
-    for query in QUERIES:
+    for query, medium in CASES:
         directory = Path(tempfile.mkdtemp(prefix="zset_join-faults-"))
-        history = history_of(query, seed=0)
+        history = history_of(query, medium, seed=0)
         driver = Driver(history, Place(directory)).open()
         driver.run(range(len(history.epochs)))
         driver.close()
@@ -71,9 +82,9 @@ def warm_hybrid(warm: None) -> Iterator[None]:
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
-@pytest.mark.parametrize("query", QUERIES)
-def test_the_histories_do_all_the_work_that_is_to_be_disturbed(query: str, scratch: Path, tally: Tally) -> None:
-    stages = kills.stages_of(history_of(query, seed=5), "changelog", scratch, EPOCHS, epochs_of_a_life=2)
+@pytest.mark.parametrize(("query", "medium"), CASES)
+def test_the_histories_do_all_the_work_that_is_to_be_disturbed(query: str, medium: str, scratch: Path, tally: Tally) -> None:
+    stages = kills.stages_of(history_of(query, medium, seed=5), "changelog", scratch, EPOCHS, epochs_of_a_life=2)
 
     found = by_work(described for stage in stages for described in stage.operations)
 
@@ -85,10 +96,12 @@ def test_the_histories_do_all_the_work_that_is_to_be_disturbed(query: str, scrat
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
-@pytest.mark.parametrize("query", QUERIES)
-def test_a_process_killed_while_rows_move_loses_and_doubles_nothing(query: str, scratch: Path, tally: Tally) -> None:
+@pytest.mark.parametrize(("query", "medium"), CASES)
+def test_a_process_killed_while_rows_move_loses_and_doubles_nothing(
+    query: str, medium: str, scratch: Path, tally: Tally
+) -> None:
     kills.search(
-        history_of(query, seed=5),
+        history_of(query, medium, seed=5),
         "changelog",
         scratch,
         tally,
@@ -106,10 +119,12 @@ def test_a_process_killed_while_rows_move_loses_and_doubles_nothing(query: str, 
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
-@pytest.mark.parametrize("query", QUERIES)
-def test_an_error_of_the_disk_while_rows_move_loses_and_doubles_nothing(query: str, scratch: Path, tally: Tally) -> None:
+@pytest.mark.parametrize(("query", "medium"), CASES)
+def test_an_error_of_the_disk_while_rows_move_loses_and_doubles_nothing(
+    query: str, medium: str, scratch: Path, tally: Tally
+) -> None:
     wanted = None if POINTS_OF_AN_EPOCH is None else ERRORS_WANTED
-    io_errors.search(history_of(query, seed=0), "changelog", scratch, tally, wanted=wanted, among=WHILE)
+    io_errors.search(history_of(query, medium, seed=0), "changelog", scratch, tally, wanted=wanted, among=WHILE)
 
     assert tally.problems == []
     assert (tally.lost, tally.doubled) == (0, 0)

@@ -174,9 +174,9 @@ class Subject:
         """Build it."""
         return self.build(self.spec, on_bad_input=on_bad_input, directory=directory)
 
-    def with_budget(self, budget: tuple[str, int] | None) -> Subject:
-        """Return the same operator with another budget."""
-        knobs = dataclasses.replace(self.spec.knobs, budget=budget)
+    def with_budget(self, budget: tuple[str, int] | None, cold_store: str = "files") -> Subject:
+        """Return the same operator with another budget, and the rest on a medium."""
+        knobs = dataclasses.replace(self.spec.knobs, budget=budget, cold_store=cold_store)
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, knobs=knobs))
 
     def view(self) -> View:

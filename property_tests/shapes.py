@@ -243,6 +243,7 @@ RESIDUALS: dict[str, Residual] = {
 }
 
 
+MEDIA = ("files", "duckdb")
 BUDGETS: tuple[tuple[str, int], ...] = (("max_hot_bytes", 0), ("max_hot_keys", 1), ("max_hot_keys", 1 << 40))
 
 
@@ -260,6 +261,7 @@ class Knobs:
         one_delta: whether `absorb` gets the very objects that `answer` got, or equal ones.
         compacting: whether the state is compacted after every epoch.
         budget: option and value of hybrid state, None for state in memory.
+        cold_store: the medium that the rest of hybrid state lies on.
     """
 
     hash_bits: int = 32
@@ -271,10 +273,13 @@ class Knobs:
     one_delta: bool = False
     compacting: bool = False
     budget: tuple[str, int] | None = None
+    cold_store: str = "files"
 
     def hybrid_options(self, option: str = "default_hash_join") -> dict[str, Any]:
         """Return the options that make the state of an operator hybrid, where it has a budget."""
-        return {} if self.budget is None else {option: "hybrid", self.budget[0]: self.budget[1]}
+        if self.budget is None:
+            return {}
+        return {option: "hybrid", self.budget[0]: self.budget[1], "cold_store": self.cold_store}
 
 
 def watermark_of(knobs: Knobs, epoch: int) -> int | None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from hypothesis import strategies as st
 
+from property_tests.profiles import profile_name
 from property_tests.shapes import (
     AGGREGATE_PAYLOADS,
     F_POOL,
@@ -25,6 +26,7 @@ from property_tests.shapes import (
     ID_POOLS,
     KEY_SHAPES,
     MARKER,
+    MEDIA,
     PAYLOADS,
     RESIDUALS,
     X_POOLS,
@@ -279,6 +281,7 @@ def make_route_spec(pick: Pick, mode: Mode) -> RouteSpec:
 
 def make_knobs(pick: Pick, hash_bits: Sequence[int] = (32, 4, 2), chunk_rows: Sequence[int] = (65536, 1, 3)) -> Knobs:
     """Return knobs; everything is picked."""
+    media = MEDIA if profile_name() == "nightly" else MEDIA[:1]
     return Knobs(
         hash_bits=pick(hash_bits),
         hash_seed=pick((0, 1, 2**32 - 1, 2**31 + 5, 77)),
@@ -288,6 +291,7 @@ def make_knobs(pick: Pick, hash_bits: Sequence[int] = (32, 4, 2), chunk_rows: Se
         offset=pick((0, 0, 9)),
         one_delta=pick((False, True)),
         compacting=pick((False, False, True)),
+        cold_store=pick(media) if len(media) > 1 else media[0],
     )
 
 

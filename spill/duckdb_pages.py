@@ -1,7 +1,7 @@
 """A cold store in a DuckDB file: one file for all stores of a bucket, one table per run.
 
 A page is a line of a table: its number and its bytes, uncompressed, in the order of the numbers and without an index.
-Reading pages by number makes DuckDB pass over the groups of rows that hold none of them.
+Reading pages by number makes DuckDB pass over the groups of rows that hold none of them. Pages of all runs come by one query.
 
 The database is a closed box: no access to files or network beside its own file and its temporary directory, no extensions, a
 locked configuration, one thread, memory and temporary disk space within the limits given. Names become identifiers in one
@@ -13,6 +13,12 @@ the manifest of the store, which is unclean then, says so.
 Memory: DuckDB's, at most `memory_bytes`. When the file is larger, reading pages at many places reads most of the file: a
 block of DuckDB has 256 KiB. `docs/decisions/0009-cold-store.md` has the numbers; plain files are faster by far there.
 
+Processes: DuckDB locks a file for as long as it is open. The stores of a bucket (`DuckDBStores`) have a lock of their own,
+which is free between epochs, and so that another process can take the bucket over while this one keeps it open, they give
+DuckDB's away (`keeps_lock`). Whoever comes back finds out whether the file is still as it was left (`is_current`); who finds
+another one closes it, which writes nothing. Nor does a process attach a file twice: whoever opens one anew has its directory,
+so the one that was left open is closed.
+
 Limits: one process at a time. Space of dropped runs is used again; the file shrinks only by what is free at its end.
 """
 
@@ -22,9 +28,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import duckdb
 import numpy as np
@@ -32,16 +40,28 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import Int64s
-from spill.pages import ReadPages
+from spill.cold_stores import ColdStores
+from spill.pages import Pages, ReadPages
 from spill.run_store import RunStore
-from zset_join.errors import OptionError, StateError
+from zset_join.errors import OptionError, ResourceError, StateError
+from zset_join.storage.operations import perform
 
-__all__ = ["DuckDBColdStore", "DuckDBFile", "DuckDBPages", "identifier", "quoted", "quoted_text"]
+__all__ = ["DuckDBColdStore", "DuckDBFile", "DuckDBPages", "DuckDBStores", "identifier", "quoted", "quoted_text"]
 
+_Result = TypeVar("_Result")
 _LEAST_MEMORY_BYTES = 16 << 20
+_READ_PART = 16
+_UNSAVED_PART = 4
+_MEMORY_PER_RUN = 16 << 20  # of those that are read by one query
+_LEAST_GROUP_BYTES = 1 << 20
+_MOST_GROUP_BYTES = 8 << 20
 _NAME_CHARACTERS = 40
 _INCOMING = "incoming"
 _WANTED = "wanted"
+_CORRUPT = "corrupt"
+_FILE = "cold.duckdb"
+_AT_SHIFT = 40  # a page of a run among several is one number
+_DENSE = 4  # pages between the wanted ones that are read with them, for each
 
 
 def quoted(name: str) -> str:
@@ -82,20 +102,27 @@ def identifier(name: str) -> str:
     return quoted(f"{readable}#{digest}")
 
 
+_lent: WeakValueDictionary[str, DuckDBFile] = WeakValueDictionary()
+"""Files whose lock was given away, by path."""
+
+
 class DuckDBFile:
     """Open a DuckDB file for the stores of one bucket.
 
     Args:
         path: the file; made when it is not there. A directory beside it, with `.temporary` added, takes what does not fit
-        memory. memory_bytes: the most memory DuckDB may take; at least 16 MiB. temporary_bytes: the most disk space for what
-        does not fit memory.
+            memory.
+        memory_bytes: the most memory DuckDB may take; at least 16 MiB.
+        temporary_bytes: the most disk space for what does not fit memory.
+        keeps_lock: whether other processes are refused while the file is open; if not, its owner sees to that.
 
     Raises:
         OptionError: less memory than DuckDB needs.
         StateError: the file is none of DuckDB's, or another process has it.
+        ResourceError: the file cannot be made or read.
     """
 
-    def __init__(self, path: str | Path, *, memory_bytes: int, temporary_bytes: int = 1 << 33) -> None:
+    def __init__(self, path: str | Path, *, memory_bytes: int, temporary_bytes: int = 1 << 33, keeps_lock: bool = True) -> None:
         if memory_bytes < _LEAST_MEMORY_BYTES:
             raise OptionError(
                 f"a DuckDB file of cold rows was given {memory_bytes} bytes of memory; the least is {_LEAST_MEMORY_BYTES}.",
@@ -104,6 +131,7 @@ class DuckDBFile:
                 least=_LEAST_MEMORY_BYTES,
             )
         self.path = str(path)
+        self.memory_bytes = memory_bytes
         config: dict[str, Any] = {
             "threads": 1,
             "memory_limit": f"{memory_bytes}B",
@@ -117,20 +145,54 @@ class DuckDBFile:
             "allow_persistent_secrets": False,
             "fsync_mode": "NONE",
         }
+        left_open = None if keeps_lock else _lent.pop(self.path, None)
+        if left_open is not None:
+            left_open.close()
+        self._is_closed = False
         self._connection = duckdb.connect(":memory:", config=config)
         try:
-            self._connection.execute(f"ATTACH {quoted_text(self.path)} AS cold (RECOVERY_MODE no_wal_writes)")
-            for setting in ("enable_external_access = false", "lock_configuration = true"):
-                self._connection.execute(f"SET GLOBAL {setting}")
-        except duckdb.Error as error:
+            self._perform("database_open", self._attach)
+            if not keeps_lock:
+                self._give_lock_away()
+                _lent[self.path] = self
+        except OSError as error:
             self._connection.close()
-            raise StateError(
-                f"the cold rows in {self.path} cannot be opened ({error}). The file is a cache: make sure that no other "
-                "process has it, or remove it, and it is built anew from the checkpoint.",
-                code="COLD_STORE_DAMAGED",
+            raise ResourceError(
+                f"the cold rows in {self.path} cannot be opened ({error}). Look after that disk, and start again: local state "
+                "is a cache and is built anew from the checkpoint.",
+                code="COLD_STORE_IO",
                 path=self.path,
             ) from error
-        self._unsaved = False
+        except duckdb.Error as error:
+            self._connection.close()
+            raise self._damaged(error) from error
+        self._unsaved, self._unsaved_bytes = False, 0
+        self._left = self._signature()
+
+    def _attach(self) -> None:
+        self._connection.execute(f"ATTACH {quoted_text(self.path)} AS cold (RECOVERY_MODE no_wal_writes)")
+        for setting in ("enable_external_access = false", "lock_configuration = true"):
+            self._connection.execute(f"SET GLOBAL {setting}")
+
+    def _give_lock_away(self) -> None:
+        """Let others open the file: a process has one lock for all its descriptors of a file, and closing any frees it."""
+        os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        """Return what changes when somebody else writes to the file, or puts another one in its place."""
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - Path.stat() is slower
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
+
+    def is_current(self) -> bool:
+        """Say whether the file is as it was when it was opened or saved last; another process may have changed it."""
+        return not (self._unsaved or self._is_closed) and self._signature() == self._left
+
+    def _perform(self, kind: str, act: Callable[[], _Result]) -> _Result:
+        """Do something to the file, by way of whoever observes file operations."""
+        return perform(kind, self.path, act)
 
     def execute(self, statement: str) -> None:
         """Run a statement.
@@ -139,11 +201,12 @@ class DuckDBFile:
             OSError: the disk is full or cannot be written, or memory does not do.
         """
         with self._as_os_errors():
-            self._connection.execute(statement)
+            self._perform("database_write", lambda: self._connection.execute(statement))
 
     def insert(self, table: str, lines: pa.Table) -> None:
         """Append lines to a table; after an error, `rollback` is all that can be done."""
         self._unsaved = True
+        self._unsaved_bytes += lines.nbytes
         self._connection.register(_INCOMING, lines)
         self.execute(f"INSERT INTO {table} SELECT * FROM {_INCOMING}")
         self._connection.unregister(_INCOMING)
@@ -158,18 +221,25 @@ class DuckDBFile:
     def select(self, query: str, wanted: pa.Table | None = None) -> pa.Table:
         """Return the answer to a query, which may read the table `wanted`."""
         with self._as_os_errors():
-            if wanted is None:
-                return self._connection.sql(query).to_arrow_table()
-            self._connection.register(_WANTED, wanted)
-            found = self._connection.sql(query).to_arrow_table()
-            self._connection.unregister(_WANTED)
-            return found
+            if wanted is not None:
+                self._connection.register(_WANTED, wanted)
+            try:
+                return self._perform("database_read", lambda: self._connection.sql(query).to_arrow_table())
+            finally:
+                if wanted is not None:
+                    self._connection.unregister(_WANTED)
+
+    def save_some(self) -> None:
+        """Write everything to the file where it takes much of DuckDB's memory, which has it until then."""
+        if self._unsaved_bytes > self.memory_bytes // _UNSAVED_PART:
+            self.save()
 
     def save(self) -> None:
         """Write everything to the file."""
         if self._unsaved:
             self.execute("CHECKPOINT cold")
-            self._unsaved = False
+            self._unsaved, self._unsaved_bytes = False, 0
+            self._left = self._signature()
 
     def changed(self) -> None:
         """Note that there is something to save."""
@@ -185,15 +255,30 @@ class DuckDBFile:
         return int(used.column("bytes")[0].as_py())
 
     def close(self) -> None:
-        """Close the file without saving."""
+        """Close the file without saving; closed already is no error."""
+        self._is_closed = True
         self._connection.close()
 
     @contextlib.contextmanager
     def _as_os_errors(self) -> Iterator[None]:
         try:
             yield
-        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-            raise OSError(f"DuckDB: {error}") from error
+        except (duckdb.InternalException, duckdb.FatalException, duckdb.SerializationException) as error:
+            raise self._damaged(error) from error
+        except duckdb.Error as error:
+            if _CORRUPT in str(error).lower():
+                raise self._damaged(error) from error
+            if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
+                raise OSError(f"DuckDB: {error}") from error
+            raise
+
+    def _damaged(self, error: duckdb.Error) -> StateError:
+        return StateError(
+            f"the cold rows in {self.path} cannot be read ({error}). The file is a cache: make sure that no other process has "
+            "it, or remove it, and it is built anew from the checkpoint.",
+            code="COLD_STORE_DAMAGED",
+            path=self.path,
+        )
 
 
 class DuckDBColdStore(RunStore):
@@ -222,6 +307,33 @@ class DuckDBColdStore(RunStore):
         super().__init__(directory, pages=DuckDBPages(file, name), owner=owner, with_subcodes=with_subcodes)
 
 
+class DuckDBStores(ColdStores):
+    """Keep the pages of all stores of a directory in one DuckDB file there.
+
+    Args:
+        directory: of these stores alone, with a lock that keeps other processes out while they are used; it is there.
+        memory_bytes: the most memory DuckDB may take.
+
+    Raises:
+        StateError: the file is damaged, or another process has it open for itself.
+    """
+
+    def __init__(self, directory: Path, *, memory_bytes: int) -> None:
+        super().__init__(directory)
+        self._file = DuckDBFile(directory / _FILE, memory_bytes=memory_bytes, keeps_lock=False)
+
+    def _pages(self, name: str) -> Pages:
+        return DuckDBPages(self._file, name)
+
+    def is_current(self) -> bool:
+        """Say whether the file is as this process left it."""
+        return self._file.is_current()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
 class DuckDBPages:
     """Keep the pages of one store in a DuckDB file.
 
@@ -234,6 +346,8 @@ class DuckDBPages:
 
     def __init__(self, file: DuckDBFile, name: str) -> None:
         self._file = file
+        # What is read lies in DuckDB's memory for a moment, beside the blocks that it is read from.
+        self.group_bytes = min(max(file.memory_bytes // _READ_PART, _LEAST_GROUP_BYTES), _MOST_GROUP_BYTES)
         self._schema = f"cold.{identifier(name)}"
         file.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
 
@@ -255,48 +369,68 @@ class DuckDBPages:
         reuse: ReadPages | None = None,  # noqa: ARG002 - DuckDB's memory is its own
         may_map: bool = False,  # noqa: ARG002 - and nothing of it is mapped
     ) -> ReadPages:
-        """Return some pages, with one query per run."""
-        parts = []
-        for at in np.unique(page_runs).tolist():
-            of_run = page_runs == at
-            parts.append(self._read_run(runs[at], pages[of_run], (ends - begins)[of_run]))
-        addresses = np.concatenate([part.addresses for part in parts])
-        return ReadPages(addresses, [part.owner for part in parts], sum(part.read_bytes for part in parts))
-
-    def _read_run(self, run: int, pages: Int64s, expected: Int64s) -> ReadPages:
-        first, last = int(pages[0]), int(pages[-1])
-        adjacent = last - first == len(pages) - 1
-        condition = f"BETWEEN {first:d} AND {last:d}" if adjacent else f"IN (SELECT page FROM {_WANTED})"
-        query = f"SELECT page, content FROM {self._table(run)} WHERE page {condition}"
+        """Return some pages, with one query for all runs, or a few where DuckDB's memory has no room for one."""
+        ats, firsts = np.unique(page_runs, return_index=True)
+        bounds = [*firsts.tolist(), len(pages)]
+        queries = [
+            self._query(runs[at], at, pages[begin:end])
+            for at, begin, end in zip(ats.tolist(), bounds, bounds[1:], strict=False)
+        ]
+        asked, wanted = [runs[at] for at in ats], pa.table({"place": page_runs, "page": pages})
+        at_once = max(1, self._file.memory_bytes // _MEMORY_PER_RUN)
+        together = [" UNION ALL ".join(queries[begin : begin + at_once]) for begin in range(0, len(queries), at_once)]
         try:
-            found = self._file.select(query, None if adjacent else pa.table({"page": pages}))
+            parts = [self._file.select(query, wanted) for query in together]
         except duckdb.CatalogException as error:
-            raise self._missing(run, "it is not there") from error
-        numbers = found.column("page").to_numpy()
-        if len(numbers) != len(pages):
-            raise self._missing(run, f"{len(pages) - len(numbers)} pages are not there")
-        addresses, sizes = np.empty(len(pages), np.int64), np.empty(len(pages), np.int64)
+            raise self._missing(asked, "a table is not there") from error
+        return self._checked(pa.concat_tables(parts), page_runs << _AT_SHIFT | pages, ends - begins, asked)
+
+    def _query(self, run: int, at: int, pages: Int64s) -> str:
+        """Return what asks for some pages of a run, which is the one at a place among several.
+
+        Lines were inserted in the order of their pages, so the number of a line in its table, by which DuckDB finds it, is that
+        of its page. Where many of the pages between the first and the last are wanted, passing over the others costs more than
+        they do.
+        """
+        first, last = int(pages[0]), int(pages[-1])
+        select = f"SELECT page + {at << _AT_SHIFT:d} AS number, content FROM {self._table(run)}"
+        if last - first < _DENSE * len(pages):
+            return f"{select} WHERE rowid BETWEEN {first:d} AND {last:d}"
+        return f"{select} WHERE rowid IN (SELECT page FROM {_WANTED} WHERE place = {at:d})"
+
+    def _checked(self, found: pa.Table, pages: Int64s, expected: Int64s, runs: Sequence[int]) -> ReadPages:
+        """Return of the pages that were found those that are wanted, in their order."""
+        lines = found.num_rows
+        numbers, addresses, sizes = np.empty((3, lines), np.int64)
         begin = 0
-        for chunk in found.column("content").chunks:
-            end = begin + len(chunk)
-            offsets = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
-            addresses[begin:end] = chunk.buffers()[2].address + offsets[:-1]
+        for batch in found.to_batches():
+            content = batch.column(1)
+            end = begin + batch.num_rows
+            numbers[begin:end] = batch.column(0).to_numpy()
+            offsets = np.frombuffer(content.buffers()[1], np.int64)[content.offset : content.offset + len(content) + 1]
+            addresses[begin:end] = content.buffers()[2].address + offsets[:-1]
             sizes[begin:end] = np.diff(offsets)
             begin = end
-        order = np.argsort(numbers)
-        if not (numbers[order] == pages).all() or not (sizes[order] == expected).all():
-            raise self._missing(run, "its pages have other sizes than were written")
-        return ReadPages(addresses[order], found, int(sizes.sum()))
+        if (numbers[1:] < numbers[:-1]).any():
+            order = np.argsort(numbers)
+            numbers, addresses, sizes = numbers[order], addresses[order], sizes[order]
+        places = np.searchsorted(numbers, pages)
+        there = numbers[np.minimum(places, lines - 1)] == pages if lines else np.zeros(len(pages), np.bool_)
+        if not there.all():
+            raise self._missing(runs, f"{np.count_nonzero(~there)} pages are not there")
+        if not (sizes[places] == expected).all():
+            raise self._missing(runs, "their pages have other sizes than were written")
+        return ReadPages(addresses[places], found, int(expected.sum()))
 
     def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - the table keeps pages whole
         """Raise StateError if the table has not as many pages as the directory."""
         try:
             found = self._file.select(f"SELECT count(*) AS pages FROM {self._table(run)}")
         except duckdb.CatalogException as error:
-            raise self._missing(run, "it is not there") from error
+            raise self._missing([run], "it is not there") from error
         count = int(found.column("pages")[0].as_py())
         if count != pages:
-            raise self._missing(run, f"it has {count} pages instead of {pages}")
+            raise self._missing([run], f"it has {count} pages instead of {pages}")
 
     def drop(self, run: int) -> None:
         """Drop the table of a run; its space is free after the next `commit`."""
@@ -312,19 +446,19 @@ class DuckDBPages:
         return self._file.file_bytes()
 
     def resident_bytes(self) -> int:
-        """Return DuckDB's memory, which the stores of a bucket share."""
-        return self._file.resident_bytes()
+        """Return 0: DuckDB's memory has a limit of its own, which the stores of a bucket share (`DuckDBFile`)."""
+        return 0
 
     def close(self) -> None:
         """Do nothing: the file is closed by whoever opened it."""
 
-    def _missing(self, run: int, what: str) -> StateError:
+    def _missing(self, runs: Sequence[int], what: str) -> StateError:
         return StateError(
-            f"run {run} of the cold rows in {self._file.path} is damaged: {what}. The file is a cache: remove it and the "
-            "store's directory, and they are built anew from the checkpoint.",
+            f"runs {', '.join(map(str, runs))} of the cold rows in {self._file.path} are damaged: {what}. The file is a cache: "
+            "remove it and the store's directory, and they are built anew from the checkpoint.",
             code="COLD_STORE_DAMAGED",
             path=self._file.path,
-            run=run,
+            runs=list(runs),
         )
 
 
@@ -350,6 +484,7 @@ class _TableWriter:
     def finish(self) -> None:
         """Commit the run."""
         self._file.execute("COMMIT")
+        self._file.save_some()
 
     def discard(self) -> None:
         """Undo the run."""

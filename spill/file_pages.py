@@ -89,6 +89,7 @@ class FilePages:
     """
 
     kind = "file"
+    group_bytes = 2 << 20
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = os.path.abspath(directory)  # noqa: PTH100 - Path.absolute() is slower

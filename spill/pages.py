@@ -55,9 +55,15 @@ class PageWriter(Protocol):
 
 
 class Pages(Protocol):
-    """Keep the pages of the runs of one store."""
+    """Keep the pages of the runs of one store.
+
+    Attributes:
+        kind: what they are, for the manifest of the store.
+        group_bytes: of pages that are best read together.
+    """
 
     kind: str
+    group_bytes: int
 
     def write(self, run: int) -> PageWriter:
         """Begin a run."""

@@ -20,7 +20,7 @@ import numpy as np
 from spill import pair_kernels as k
 from spill.cold_store import Int64s, each_once
 from spill.file_pages import FilePages
-from spill.pages import damaged_page
+from spill.pages import Pages, damaged_page
 from spill.pair_run import PairRun, PairRunWriter, bounds_of
 from spill.run import LEAST_PART
 from spill.run_set import RunSet
@@ -36,11 +36,12 @@ _LEAST_CHUNK = 1 << 5
 
 
 class PairStore(RunSet[PairRun]):
-    """Keep pairs of numbers in plain files.
+    """Keep pairs of numbers.
 
     Args:
         directory: of this store alone; made when it is not there.
         owner: whose pairs they are; compared when the store is opened again.
+        pages: where the pages of the runs lie; default: in plain files in `directory`.
 
     Raises:
         StateError: the directory holds something else, or a store that was being changed when its process died.
@@ -57,8 +58,9 @@ class PairStore(RunSet[PairRun]):
 
     fanout = 4  # pairs are merged faster than they are looked for in many runs
 
-    def __init__(self, directory: str | Path, *, owner: Mapping[str, str | int]) -> None:
-        super().__init__(directory, pages=FilePages(directory), stamp={"holds": "pairs", "owner": dict(owner)})
+    def __init__(self, directory: str | Path, *, owner: Mapping[str, str | int], pages: Pages | None = None) -> None:
+        lying = FilePages(directory) if pages is None else pages
+        super().__init__(directory, pages=lying, stamp={"holds": "pairs", "owner": dict(owner)})
 
     def _set_runs(self, runs: Sequence[PairRun]) -> None:
         super()._set_runs(runs)

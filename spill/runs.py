@@ -25,7 +25,6 @@ from zset_join.errors import StateError
 
 __all__ = ["Runs", "gathered", "merged"]
 
-_GROUP_BYTES = 2 << 20
 _GROUP_PAGES = 1 << 13
 _USUAL_PAGE_BYTES = 1 << 10
 _LEAST_PAGES = 1 << 8  # a single code may have many
@@ -51,7 +50,7 @@ class Runs:
 
     # ---------------------------------------------------------------- reading
 
-    def find(self, wanted: Wanted, *, keep_index: bool, group_bytes: int = _GROUP_BYTES) -> Iterator[tuple[ColdRows, int, int]]:
+    def find(self, wanted: Wanted, *, keep_index: bool, group_bytes: int | None = None) -> Iterator[tuple[ColdRows, int, int]]:
         """Yield the wanted rows, group by group, with the number and the bytes of the pages read for them.
 
         Rows that were yielded may be removed before the next are asked for, and others may be put.
@@ -59,7 +58,7 @@ class Runs:
         Args:
             wanted: what is looked for.
             keep_index: whether the index stays in memory; else it leaves it at the end.
-            group_bytes: of pages to hold in memory at once.
+            group_bytes: of pages to hold in memory at once; default: as these are best read.
         """
         cursor = np.array([0, 0, 0, -1, 0], np.int64)
         most = min(_GROUP_PAGES, max(_LEAST_PAGES, 2 * len(wanted) * len(self._runs)))
@@ -73,7 +72,7 @@ class Runs:
                 wanted.subcodes,
                 wanted.by_row,
                 cursor,
-                group_bytes,
+                self._pages.group_bytes if group_bytes is None else group_bytes,
                 page_runs,
                 pages,
                 first_wanted,

@@ -42,7 +42,7 @@ def test_values_may_be_text_as_sparks_options_are() -> None:
         ({"tombstoneRetention": "soon"}, "tombstoneRetention was given 'soon'; expected a duration"),
         ({"deadLetterPath": " "}, "deadLetterPath was given ' '; expected a path"),
         ({"bukets": 4}, r"'bukets' \(value 4\) is unknown; did you mean buckets"),
-        ({"colour": "red"}, "'colour'.*known options: checkpointLocation"),
+        ({"shade": "red"}, "'shade'.*known options: checkpointLocation"),
         ({"chunk_rows": 5, "chunkRows": 6}, "chunkRows was given twice, as 5 and as 6"),
     ],
 )

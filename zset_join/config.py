@@ -24,6 +24,7 @@ the name, the value and the cure, before anything runs.
 | `on_evict` | `retract` | `retract`: the joined rows of a dropped row are retracted; `forget`: they stay |
 | `default_hash_join` | `memory` | `memory`: a bucket is in memory whole; `hybrid`: its busy rows are, the rest is on disk |
 | `default_hash_table` | `memory` | the same for the groups of aggregates and DISTINCT |
+| `cold_store` | `files` | where the rest of hybrid state lies: `files`, or `duckdb`, a DuckDB file per bucket and stage |
 | `max_hot_keys` | no limit | rows and groups of hybrid state in memory, over all buckets |
 | `max_hot_bytes` | no limit | bytes of hybrid state in memory, over all buckets |
 """
@@ -36,6 +37,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, cast, get_args
 
+from spill.media import duckdb_memory_bytes, require_medium
 from zset_join.errors import OptionError
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "BadInputPolicy",
     "BufferLimit",
     "BufferPolicy",
+    "ColdStoreKind",
     "EvictionMode",
     "HashJoinKind",
     "HotBudget",
@@ -56,6 +59,9 @@ LocalityMode = Literal["auto", "on", "off"]
 BufferPolicy = Literal["abort", "evict_oldest", "spill"]
 EvictionMode = Literal["retract", "forget"]
 HashJoinKind = Literal["memory", "hybrid"]
+ColdStoreKind = Literal["files", "duckdb"]
+
+DEFAULT_COLD_STORE: ColdStoreKind = "files"
 
 DEFAULT_JOIN_MAX_BUFFERED_BYTES = 524_288_000
 
@@ -79,6 +85,7 @@ _SPELLED = {
     "onevict": "on_evict",
     "defaulthashjoin": "default_hash_join",
     "defaulthashtable": "default_hash_table",
+    "coldstore": "cold_store",
     "maxhotkeys": "max_hot_keys",
     "maxhotbytes": "max_hot_bytes",
 }
@@ -163,7 +170,7 @@ class BufferLimit:
             right=right,
         )
 
-    def beside(self, budget: HotBudget | None) -> tuple[Self, HotBudget | None]:
+    def beside(self, budget: HotBudget | None, cold_store: Any = None) -> tuple[Self, HotBudget | None]:
         """Return the limit and the budget that both options make together.
 
         `spill` is hybrid state with so many bytes in memory. A hybrid join counts its rows on disk too, and has a limit where
@@ -171,15 +178,18 @@ class BufferLimit:
 
         Args:
             budget: of a join that is asked to be hybrid, None for one in memory.
+            cold_store: where `spill` puts rows, as `HotBudget.of` takes it.
 
         Raises:
             OptionError: a policy that a hybrid join cannot follow, or does not need.
 
         >>> BufferLimit.of(1000, "spill").beside(None)[1]
-        HotBudget(max_hot_keys=None, max_hot_bytes=1000)
+        HotBudget(max_hot_keys=None, max_hot_bytes=1000, cold_store='files')
         """
         if budget is None:
-            return self, HotBudget(max_hot_bytes=self.max_bytes) if self.spills else None
+            if not self.spills:
+                return self, None
+            return self, HotBudget.of("hybrid", max_hot_bytes=self.max_bytes, cold_store=cold_store)
         if self.policy != "abort":
             instead = (
                 "max_hot_bytes says already how many bytes stay in memory"
@@ -203,10 +213,12 @@ class HotBudget:
     Args:
         max_hot_keys: rows in memory, both sides together; None for no limit.
         max_hot_bytes: bytes of the rows in memory and of their slots in hash tables, both sides together; None for no limit.
+        cold_store: where the rest lies: `files` or `duckdb`.
     """
 
     max_hot_keys: int | None = None
     max_hot_bytes: int | None = None
+    cold_store: ColdStoreKind = DEFAULT_COLD_STORE
 
     @classmethod
     def of(
@@ -216,6 +228,7 @@ class HotBudget:
         max_hot_bytes: Any = None,
         cold_directory: Any = None,
         *,
+        cold_store: Any = None,
         option: str = "default_hash_join",
     ) -> Self | None:
         """Check a budget as it was given; None for state in memory, which has none.
@@ -225,13 +238,15 @@ class HotBudget:
             max_hot_keys: a number of rows.
             max_hot_bytes: a number of bytes.
             cold_directory: where cold rows are to lie, if not at the default place.
+            cold_store: one of `ColdStoreKind`; None for the default.
             option: the option that the kind was given with, for messages.
 
         Raises:
-            OptionError: a value that is not allowed, a budget without hybrid state, or hybrid state without a budget.
+            OptionError: a value that is not allowed, a budget without hybrid state, hybrid state without a budget, or a place
+                for cold rows that is not installed.
 
         >>> HotBudget.of("hybrid", max_hot_bytes="1000000")
-        HotBudget(max_hot_keys=None, max_hot_bytes=1000000)
+        HotBudget(max_hot_keys=None, max_hot_bytes=1000000, cold_store='files')
         """
         chosen = str(kind).lower()
         if chosen not in get_args(HashJoinKind):
@@ -241,11 +256,28 @@ class HotBudget:
         if chosen == "hybrid":
             if limits == {"max_hot_keys": None, "max_hot_bytes": None}:
                 raise _refused(option, kind, "max_hot_bytes, max_hot_keys or both beside it")
-            return cls(**limits)
-        for name, value in {**given, "cold_directory": cold_directory}.items():
+            medium = DEFAULT_COLD_STORE if cold_store is None else str(cold_store).lower()
+            if medium not in get_args(ColdStoreKind):
+                raise _refused("cold_store", cold_store, '"files" or "duckdb"')
+            require_medium(medium)
+            return cls(**limits, cold_store=cast("ColdStoreKind", medium))
+        for name, value in {**given, "cold_directory": cold_directory, "cold_store": cold_store}.items():
             if value is not None:
                 raise _refused(name, value, f'it with {option}="hybrid" only: state in memory has no budget')
         return None
+
+    def describe_cold_store(self) -> str:
+        """Return where the rest lies, and why.
+
+        >>> HotBudget(max_hot_keys=500, cold_store="duckdb").describe_cold_store()
+        'cold_store="duckdb": one DuckDB file per bucket and stage, beside the budget at most 64 MB of memory each'
+        """
+        if self.cold_store == "files":
+            return 'cold_store="files": plain files, the default because an epoch of a join takes less than with "duckdb"'
+        memory = duckdb_memory_bytes(self.max_hot_bytes) >> 20
+        return (
+            f'cold_store="duckdb": one DuckDB file per bucket and stage, beside the budget at most {memory} MB of memory each'
+        )
 
     def describe(self) -> str:
         """Return it in words.
@@ -361,12 +393,16 @@ def _limits(given: Mapping[str, Any]) -> tuple[BufferLimit, HotBudget | None, Ho
         given.get("joinbufferpolicy", "abort"),
         given.get("onevict", "retract"),
     )
-    limits = given.get("maxhotkeys"), given.get("maxhotbytes")
+    limits, medium = (given.get("maxhotkeys"), given.get("maxhotbytes")), given.get("coldstore")
     join, table = given.get("defaulthashjoin", "memory"), given.get("defaulthashtable", "memory")
     joins, tables = (str(kind).lower() == "hybrid" for kind in (join, table))
-    hot_budget = HotBudget.of(join, *(limits if joins or not tables else ()))
-    table_budget = HotBudget.of(table, *(limits if tables else ()), option="default_hash_table")
-    return (*buffer_limit.beside(hot_budget), table_budget)
+    takes_join = joins or not tables
+    medium_of_join = None if not takes_join or (buffer_limit.spills and not joins) else medium
+    hot_budget = HotBudget.of(join, *(limits if takes_join else ()), cold_store=medium_of_join)
+    table_budget = HotBudget.of(
+        table, *(limits if tables else ()), cold_store=medium if tables else None, option="default_hash_table"
+    )
+    return (*buffer_limit.beside(hot_budget, medium), table_budget)
 
 
 def parse_seconds(value: Any, *, option: str) -> int:

@@ -108,17 +108,22 @@ def test_lost_or_unfit_local_state_is_rebuilt_from_a_snapshot_that_holds_the_col
     assert rebuilt(query) == (0 if options else 4)  # the join and the route of the orders, in two buckets each
 
 
-def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(orders: Source, customers: Source, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("medium", "damaged"), [("files", "left.rows/*.pages"), ("duckdb", "cold.duckdb")])
+def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(
+    orders: Source, customers: Source, tmp_path: Path, medium: str, damaged: str
+) -> None:
     fill(orders, customers, first=0, epochs=3)
-    run_all(joined(orders, customers), tmp_path, buckets=1, **TINY)
-    pages = next((tmp_path / "local").rglob("left.rows/*.pages"))
-    pages.write_bytes(pages.read_bytes()[:-1])
+    run_all(joined(orders, customers), tmp_path, buckets=1, cold_store=medium, **TINY)
+    cold = next((tmp_path / "local").rglob(f"join-0/state/cold/{damaged}"))
+    cold.write_bytes(cold.read_bytes()[:-1] if medium == "files" else bytes(1 << 14))
     fill(orders, customers, first=3, epochs=1)
 
-    query = run_all(joined(orders, customers), tmp_path, **TINY)
+    query = run_all(joined(orders, customers), tmp_path, cold_store=medium, **TINY)
 
     assert query.verify().equal
     assert rebuilt(query) == 1
+    assert query.lastProgress["join"]["cold_store"] == medium
+    assert states(query)[-1]["left_cold_rows"] > 0
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,12 @@ class HybridGroups:
         self._unused = UnusedMemory(budget.max_hot_bytes or 0)
         self._is_mapped = state.directory is not None
         self._cold = ColdTables(
-            state.relation, tables.schemas(), cold_directory, directory=state.directory, layout=state.fingerprint
+            state.relation,
+            tables.schemas(),
+            cold_directory,
+            directory=state.directory,
+            layout=state.fingerprint,
+            budget=budget,
         )
         self._postponed: ResourceError | None = None
         self._is_moving = False

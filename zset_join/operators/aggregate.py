@@ -55,6 +55,7 @@ class Aggregate(GroupedOperator):
         max_hot_keys: groups of a hybrid table in memory; None for no limit.
         max_hot_bytes: bytes of a hybrid table in memory; None for no limit.
         cold_directory: where a hybrid table keeps cold groups; default: in `directory`, else among the host's temporary files.
+        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
 
     Raises:
         PlanError: columns or types that cannot be grouped or aggregated.
@@ -86,8 +87,10 @@ class Aggregate(GroupedOperator):
         max_hot_keys: int | None = None,
         max_hot_bytes: int | None = None,
         cold_directory: str | None = None,
+        cold_store: str | None = None,
     ) -> None:
-        budget = HotBudget.of(default_hash_table, max_hot_keys, max_hot_bytes, cold_directory, option="default_hash_table")
+        limits, option = (max_hot_keys, max_hot_bytes), "default_hash_table"
+        budget = HotBudget.of(default_hash_table, *limits, cold_directory, cold_store=cold_store, option=option)
         keys = check_grouping(relation, group_by, calls, on_bad_input, chunk_rows, hash_bits)
         self.calls = tuple(calls)
         accumulation = Accumulation(relation, calls)

@@ -113,6 +113,7 @@ class HashJoin:
         max_hot_keys: rows of a hybrid join in memory, both sides together; None for no limit.
         max_hot_bytes: bytes of a hybrid join in memory, both sides together; None for no limit.
         cold_directory: where a hybrid join keeps cold rows; default: in `directory`, else among the host's temporary files.
+        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
 
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
@@ -152,6 +153,7 @@ class HashJoin:
         max_hot_keys: int | None = None,
         max_hot_bytes: int | None = None,
         cold_directory: str | None = None,
+        cold_store: str | None = None,
     ) -> None:
         null_safe = check_join(left, right, how, null_safe, using, on_bad_input, min(chunk_rows, part_changes), hash_bits)
         key_types = [
@@ -167,8 +169,9 @@ class HashJoin:
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
         limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
-        cold_given = None if limit.spills else cold_directory
-        limit, budget = limit.beside(HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_given))
+        given = (None, None) if limit.spills else (cold_directory, cold_store)
+        budget = HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, given[0], cold_store=given[1])
+        limit, budget = limit.beside(budget, cold_store)
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
         has_degrees = residual is not None or (limit.forgets and any(self._one_sided))

@@ -46,6 +46,7 @@ class Latest(UpsertTable):
         max_hot_keys: rows of a hybrid table in memory, tombstones among them; None for no limit.
         max_hot_bytes: bytes of a hybrid table in memory; None for no limit.
         cold_directory: where a hybrid table keeps cold rows; default: in `directory`, else among the host's temporary files.
+        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
 
     Raises:
         PlanError: a relation in another mode, or options (`OptionError`) that are not allowed.
@@ -74,6 +75,7 @@ class Latest(UpsertTable):
         max_hot_keys: int | None = None,
         max_hot_bytes: int | None = None,
         cold_directory: str | None = None,
+        cold_store: str | None = None,
     ) -> None:
         if relation.mode != "upsert" or set(hidden) & set(relation.primary_key):
             raise PlanError(
@@ -105,7 +107,7 @@ class Latest(UpsertTable):
             hash_bits=hash_bits,
             hash_seed=hash_seed,
             directory=directory,
-            budget=HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory),
+            budget=HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store=cold_store),
             cold_directory=cold_directory,
         )
         self._plan = self._side.layout.gather_plan(self._side.relation.field_indices(shown))

@@ -49,6 +49,7 @@ class Route(UpsertTable):
         max_hot_keys: keys of a hybrid route in memory, tombstones among them; None for no limit.
         max_hot_bytes: bytes of a hybrid route in memory; None for no limit.
         cold_directory: where a hybrid route keeps cold keys; default: in `directory`, else among the host's temporary files.
+        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
 
     Raises:
         PlanError: a relation that needs no routing, or options (`OptionError`) that are not allowed.
@@ -76,6 +77,7 @@ class Route(UpsertTable):
         max_hot_keys: int | None = None,
         max_hot_bytes: int | None = None,
         cold_directory: str | None = None,
+        cold_store: str | None = None,
     ) -> None:
         if relation.mode != "upsert" or not relation.join_key:
             raise PlanError(
@@ -84,7 +86,7 @@ class Route(UpsertTable):
                 code="ROUTE_NOT_NEEDED",
                 relation=relation.name,
             )
-        budget = HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory)
+        budget = HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store=cold_store)
         nullable = pa.schema([field.with_nullable(True) for field in relation.schema])
         self._keys = tuple(dict.fromkeys((*relation.primary_key, *relation.join_key)))
         super().__init__(

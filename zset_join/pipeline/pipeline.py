@@ -383,7 +383,13 @@ class Pipeline:
 
     def explanation(self) -> str:
         """Return what the query does and what it must remember."""
-        return self.plan.explain(buckets=1)
+        text = self.plan.explain(buckets=1)
+        budgets = {"rows of joins": self._options.hot_budget, "groups": self._options.table_budget}
+        for what, budget in budgets.items():
+            if budget is not None:
+                cold = budget.describe_cold_store()
+                text += f"\nState: of {what} at most {budget.describe()} per stage in memory, the rest on local disk\n  {cold}"
+        return text
 
     def explain(self) -> None:
         """Print what the query does and what it must remember."""

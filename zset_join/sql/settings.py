@@ -4,6 +4,7 @@
 |---|---|
 | `default_hash_join`, `default_hash_table` | `memory`, `hybrid` |
 | `max_hot_keys`, `max_hot_bytes` | a number; without both, 256 MiB of hybrid state stay in memory |
+| `cold_store` | `files`, `duckdb`: where the rest of hybrid state lies |
 | `join_max_buffered_bytes` | a number |
 | `join_buffer_policy` | `abort`, `evict_oldest`, `spill` |
 | `on_evict` | `retract`, `forget` |
@@ -28,7 +29,8 @@ from zset_join.stages.stage import StageOptions
 __all__ = ["SETTINGS", "check_setting", "idle_timeout", "is_ignored", "known_setting", "stage_options"]
 
 SETTINGS = (
-    "default_hash_join", "default_hash_table", "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
+    "cold_store", "default_hash_join", "default_hash_table",
+    "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
     "max_hot_keys", "on_bad_input", "on_evict", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
     "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "tombstone_retention",
@@ -75,7 +77,8 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
         raise SqlError(f"{name}='{value}' is not known.{near(value, _EMITS)}", code="OPTION_VALUE", at=at, name=name)
     try:
         # A limit counts beside the setting that asks for it, which may come later.
-        beside = {"max_hot_keys": ("default_hash_join", "hybrid"), "max_hot_bytes": ("default_hash_join", "hybrid"),
+        hybrid = ("default_hash_join", "hybrid")
+        beside = {"cold_store": hybrid, "max_hot_keys": hybrid, "max_hot_bytes": hybrid,
                   "on_evict": ("join_buffer_policy", "evict_oldest")}  # fmt: skip
         stage_options({**dict([beside[plain]] if plain in beside else []), plain: value})
         idle_timeout({plain: value})
@@ -101,9 +104,13 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
         on_evict=settings.get("on_evict", "retract") if settings.get("join_buffer_policy") == "evict_oldest" else "retract",
     )
     joins, tables = join == "hybrid", table == "hybrid"
-    hot = HotBudget.of(join, *(limits if joins else ()))
-    groups = HotBudget.of(table, *(limits if tables else ()), option="default_hash_table")
-    limit, hot = limit.beside(hot)
+    medium = settings.get("cold_store")
+    medium_of_join = medium if joins or not (tables or limit.spills) else None
+    hot = HotBudget.of(join, *(limits if joins else ()), cold_store=medium_of_join)
+    groups = HotBudget.of(
+        table, *(limits if tables else ()), cold_store=medium if tables else None, option="default_hash_table"
+    )
+    limit, hot = limit.beside(hot, medium)
     return StageOptions(
         on_bad_input=settings.get("on_bad_input", "error"),
         tombstone_retention_seconds=_seconds(settings, "tombstone_retention") or 2 * 86400,

@@ -4,7 +4,8 @@ The law: whatever the project does to a file is one `Operation`, announced befor
 operation and the act; it performs the act (or not), may raise before or after it, may write half of the bytes itself, may
 end the process. Without an observer an operation costs one test more than the act alone.
 
-Not covered: what other libraries do to files on their own (DuckDB, delta-rs), and stores to mapped memory.
+Not covered: what other libraries do to files on their own (DuckDB as an output, delta-rs), and stores to mapped memory. Of a
+DuckDB file with cold rows each statement is one operation, whatever files it touches.
 
 >>> seen = []
 >>> def note(operation, act):
@@ -38,7 +39,8 @@ class Operation:
             the end), sync, close, sync_directory, make_directory, rename, replace, link (a second name, which must be free),
             remove, remove_directory, touch, read, size, list, lock, truncate, map. On another file system: put (a whole
             object at once), put_new (the same, of a name that is free), create, write, close (of a large object, there
-            once it is closed), rename, make_directory, read, size, list, remove.
+            once it is closed), rename, make_directory, read, size, list, remove. Of a database: database_open, database_read,
+            database_write.
         path: absolute path or URI.
         target: where to, for rename, replace and link.
         data: the bytes, for write and put.

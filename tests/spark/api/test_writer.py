@@ -12,6 +12,8 @@ from tests.spark.conftest import Collected, Source
 from zset_join.errors import OptionError, PlanError, SinkError
 from zset_join.spark import JoinedStream, JoinStreamWriter, appends, changes
 
+COLD_FILES = '  cold_store="files": plain files, the default because an epoch of a join takes less than with "duckdb"'
+
 
 @pytest.fixture
 def joined(orders: Source, customers: Source) -> JoinedStream:
@@ -110,20 +112,25 @@ def test_explain_refuses_an_option_as_start_does(joined: JoinedStream) -> None:
             [
                 "State: of joins at most 8,000,000,000 bytes in memory, the rest on local disk",
                 "  each bucket: 4,000,000,000 bytes",
+                COLD_FILES,
             ],
         ),
         (
             {"default_hash_join": "hybrid", "max_hot_keys": 500},
-            ["State: of joins at most 500 keys in memory, the rest on local disk"],
+            ["State: of joins at most 500 keys in memory, the rest on local disk", COLD_FILES],
         ),
         (
-            {"default_hash_join": "hybrid", "max_hot_bytes": 64 << 20, "buckets": 1},
-            ["State: of joins at most 67,108,864 bytes in memory, the rest on local disk"],
+            {"default_hash_join": "hybrid", "max_hot_bytes": 64 << 20, "buckets": 1, "cold_store": "duckdb"},
+            [
+                "State: of joins at most 67,108,864 bytes in memory, the rest on local disk",
+                '  cold_store="duckdb": one DuckDB file per bucket and stage, beside the budget at most 32 MB of memory each',
+            ],
         ),
         (
             {"default_hash_join": "hybrid", "max_hot_keys": 9, "max_hot_bytes": 7_000, "buckets": 1},
             [
                 "State: of joins at most 9 keys and 7,000 bytes in memory, the rest on local disk",
+                COLD_FILES,
                 (
                     "  what an epoch needs beside its rows, some 50 MB in each of up to 1 Python workers, comes on top: with "
                     "max_hot_bytes=67,108,864 or more it is taken from the budget"

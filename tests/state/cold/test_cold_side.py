@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spill.cold_store import ColdRows, cold_rows
+from spill.cold_stores import FileStores
 from tests.epochs import Change, delta_of, upsert
 from tests.state.side_anatomy import absorb, anatomy, make_side, pieces
 from zset_join.errors import ResourceError, StateError
@@ -25,7 +26,7 @@ def cold_side(directory: Path, mode: ChangelogMode = "upsert", **options: Any) -
     """Return four rows, all of them cold."""
     side = make_side(mode, **options)
     absorb(side, ROWS)
-    cold = ColdSide(side, directory)
+    cold = ColdSide(side, FileStores(directory))
     cold.hot.follow()
     cold.spill(EVERY)
     return cold
@@ -164,4 +165,4 @@ def test_the_stores_of_another_relation_are_refused(tmp_path: Path) -> None:
     cold_side(tmp_path).close()
 
     with pytest.raises(StateError, match="COLD_STORE"):
-        ColdSide(make_side("upsert", sequenced=True), tmp_path)
+        ColdSide(make_side("upsert", sequenced=True), FileStores(tmp_path))

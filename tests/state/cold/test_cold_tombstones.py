@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spill.cold_stores import FileStores
 from tests.epochs import Change, delete, delta_of, upsert
 from zset_join.errors import StateError
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
@@ -80,7 +81,7 @@ def take(cold: ColdSide, *names: str) -> None:
 
 def test_the_oldest_go_to_disk_first(tmp_path: Path) -> None:
     side = side_of_deleted(None, (LONG, 10), ("b", 20), ("c", 30))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
 
     spilled = cold.spill_tombstones(2, PIECE_BYTES, None)
 
@@ -89,7 +90,7 @@ def test_the_oldest_go_to_disk_first(tmp_path: Path) -> None:
 
 def test_those_that_the_epoch_names_stay_until_it_is_over(tmp_path: Path) -> None:
     side = side_of_deleted(None, ("a", 10), ("b", 20), ("c", 30))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
     cold.spill_tombstones(1, PIECE_BYTES, None)
     take(cold, "a")
 
@@ -100,7 +101,7 @@ def test_those_that_the_epoch_names_stay_until_it_is_over(tmp_path: Path) -> Non
 
 def test_one_that_comes_back_waits_where_it_waited_before(tmp_path: Path) -> None:
     side = side_of_deleted(None, ("a", 10), (LONG, 20), ("c", 30), ("d", 40))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
     cold.spill_tombstones(3, PIECE_BYTES, None)
 
     take(cold, LONG, "a")
@@ -112,7 +113,7 @@ def test_one_that_comes_back_waits_where_it_waited_before(tmp_path: Path) -> Non
 
 def test_it_still_knows_its_sequence(tmp_path: Path) -> None:
     side = side_of_deleted(None, ("a", 10), (LONG, 20))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
     cold.spill_tombstones(2, PIECE_BYTES, None)
     take(cold, LONG)
 
@@ -124,7 +125,7 @@ def test_it_still_knows_its_sequence(tmp_path: Path) -> None:
 
 def test_one_that_expired_does_not_come_back(tmp_path: Path) -> None:
     side = side_of_deleted(None, ("a", 10), ("b", 20))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
     cold.spill_tombstones(2, PIECE_BYTES, None)
     absorb(side, upsert(("z", 0)), 10 + RETENTION)
 
@@ -137,7 +138,7 @@ def test_one_that_expired_does_not_come_back(tmp_path: Path) -> None:
 def test_the_disk_is_given_back_when_half_of_them_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_tombstones, "SPARE_TOMBSTONES", 0)
     side = side_of_deleted(None, *((str(number), 10 * number) for number in range(8)))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
     for _ in range(4):
         cold.spill_tombstones(2, PIECE_BYTES, None)
     counts = []
@@ -151,7 +152,7 @@ def test_the_disk_is_given_back_when_half_of_them_expired(tmp_path: Path, monkey
 
 def test_a_snapshot_leaves_out_what_expired_on_disk(tmp_path: Path) -> None:
     side = side_of_deleted(None, ("a", 10), ("b", 20))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
     cold.spill_tombstones(2, PIECE_BYTES, None)
     absorb(side, upsert(("z", 0)), 10 + RETENTION)
 
@@ -162,7 +163,7 @@ def test_many_pieces_are_remembered_in_pairs(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(cold_tombstones, "_MOST_PIECES", 2)
     monkeypatch.setattr(cold_tombstones, "SPARE_TOMBSTONES", 0)
     side = side_of_deleted(None, ("a", 10), ("b", 20), ("c", 30))
-    cold = ColdSide(side, tmp_path)
+    cold = ColdSide(side, FileStores(tmp_path))
     for _ in range(3):
         cold.spill_tombstones(1, PIECE_BYTES, None)
     absorb(side, upsert(("z", 0)), 20 + RETENTION)
@@ -174,23 +175,23 @@ def test_many_pieces_are_remembered_in_pairs(tmp_path: Path, monkeypatch: pytest
 
 def test_they_are_there_when_the_state_is_opened_again(tmp_path: Path) -> None:
     side = side_of_deleted(tmp_path, ("a", 10), (LONG, 20))
-    cold = ColdSide(side, tmp_path / "cold")
+    cold = ColdSide(side, FileStores(tmp_path / "cold"))
     cold.spill_tombstones(2, PIECE_BYTES, None)
     cold.commit(1)
     cold.close()
     side.close()
 
     side = make_side(tmp_path)
-    cold = ColdSide(side, tmp_path / "cold")
+    cold = ColdSide(side, FileStores(tmp_path / "cold"))
     take(cold, LONG)
 
     assert (in_memory(side), cold.tombstone_count(), side.horizon) == ([LONG], 1, 20 - RETENTION)
 
 
 def test_a_store_of_another_relation_is_refused(tmp_path: Path) -> None:
-    ColdSide(make_side(), tmp_path).close()
+    ColdSide(make_side(), FileStores(tmp_path)).close()
     path = tmp_path / "rows.tombstones" / "store.json"
     path.write_text(path.read_text().replace('"relation": "rows"', '"relation": "others"'))
 
     with pytest.raises(StateError, match="made for something else"):
-        ColdSide(make_side(), tmp_path)
+        ColdSide(make_side(), FileStores(tmp_path))

@@ -12,6 +12,7 @@
 | `buffered` | of an append-only join: bytes per side after the epoch, the limit, rows and bytes evicted in it; else None |
 | `aggregates` | per aggregate behind the join, by its stage: `groups` before the epoch, bytes, `buckets`; absent without one |
 | `stages` | the same per stage of another kind, by its name; absent without one |
+| `cold_store` | of hybrid state: where the rows lie that are not in memory, `files` or `duckdb`; absent without it |
 | `log_bytes`, `snapshot_bytes` | what the checkpoint holds to make the state from |
 | `locality` | buckets whose state was where they ran (`hits`), and had to be fetched (`misses`); `executors` that ran them |
 | `rebuilt_buckets` | buckets whose local state was there and could not be used |

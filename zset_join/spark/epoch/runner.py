@@ -408,6 +408,9 @@ class EpochRunner:
             dues=dues,
         )
         counts = epoch_counts(record, receipts, self._places, self._statistics, main_stage=self._main_stage)
+        budget = self._options.hot_budget or self._options.table_budget
+        if budget is not None:
+            counts["cold_store"] = budget.cold_store
         if self._times.is_needed:
             counts["watermarks"], counts["late_rows"] = dict(times.watermarks), dict(times.late_rows)
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})

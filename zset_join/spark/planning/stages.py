@@ -335,6 +335,8 @@ def explained_state(planned_stages: Sequence[PlannedStage], options: QueryOption
     if options.buckets is not None and stages * options.buckets > 1:
         one = "each bucket" if stages == 1 else f"each bucket of {stages} stages"
         lines.append(f"  {one}: {budget.share(stages * options.buckets).describe()}")
+    share = budget if options.buckets is None else budget.share(stages * options.buckets)
+    lines.append(f"  {share.describe_cold_store()}")
     workers = min(workers, options.buckets or workers)
     if budget.max_hot_bytes is not None and budget.max_hot_bytes < WHOLE_BUDGET_BYTES * workers:
         lines.append(

@@ -17,15 +17,15 @@ Remembers on disk the rows, and 10 to 15 bytes for each with `keys`; in memory 4
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from spill.cold_store import ColdRows, Int64s
-from spill.file_pages import FileColdStore
+from spill.cold_stores import ColdStores
 from spill.pair_store import PairStore
 from spill.row_bytes import LINK_BYTES, UnpackedRows, pack_rows
+from spill.run_store import RunStore
 from zset_join.kernels.rows import side as s
 from zset_join.kernels.values.columns import FLAG_ARRANGED, FLAGS
 from zset_join.state.cold.cold_tombstones import ColdTombstones
@@ -64,7 +64,7 @@ class ColdSide:
 
     Args:
         side: the rows in memory.
-        directory: where the stores are; made when it is not there.
+        stores: makes the stores of the operator; whoever made it closes it.
 
     Attributes:
         taken_rows: that came into memory since rows were expected last.
@@ -73,19 +73,19 @@ class ColdSide:
         StateError: the directory holds something else, or a store that was being changed when its process died.
     """
 
-    def __init__(self, side: SideState, directory: Path) -> None:
+    def __init__(self, side: SideState, stores: ColdStores) -> None:
         self.side = side
         has_keys = side.relation.mode == "upsert" and not set(side.relation.join_key) <= set(side.relation.primary_key)
         self.hot = HotRows(side, has_entries=has_keys)
         owner: dict[str, str | int] = {"relation": side.relation.name, "layout": int(side.header[s.H_FINGERPRINT])}
-        self._rows = FileColdStore(directory / f"{side.name}.rows", owner=owner, with_subcodes=side.has_identity)
-        self._keys = PairStore(directory / f"{side.name}.keys", owner=owner) if has_keys else None
-        self._tombstones = ColdTombstones(side, self.hot, directory, owner) if side.keeps_tombstones else None
+        self._rows = stores.rows(f"{side.name}.rows", owner=owner, with_subcodes=side.has_identity)
+        self._keys = stores.pairs(f"{side.name}.keys", owner=owner) if has_keys else None
+        self._tombstones = ColdTombstones(side, self.hot, stores, owner) if side.keeps_tombstones else None
         self.taken_rows = 0
         self._counts = {"fetched_rows": 0, "spilled_rows": 0, "restored_rows": 0, "streamed_rows": 0, "rewritten_rows": 0}
 
     @property
-    def _stores(self) -> list[FileColdStore | PairStore]:
+    def _stores(self) -> list[RunStore | PairStore]:
         keys = [] if self._keys is None else [self._keys]
         tombstones = [] if self._tombstones is None else [self._tombstones.store]
         return [self._rows, *keys, *tombstones]

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
-from spill.file_pages import FileColdStore
+from spill.cold_stores import ColdStores, closing_on_error, open_stores
 from spill.residency import NEVER, ResidencyPolicy, Scores
 from spill.row_bytes import pack_rows, unpack_rows
 from zset_join.config import HotBudget
@@ -54,6 +54,7 @@ class ColdTables:
         cold_directory: where the rows lie; default: in `directory`, else among the temporary files of the host.
         directory: where the groups are mapped; None where they are in memory only.
         layout: tells apart what the groups are; a directory of others is refused.
+        budget: what may be in memory, and on which medium the rest lies.
 
     Raises:
         StateError: the directory holds something else, or rows that were being changed when their process died.
@@ -67,6 +68,7 @@ class ColdTables:
         *,
         directory: str | None = None,
         layout: int = 0,
+        budget: HotBudget,
     ) -> None:
         self._schemas = tuple(schemas)
         self._layouts = [RowLayout(schema) for schema in self._schemas]
@@ -78,9 +80,13 @@ class ColdTables:
         else:
             private = PrivateDirectory(cold_directory)
             place = private.path
-        self._finalizer = weakref.finalize(self, _remove, private)
+        opened: list[ColdStores] = []
+        self._finalizer = weakref.finalize(self, _let_go, opened, private)
         owner: dict[str, str | int] = {"relation": relation, "layout": layout}
-        self._store = FileColdStore(place / "groups", owner=owner, with_subcodes=True)
+        with closing_on_error(self._finalizer):
+            self._stores = open_stores(budget.cold_store, place, max_hot_bytes=budget.max_hot_bytes)
+            opened.append(self._stores)
+            self._store = self._stores.rows("groups", owner=owner, with_subcodes=True)
         self._counts = {"fetched_groups": 0, "spilled_groups": 0}
 
     @property
@@ -94,7 +100,7 @@ class ColdTables:
 
     def is_current(self) -> bool:
         """Say whether the rows are still as this process left them."""
-        return self._store.is_current()
+        return self._store.is_current() and self._stores.is_current()
 
     def find(self, codes: Int64s) -> FoundRows | None:
         """Read all rows of some hashes; None where there are none."""
@@ -206,7 +212,9 @@ class ColdTables:
         return pa.RecordBatch.from_arrays(columns, schema=self._schemas[table])
 
 
-def _remove(private: PrivateDirectory | None) -> None:
+def _let_go(opened: list[ColdStores], private: PrivateDirectory | None) -> None:
+    while opened:
+        opened.pop().close()
     if private is not None:
         private.remove()
 

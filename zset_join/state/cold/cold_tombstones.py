@@ -17,13 +17,12 @@ the newest that was there then has expired.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from spill.cold_store import ColdRows, Int64s
-from spill.file_pages import FileColdStore
+from spill.cold_stores import ColdStores
 from spill.row_bytes import LINK_BYTES, UnpackedRows
 from zset_join.kernels.values.columns import WEIGHT
 from zset_join.state.cold.hot_rows import HotRows
@@ -43,7 +42,7 @@ class ColdTombstones:
     Args:
         side: the rows in memory.
         hot: what moves them.
-        directory: where the stores of the side are.
+        stores: makes the stores of the operator.
         owner: whose they are.
 
     Attributes:
@@ -54,10 +53,10 @@ class ColdTombstones:
         StateError: the directory holds something else, or a store that was being changed when its process died.
     """
 
-    def __init__(self, side: SideState, hot: HotRows, directory: Path, owner: Mapping[str, str | int]) -> None:
+    def __init__(self, side: SideState, hot: HotRows, stores: ColdStores, owner: Mapping[str, str | int]) -> None:
         self._side = side
         self._hot = hot
-        self.store = FileColdStore(directory / f"{side.name}.tombstones", owner=owner, with_subcodes=False)
+        self.store = stores.rows(f"{side.name}.tombstones", owner=owner, with_subcodes=False)
         self._pieces: list[tuple[int, int]] = []  # watermark of the newest, how many
         if self.store.row_count():
             self._pieces.append((side.watermark, self.store.row_count()))

@@ -31,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
+from spill.cold_stores import ColdStores, closing_on_error, open_stores
 from spill.residency import ResidencyPolicy, lowest_scores
 from zset_join.config import HotBudget
 from zset_join.errors import ResourceError, StateError
@@ -88,9 +89,13 @@ class HybridRows:
             private = PrivateDirectory(cold_directory)
             place = private.path
         self._opened: list[ColdSide] = []
-        self._finalizer = weakref.finalize(self, _let_go, self._opened, private)
-        for side in sides:
-            self._opened.append(ColdSide(side, place))
+        shared: list[ColdStores] = []
+        self._finalizer = weakref.finalize(self, _let_go, self._opened, shared, private)
+        with closing_on_error(self._finalizer):
+            self._stores = open_stores(budget.cold_store, place, max_hot_bytes=budget.max_hot_bytes)
+            shared.append(self._stores)
+            for side in sides:
+                self._opened.append(ColdSide(side, self._stores))
         self._stamp = 2
         self._is_looking = False
         self._is_crowded = False  # the rows in memory are too many, and the epoch needs all of them
@@ -515,7 +520,7 @@ class HybridRows:
 
     def is_current(self) -> bool:
         """Say whether the cold stores are still as this process left them; another one may have absorbed epochs meanwhile."""
-        return not self._is_moving and all(side.is_current() for side in self._opened)
+        return not self._is_moving and all(side.is_current() for side in self._opened) and self._stores.is_current()
 
     def cold_side(self, number: int) -> ColdSide:
         """Return the cold rows of a side."""
@@ -547,10 +552,13 @@ class HybridRows:
         self._finalizer()
 
 
-def _let_go(opened: list[ColdSide], private: PrivateDirectory | None) -> None:
+def _let_go(opened: list[ColdSide], shared: list[ColdStores], private: PrivateDirectory | None) -> None:
     for side in opened:
         side.close()
+    for stores in shared:
+        stores.close()
     opened.clear()
+    shared.clear()
     if private is not None:
         private.remove()
 

@@ -1,0 +1,114 @@
+"""The cold stores of one directory, on one medium: plain files, or one DuckDB file that all of them share.
+
+The law: stores of both media hold what was put into them (`spill.cold_store`, `spill.pair_store`); which medium it is shows in
+their speed, their files and their memory, never in a row. A directory of one medium is refused by the other: its owner wipes
+it and builds it anew from the checkpoint.
+
+Whoever opens stores closes them, and then what they share with `close`.
+
+| medium | keeps pages in | memory beside the index |
+|---|---|---|
+| `files` | a file per run and store | none: the host's page cache |
+| `duckdb` | `cold.duckdb`, one per directory | that of DuckDB, at most `memory_bytes` |
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from spill.file_pages import FilePages
+from spill.media import duckdb_memory_bytes, require_medium
+from spill.pages import Pages
+from spill.pair_store import PairStore
+from spill.run_store import RunStore
+from zset_join.storage.local import make_directories
+
+__all__ = ["ColdStores", "FileStores", "closing_on_error", "open_stores"]
+
+
+class ColdStores(ABC):
+    """Make the stores of a directory.
+
+    Args:
+        directory: of these stores alone; made when it is not there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @abstractmethod
+    def _pages(self, name: str) -> Pages:
+        """Return where the pages of a store lie."""
+
+    def rows(self, name: str, *, owner: Mapping[str, str | int], with_subcodes: bool = True) -> RunStore:
+        """Open a store of rows.
+
+        Args:
+            name: of the store, and of its directory.
+            owner: whose rows they are and what their bytes depend on.
+            with_subcodes: whether rows are also found by subcode.
+
+        Raises:
+            StateError: what is there belongs to something else, or was being changed when its process died.
+        """
+        return RunStore(self.directory / name, pages=self._pages(name), owner=owner, with_subcodes=with_subcodes)
+
+    def pairs(self, name: str, *, owner: Mapping[str, str | int]) -> PairStore:
+        """Open a store of pairs; as `rows`."""
+        return PairStore(self.directory / name, pages=self._pages(name), owner=owner)
+
+    @abstractmethod
+    def is_current(self) -> bool:
+        """Say whether what the stores share is as this process left it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what the stores share; they are closed."""
+
+
+class FileStores(ColdStores):
+    """Keep all pages in plain files; nothing is shared."""
+
+    def _pages(self, name: str) -> Pages:
+        return FilePages(self.directory / name)
+
+    def is_current(self) -> bool:
+        """Return True: they share nothing."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: they share nothing."""
+
+
+@contextmanager
+def closing_on_error(close: Callable[[], object]) -> Iterator[None]:
+    """Close what was opened so far when opening the rest fails."""
+    try:
+        yield
+    except BaseException:
+        close()
+        raise
+
+
+def open_stores(medium: str, directory: Path, *, max_hot_bytes: int | None = None) -> ColdStores:
+    """Return the stores of a directory on a medium.
+
+    Args:
+        medium: `files` or `duckdb`.
+        directory: of these stores alone; whoever calls keeps other processes out of it.
+        max_hot_bytes: budget of the rows in memory, by which DuckDB gets its own.
+
+    Raises:
+        OptionError: the medium is not installed.
+        StateError: the file is damaged, or another process has it.
+    """
+    if medium == "files":
+        return FileStores(directory)
+    require_medium(medium)
+    from spill.duckdb_pages import DuckDBStores
+
+    make_directories(directory, durable=False)
+    return DuckDBStores(directory, memory_bytes=duckdb_memory_bytes(max_hot_bytes))

@@ -1,0 +1,45 @@
+"""The media that cold rows may lie on, by name: what each needs, and how much memory it may take.
+
+The law: what is said here needs no medium to be installed, and imports none.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from zset_join.errors import OptionError
+
+__all__ = ["duckdb_memory_bytes", "require_medium"]
+
+_LEAST_DUCKDB_BYTES = 32 << 20
+_MOST_DUCKDB_BYTES = 256 << 20
+_USUAL_DUCKDB_BYTES = 64 << 20
+_PART_FOR_DUCKDB = 4
+
+
+def require_medium(medium: str) -> None:
+    """Refuse a medium that is not installed.
+
+    Raises:
+        OptionError: what it needs is missing.
+    """
+    if medium == "duckdb" and find_spec("duckdb") is None:
+        raise OptionError(
+            'cold_store="duckdb" needs the package duckdb, which is not installed: install zset-join with the extra duckdb, or '
+            'set cold_store="files".',
+            code="MISSING_PACKAGE",
+            option="cold_store",
+            value=medium,
+            package="duckdb",
+        )
+
+
+def duckdb_memory_bytes(max_hot_bytes: int | None) -> int:
+    """Return how much memory DuckDB may take for the cold rows of one directory: a quarter of the budget, within bounds.
+
+    >>> duckdb_memory_bytes(None) >> 20, duckdb_memory_bytes(0) >> 20, duckdb_memory_bytes(1 << 40) >> 20
+    (64, 32, 256)
+    """
+    if max_hot_bytes is None:
+        return _USUAL_DUCKDB_BYTES
+    return min(max(max_hot_bytes // _PART_FOR_DUCKDB, _LEAST_DUCKDB_BYTES), _MOST_DUCKDB_BYTES)
