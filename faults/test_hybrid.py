@@ -3,7 +3,7 @@
 Both are caches, so a life may lose them; it must never go on with half of a move. The budget is no row at all, so every epoch
 moves all it touches. The faults are at every file operation of the cold stores, told apart by what they are for
 (`faults.cold_work`). A life that is killed has two epochs, so that rows are also put back where they were; memory is given back
-after every epoch, which is no file operation. On a push each query has its cold rows on one of both media; the long profile has all
+after every epoch, which is no file operation. On a push each query has its cold rows on one medium; the long profile has all
 on both.
 """
 

@@ -148,7 +148,7 @@ class DuckDBFile:
         left_open = None if keeps_lock else _lent.pop(self.path, None)
         if left_open is not None:
             left_open.close()
-        self._is_closed = False
+        self._is_closed = self._is_within = False
         self._connection = duckdb.connect(":memory:", config=config)
         try:
             self._perform("database_open", self._attach)
@@ -211,11 +211,24 @@ class DuckDBFile:
         self.execute(f"INSERT INTO {table} SELECT * FROM {_INCOMING}")
         self._connection.unregister(_INCOMING)
 
+    def begin(self) -> None:
+        """Begin a transaction; one that could not be undone is undone first."""
+        if self._is_within:
+            self.rollback()
+        self.execute("BEGIN TRANSACTION")
+        self._is_within = True
+
+    def end(self) -> None:
+        """Commit the transaction that was begun."""
+        self.execute("COMMIT")
+        self._is_within = False
+
     def rollback(self) -> None:
         """Undo the transaction that was begun."""
         # A COMMIT that failed has rolled back already.
         with contextlib.suppress(duckdb.TransactionException):
             self.execute("ROLLBACK")
+        self._is_within = False
         self._connection.unregister(_INCOMING)
 
     def select(self, query: str, wanted: pa.Table | None = None) -> pa.Table:
@@ -468,7 +481,7 @@ class _TableWriter:
         self._table = table
         self._pages = 0
         file.changed()
-        file.execute("BEGIN TRANSACTION")
+        file.begin()
         file.execute(f"CREATE TABLE {table} (page BIGINT, content BLOB USING COMPRESSION uncompressed)")
 
     def append(self, content: npt.NDArray[np.uint8], ends: Int64s) -> None:
@@ -483,7 +496,7 @@ class _TableWriter:
 
     def finish(self) -> None:
         """Commit the run."""
-        self._file.execute("COMMIT")
+        self._file.end()
         self._file.save_some()
 
     def discard(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
 from spill.duckdb_pages import DuckDBColdStore, DuckDBFile, DuckDBPages, identifier, quoted, quoted_text
 from zset_join.errors import OptionError, StateError
+from zset_join.storage.operations import Operation, observe
 
 MEMORY = 64 << 20
 
@@ -225,3 +227,26 @@ def test_a_discarded_run_leaves_no_table(file: DuckDBFile) -> None:
     writer.discard()
 
     assert file.select("SELECT count(*) AS tables FROM duckdb_tables()").column("tables")[0].as_py() == 0
+
+
+def test_a_run_that_could_not_be_begun_or_undone_is_undone_before_the_next_one(file: DuckDBFile) -> None:
+    def fails(operation: Operation, act: Callable[[], Any]) -> Any:
+        if failing:
+            raise OSError("no space")
+        return act()
+
+    pages = DuckDBPages(file, "rows")
+    with observe(fails):
+        failing: list[str] = []
+        writer = pages.write(1)
+        failing.append("ROLLBACK")
+        with pytest.raises(OSError, match="no space"):
+            writer.discard()
+        failing.clear()
+
+        writer = pages.write(2)
+        writer.append(np.zeros(100, np.uint8), as_codes([100]))
+        writer.finish()
+
+    tables = file.select("SELECT table_name FROM duckdb_tables()").column("table_name").to_pylist()
+    assert tables == ["run_2"]

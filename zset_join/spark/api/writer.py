@@ -124,7 +124,13 @@ class JoinStreamWriter:
         return self
 
     def toDuckDB(  # noqa: N802 - in the manner of PySpark's names
-        self, path: str | Path, table: str, *, key: Sequence[str] | None = None
+        self,
+        path: str | Path,
+        table: str,
+        *,
+        key: Sequence[str] | None = None,
+        hold_seconds: float | None = None,
+        patience_seconds: float | None = None,
     ) -> JoinStreamWriter:
         """Keep a view in a DuckDB file equal to the join.
 
@@ -132,7 +138,11 @@ class JoinStreamWriter:
             path: the DuckDB file.
             table: name of the view.
             key: columns that identify a row of the view; default: what the keys of the inputs imply.
+            hold_seconds: how long the file stays open after an epoch, so that others wait; 0 gives it back at once.
+            patience_seconds: how long an epoch waits for others that have the file open.
         """
+        given = {"hold_seconds": hold_seconds, "patience_seconds": patience_seconds}
+        times: dict[str, Any] = {name: seconds for name, seconds in given.items() if seconds is not None}
         try:
             from zset_join.sinks.duckdb_view import DuckDBViewSink
         except ModuleNotFoundError as error:
@@ -141,7 +151,7 @@ class JoinStreamWriter:
                 code="MISSING_PACKAGE",
                 package="duckdb",
             ) from error
-        return self.toSink(DuckDBViewSink(path, table, key))
+        return self.toSink(DuckDBViewSink(path, table, key, **times))
 
     def toParquet(self, path: str | Path, form: str = "weight") -> JoinStreamWriter:  # noqa: N802 - as toDuckDB
         """Write every change to Parquet files, one directory per epoch.
