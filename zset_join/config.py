@@ -199,6 +199,18 @@ class BufferLimit:
             raise _refused("join_buffer_policy", self.policy, f'"abort" with default_hash_join="hybrid": {instead}')
         return replace(self, max_bytes=0) if self == type(self)() else self, budget
 
+    def of_join(
+        self, kind: Any, max_hot_keys: Any, max_hot_bytes: Any, cold_directory: Any, cold_store: Any
+    ) -> tuple[Self, HotBudget | None]:
+        """Return the limit and the budget of one join, from its options as they were given; `HotBudget.of` says what they are.
+
+        Raises:
+            OptionError: as `HotBudget.of` and `beside`.
+        """
+        given = (None, None) if self.spills else (cold_directory, cold_store)
+        budget = HotBudget.of(kind, max_hot_keys, max_hot_bytes, given[0], cold_store=given[1])
+        return self.beside(budget, cold_store)
+
     def share(self, buckets: int) -> Self:
         """Return the limit of one of so many buckets; together they stay below this one."""
         return replace(self, max_bytes=max(1, self.max_bytes // buckets))

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget
+from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit
 from zset_join.errors import StateError
 from zset_join.expressions import Expression, check
 from zset_join.kernels.join import pairs as p
@@ -95,8 +95,7 @@ class HashJoin:
         null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
         using: put the key columns once and first, as Spark's `on=["k"]` does; both sides must name them equally.
         residual: a predicate over both rows that is part of ON.
-        hidden: per input, columns that only order its changes, as those of `sequence_by` may: they are not shown, and an upsert
-            that changes nothing else says nothing.
+        hidden: per input, columns that only order its changes: not shown, and an upsert that changes nothing else is silent.
         output_names: names of the output columns, hidden ones too; default: the input's, a clashing right one with `_right`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
@@ -113,7 +112,7 @@ class HashJoin:
         max_hot_keys: rows of a hybrid join in memory, both sides together; None for no limit.
         max_hot_bytes: bytes of a hybrid join in memory, both sides together; None for no limit.
         cold_directory: where a hybrid join keeps cold rows; default: in `directory`, else among the host's temporary files.
-        cold_store: the medium they lie on: `files`, or `duckdb`, a DuckDB file; default: `config.DEFAULT_COLD_STORE`.
+        cold_store: the medium they lie on, `files` or `duckdb`; default: `config.DEFAULT_COLD_STORE`.
 
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
@@ -169,9 +168,7 @@ class HashJoin:
         is_append_only = left.mode == right.mode == "append"
         limit = BufferLimit.of(join_max_buffered_bytes, join_buffer_policy, on_evict)
         limit.check_applies(is_append_only=is_append_only, left=left.name, right=right.name)
-        given = (None, None) if limit.spills else (cold_directory, cold_store)
-        budget = HotBudget.of(default_hash_join, max_hot_keys, max_hot_bytes, given[0], cold_store=given[1])
-        limit, budget = limit.beside(budget, cold_store)
+        limit, budget = limit.of_join(default_hash_join, max_hot_keys, max_hot_bytes, cold_directory, cold_store)
         # Rows keep a degree of their own where it cannot be read off the other side: it counts what passes a residual
         # predicate, or what has been met and is forgotten by now.
         has_degrees = residual is not None or (limit.forgets and any(self._one_sided))
