@@ -15,6 +15,7 @@ of dicts over as many files; at the end of a search the program itself holds the
 | `views` | workers and the driver under an aggregate of the join, and a worker between the join and the aggregate |
 | `chain` | the same under three streams, two joins and an aggregate |
 | `hybrid` | the same under an aggregate of the join, both with next to nothing in memory and the rest on disk |
+| `hybrid-duckdb` | the same, with the rest in DuckDB files |
 | `rescalings` | whoever gives such a query other buckets: around the record that makes them true, and at random times |
 
 It prints what was injected, observed and compared, and fails when that is too little, or when anything was lost or doubled.
@@ -65,7 +66,7 @@ FLOORS = {
     "comparisons": 46,
 }
 """What the long profile must reach."""
-_LONG_ONLY = ("chain", "hybrid")
+_LONG_ONLY = ("chain", "hybrid", "hybrid-duckdb")
 
 _SCHEMAS = {
     "orders": pa.schema(
@@ -328,10 +329,10 @@ def views(
         compare(place, tally, f"{view}, after {moment}", view)
     death = run(place, *mortal)
     _finish(place, tally, death, view, epochs, view=view)
-    if view == "hybrid":
+    if view.startswith("hybrid"):
         tally.count("rows and groups on disk", _most_cold(death))
         if not _most_cold(death):
-            tally.problem("hybrid: nothing was ever on disk")
+            tally.problem(f"{view}: nothing was ever on disk")
     if (place / "faults" / "expression").exists():
         tally.count("worker kills injected")
         tally.count("worker kills observed")  # the search has come to its end all the same
@@ -464,6 +465,9 @@ def main(arguments: list[str] | None = None) -> int:
         "views": lambda place: views(place, tally, epochs=12, moments=moments[:3], seed=seed, killing=(0, 3, 8)),
         "chain": lambda place: views(place, tally, epochs=12, moments=few, seed=seed, killing=(0, 3, 8), view="chain"),
         "hybrid": lambda place: views(place, tally, epochs=12, moments=few, seed=seed, killing=(0, 3, 8), view="hybrid"),
+        "hybrid-duckdb": lambda place: views(
+            place, tally, epochs=12, moments=few, seed=seed, killing=(0, 3, 8), view="hybrid-duckdb"
+        ),
         "rescalings": lambda place: rescalings(place, tally, epochs=8, kills=8 if given.long else 2, seed=seed),
         "executors-in-epoch-0": lambda place: executors(place, tally, epochs=6, killing=0, seed=seed + 1),
     }

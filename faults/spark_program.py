@@ -12,6 +12,7 @@ ends when all files are read. Orders are routed, the other streams are not.
 | `groups` | that join grouped by customer, behind a function of Python's that kills its worker once |
 | `chain` | that join with the same function behind it, joined with regions, grouped by region |
 | `hybrid` | as `groups`, with two rows and groups in memory per stage, and the others on disk |
+| `hybrid-duckdb` | the same with the others in DuckDB files |
 
 With `--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says
 JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
@@ -55,7 +56,7 @@ __all__ = ["KILLED_ATTEMPTS", "TABLE_KEYS", "VIEWS", "main", "note_attempt", "re
 TABLE_KEYS = {"orders": "order_id", "customers": "customer_id", "regions": "region"}
 """Stream to the key of its table."""
 KILLED_ATTEMPTS = 2
-VIEWS = ("join", "groups", "chain", "hybrid")
+VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb")
 _HYBRID = {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 8}  # 2 per bucket of both stages
 _REGIONS_OF_CUSTOMERS = 8
 _CLUSTER = "local-cluster"
@@ -154,7 +155,7 @@ def _run(session: SparkSession, given: argparse.Namespace) -> bool:
         .option("locality", given.locality)
         .option("buckets", given.buckets)
         .option("snapshotAfterBytes", 20_000)
-        .options(**_HYBRID if given.view == "hybrid" else {})
+        .options(**_hybrid(given.view))
         .trigger(availableNow=True)
         .toParquet(place / "changelog")
     )
@@ -186,6 +187,13 @@ def _rescaled(session: SparkSession, given: argparse.Namespace) -> bool:
     )
     _say({"buckets": report.buckets, "moved": report.rows})
     return report.rows > 0
+
+
+def _hybrid(view: str) -> dict[str, Any]:
+    """Return the options of hybrid state, on the medium that a view says."""
+    if not view.startswith("hybrid"):
+        return {}
+    return {**_HYBRID, "cold_store": "duckdb" if view.endswith("duckdb") else "files"}
 
 
 def _view(session: SparkSession, place: Path, name: str) -> View:

@@ -39,7 +39,7 @@ WORK_OF = {
 
 QUERIES = tuple(WORK_OF)
 MEDIA_OF = chosen(
-    short={"full": ("duckdb",), "left_anti": ("files",), "streamed": ("files",), "passing": ("duckdb",), "groups": ("files",)},
+    short={query: ("duckdb",) if query in ("left_anti", "groups") else ("files",) for query in QUERIES},
     long=dict.fromkeys(QUERIES, ("files", "duckdb")),
 )
 CASES = [(query, medium) for query in QUERIES for medium in MEDIA_OF[query]]
