@@ -19,14 +19,14 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-__all__ = ["KEY", "TOPIC", "VIEW", "DriverSettings", "Engine", "main"]
+__all__ = ["KEY", "SPARK_KAFKA", "TOPIC", "VIEW", "DriverSettings", "Engine", "main"]
 
 Engine = Literal["local", "spark"]
 
 VIEW, TOPIC, KEY = "by_city", "by-city", ["city"]
 _ORDERS = pa.schema({"id": pa.int64(), "customer_id": pa.int64(), "total": pa.decimal128(12, 2), "note": pa.string()})
 _CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string(), "city": pa.string(), "about": pa.string()})
-_SPARK_KAFKA = (
+SPARK_KAFKA = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.2.0",
     "org.apache.kafka:kafka-clients:3.9.2",
@@ -110,7 +110,7 @@ def _run_in_spark(settings: DriverSettings) -> None:
     from zset_join.spark import changes, local_session
     from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 
-    jars = sorted(str(path) for path in jars_of(_SPARK_KAFKA, with_dependencies=False).glob("*.jar"))
+    jars = sorted(str(path) for path in jars_of(SPARK_KAFKA, with_dependencies=False).glob("*.jar"))
     session = local_session(
         "cdc_demo",
         cores=2,

@@ -122,3 +122,34 @@ def test_views_of_captured_tables_equal_the_query_in_the_source_database(
     ours = sorted(postgres.execute("SELECT city, orders, total FROM by_city"), key=repr)
     assert ours == sorted((row[:3] for row in postgres.execute(QUERY)), key=repr)
     assert "__debezium" not in str(expected)
+
+
+def test_a_column_that_is_added_while_a_pipeline_follows_is_null_in_the_rows_before(
+    captured: None, tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker
+) -> None:
+    def followed(columns: dict[str, pa.DataType], last: int, statement: str) -> list[tuple[Any, ...]]:
+        postgres.execute(statement)
+        table = records("customers", "debezium-json", columns, keys="id")
+        source = KafkaSource({"bootstrap.servers": kafka.servers}, "shop.public.customers")
+        with Pipeline(table, tmp_path / "altered") as pipeline:
+            for _ in range(30):
+                run(pipeline, {"customers": source}, available_now=True, trigger_seconds=1)
+                rows = sorted(tuple(row.values()) for row in pipeline.view().to_pylist() if row["id"] in (19, 20, last))
+                if any(row[0] == last for row in rows):
+                    return rows
+        raise AssertionError("the last row did not come")
+
+    before = {"id": pa.int64(), "name": pa.string(), "city": pa.string()}
+    assert followed(before, 77, "INSERT INTO customers VALUES (77, 'a', 'Rome')") == [
+        (19, "c19", "city1"),
+        (20, "c20", "city2"),
+        (77, "a", "Rome"),
+    ]
+    postgres.execute(
+        "ALTER TABLE customers ADD COLUMN points int DEFAULT 3",
+        "UPDATE customers SET name = 'touched' WHERE id = 19",
+        "DELETE FROM customers WHERE id = 77",
+    )
+    after = followed({**before, "points": pa.int32()}, 78, "INSERT INTO customers VALUES (78, 'b', NULL, NULL)")
+    assert after[0] == (19, "touched", "city1", 3)
+    assert after[1] == (20, "c20", "city2", None)

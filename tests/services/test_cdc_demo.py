@@ -1,4 +1,4 @@
-"""The demo as a user starts it, with fewer transactions."""
+"""The demo as a user starts it, with fewer transactions, in process and inside Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("engine", ["local"])
+@pytest.mark.parametrize("engine", ["local", "spark"])
 def test_both_outputs_equal_the_query_in_the_source_database(engine: str, tmp_path: Path) -> None:
     command = [
         sys.executable,
