@@ -40,6 +40,7 @@ from typing import Any, Protocol, runtime_checkable
 import duckdb
 import pyarrow as pa
 
+from zset_join.checkpoint.added_columns import conformed_tables
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.plan import stages_of
 from zset_join.checkpoint.reading import CommittedState, no_checkpoint, read_committed, stored_description
@@ -224,6 +225,10 @@ def _fill(filling: duckdb.DuckDBPyConnection, committed: CommittedState, stage: 
 def _tables(committed: CommittedState, history: BucketHistory, stage: _Shown, directory: str) -> Mapping[str, pa.Table]:
     """Return the rows of one bucket after the last epoch."""
     held = None if history.snapshot is None else read_snapshot(committed.files, history.snapshot)
+    if held is not None:
+        empty = stage.build(None)
+        held = conformed_tables(held, empty.snapshot())
+        empty.close()
     if held is not None and not history.logs and not stage.is_grouped:
         return held
     Path(directory).mkdir()

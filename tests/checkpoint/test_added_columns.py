@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from zset_join.errors import StateError
+from zset_join.inspection import open_state
 from zset_join.pipeline import Pipeline, View, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.pipeline.records import records
@@ -45,6 +46,8 @@ def test_old_rows_have_null_in_a_column_that_was_added(tmp_path: Path, snapshot_
             (5, 1, "Bari"),
         ]
 
+    with open_state(str(tmp_path)) as state:
+        assert state.sql("SELECT id, paid FROM join_1_left ORDER BY id").fetchall() == [(1, None), (2, 5)]
     with Pipeline(joined({"paid": pa.int32()}), tmp_path) as pipeline:
         found = sorted((row["id"], row["paid"], row["city"]) for row in pipeline.view().to_pylist())
         assert found == [(1, None, "Bari"), (2, 5, "Bari")]

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from zset_join.zset import ZSet
 
-__all__ = ["added_columns", "conformed_readers", "conformed_rows", "conformed_zset"]
+__all__ = ["added_columns", "conformed_readers", "conformed_rows", "conformed_tables", "conformed_zset"]
 
 _KINDS = frozenset({"join", "aggregate", "latest"})
 _COLUMNS = "columns"
@@ -71,6 +71,16 @@ def conformed_readers(
         expected: what the operator, still empty, would write.
     """
     return {name: _conformed_reader(reader, expected[name].schema) for name, reader in found.items() if name in expected}
+
+
+def conformed_tables(found: Mapping[str, pa.Table], expected: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return the tables of a snapshot with the columns that an operator has today, as `conformed_readers`."""
+    return {
+        name: table
+        if name not in expected or table.schema.names == expected[name].schema.names
+        else _conformed_reader(table.to_reader(), expected[name].schema).read_all()
+        for name, table in found.items()
+    }
 
 
 def _conformed_reader(reader: pa.RecordBatchReader, schema: pa.Schema) -> pa.RecordBatchReader:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from zset_join.checkpoint.added_columns import conformed_tables
 from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
@@ -231,7 +232,7 @@ class RowQuestion:
         operator = self._build(None)
         try:
             if history.snapshot is not None:
-                tables = read_snapshot(files, history.snapshot)
+                tables = conformed_tables(read_snapshot(files, history.snapshot), operator.snapshot())
                 for position, side in enumerate(_SIDES):
                     tables[side] = tables[side].filter(pa.array(self._is_selected(tables[side], position, selection)))
                 operator.restore(tables)
@@ -262,7 +263,7 @@ class RowQuestion:
         """Yield (input, rows) of the snapshot and of every logged epoch."""
         if history.snapshot is not None:
             tables = read_snapshot(files, history.snapshot)
-            yield from ((position, tables[side]) for position, side in enumerate(_SIDES))
+            yield from ((at, _with_columns_of(tables[side], self._inputs[at].schema)) for at, side in enumerate(_SIDES))
         for _, deltas in self._epochs(files, history, -1):
             yield from ((position, delta.rows) for position, delta in enumerate(deltas))
 
@@ -536,3 +537,11 @@ def together(first: RowEvent, second: RowEvent) -> RowEvent:
     emitted = sorted((*first.emitted, *second.emitted), key=lambda pair: pair[1] > 0)
     changes = sorted((*first.changes, *second.changes), key=lambda change: change.weight > 0)
     return RowEvent(first.epoch, tuple(emitted), tuple(changes), first.is_snapshot or second.is_snapshot)
+
+
+def _with_columns_of(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the rows of a snapshot with the columns that were added since, NULL in them."""
+    for added in schema:
+        if added.name not in table.column_names:
+            table = table.append_column(added, pa.nulls(table.num_rows, added.type))
+    return table

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,6 +17,7 @@ from tests.changelog.formats.records import ORDERS, debezium, table_of
 from tests.spark.conftest import Collected
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import UNAVAILABLE
+from zset_join.dead_letters import read_letters
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.pipeline import Pipeline
 from zset_join.pipeline.records import records as records_in_process
@@ -211,6 +213,29 @@ def test_an_undecodable_record_goes_to_the_dead_letters_with_its_bytes_and_place
     assert '"offset":"8"' in dead["UNDECODABLE_RECORD"]
     assert "{oops" in dead["UNDECODABLE_RECORD"]
     assert "UNDECODABLE_VALUE id" in dead["UNDECODABLE_VALUE"]
+
+
+def test_bytes_that_are_no_text_are_kept_as_they_came(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    bad = b'{"op":"c","after":{"id":2,"v":"\xff"}}'
+    schema = pa.schema(
+        {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
+    )
+    rows = [(None, value, "t", 0, at) for at, value in enumerate((b'{"op":"c","after":{"id":1,"v":"a"}}', bad))]
+    (tmp_path / "t").mkdir()
+    pq.write_table(pa.table([list(one) for one in zip(*rows, strict=True)], schema=schema), tmp_path / "t" / "1.parquet")
+    stream = spark.readStream.schema("key binary, value binary, topic string, partition int, offset long").parquet(
+        str(tmp_path / "t")
+    )
+    table = changes(stream, format="debezium-json", name="t", schema="id int, v string", keys="id")
+    sink = Collected()
+
+    run(table.join(beside(spark, tmp_path / "beside", "v string, w string"), on="v", how="left"), sink, onBadInput="quarantine")
+
+    assert sink.total() == {("a", 1, None): 1}
+    letters = read_letters(tmp_path / "checkpoint").to_pylist()
+    assert [(one["value"], one["topic"], one["offset"], one["code"]) for one in letters] == [
+        (bad, "t", 1, "UNDECODABLE_RECORD")
+    ]
 
 
 def test_metadata_become_columns(spark: SparkSession, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
-from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, StructField, StructType
 
 from zset_join.changelog.formats import RECORD_FORMATS, RecordFormat, RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import CHANGE, UNAVAILABLE_BITS
@@ -169,7 +169,15 @@ def records_as_rows(df: DataFrame, name: str, format_name: str, table: RecordTab
         wanted |= {"offset": wanted.get("offset", _OFFSET)} if "offset" in df.columns else {}
     options = RecordOptions(decimals=options.decimals, time_unit=options.time_unit, metadata=wanted)
     place = [column for column in _IN_RECORD if column in df.columns]
-    records = df.select("*", *(F.col(one).cast("string").alias(f"{_RECORD}{one}") for one in place))
+    raw_bytes = [one for one in ("key", "value") if one in place and isinstance(df.schema[one].dataType, BinaryType)]
+    others = [column_named(one) for one in df.columns if one not in raw_bytes]
+    records = df.select(
+        *others,
+        *(_text_of(one).alias(one) for one in raw_bytes),
+        *(F.col(one).cast("string").alias(f"{_RECORD}{one}") for one in place),
+        *(_not_utf8(one).alias(f"{_RECORD}{one}_base64") for one in raw_bytes),
+    )
+    place += [f"{one}_base64" for one in raw_bytes]
     kept = [f"{_RECORD}{one}" for one in place]
     lines = read_records(records, format_name, table.schema, table.keys, options, kept=kept)
     rows = lines.withColumnRenamed(LINE_REJECT, _BAD)
@@ -281,6 +289,17 @@ def declared_schema(schema: Any, name: str) -> pa.Schema:
             argument="schema",
         )
     return arrow_schema(found, relation=name)
+
+
+def _text_of(column: str) -> Column:
+    """Return bytes as text; what is no UTF-8 as a text that no format reads, so that the record is bad and not mended."""
+    text = F.col(column).cast("string")
+    return F.when(text.isNull() | F.is_valid_utf8(text), text).otherwise(F.lit("bytes that are no UTF-8"))
+
+
+def _not_utf8(column: str) -> Column:
+    """Return the bytes of a column as base64 where they are no text, which a reason could not hold."""
+    return F.when(~F.is_valid_utf8(F.col(column).cast("string")), F.base64(F.col(column)))
 
 
 def _check_columns(df: DataFrame, name: str, format_name: str, table: RecordTable) -> None:
