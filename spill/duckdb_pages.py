@@ -104,6 +104,8 @@ def identifier(name: str) -> str:
 
 _lent: WeakValueDictionary[str, DuckDBFile] = WeakValueDictionary()
 """Files whose lock was given away, by path."""
+_inherited: list[duckdb.DuckDBPyConnection] = []
+"""What a process has from the one it was forked from: closing it would wait for threads that are not there."""
 
 
 class DuckDBFile:
@@ -149,6 +151,7 @@ class DuckDBFile:
         if left_open is not None:
             left_open.close()
         self._is_closed = self._is_within = False
+        self._process = os.getpid()
         self._connection = duckdb.connect(":memory:", config=config)
         try:
             self._perform("database_open", self._attach)
@@ -188,7 +191,8 @@ class DuckDBFile:
 
     def is_current(self) -> bool:
         """Say whether the file is as it was when it was opened or saved last; another process may have changed it."""
-        return not (self._unsaved or self._is_closed) and self._signature() == self._left
+        is_usable = not (self._unsaved or self._is_closed) and os.getpid() == self._process
+        return is_usable and self._signature() == self._left
 
     def _perform(self, kind: str, act: Callable[[], _Result]) -> _Result:
         """Do something to the file, by way of whoever observes file operations."""
@@ -269,8 +273,11 @@ class DuckDBFile:
 
     def close(self) -> None:
         """Close the file without saving; closed already is no error."""
+        if os.getpid() != self._process:
+            _inherited.append(self._connection)
+        elif not self._is_closed:
+            self._connection.close()
         self._is_closed = True
-        self._connection.close()
 
     @contextlib.contextmanager
     def _as_os_errors(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -104,6 +105,21 @@ def test_stores_that_are_opened_anew_in_one_process_take_the_file_from_those_lef
     assert as_bag([rows.fetch(as_codes([7]))]) == Counter([(7, 0, b"a")])
     rows.close()
     stores.close()
+
+
+def test_a_forked_process_lets_what_its_parent_has_open_alone(tmp_path: Path) -> None:
+    filled(open_stores("duckdb", tmp_path))
+    kept = open_stores("duckdb", tmp_path)
+
+    child = os.fork()
+    if child == 0:
+        found = kept.is_current()
+        kept.close()
+        os._exit(int(found))
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert kept.is_current()
+    kept.close()
 
 
 def test_a_damaged_file_is_refused_when_it_is_opened(tmp_path: Path) -> None:

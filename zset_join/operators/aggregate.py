@@ -33,10 +33,12 @@ from zset_join.aggregates.grouped_output import check_grouping
 from zset_join.config import HotBudget
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
+from zset_join.state.rows.guarded import guarded
 
 __all__ = ["Aggregate"]
 
 
+@guarded("the aggregate")
 class Aggregate(GroupedOperator):
     """Aggregate a relation incrementally.
 

@@ -32,7 +32,7 @@ from zset_join.kernels.time.first_rows import first_rows
 from zset_join.key_types import check_key_type, storage_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
-from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.kept_rows import KeptRows
@@ -88,6 +88,7 @@ class _Epoch:
     given: GivenRows
 
 
+@guarded("the dedup")
 class Deduplicate:
     """Keep the first rows of every key.
 
@@ -161,7 +162,6 @@ class Deduplicate:
         self._state = TimedState(found_keys, [self._rows], ["rejected"])
         self._gather = self._rows.layout.gather_plan(range(len(relation.schema)))
         self._prepared: _Epoch | None = None
-        self._answers = Answers()
 
     @property
     def absorbed_epoch(self) -> int:
@@ -175,9 +175,6 @@ class Deduplicate:
             BadInputError: rows that break the relation's contract, with policy `error`.
             StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
         """
-        return self._answers.guarded(self._answer(tick, deltas))
-
-    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         (delta,) = deltas
         if not len(delta):
             return
@@ -242,7 +239,6 @@ class Deduplicate:
         epoch = self._prepare(tick, delta) if len(delta) else None
         if epoch is not None:
             self._refuse(epoch)
-        self._answers.outdate()
         self._state.begin()
         if epoch is not None:
             self._store(epoch.groups, epoch.rows)
@@ -290,7 +286,6 @@ class Deduplicate:
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
-        self._answers.outdate()
         self._state.restore(tables, self._take_back)
 
     def _take_back(
@@ -313,7 +308,6 @@ class Deduplicate:
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
-        self._answers.outdate()
         self._state.close()
 
     def _prepare(self, tick: Tick, delta: ZSet) -> _Epoch:

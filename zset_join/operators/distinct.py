@@ -20,10 +20,12 @@ from zset_join.aggregates.grouped_operator import GroupedOperator
 from zset_join.aggregates.grouped_output import check_grouping
 from zset_join.config import HotBudget
 from zset_join.relation import Relation
+from zset_join.state.rows.guarded import guarded
 
 __all__ = ["Distinct"]
 
 
+@guarded("the distinct")
 class Distinct(GroupedOperator):
     """Keep every row once.
 

@@ -53,11 +53,12 @@ from zset_join.state.join.oversized_rows import OversizedRows
 from zset_join.state.join.residual_pairs import JudgedEpoch, ResidualPairs
 from zset_join.state.join.streamed_rows import Piece, Place, StreamedRows
 from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import check_deltas, check_tables, closed, make_directory
+from zset_join.state.rows.usage import closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -85,6 +86,7 @@ class _Prepared:
         return sum(side.rejected for side in self.sides if side is not None)
 
 
+@guarded("the join")
 class HashJoin:
     """Join two relations incrementally.
 
@@ -360,9 +362,6 @@ class HashJoin:
         Raises:
             StateError: rows that contradict each other, or tables that are no snapshot of this join.
         """
-        if self._is_closed:
-            raise closed("the join")
-        check_tables("the join", {side.name: side.relation.schema.names for side in self._sides}, tables)
         self._prepared = None
         self._answers.outdate()
         if self._hybrid is not None:
@@ -412,7 +411,6 @@ class HashJoin:
         """Resolve the deltas; asked again for the same ones, return what was found before."""
         if self._is_closed:
             raise closed("the join")
-        check_deltas("the join", self.inputs, deltas)
         left, right = deltas
         kept = self._prepared
         if kept is not None and kept.tick == tick and kept.deltas[0] is left and kept.deltas[1] is right:

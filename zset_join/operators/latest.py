@@ -24,12 +24,14 @@ from zset_join.config import HotBudget
 from zset_join.errors import PlanError
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.relation import Relation
+from zset_join.state.rows.guarded import guarded
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
 __all__ = ["Latest"]
 
 
+@guarded("the table")
 class Latest(UpsertTable):
     """Tell the old and the new row of every key that changes.
 

@@ -50,6 +50,7 @@ from zset_join.state.join.match_memo import (
     first_arrival,
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideState
@@ -89,6 +90,7 @@ class _Prepared:
     kept: MemoLines
 
 
+@guarded("the lookup join")
 class LookupJoin:
     """Join a stream with what was looked up for it.
 

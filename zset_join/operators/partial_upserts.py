@@ -29,6 +29,7 @@ from zset_join.errors import BadInputError, PlanError
 from zset_join.operators.latest import Latest
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
@@ -56,6 +57,7 @@ class _Whole:
         self.missing = missing  # the columns they leave out
 
 
+@guarded("the table")
 class PartialUpserts(Latest):
     """Tell the old and the new row of every key that changes, where changes may be partial.
 

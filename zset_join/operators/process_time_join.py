@@ -43,6 +43,7 @@ from zset_join.state.join.match_memo import (
     first_arrival,
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.keyed_rows import KeyedRows, KeyFinder
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
@@ -71,6 +72,7 @@ class _Prepared:
         return [None if changes is None else changes.prepared for changes in (self.left, self.right)]
 
 
+@guarded("the temporal join")
 class ProcessTimeJoin:
     """Join each left row with the right side of its moment.
 

@@ -27,6 +27,7 @@ from zset_join.errors import PlanError
 from zset_join.operators.upsert_table import UpsertTable
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.usage import check_deltas
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -34,6 +35,7 @@ from zset_join.zset import ZSet
 __all__ = ["Route"]
 
 
+@guarded("the route")
 class Route(UpsertTable):
     """Send every change to the partition of its join key.
 

@@ -20,7 +20,7 @@ from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_key
-from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA, no_rejections
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -31,6 +31,7 @@ _EPOCH_METADATA = b"zset_join.absorbed_epoch"
 _REASON = "has a negative weight, but the relation is append-only; declare keys or a weight column if it changes"
 
 
+@guarded("the step")
 class StatelessOperator(ABC):
     """Map deltas to an answer, epoch by epoch.
 
@@ -64,7 +65,6 @@ class StatelessOperator(ABC):
         self._chunk_rows = chunk_rows
         self._absorbed_epoch = -1
         self._rejected_rows = 0
-        self._answers = Answers()
 
     @property
     def absorbed_epoch(self) -> int:
@@ -82,9 +82,6 @@ class StatelessOperator(ABC):
             BadInputError: a retraction from an append-only input, with policy `error`.
             StateError: `ANSWER_OUTDATED`, where it is read after the epoch was absorbed.
         """
-        return self._answers.guarded(self._answer(tick, deltas))
-
-    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         kept = self._without_bad_rows(tick, deltas)
         if not any(len(delta) for delta in kept):
             return
@@ -100,7 +97,6 @@ class StatelessOperator(ABC):
         tick.check_follows(self._absorbed_epoch)
         kept = self._without_bad_rows(tick, deltas)
         self._rejected_rows += sum(len(delta) for delta in deltas) - sum(len(delta) for delta in kept)
-        self._answers.outdate()
         self._absorbed_epoch = tick.epoch
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - part of the protocol
@@ -129,7 +125,6 @@ class StatelessOperator(ABC):
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
         """Go on after the last epoch of a snapshot."""
-        self._answers.outdate()
         metadata = tables["stateless"].schema.metadata or {}
         self._absorbed_epoch = int(metadata.get(_EPOCH_METADATA, b"-1"))
 
@@ -137,9 +132,8 @@ class StatelessOperator(ABC):
         """Return the number of rows that were rejected so far."""
         return {"rejected_rows": self._rejected_rows}
 
-    def close(self) -> None:
-        """Let no answer be read any more; there are no files to let go of."""
-        self._answers.outdate()
+    def close(self) -> None:  # noqa: B027 - there is nothing to let go of
+        """Let go of nothing: there are no files."""
 
     def _without_bad_rows(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         kept = []

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.state.time.version_join_shape import VersionJoinShape
 from zset_join.tick import Tick
@@ -16,6 +17,7 @@ from zset_join.zset import ZSet
 __all__ = ["TimedJoin"]
 
 
+@guarded("the join by time")
 class TimedJoin:
     """Answer, absorb and keep; subclasses say which rows meet, and when.
 

@@ -46,6 +46,7 @@ __all__ = [
     "TableKey",
     "read_stage",
     "register_stage",
+    "registered_kinds",
 ]
 
 NO_LIMIT = BufferLimit(max_bytes=0)
@@ -264,6 +265,11 @@ _readers: dict[str, Callable[[Mapping[str, Any]], Stage]] = {}
 def register_stage(kind: str, read: Callable[[Mapping[str, Any]], Stage]) -> None:
     """Let `read_stage` build stages of a kind from their JSON."""
     _readers[kind] = read
+
+
+def registered_kinds() -> list[str]:
+    """Return the kinds of stages there are."""
+    return sorted(_readers)
 
 
 def read_stage(found: Mapping[str, Any]) -> Stage:

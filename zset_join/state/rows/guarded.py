@@ -1,0 +1,116 @@
+"""What stands before an operator: the checks of how it is used, the same for all.
+
+    @guarded("the dedup")
+    class Deduplicate: ...
+
+The law: another number of deltas than inputs, tables that are no snapshot, use after `close` and an answer that is read after
+the state has changed are errors with a code (`zset_join.state.rows.usage`, `zset_join.state.rows.answers`), before anything is
+changed. An epoch that is refused, or a snapshot, leaves answers that were asked for readable.
+
+An operator's own `answer` is called when the answer is read, as a generator's body is. Closing twice is allowed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
+from zset_join.state.rows.usage import check_deltas, check_tables, closed
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["guarded"]
+
+_OURS = "_zset_"
+_Class = TypeVar("_Class", bound=type[Any])
+
+
+class _Guard:
+    def __init__(self) -> None:
+        self.answers = Answers()
+        self.is_closed = False
+
+
+def guarded(title: str) -> Callable[[_Class], _Class]:
+    """Return what lets a class of operators be guarded.
+
+    Args:
+        title: what messages call an operator of the class.
+    """
+
+    def guard_of(operator: Any, name: str) -> _Guard:
+        """Return the guard of an operator that is open."""
+        guard: _Guard = operator.__dict__.setdefault(name, _Guard())
+        if guard.is_closed:
+            raise closed(title)
+        return guard
+
+    def with_guards(made: _Class) -> _Class:
+        name = f"_guard_of_{made.__qualname__}"  # a class and one derived from it have guards of their own
+        answer, absorb, rejections = made.answer, made.absorb, made.rejections
+        restore, close = made.restore, made.close
+
+        @functools.wraps(answer)
+        def guarded_answer(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+            guard = guard_of(self, name)
+            check_deltas(title, self.inputs, deltas)
+            return guard.answers.guarded(_when_read(lambda: answer(self, tick, deltas)))
+
+        @functools.wraps(absorb)
+        def guarded_absorb(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> None:
+            guard = guard_of(self, name)
+            check_deltas(title, self.inputs, deltas)
+            absorb(self, tick, deltas)
+            guard.answers.outdate()
+
+        @functools.wraps(rejections)
+        def guarded_rejections(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+            guard_of(self, name)
+            check_deltas(title, self.inputs, deltas)
+            return rejections(self, tick, deltas)
+
+        @functools.wraps(restore)
+        def guarded_restore(self: Any, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+            guard = guard_of(self, name)
+            check_tables(title, _wanted(self), tables)
+            guard.answers.outdate()
+            restore(self, tables)
+
+        @functools.wraps(close)
+        def guarded_close(self: Any) -> None:
+            guard: _Guard = self.__dict__.setdefault(name, _Guard())
+            if not guard.is_closed:
+                guard.is_closed = True
+                guard.answers.outdate()
+                close(self)
+
+        for method, guarded_method in {
+            "answer": guarded_answer,
+            "absorb": guarded_absorb,
+            "rejections": guarded_rejections,
+            "restore": guarded_restore,
+            "close": guarded_close,
+        }.items():
+            setattr(made, method, guarded_method)
+        return made
+
+    return with_guards
+
+
+def _when_read(answer: Callable[[], Iterator[ZSet]]) -> Iterator[ZSet]:
+    yield from answer()
+
+
+def _wanted(operator: Any) -> dict[str, list[str]]:
+    """Return the tables of an operator's snapshot and their columns; of ours, that of the weights."""
+    readers = getattr(operator, "snapshot_readers", operator.snapshot)
+    tables = readers()
+    return {
+        name: [one for one in table.schema.names if one == SNAPSHOT_WEIGHT or not one.startswith(_OURS)]
+        for name, table in tables.items()
+    }
