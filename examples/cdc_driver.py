@@ -71,7 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_local(settings: DriverSettings) -> None:
-    from zset_join.changelog.formats import RecordOptions
     from zset_join.pipeline import Pipeline
     from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
     from zset_join.pipeline.records import records
@@ -81,13 +80,8 @@ def _run_local(settings: DriverSettings) -> None:
     from zset_join.sources.kafka import KafkaSource
 
     kafka = {"bootstrap.servers": settings.servers}
-
-    def table(name: str, schema: pa.Schema) -> Any:
-        # After a crash Debezium repeats what it wrote before; the position in the database's log tells what is old.
-        options = RecordOptions(metadata={"position": "lsn"})
-        return records(name, "debezium-json", schema, keys="id", options=options, sequence_by="lsn", except_column_list=["lsn"])
-
-    orders, customers = table("orders", _ORDERS), table("customers", _CUSTOMERS)
+    orders = records("orders", "debezium-json", _ORDERS, keys="id")
+    customers = records("customers", "debezium-json", _CUSTOMERS, keys="id")
     by_city = (
         orders.join(customers, on=[("customer_id", "id")])
         .groupBy("city")

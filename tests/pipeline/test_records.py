@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 
 from tests.changelog.formats.records import ORDERS, debezium, table_of
 from zset_join.changelog.formats import RecordOptions
+from zset_join.changelog.formats.records import UNAVAILABLE
 from zset_join.errors import BadInputError
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
@@ -120,3 +122,22 @@ def test_a_value_that_nobody_knows_is_told() -> None:
         pipeline.step({"t": table_of({"value": '{"op":"u","after":{"id":1,"v":"__debezium_unavailable_value"}}'})})
 
     assert refused.value.code == "UNAVAILABLE_VALUE"
+
+
+def test_what_debezium_sends_again_after_a_crash_is_known_to_be_old():
+    def change(op, lsn, **row):
+        return {
+            "key": json.dumps({"id": row["id"]}),
+            "value": json.dumps({"op": op, "after": row, "before": row, "source": {"lsn": lsn}}),
+        }
+
+    sent = [change("c", 1, id=1, v="a"), change("u", 2, id=1, v=UNAVAILABLE), change("d", 3, id=1)]
+    options = RecordOptions(metadata={"position": "lsn"})
+    plain = Pipeline(records("t", "debezium-json", {"id": pa.int64(), "v": pa.string()}, keys="id"))
+    shown = Pipeline(records("t", "debezium-json", {"id": pa.int64(), "v": pa.string()}, keys="id", options=options))
+    for pipeline in (plain, shown):
+        pipeline.step({"t": sent})
+        pipeline.step({"t": [*sent[1:], change("c", 4, id=1, v="b")]})
+
+    assert plain.view().to_pylist() == [{"id": 1, "v": "b"}]
+    assert shown.view().to_pylist() == [{"id": 1, "v": "b", "lsn": 4}]

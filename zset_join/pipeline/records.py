@@ -10,7 +10,7 @@ to the dead letters of a pipeline that quarantines.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ from zset_join.zset import ZSet, single_batch
 
 __all__ = ["RecordReading", "records"]
 
-CONTROL = "__control"
+CONTROL, SEQUENCE = "__control", "__sequence_0"
 _GIVEN = pa.schema(
     {"key": pa.string(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
@@ -48,9 +48,11 @@ class RecordReading(Reading):
     Args:
         reader: reads them.
         dead_letters: takes the records that cannot be read, with their `code`; None: they make the epoch fail.
+        position: the column that orders the changes of a key by itself; None where the user says what does, or nothing can.
     """
 
     reader: JsonRecordReader
+    position: str | None = None
     dead_letters: Callable[[pa.Table], None] | None = None
 
     def delta(self, rows: Any) -> ZSet:
@@ -98,6 +100,10 @@ class RecordReading(Reading):
         changes = read.changes.take(pa.array(good))
         is_delete = np.asarray(pc.equal(changes, "delete"))
         columns = list(batch.columns)
+        if self.position is not None:  # a record without a position comes in its turn
+            order = pc.fill_null(batch.column(self.position), -1)
+            columns = [column for name, column in zip(batch.schema.names, columns, strict=True) if name != SEQUENCE]
+            columns.append(order)
         relation = self.source.relation
         if CONTROL in relation.schema.names:
             truncates = np.asarray(pc.equal(changes, "truncate"))
@@ -186,8 +192,9 @@ def records(
         format: debezium-json, canal-json, maxwell-json or upsert-json.
         schema: the columns of the table.
         keys: its primary key; none for a table without one, whose old rows then come with every change.
-        sequence_by: columns of the table or of the metadata that order the changes of a key; default: as they come, which is
-            the order of a Kafka partition.
+        sequence_by: columns of the table or of the metadata that order the changes of a key; default: the position in the
+            database's log where the format has one, so that what is sent again after a crash is known to be old; else, and
+            among equal positions, as they come, which is the order of a Kafka partition.
         except_column_list: columns, metadata among them, that only order changes and are not shown.
         watermark: as for `changes`.
         options: decimals, the unit of timestamps, and the metadata that become columns.
@@ -201,22 +208,35 @@ def records(
     >>> orders.columns
     ['id', 'total']
     """
-    record_format(format)
     table = schema if isinstance(schema, pa.Schema) else pa.schema(list(dict(schema).items()))
     key = (keys,) if isinstance(keys, str) else tuple(keys)
     sequence = (sequence_by,) if isinstance(sequence_by, str) else tuple(sequence_by)
     given = RecordOptions() if options is None else options
-    reader = JsonRecordReader(format, table, key, given)
+    is_ordered = bool(key) and not sequence and bool(record_format(format).position)
+    read = given
+    if is_ordered and "position" not in given.metadata:
+        read = replace(given, metadata={**given.metadata, "position": SEQUENCE})
+    reader = JsonRecordReader(format, table, key, read)
     told = [pa.field(column, METADATA[what]) for what, column in given.metadata.items()]
     nullable = [field.with_nullable(True) for field in [*table, *told]]
-    fields = [*nullable, pa.field(CONTROL, pa.int64())] if key else nullable
-    hidden = (*except_column_list, CONTROL) if key else tuple(except_column_list)
+    own = [*([SEQUENCE] if is_ordered else []), *([CONTROL] if key else [])]
+    fields = [*nullable, *(pa.field(one, pa.int64()) for one in own)]
+    hidden = (*except_column_list, *own)
     relation = Relation(
-        name=name, schema=pa.schema(fields), primary_key=key, sequence_by=sequence, mode="upsert" if key else "changelog"
+        name=name,
+        schema=pa.schema(fields),
+        primary_key=key,
+        sequence_by=(SEQUENCE,) if is_ordered else sequence,
+        mode="upsert" if key else "changelog",
     )
     source = PlanSource(relation=relation if watermark is None else with_watermark(relation, watermark), hidden=hidden)
     reading = RecordReading(
-        source=source, given=_GIVEN, changelog_format=AppendFormat(), reader=reader, dead_letters=dead_letters
+        source=source,
+        given=_GIVEN,
+        changelog_format=AppendFormat(),
+        reader=reader,
+        dead_letters=dead_letters,
+        position=read.metadata["position"] if is_ordered else None,
     )
     node: Node = Read(source)
     if key:
