@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -86,7 +87,7 @@ def _newest_first(self, column, numbers, kept=match_memo.MatchMemo.word):
 
 
 def _one_more(found: lookup_shape.RetryPolicy) -> lookup_shape.RetryPolicy:
-    return lookup_shape.RetryPolicy(found.max_retries + 1, found.delay_us, found.padded_first)
+    return replace(found, max_retries=found.max_retries + 1)
 
 
 def _policy_of(fetched, kept=lookup_shape.LookupShape.policy_of):
@@ -95,7 +96,7 @@ def _policy_of(fetched, kept=lookup_shape.LookupShape.policy_of):
 
 def _keeps_time(fetched, kept=lookup_shape.LookupShape.policy_of):
     found = kept(fetched)
-    return lookup_shape.RetryPolicy(found.max_retries, found.delay_us + 1, found.padded_first)
+    return replace(found, delay_us=found.delay_us + 1)
 
 
 def _all_pass(self, residual, left, positions, right, sources):

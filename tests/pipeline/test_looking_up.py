@@ -177,7 +177,7 @@ class TestParkedRows:
             appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED, max_parked_rows=1)),
             clock,
         )
-        with pytest.raises(ResourceError, match="max_parked_rows=1 leaves room for 1"):
+        with pytest.raises(ResourceError, match="max_parked_rows leaves room for 1"):
             run.at(0, orders=[order(1, 8), order(2, 9)])
         assert run.at(0, orders=[order(1, 8)]) == []
 

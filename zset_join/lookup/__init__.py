@@ -14,6 +14,7 @@ from zset_join.lookup.secret import Secret
 from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
 from zset_join.lookup.sources import (
     ArrowSource,
+    DataFrameSource,
     DeltaSource,
     DuckDBFileSource,
     FunctionSource,
@@ -27,6 +28,7 @@ from zset_join.lookup.sources import (
 __all__ = [
     "ArrowSource",
     "Clock",
+    "DataFrameSource",
     "DeltaSource",
     "DuckDBFileSource",
     "FetchJournal",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from random import Random
 from typing import Any
@@ -72,6 +72,15 @@ class LookupCounts:
     def to_json(self) -> dict[str, int]:
         """Return them by name."""
         return {at.name: getattr(self, at.name) for at in fields(self)}
+
+    def since(self, before: Mapping[str, int]) -> dict[str, int]:
+        """Return what was done since they were told, by name."""
+        return {name: count - before[name] for name, count in self.to_json().items()}
+
+    def add(self, more: Mapping[str, int]) -> None:
+        """Add counts by name."""
+        for name, count in more.items():
+            setattr(self, name, getattr(self, name) + count)
 
 
 class Fetcher:

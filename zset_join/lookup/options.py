@@ -13,7 +13,7 @@
 | max-attempts | max_attempts | | how often, after the first |
 | park | park | none | `epochs`: a miss waits in the state and is asked for in a later epoch, so nothing blocks |
 | emit-padded-first | emit_padded_first | false | with LEFT and park: show a parked row padded meanwhile |
-| max-parked-rows | max_parked_rows | 1000000 | rows that may wait, per bucket |
+| max-parked-rows | max_parked_rows | 1000000 | rows of the query that may wait; each bucket has an equal share |
 | on-parked-limit | on_parked_limit | error | beyond that: `error`, or `pad` |
 | cache | cache | none | `none`, `partial`, `full` |
 | cache-ttl | cache_ttl | 60s | how long a partial cache believes a row |
@@ -172,6 +172,33 @@ class Lookup:
                 _warn(f"{where}: {error.message} It changes nothing.")
         return cls(**kept)
 
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Lookup:
+        """Build from options by FLIP-234's names, or Python's.
+
+        Args:
+            options: name to value; values may be text.
+
+        Raises:
+            OptionError: an unknown name, or a value that is not allowed.
+
+        >>> Lookup.from_options({"async": "true", "max-attempts": "3"})
+        Lookup(async_=True, max_attempts=3)
+        """
+        kept: dict[str, Any] = {}
+        for name, value in options.items():
+            own = _own_name(name)
+            if own is None or own == "table":
+                raise OptionError(
+                    f"the lookup option {name!r} (value {value!r}) is unknown; known are "
+                    f"{', '.join(sorted(_SQL_NAMES - {'table'}))}.",
+                    code="UNKNOWN_OPTION",
+                    option=name,
+                    value=value,
+                )
+            kept[own] = _checked(own, value)
+        return cls(**kept)
+
     def over(self, defaults: Lookup | None) -> Lookup:
         """Return these options, and those of a job where these say nothing.
 
@@ -287,13 +314,22 @@ class LookupSettings:
         """Build from what `to_json` gave."""
         return cls(**found)
 
-    def share(self, buckets: int) -> LookupSettings:
-        """Return the settings of one of so many workers: together they keep to `max_connections`.
+    def share(self, *, buckets: int, processes: int) -> LookupSettings:
+        """Return the settings of one bucket, in one of several processes; together they keep to the limits of the query.
 
-        >>> LookupSettings(max_connections=16).share(4).max_connections
-        4
+        Args:
+            buckets: what `max_parked_rows` is shared among, rounded up.
+            processes: what `max_connections` is shared among; the buckets of a process use the same connections.
+
+        >>> one = LookupSettings(max_connections=16, max_parked_rows=1000).share(buckets=32, processes=4)
+        >>> one.max_connections, one.max_parked_rows
+        (4, 32)
         """
-        return replace(self, max_connections=max(1, self.max_connections // max(1, buckets)))
+        return replace(
+            self,
+            max_connections=max(1, self.max_connections // max(1, processes)),
+            max_parked_rows=-(-self.max_parked_rows // max(1, buckets)),
+        )
 
     def describe(self) -> str:
         """Return it in words, as `explain()` shows it."""

@@ -23,7 +23,7 @@ Source: FLIP-234 (retryable lookup joins); the journal and rows that are parked 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -165,8 +165,7 @@ class LookupJoin:
             mode="append" if is_append_only and not emit_padded_first else "changelog",
         )
         self._residual = residual
-        self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first)
-        self._max_parked_rows, self._on_parked_limit = max_parked_rows, on_parked_limit
+        self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit == "pad")
         self._chunk_rows, self._hash_bits = chunk_rows, hash_bits
         self._is_append_only = is_append_only
         identity = () if is_append_only else probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
@@ -232,15 +231,17 @@ class LookupJoin:
         distinct = ZSet(wanted, np.ones(wanted.num_rows, np.int64)).consolidated().rows
         return pa.RecordBatch.from_arrays(distinct.columns, schema=self.shape.key_schema)
 
-    def fetched_answer(self, keys: pa.RecordBatch, rows: pa.Table) -> ZSet:
+    def fetched_answer(self, keys: pa.RecordBatch, rows: pa.Table, *, max_parked_rows: int | None = None) -> ZSet:
         """Return the second input: for each asked key what was found, or that nothing was.
 
         Args:
             keys: what was asked.
             rows: what was found: the columns of the outside table, its key among them; several rows of one key are several
                 matches.
+            max_parked_rows: how many rows may wait here, where the limit is shared among buckets; None: that of the join.
         """
-        return self.shape.fetched_rows(keys, rows, self._policy)
+        policy = self._policy if max_parked_rows is None else replace(self._policy, max_parked_rows=max_parked_rows)
+        return self.shape.fetched_rows(keys, rows, policy)
 
     # ---------------------------------------------------------------- the operator protocol
 
@@ -403,7 +404,7 @@ class LookupJoin:
         is_joined = np.zeros(count, np.bool_)
         is_joined[met] = True
         parks = is_miss & (asked.attempts <= policy.max_retries) & (asked.copies > 0)
-        over_limit = self._bound(parks, asked, tick)
+        over_limit = self._bound(parks, asked, tick, policy)
         is_left = self.how == "left"
         unmatched = ~is_joined & ~parks
         kinds = np.full(count, PADDED if is_left else SILENT, np.int64)
@@ -475,22 +476,21 @@ class LookupJoin:
             positions, sources = positions[passes], sources[passes]
         return positions, sources, is_miss
 
-    def _bound(self, parks: npt.NDArray[np.bool_], asked: _Asked, tick: Tick) -> int:
+    def _bound(self, parks: npt.NDArray[np.bool_], asked: _Asked, tick: Tick, policy: RetryPolicy) -> int:
         """Keep the number of rows that wait below its limit; return how many misses are final for that."""
         leaving = len(asked.due) + int(np.count_nonzero(self._memo.word(KIND, asked.taken.numbers) >= PARKED))
-        room = max(0, self._max_parked_rows - max(0, self._memo.parked_rows - leaving))
+        room = max(0, policy.max_parked_rows - max(0, self._memo.parked_rows - leaving))
         waiting = np.flatnonzero(parks)
         if len(waiting) <= room:
             return 0
-        if self._on_parked_limit == "error":
+        if not policy.pads_at_limit:
             raise ResourceError(
                 f'the lookup join of "{self.inputs[0].name}" with "{self.shape.table.name}", epoch {tick.epoch}: '
-                f"{len(waiting)} more rows would wait for another attempt, and max_parked_rows={self._max_parked_rows} "
-                f"leaves room "
-                f"for {room}; nothing was applied. Raise it, shorten fixed_delay or max_attempts, or set "
-                f'on_parked_limit="pad".',
+                f"{len(waiting)} more rows would wait for another attempt, and max_parked_rows leaves room for {room} (of "
+                f"{policy.max_parked_rows}, this bucket's share); nothing was applied. Raise it, shorten fixed_delay or "
+                'max_attempts, or set on_parked_limit="pad".',
                 code="PARKED_LIMIT",
-                limit=self._max_parked_rows,
+                limit=policy.max_parked_rows,
                 waiting=len(waiting),
                 epoch=tick.epoch,
             )

@@ -11,6 +11,7 @@ from zset_join.plan.passes.fuse_steps import fuse_steps
 from zset_join.plan.passes.insert_routes import insert_routes
 from zset_join.plan.passes.normalise_upserts import normalise_upserts
 from zset_join.plan.passes.number_stages import number_stages
+from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.tree import Node
 
@@ -23,7 +24,14 @@ def passes(*, buckets: int | None = 1) -> tuple[Callable[[Node], Node], ...]:
     Args:
         buckets: how many parts the state has; None when not yet known.
     """
-    return (normalise_upserts, derive_keys, partial(insert_routes, buckets=buckets), choose_fast_paths, fuse_steps)
+    return (
+        normalise_upserts,
+        derive_keys,
+        partial(insert_routes, buckets=buckets),
+        choose_fast_paths,
+        fuse_steps,
+        push_columns,
+    )
 
 
 def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1) -> QueryPlan:

@@ -61,7 +61,16 @@ class EffectStage(Protocol):
         """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
         ...
 
-    def open_effect(self, options: StageOptions, *, name: str, bucket: int, buckets: int, folder: Folder | None) -> Effect:
+    def open_effect(
+        self,
+        options: StageOptions,
+        *,
+        name: str,
+        bucket: int,
+        buckets: int,
+        folder: Folder | None,
+        beside: Effect | None = None,
+    ) -> Effect:
         """Return the fetch step of one bucket.
 
         Args:
@@ -70,6 +79,7 @@ class EffectStage(Protocol):
             bucket: number of the bucket.
             buckets: how many there are; limits of the query are shared among them.
             folder: of the checkpoint, where answers are written down; None for a query that keeps nothing.
+            beside: the step of another bucket in this process; both use the same connections.
         """
         ...
 

@@ -1,26 +1,29 @@
 """A lookup join as a stage: one input, the stream; the outside table is asked by the fetch step before each answer.
 
-Rows meet in the bucket of their lookup key, so equal keys of an epoch are one question. Connections are shared among the
-buckets. Options may change between starts: they travel with what was fetched, so an epoch is folded as it was answered.
+Rows meet in the bucket of their lookup key, so equal keys of an epoch are one question. The buckets of a process use the same
+connections, and `max_connections` is shared among the processes. Options may change between starts: they travel with what was
+fetched, so an epoch is folded as it was answered.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError
+from zset_join.expressions import references
 from zset_join.expressions.written import read_expression, write_expression
-from zset_join.lookup.fetcher import Fetcher
+from zset_join.lookup.clock import Clock
+from zset_join.lookup.fetcher import Fetcher, LookupCounts
 from zset_join.lookup.journal import FetchJournal
 from zset_join.lookup.options import Lookup, LookupSettings
 from zset_join.lookup.source import LookupSource
-from zset_join.lookup.sources import read_source
+from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
@@ -100,6 +103,26 @@ class LookupJoinStage(Stage):
     def shape(self) -> LookupShape:
         """Return what the join looks like."""
         return LookupShape.of(self.probe, self.table, self.how, constants=self.constants, using=self.using)
+
+    def reading(self, shown: Collection[str]) -> LookupJoinStage:
+        """Return the join that asks for no more columns of the table than are read of its answer; itself where it does already.
+
+        Args:
+            shown: columns of the answer that are read, by the names they have there.
+        """
+        count = len(self.probe.schema)
+        places = zip(self.shape.shown, self.shape.output_schema.names, strict=True)
+        needed = {self.table.schema.names[at - count] for at, name in places if at >= count and name in shown}
+        needed |= set() if self.residual is None else references(self.residual)[1]
+        columns = tuple(name for name in self.columns if name in needed or name in self.key)
+        if columns == self.columns:
+            return self
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said where the join was made
+            fewer = replace(self, columns=columns)
+        after = fewer.output.schema
+        is_same = all(field.equals(after.field(field.name)) for field in self.output.schema if field.name in after.names)
+        return fewer if is_same and set(shown) & set(self.output.schema.names) <= set(after.names) else self
 
     def settings(self, options: StageOptions, *, warns: bool = False) -> LookupSettings:
         """Return how the join asks, after the options of the job (`more["lookup"]`).
@@ -183,11 +206,24 @@ class LookupJoinStage(Stage):
             directory=directory,
         )
 
-    def open_effect(self, options: StageOptions, *, name: str, bucket: int, buckets: int, folder: Folder | None) -> Effect:
+    def open_effect(
+        self,
+        options: StageOptions,
+        *,
+        name: str,
+        bucket: int,
+        buckets: int,
+        folder: Folder | None,
+        beside: Effect | None = None,
+    ) -> Effect:
         """Return the fetch step of one bucket."""
-        settings = self.settings(options).share(buckets)
-        fetcher = Fetcher(self.source, self.shape, settings, clock=options.more.get("lookup_clock"))
-        return _LookupEffect(self.shape, fetcher, FetchJournal(folder, stage=name, bucket=bucket))
+        processes = min(buckets, int(options.more.get("lookup_processes", buckets)))
+        settings = self.settings(options).share(buckets=buckets, processes=processes)
+        if isinstance(beside, _LookupEffect):
+            asking = beside.asking
+        else:
+            asking = _Asking(self.source, self.shape, settings, options.more.get("lookup_clock"), folder, name)
+        return _LookupEffect(self.shape, asking, FetchJournal(folder, stage=name, bucket=bucket), settings.max_parked_rows)
 
     def rehearsed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         """Return the deltas that the operator is asked with if the outside knows nothing; nobody is asked."""
@@ -231,13 +267,45 @@ class LookupJoinStage(Stage):
 
 
 @dataclass
+class _Asking:
+    """Ask for the buckets of one process: they use the same connections and caches."""
+
+    source: LookupSource
+    shape: LookupShape
+    settings: LookupSettings
+    clock: Clock | None
+    folder: Folder | None
+    stage: str
+    _fetcher: Fetcher | None = None
+    _epoch: int = -1
+
+    def fetcher(self, epoch: int) -> Fetcher:
+        """Return what asks in an epoch."""
+        if self._fetcher is None or (isinstance(self.source, EpochSource) and epoch != self._epoch):
+            self.close()
+            source = self.source
+            if isinstance(source, EpochSource):
+                source = source.of_epoch(self.folder, self.stage, epoch)
+            self._fetcher = Fetcher(source, self.shape, self.settings, clock=self.clock)
+            self._epoch = epoch
+        return self._fetcher
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if self._fetcher is not None:
+            self._fetcher.close()
+
+
+@dataclass
 class _LookupEffect:
     """Fetch what a lookup join needs, once."""
 
     shape: LookupShape
-    fetcher: Fetcher
+    asking: _Asking
     journal: FetchJournal
+    max_parked_rows: int
     parked_rows: int = 0
+    asked: LookupCounts = field(default_factory=LookupCounts)
 
     def completed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         join = cast("LookupJoin", operator)
@@ -245,20 +313,29 @@ class _LookupEffect:
         keys = join.keys_to_fetch(tick, deltas[0])
         if not keys.num_rows:
             return [deltas[0], ZSet.empty(self.shape.fetched.schema)]
-        fetched = self.journal.fetched(
-            tick.epoch, keys, lambda wanted: join.fetched_answer(wanted, self.fetcher.fetch(wanted)).rows
-        )
-        return [deltas[0], ZSet.of(fetched)]
+        return [
+            deltas[0],
+            ZSet.of(self.journal.fetched(tick.epoch, keys, lambda wanted: self._fetch(join, tick.epoch, wanted))),
+        ]
+
+    def _fetch(self, join: LookupJoin, epoch: int, wanted: pa.RecordBatch) -> pa.RecordBatch:
+        fetcher = self.asking.fetcher(epoch)
+        before = fetcher.counts.to_json()
+        try:
+            rows = fetcher.fetch(wanted)
+        finally:
+            self.asked.add(fetcher.counts.since(before))
+        return join.fetched_answer(wanted, rows, max_parked_rows=self.max_parked_rows).rows
 
     def forget(self, through_epoch: int) -> None:
         self.journal.forget(through_epoch)
 
     def counts(self) -> Mapping[str, int]:
         journal = {"fetches": self.journal.fetches, "replays": self.journal.replays, "parked_rows": self.parked_rows}
-        return {**asdict(self.fetcher.counts), **journal}
+        return {**self.asked.to_json(), **journal}
 
     def close(self) -> None:
-        self.fetcher.close()
+        self.asking.close()
 
 
 def _read(found: Mapping[str, Any]) -> LookupJoinStage:

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from zset_join.errors import OptionError, PlanError
-from zset_join.lookup import ArrowSource, DeltaSource, Fetcher, Lookup, ParquetSource
+from zset_join.lookup import ArrowSource, DeltaSource, Fetcher, Lookup, Opening, ParquetSource
 from zset_join.lookup.sources import read_source
 from zset_join.relation import Relation
 from zset_join.state.join.lookup_shape import LookupShape
@@ -49,5 +49,8 @@ def test_a_function_that_makes_a_table_must_say_its_columns():
 
 
 def test_rows_in_memory_are_not_written_down():
-    with pytest.raises(PlanError, match="cannot be built from what was written down"):
-        read_source(ArrowSource(name="rates", table=FIRST).to_json())
+    source = read_source(ArrowSource(name="rates", table=FIRST).to_json())
+
+    assert source.schema == FIRST.schema
+    with pytest.raises(PlanError, match='"rates" is a table in the memory of the program'):
+        source.open(Opening(key=(), columns=())).load()

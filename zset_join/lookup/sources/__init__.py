@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zset_join.lookup.sources.database_file import DuckDBFileSource, SQLiteFileSource
+from zset_join.lookup.sources.epoch_rows import DataFrameSource, EpochSource
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.lookup.sources.http import HttpSource
 from zset_join.lookup.sources.postgres import PostgresSource
@@ -12,8 +13,10 @@ from zset_join.lookup.sources.written import read_source, register_source
 
 __all__ = [
     "ArrowSource",
+    "DataFrameSource",
     "DeltaSource",
     "DuckDBFileSource",
+    "EpochSource",
     "FunctionSource",
     "HttpSource",
     "ParquetSource",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError
+from zset_join.errors import OptionError, PlanError
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema
@@ -156,14 +156,29 @@ class ArrowSource:
         return _LoadedClient(table if callable(table) else lambda: table)
 
     def explain(self) -> str:
-        """Return how many rows, where they are known."""
-        return "a function" if callable(self.table) else f"{self.table.num_rows} rows in memory"
+        """Return that it is in memory."""
+        return "a table in memory"
 
     def to_json(self) -> dict[str, Any]:
-        """Return its name; the rows are not written down, so only the program can make it again."""
-        return {"kind": "arrow", "name": self.name}
+        """Return its name and columns; the rows are not written down, so only the program can load it."""
+        return {"kind": "arrow", "name": self.name, "schema": write_schema(self.schema)}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ArrowSource:
+        """Build from what `to_json` gave: enough to show a query and its state; asking it is refused."""
+
+        def refuse() -> pa.Table:
+            raise PlanError(
+                f'the lookup source "{found["name"]}" is a table in the memory of the program that made the query; its rows '
+                "were not written down. Start the query from that program, or keep the table in a file: ParquetSource.",
+                code="UNKNOWN_LOOKUP_SOURCE",
+                kind="arrow",
+            )
+
+        return cls(name=found["name"], table=refuse, schema=read_schema(found["schema"]))
 
 
+register_source("arrow", ArrowSource.from_json)
 register_source("parquet", ParquetSource.from_json)
 register_source("delta", DeltaSource.from_json)
 

@@ -10,24 +10,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pyspark.sql import Column, DataFrame
+
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.lookup import Lookup, LookupSource
+from zset_join.lookup import DataFrameSource, Lookup, LookupSource
 from zset_join.relation import Relation
+from zset_join.spark.api.hidden_columns import with_hidden_column
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.staged import StagedView, filled, staged
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View
+from zset_join.spark.rows.schemas import arrow_schema
 from zset_join.stages import LookupJoinStage, ProcessTimeJoinStage, RouteStage, Stage, needs_route
 
 __all__ = ["join_as_of_now", "lookup_join"]
 
 Rows = ChangeStream | View
+_KEY = "__key_"
 
 
 def lookup_join(
     rows: Rows,
-    source: LookupSource,
+    source: LookupSource | DataFrame,
     on: Any = None,
     how: str = "inner",
     *,
@@ -41,8 +46,10 @@ def lookup_join(
 
     Args:
         rows: the stream or view.
-        source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own.
-        on: a column name, a list of names, or a list of pairs (column of the rows, column of the table).
+        source: the outside table, such as `PostgresSource(...)`; workers open it, each with connections of its own. A batch
+            DataFrame is read once per epoch.
+        on: a column name, a list of names, or a list of pairs (column of the rows, or an expression over them, such as
+            `F.upper("code")`; column of the table).
         how: inner or left.
         hint: how to ask.
         columns: columns of the table that are wanted; default all.
@@ -53,39 +60,72 @@ def lookup_join(
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
-    if not isinstance(source, LookupSource):
-        raise OptionError(
-            f"lookup_join expects an outside table, such as PostgresSource(...), got {type(source).__name__}. For another "
-            f"stream use "
-            "join, or temporal_join.",
-            code="NOT_A_SOURCE",
-        )
+    table = _table(source, alias)
     rows = filled(rows)
-    given = [on] if isinstance(on, str) else list(on or ())
-    pairs = [(entry, entry) if isinstance(entry, str) else tuple(entry) for entry in given]
-    for pair in pairs:
-        if len(pair) != 2 or pair[0] not in rows.columns or pair[1] not in source.schema.names:
-            raise PlanError(
-                f'on={on!r} needs columns of "{rows.name}", which has {list(rows.columns)}, and of "{source.name}", which has '
-                f"{source.schema.names}.",
-                code="UNKNOWN_COLUMN",
-                name=rows.name,
-                missing=[name for name in pair if name not in (*rows.columns, *source.schema.names)],
-            )
+    given = [on] if isinstance(on, str) or (isinstance(on, tuple) and len(on) == 2) else list(on or ())
+    pairs = [_pair(rows, table, (entry, entry) if isinstance(entry, str) else entry, on) for entry in given]
+    rows, keys = _with_computed_keys(rows, [own for own, _ in pairs])
+    hidden = tuple(dict.fromkeys((*_hidden(rows), *(key for key in keys if key.startswith(_KEY)))))
     stage = LookupJoinStage(
-        probe=_relation(rows, [own for own, _ in pairs]),
-        source=source,
+        probe=_relation(rows, keys),
+        source=table,
         key=(*(column for _, column in pairs), *(constants or {})),
-        columns=tuple(source.schema.names if columns is None else columns),
+        columns=tuple(table.schema.names if columns is None else columns),
         hint=Lookup() if hint is None else hint,
         how=how,
         constants=dict(constants or {}),
         using=bool(given) and all(isinstance(entry, str) for entry in given),
         residual=condition,
-        hidden=_hidden(rows),
+        hidden=hidden,
         alias=alias,
     )
     return staged([rows], stage, [_route(rows, stage.probe)])
+
+
+def _table(source: Any, alias: str | None) -> LookupSource:
+    """Return the outside table; a batch DataFrame becomes one that is read once per epoch."""
+    if isinstance(source, DataFrame):
+        schema = arrow_schema(source.schema, relation=alias or "lookup")
+        return DataFrameSource(name=alias or "lookup", schema=schema, dataframe=source)
+    if not isinstance(source, LookupSource):
+        raise OptionError(
+            "lookup_join expects an outside table, such as PostgresSource(...), or a batch DataFrame, got "
+            f"{type(source).__name__}. For another stream use join, or temporal_join.",
+            code="NOT_A_SOURCE",
+        )
+    return source
+
+
+def _pair(rows: Rows, table: LookupSource, entry: Any, on: Any) -> tuple[str | Column, str]:
+    if not isinstance(entry, tuple | list) or len(entry) != 2 or not isinstance(entry[1], str):
+        raise OptionError(
+            f"on={on!r} is not understood; expected a column name, a list of names, or a list of pairs (name or Column over "
+            "the row, column of the outside table).",
+            code="ON",
+        )
+    own, column = entry
+    is_known = isinstance(own, Column) or own in rows.columns
+    if not is_known or column not in table.schema.names:
+        raise PlanError(
+            f'on={on!r} needs columns of "{rows.name}", which has {list(rows.columns)}, and of "{table.name}", which has '
+            f"{table.schema.names}.",
+            code="UNKNOWN_COLUMN",
+            name=rows.name,
+            missing=[*([] if is_known else [own]), *([] if column in table.schema.names else [column])],
+        )
+    return own, column
+
+
+def _with_computed_keys(rows: Rows, keys: Sequence[str | Column]) -> tuple[Rows, list[str]]:
+    """Return rows that have every key as a column, and the names of these; computed ones are hidden from the answer."""
+    names = []
+    for at, key in enumerate(keys):
+        if isinstance(key, str):
+            names.append(key)
+            continue
+        names.append(f"{_KEY}{at}")
+        rows = with_hidden_column(rows, names[-1], key)
+    return rows, names
 
 
 def join_as_of_now(

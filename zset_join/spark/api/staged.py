@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
@@ -15,8 +15,9 @@ from zset_join.errors import OptionError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View, check_names
-from zset_join.spark.planning.stages import PlannedStage, shifted
-from zset_join.stages import LatestStage, Stage
+from zset_join.spark.planning.row_steps import RowStep, row_step
+from zset_join.spark.planning.stages import PlannedStage, Step, shifted
+from zset_join.stages import LatestStage, LookupJoinStage, Stage
 from zset_join.stages.effect import unchangeable
 
 __all__ = ["StagedView", "as_changes", "check_inputs", "filled", "planned_stages_of", "staged"]
@@ -74,8 +75,27 @@ class StagedView(View):
             lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
         return lines
 
+    def then(self, step: Step) -> Self:
+        """Return the view with one more step; a selection lets a lookup join ask for no more than is read."""
+        stage = self.stage
+        if not isinstance(stage, LookupJoinStage) or not isinstance(step, RowStep) or not _selects(self.output, step):
+            return super().then(step)
+        before = [one for one in self.steps if isinstance(one, RowStep) and not _selects(self.before_steps, one)]
+        fewer = stage.reading(step.reads.union(*(one.reads for one in before)))
+        if len(before) < len(self.steps) or fewer is stage:
+            return super().then(step)
+        made = replace(self, stage=fewer, steps=())
+        for one in before:
+            made = super(StagedView, made).then(row_step(self.session, made.output, one.title, one.transform))
+        return super(StagedView, made).then(row_step(self.session, made.output, step.title, step.transform))
+
     def _source_stages(self) -> list[PlannedStage]:
         return planned_stages_of(self.sources, self.stage, self.routes)
+
+
+def _selects(before: Relation, step: RowStep) -> bool:
+    """Say whether a step leaves columns out, so that what is read of the rows before it is known."""
+    return not set(before.schema.names) <= set(step.kept)
 
 
 def _described_stream(stream: ChangeStream) -> dict[str, Any]:

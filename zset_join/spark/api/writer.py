@@ -18,6 +18,7 @@ from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, store
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError, StateError
 from zset_join.sinks.sink import Sink
+from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.spark.api.query import JoinQuery, start_query
 from zset_join.spark.api.stored_query import StoredQuery
 from zset_join.spark.api.unknown_methods import missing_on_writer
@@ -30,6 +31,7 @@ from zset_join.spark.planning.buffer_limit import limited_join
 from zset_join.spark.planning.normalise import TaggedStreams, tag
 from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.spark.session import check_session
+from zset_join.stages import LookupJoinStage, Stage, StageOptions
 from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
 from zset_join.storage.local import make_directories
@@ -310,7 +312,8 @@ class JoinStreamWriter:
         Raises:
             OptionError: an option is unknown, or its value is not allowed.
         """
-        options = QueryOptions.draft(self._options)
+        options = QueryOptions.draft(self._query_options)
+        job_defaults(self._joined.session, self._options)
         output = SeveralOutputs(self._outputs).describe() if self._outputs else None
         told = self._joined.query_explanation(output, options)
         print(told)  # noqa: T201 - printing is what explain() does in PySpark
@@ -355,7 +358,7 @@ class JoinStreamWriter:
 
     def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
-        options = QueryOptions.from_options(self._options)
+        options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
         limited_join(self._joined.planned_stages, options.buffer_limit)
         if not self._outputs:
@@ -383,11 +386,29 @@ class JoinStreamWriter:
             tagged,
             options,
             buckets=buckets,
+            more=self._lookup_options(stages, buckets),
             output=SeveralOutputs(self._outputs),
             dead_letter_path=quarantine.location,
         )
         runner.name = self._name or runner.name
         return runner, tagged, options.checkpoint_location
+
+    @property
+    def _query_options(self) -> dict[str, Any]:
+        return {name: value for name, value in self._options.items() if not is_lookup_option(name)}
+
+    def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
+        """Return what lookup joins are told of the job; refuse more tasks than connections."""
+        session = self._joined.session
+        defaults = job_defaults(session, self._options)
+        processes = min(buckets, session.sparkContext.defaultParallelism)
+        more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
+        for stage in stages:
+            if isinstance(stage, LookupJoinStage):
+                settings = stage.settings(StageOptions(more=more))
+                if settings.cache != "full":
+                    check_connections(settings.max_connections, processes=processes, source=stage.table.name)
+        return more
 
     def _to(self, output: Output) -> JoinStreamWriter:
         if output.describe() in [chosen.describe() for chosen in self._outputs] and output.at_rest():

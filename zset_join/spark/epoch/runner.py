@@ -38,6 +38,7 @@ from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
 from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.spark.epoch.outputs import Output
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
@@ -71,6 +72,7 @@ class EpochRunner:
         buckets: N.
         output: where answers go.
         dead_letter_path: where quarantined rows go.
+        more: options of certain kinds of stages; see `StageOptions`.
 
     Attributes:
         name: what its jobs and log lines call the query.
@@ -90,6 +92,7 @@ class EpochRunner:
         buckets: int,
         output: Output,
         dead_letter_path: str,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         self.error: BaseException | None = None
         self.name = joined.name
@@ -113,6 +116,7 @@ class EpochRunner:
             buffer_limit=self.buffer.operator_limit,
             hot_budget=None if options.hot_budget is None else options.hot_budget.share(shared),
             table_budget=None if options.table_budget is None else options.table_budget.share(shared),
+            more=dict(more or {}),
         )
         self._times = EventTimes(joined.planned_stages)
         self.heartbeat: Heartbeat | None = None
@@ -268,6 +272,7 @@ class EpochRunner:
         with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
             plan = self._plan(tick, self._buckets)
+            keep_epoch_rows(self._joined.planned_stages, self._opened().files.folder, tick.epoch)
             if self._times.is_needed:
                 lines, times = self._answered_in_time(plan, batch)
             else:

@@ -66,6 +66,7 @@ class RowStep:
         transform: what the call does to a DataFrame.
         kept: per column before it that is there afterwards as it was, its name then.
         functions: the user's own functions in its expressions.
+        reads: the columns before it that it reads; those it hands on are among them.
     """
 
     relation: Relation
@@ -75,6 +76,7 @@ class RowStep:
     transform: Transform
     kept: Mapping[str, str]
     functions: tuple[UserFunction, ...] = ()
+    reads: frozenset[str] = frozenset()
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step.
@@ -142,6 +144,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
         transform=transform,
         kept=kept,
         functions=tuple(functions_in(made)),
+        reads=_read_columns(rows, nodes),
     )
 
 
@@ -250,6 +253,13 @@ def _title(plan: Any) -> str:
     if kind == "Filter":
         return f"Where {plan.condition().sql()}"
     return "Select " + ", ".join(str(expression.sql()) for expression in sequence(plan.expressions()))
+
+
+def _read_columns(rows: DataFrame, nodes: Sequence[Any]) -> frozenset[str]:
+    """Return the columns before a step that its nodes name."""
+    sources = {int(column.exprId().id()): str(column.name()) for column in sequence(_analysed(rows).output())}
+    named = {int(one.exprId().id()) for node in nodes for one in sequence(node.references().toSeq())}
+    return frozenset(name for number, name in sources.items() if number in named)
 
 
 def _kept_columns(rows: DataFrame, plan: Any, names: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,8 @@ What it hears goes into the checkpoint's journal before it is used, so a task th
 Python worker keeps its connections and caches between epochs, as long as Spark keeps the worker; those of an earlier start of
 the query are closed.
 
-Connections of a query are bounded: every bucket has its share of `max_connections`, at least one.
+Connections of a query are bounded: every process has its share of `max_connections`, and its buckets, of which it runs one at
+a time, use the same ones.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from zset_join.zset import ZSet
 
 __all__ = ["with_outside"]
 
-_Key = tuple[str, str, int]
-_opened: dict[_Key, tuple[int, Effect]] = {}
+_Key = tuple[str, str]
+_opened: dict[_Key, tuple[int, dict[int, Effect]]] = {}
 
 
 def with_outside(
@@ -61,13 +62,20 @@ def with_outside(
 
 def _effect(stage: EffectStage, context: StageContext, options: StageOptions, bucket: int, buckets: int) -> Effect:
     """Return the fetch step that this worker keeps for a bucket."""
-    key = context.query_id, context.stage, bucket
-    found = _opened.get(key)
-    if found is not None and found[0] == context.opened_at_ns:
-        return found[1]
-    if found is not None:
-        found[1].close()
-    folder = context.files.folder
-    effect = stage.open_effect(options, name=context.stage, bucket=bucket, buckets=buckets, folder=folder)
-    _opened[key] = context.opened_at_ns, effect
-    return effect
+    key = context.query_id, context.stage
+    opened_at_ns, effects = _opened.get(key, (context.opened_at_ns, {}))
+    if opened_at_ns != context.opened_at_ns:
+        for effect in effects.values():
+            effect.close()
+        effects = {}
+    if bucket not in effects:
+        effects[bucket] = stage.open_effect(
+            options,
+            name=context.stage,
+            bucket=bucket,
+            buckets=buckets,
+            folder=context.files.folder,
+            beside=next(iter(effects.values()), None),
+        )
+    _opened[key] = context.opened_at_ns, effects
+    return effects[bucket]

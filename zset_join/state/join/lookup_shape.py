@@ -30,7 +30,7 @@ from zset_join.zset import ZSet, single_batch
 __all__ = ["FOUND", "LookupShape", "RetryPolicy"]
 
 FOUND = "_zset_found"
-_POLICY = ("_zset_max_retries", "_zset_delay_us", "_zset_padded_first")
+_POLICY = ("_zset_max_retries", "_zset_delay_us", "_zset_padded_first", "_zset_max_parked", "_zset_pads_at_limit")
 _ASKED = "_zset_key_"
 
 Int64s = npt.NDArray[np.int64]
@@ -44,11 +44,15 @@ class RetryPolicy:
         max_retries: how often it is parked and looked up again.
         delay_us: how long it waits for that.
         padded_first: whether it is shown padded meanwhile.
+        max_parked_rows: how many rows may wait in one bucket.
+        pads_at_limit: beyond that, a miss is final; else the epoch is refused.
     """
 
     max_retries: int = 0
     delay_us: int = 0
     padded_first: bool = False
+    max_parked_rows: int = 1_000_000
+    pads_at_limit: bool = False
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,13 @@ class LookupShape:
         ]
         asked = take_rows(keys, np.concatenate([positions, misses])).columns
         is_found = np.concatenate([np.ones(len(positions), np.bool_), np.zeros(len(misses), np.bool_)])
-        words = (policy.max_retries, policy.delay_us, int(policy.padded_first))
+        words = (
+            policy.max_retries,
+            policy.delay_us,
+            int(policy.padded_first),
+            policy.max_parked_rows,
+            int(policy.pads_at_limit),
+        )
         carried = [pa.array(np.full(len(is_found), word, np.int64)) for word in words]
         batch = pa.RecordBatch.from_arrays([*fetched, *asked, pa.array(is_found), *carried], schema=self.fetched.schema)
         return ZSet(batch, np.ones(batch.num_rows, np.int64))
@@ -225,8 +235,8 @@ class LookupShape:
         """Return what becomes of a miss, as it was decided when these rows were fetched."""
         if not fetched.num_rows:
             return RetryPolicy()
-        retries, delay_us, padded = (int(fetched.column(name)[0].as_py()) for name in _POLICY)
-        return RetryPolicy(retries, delay_us, bool(padded))
+        retries, delay_us, padded, parked, pads = (int(fetched.column(name)[0].as_py()) for name in _POLICY)
+        return RetryPolicy(retries, delay_us, bool(padded), parked, bool(pads))
 
     def joined_rows(
         self, left: pa.RecordBatch, owners: Int64s, right: pa.RecordBatch | None, sources: Int64s

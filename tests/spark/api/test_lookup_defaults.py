@@ -1,0 +1,111 @@
+"""Lookup joins inside Spark with tables of Spark's own: DataFrames, computed keys, constants, defaults of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from tests.spark.conftest import Collected, Source
+from zset_join.errors import OptionError, ResourceError
+from zset_join.lookup import ArrowSource, DataFrameSource, Lookup
+from zset_join.spark import appends, changes
+from zset_join.spark.api.lookup_defaults import check_connections, job_defaults
+
+Run = Callable[..., Any]
+ORDERS = pa.schema([("o", pa.int64()), ("code", pa.string())])
+TABLE = pa.schema({"code": pa.string(), "kind": pa.int64(), "name": pa.string()})
+ROWS = pa.table({"code": ["A", "A", "B"], "kind": [1, 2, 1], "name": ["one", "two", "three"]}, schema=TABLE)
+
+
+def test_a_dataframe_is_read_once_per_epoch_and_keys_may_be_expressions(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+    orders = Source(spark, tmp_path / "orders", ORDERS)
+    orders.add((1, "a"), (2, "b"), (3, None)).add((1, "b"), (4, "a"))
+    read: list[int] = []
+
+    def table() -> Any:
+        read.append(len(read))
+        return spark.createDataFrame([("A", f"a{len(read)}"), ("B", f"b{len(read)}")], "code string, name string")
+
+    source = DataFrameSource(
+        name="codes", schema=pa.schema({"code": pa.string(), "name": pa.string()}), dataframe=table, max_rows=2
+    )
+    stream = changes(orders.stream(), name="orders", keys=["o"])
+    view = stream.lookup_join(source, on=[(F.upper("code"), "code")], how="left", columns=["name"]).select("o", "name")
+    sink = Collected()
+
+    run(view, sink, buckets=3, **{"lookup.max-connections": 1})
+
+    assert read == [0, 1]
+    assert sorted(sink.epochs[0], key=repr) == [((1, "a1"), 1), ((2, "b1"), 1), ((3, None), 1)]
+    assert sink.total() == {(1, "b2"): 1, (2, "b1"): 1, (3, None): 1, (4, "a2"): 1}
+
+
+def test_a_constant_is_part_of_the_key_and_a_view_may_be_looked_up_by_an_expression(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    orders = Source(spark, tmp_path / "orders", ORDERS)
+    orders.add((1, "a"), (2, "b"))
+    rows = appends(orders.stream(), name="orders").lookup_join(
+        ArrowSource(name="first", table=ROWS), on=[(F.upper("code"), "code")], constants={"kind": 1}, columns=["name"]
+    )
+    twice = rows.select("o", F.upper("code").alias("c")).lookup_join(
+        ArrowSource(name="second", table=ROWS),
+        on=[(F.concat("c", F.lit("")), "code")],
+        constants={"kind": 2},
+        columns=["name"],
+        how="left",
+    )
+    sink = Collected()
+
+    run(twice.select("o", "name"), sink, buckets=2)
+
+    assert sink.total() == {(1, "two"): 1, (2, None): 1}
+
+
+def test_a_dataframe_that_is_too_large_is_refused_by_name(tmp_path: Path) -> None:
+    source = DataFrameSource(name="codes", schema=TABLE, max_rows=2)
+
+    with pytest.raises(ResourceError, match='"codes" has more than max_rows=2 rows in epoch 3'):
+        source.keep(None, "s", 3, ROWS)
+
+
+def test_defaults_of_the_session_yield_to_the_writer_and_both_to_the_join(spark: SparkSession) -> None:
+    spark.conf.set("spark.zset_join.lookup.timeout", "180s")
+    spark.conf.set("spark.zset_join.lookup.capacity", "7")
+    try:
+        job = job_defaults(spark, {"lookup.capacity": 9, "buckets": 2})
+    finally:
+        spark.conf.unset("spark.zset_join.lookup.timeout")
+        spark.conf.unset("spark.zset_join.lookup.capacity")
+
+    assert job == Lookup(timeout="180s", capacity=9)
+    assert Lookup(timeout="1s").over(job) == Lookup(timeout="1s", capacity=9)
+    assert job_defaults(spark, {"buckets": 2}) is None
+    with pytest.raises(OptionError, match=r"lookup option 'colour' .* is unknown"):
+        job_defaults(spark, {"lookup.colour": "red"})
+
+
+def test_more_tasks_than_connections_are_refused_by_the_options_name() -> None:
+    check_connections(16, processes=16, source="codes")
+
+    with pytest.raises(OptionError, match="Set max_connections=17 or more, or buckets=16 or fewer"):
+        check_connections(16, processes=17, source="codes")
+
+
+def test_a_selection_asks_for_what_it_reads(spark: SparkSession, tmp_path: Path) -> None:
+    orders = Source(spark, tmp_path / "orders", ORDERS)
+    orders.add((1, "a"))
+    view = appends(orders.stream(), name="orders").lookup_join(ArrowSource(name="codes", table=ROWS), on="code", how="left")
+
+    fewer = view.where("kind = 1").select("o", F.col("kind").alias("k"))
+
+    assert fewer.planned_stages[0].stage.table.schema.names == ["code", "kind"]
+    assert fewer.columns == ["o", "k"]
+    assert view.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]
+    assert view.withColumn("x", F.lit(1)).planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]

@@ -1,0 +1,70 @@
+"""The defaults of a job for its lookup joins: FLIP-234's names, as writer options or in the session's configuration.
+
+    spark.conf.set("spark.zset_join.lookup.timeout", "180s")        # every query that this session starts
+    view.writeStream.option("lookup.capacity", 200)                 # this query; wins over the session
+    orders.lookup_join(..., hint=Lookup(capacity=50))               # this join; wins over both
+
+The law: what is said nearest to the join counts, option by option. Unlike a hint, a default that is unknown or not allowed is
+refused when the query is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from zset_join.errors import OptionError
+from zset_join.lookup import Lookup
+
+__all__ = ["PREFIX", "check_connections", "is_lookup_option", "job_defaults"]
+
+PREFIX = "lookup."
+_CONF = "spark.zset_join.lookup."
+
+
+def is_lookup_option(name: str) -> bool:
+    """Say whether an option of the writer is about lookups.
+
+    >>> is_lookup_option("lookup.capacity"), is_lookup_option("buckets")
+    (True, False)
+    """
+    return name.lower().startswith(PREFIX)
+
+
+def job_defaults(session: SparkSession, options: Mapping[str, Any]) -> Lookup | None:
+    """Return what the session and a writer say of lookups; None where they say nothing.
+
+    Args:
+        session: whose configuration counts for all its queries.
+        options: of the writer; others than those of lookups are passed over.
+
+    Raises:
+        OptionError: an unknown name, or a value that is not allowed.
+    """
+    given = {name[len(_CONF) :]: value for name, value in session.conf.getAll.items() if name.lower().startswith(_CONF)}
+    given |= {name[len(PREFIX) :]: value for name, value in options.items() if is_lookup_option(name)}
+    return Lookup.from_options(given) if given else None
+
+
+def check_connections(max_connections: int, *, processes: int, source: str) -> None:
+    """Refuse a query whose tasks could not have a connection each.
+
+    Args:
+        max_connections: of the join.
+        processes: how many tasks run at a time.
+        source: name of the outside table.
+
+    Raises:
+        OptionError: there are more tasks than connections.
+    """
+    if processes > max_connections:
+        raise OptionError(
+            f'the lookup join with "{source}" may have max_connections={max_connections} connections, and {processes} tasks '
+            f"run at a time, each with at least one. Set max_connections={processes} or more, or buckets={max_connections} "
+            "or fewer.",
+            code="LOOKUP_CONNECTIONS",
+            limit=max_connections,
+            source=source,
+        )

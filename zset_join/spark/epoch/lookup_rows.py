@@ -1,0 +1,48 @@
+"""DataFrames that rows are looked up in: read once per epoch, before its job, into the checkpoint.
+
+The law: the tasks of an epoch, whichever attempt, find the same rows; see `zset_join.lookup.sources.epoch_rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zset_join.errors import PlanError
+from zset_join.lookup import DataFrameSource
+from zset_join.spark.planning.stages import PlannedStage
+from zset_join.spark.rows.names import column_named
+from zset_join.stages import LookupJoinStage
+from zset_join.storage.folder import Folder
+
+__all__ = ["keep_epoch_rows"]
+
+
+def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, epoch: int) -> None:
+    """Read the DataFrames of lookup stages for an epoch, unless their rows are there.
+
+    Args:
+        stages: of the query.
+        folder: of its checkpoint.
+        epoch: that is to be answered.
+
+    Raises:
+        PlanError: the DataFrame is not known here, or streams.
+        ResourceError: it has more rows than it may have.
+    """
+    for planned in stages:
+        stage = planned.stage
+        if not isinstance(stage, LookupJoinStage) or not isinstance(stage.source, DataFrameSource):
+            continue
+        source = stage.source
+        if source.has(folder, planned.name, epoch):
+            continue
+        found = source.dataframe() if callable(source.dataframe) else source.dataframe
+        if found is None or found.isStreaming:
+            raise PlanError(
+                f'the lookup source "{source.name}" has no batch DataFrame to read. Give one, or a function that makes one: '
+                "DataFrameSource(name=..., dataframe=...).",
+                code="NOT_A_SOURCE",
+            )
+        wanted = stage.table.schema
+        rows = found.select(*map(column_named, wanted.names)).limit(source.max_rows + 1).toArrow()
+        source.keep(folder, planned.name, epoch, rows.cast(wanted))
