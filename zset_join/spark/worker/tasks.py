@@ -166,9 +166,10 @@ class StageTask:
 
     def _sift(self, operator: DurableOperator, inputs: list[ZSet], rejected: Sequence[Rejected], *, codes: str) -> list[ZSet]:
         """Take out the rows the operator would not take, until there are none; those whose code begins with `codes`."""
-        names = [relation.name for relation in operator.inputs]
+        names = [relation.name for relation in operator.inputs][: len(inputs)]
+        unasked = [ZSet.empty(relation.schema) for relation in operator.inputs[len(inputs) :]]  # what is outside comes later
         while True:
-            found = operator.rejections(self.context.tick, inputs)
+            found = operator.rejections(self.context.tick, [*inputs, *unasked])
             found = found.filter(pc.starts_with(found.column("code"), codes)) if found.num_rows else found
             if not found.num_rows:
                 return inputs
