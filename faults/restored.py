@@ -1,8 +1,9 @@
 """A checkpoint and an output of different times, and savepoints of both: rows are never lost without an error.
 
 The law. Let a query have run `ran` epochs, and a copy have been made after epoch `copied`. Restored alone, the checkpoint
-makes the query stop at the first epoch that is not the one the output knows, with the output as it was. Restored together,
-from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
+makes the query stop at the first epoch that is not the one the output knows, with the output as it was. The output alone,
+beside the newer checkpoint, is given the one epoch that it lacks, or the query stops, with the output as it was. Restored
+together, from a savepoint, the query goes on, whatever its input is by then, and the sums are right after every epoch.
 
 What is read after the restore is another history than before: one epoch of it is missing.
 """
@@ -43,12 +44,37 @@ def search(history: History, scratch: Path, tally: Tally, *, kind: Kind, copied:
         driver.run(range(copied + 1, ran + 1))
     other = replace(history, epochs=history.epochs[: copied + 1] + history.epochs[copied + 2 :])
     _checkpoint_alone(other, place, tally, kind, f"{where}, checkpoint alone", history.expected_after(ran), copied)
+    _output_alone(history, place, tally, kind, f"{where}, output alone", copied, ran)
     restore(place.root / "savepoint", replace=True)
     with opened(Driver(other, place, kind)) as driver:
         for epoch in range(copied + 1, len(other.epochs)):
             driver.run_epoch(epoch)
             tally.compare(driver.output.contents(), other.expected_after(epoch), f"{where}, both: after epoch {epoch}")
     tally.count("savepoints")
+
+
+def _output_alone(history: History, place: Place, tally: Tally, kind: Kind, where: str, copied: int, ran: int) -> None:
+    """Restore the output alone beside the newer checkpoint and run on: the query stops, or gives it all that it lacks."""
+    restore(place.root / "savepoint", replace=True)
+    with opened(Driver(history, place, kind)) as driver:
+        driver.run(range(copied + 1, ran + 1))
+    newer = place.root / "newer"
+    shutil.copytree(place.checkpoint, newer)
+    restore(place.root / "savepoint", replace=True)
+    shutil.rmtree(place.checkpoint)
+    newer.rename(place.checkpoint)
+    with opened(Driver(history, place, kind)) as driver:
+        try:
+            for epoch in range(ran, len(history.epochs)):
+                driver.run_epoch(epoch)
+                tally.compare(driver.output.contents(), history.expected_after(epoch), f"{where}: after epoch {epoch}")
+        except SinkError as error:
+            if error.code != "SINK_EPOCH_GAP":
+                tally.problem(f"{where}: {error}")
+            tally.count("older outputs refused")
+            tally.compare(driver.output.contents(), history.expected_after(copied), where)
+        else:
+            tally.count("older outputs caught up")
 
 
 def _checkpoint_alone(

@@ -32,6 +32,11 @@ def test_what_is_restored_alone_is_refused_and_what_is_restored_together_goes_on
 
     assert tally.problems == []
     assert (tally.of("refusals"), tally.of("savepoints")) == (len(RUNS), len(RUNS))
+    behind_by_one = sum(ran == copied + 1 for copied, ran in RUNS)
+    assert (tally.of("older outputs caught up"), tally.of("older outputs refused")) == (
+        behind_by_one,
+        len(RUNS) - behind_by_one,
+    )
 
 
 @pytest.mark.parametrize(("kind", "module"), [("changelog", parquet_changelog), ("view", duckdb_view)])

@@ -42,6 +42,7 @@ from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.spark.epoch.outputs import Output
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
+from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
 from zset_join.spark.planning.fusing import fused_stages_of
 from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
@@ -224,9 +225,12 @@ class EpochRunner:
             outputs = self._output.at_rest()
             return backup(self._options.checkpoint_location, directory, outputs=outputs, is_held=self.is_open)
 
-    def contents(self, session: SparkSession) -> DataFrame | None:
-        """Return all answers in the output, while paused; None when it cannot be read back."""
-        return self._output.contents(session)
+    def contents(self, session: SparkSession) -> dict[str, DataFrame]:
+        """Return all answers in every output that can be read back, while paused, by what `explain` calls it."""
+        if isinstance(self._output, SeveralOutputs):
+            return self._output.readable(session)
+        found = self._output.contents(session)
+        return {} if found is None else {self._output.describe(): found}
 
     def _run(self, batch: DataFrame, epoch: int) -> None:
         started = time.perf_counter()

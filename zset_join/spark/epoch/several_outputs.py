@@ -104,11 +104,12 @@ class SeveralOutputs:
 
     def contents(self, session: SparkSession) -> DataFrame | None:
         """Read the first output that can be read."""
-        for output in self._outputs:
-            found = output.contents(session)
-            if found is not None:
-                return found
-        return None
+        return next(iter(self.readable(session).values()), None)
+
+    def readable(self, session: SparkSession) -> dict[str, DataFrame]:
+        """Read every output that can be read, by what `explain` calls it."""
+        found = {output.describe(): output.contents(session) for output in self._outputs}
+        return {name: contents for name, contents in found.items() if contents is not None}
 
     def at_rest(self) -> tuple[str, ...]:
         """Close the files of all until their next use, and return where they lie."""

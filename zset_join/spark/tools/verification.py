@@ -76,6 +76,9 @@ class VerificationReport:
         sample: the share that was checked; None for all rows. The counts are those of the sample.
         sampled_by: the output columns by whose hash the sample was chosen.
         sampled_streams: the streams of which only the rows of the sample were joined; of the others all were.
+        outputs: what was read: every output that can be; none where `actual_df` was given. Counts and differences are those of
+            the first that differs, or of the first.
+        differing: those of them that differ.
     """
 
     equal: bool
@@ -88,11 +91,15 @@ class VerificationReport:
     sample: float | None = None
     sampled_by: tuple[str, ...] = ()
     sampled_streams: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    differing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         verdict = "equal" if self.equal else f"{self.different_rows} rows differ"
         if self.sample is not None:
             verdict += f" in a sample of {self.sample} by {', '.join(self.sampled_by)}"
+        if len(self.outputs) > 1:
+            verdict += f" in {' and '.join(self.differing)}" if self.differing else f" in all {len(self.outputs)} outputs"
         basis = ", ".join(f"{name} from {source}" for name, source in self.basis.items())
         counts = f"{self.expected_rows} rows expected, {self.actual_rows} emitted, after epoch {self.epoch}"
         lines = [f"{verdict}: {counts} (tables: {basis})"]
@@ -157,15 +164,36 @@ def verify(
         of_streams = {name: table for name, (table, _) in found.items()}
         watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.planned_stages}
         expected = tables_view(joined, of_streams, is_empty=epoch is None, watermarks=watermarks)
-        actual = _actual(session, runner, joined.output, actual_df)
         expected = _numbered(joined, expected)
-        if chosen is not None:
-            expected, actual = chosen.of_output(expected), chosen.of_output(actual)
         basis = {name: source for name, (_, source) in found.items()}
-        report = _compare(joined, expected, actual, epoch, basis, most_differences)
+        emitted = _emitted(session, runner, joined.output, actual_df)
+        if chosen is not None:
+            expected, emitted = chosen.of_output(expected), {name: chosen.of_output(one) for name, one in emitted.items()}
+        report = _compare_all(joined, expected, emitted, epoch, basis, most_differences)
         if chosen is None:
             return report
         return replace(report, sample=chosen.share, sampled_by=chosen.columns, sampled_streams=tuple(chosen.by_input))
+
+
+def _compare_all(
+    joined: View,
+    expected: DataFrame,
+    emitted: Mapping[str, DataFrame],
+    epoch: int | None,
+    basis: Mapping[str, str],
+    most_differences: int,
+) -> VerificationReport:
+    """Compare what each output holds with the batch query, which is made once; report on the first that differs."""
+    if len(emitted) > 1:
+        expected = expected.cache()
+    try:
+        reports = {name: _compare(joined, expected, one, epoch, basis, most_differences) for name, one in emitted.items()}
+    finally:
+        if len(emitted) > 1:
+            expected.unpersist()
+    differing = tuple(name for name, report in reports.items() if not report.equal)
+    told = reports[differing[0]] if differing else next(iter(reports.values()))
+    return replace(told, outputs=tuple(name for name in reports if name), differing=tuple(name for name in differing if name))
 
 
 def _given_tables(
@@ -335,15 +363,20 @@ class _ReadChanges:
         return pa.RecordBatch.from_arrays([*rows.columns, *map(pa.array, added)], schema=schema)
 
 
-def _actual(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> DataFrame:
-    """Return what was emitted, with the columns of the output numbered and the weight last."""
-    emitted = actual_df if actual_df is not None else runner.contents(session)
-    if emitted is None:
+def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actual_df: DataFrame | None) -> dict[str, DataFrame]:
+    """Return what was emitted, per output that can be read; what was given has no name."""
+    emitted = runner.contents(session) if actual_df is None else {"": actual_df}
+    if not emitted:
         raise OptionError(
             "what a foreachBatch function did with the rows cannot be read back; pass verify(actual_df=...) with the "
             "emitted changes and their column _weight.",
             code="VERIFY_OUTPUT",
         )
+    return {name: _actual(found, output) for name, found in emitted.items()}
+
+
+def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
+    """Return what was emitted, with the columns of the output numbered and the weight last."""
     missing = [name for name in output.schema.names if name not in emitted.columns]
     if missing:
         raise OptionError(f"actual_df lacks the columns {missing}.", code="VERIFY_TABLE", missing=missing)
