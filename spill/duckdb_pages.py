@@ -46,7 +46,7 @@ from spill.run_store import RunStore
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.storage.operations import perform
 
-__all__ = ["DuckDBColdStore", "DuckDBFile", "DuckDBPages", "DuckDBStores", "identifier", "quoted", "quoted_text"]
+__all__ = ["COLD_FILE", "DuckDBColdStore", "DuckDBFile", "DuckDBPages", "DuckDBStores", "identifier", "quoted", "quoted_text"]
 
 _Result = TypeVar("_Result")
 _LEAST_MEMORY_BYTES = 16 << 20
@@ -59,7 +59,8 @@ _NAME_CHARACTERS = 40
 _INCOMING = "incoming"
 _WANTED = "wanted"
 _CORRUPT = "corrupt"
-_FILE = "cold.duckdb"
+COLD_FILE = "cold.duckdb"
+"""The file of a directory's stores."""
 _AT_SHIFT = 40  # a page of a run among several is one number
 _DENSE = 4  # pages between the wanted ones that are read with them, for each
 
@@ -340,7 +341,7 @@ class DuckDBStores(ColdStores):
 
     def __init__(self, directory: Path, *, memory_bytes: int) -> None:
         super().__init__(directory)
-        self._file = DuckDBFile(directory / _FILE, memory_bytes=memory_bytes, keeps_lock=False)
+        self._file = DuckDBFile(directory / COLD_FILE, memory_bytes=memory_bytes, keeps_lock=False)
 
     def _pages(self, name: str) -> Pages:
         return DuckDBPages(self._file, name)

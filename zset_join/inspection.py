@@ -15,6 +15,7 @@ when reading began. Files that a running query has cleared away since make it be
 | `aggregate_1`, ... | the groups of an aggregate, or the rows of a DISTINCT: its columns, `_zset_rows`, `_zset_bucket` |
 | `<view>_deleted` | where changes have a sequence: the keys whose deletion is remembered, with `_zset_watermark` |
 | `<stage>_<table>`, ... | what another kind of stage remembers, table by table |
+| `cold` | with `local_state_dir`: the runs in the DuckDB files of hybrid state (`cold_store="duckdb"`) on this host |
 | `about` | one line per view and nothing else: stage, side, stream, query, epoch, buckets, rows |
 
 Rows go bucket by bucket into a DuckDB file that has no name any more when it is handed out: the disk gets its space back when
@@ -40,6 +41,7 @@ from typing import Any, Protocol, runtime_checkable
 import duckdb
 import pyarrow as pa
 
+from spill.duckdb_pages import COLD_FILE, quoted_text
 from zset_join.checkpoint.added_columns import conformed_tables
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.plan import stages_of
@@ -53,6 +55,7 @@ from zset_join.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.stages import Stage, StageOptions
 from zset_join.state.rows.side_snapshot import SNAPSHOT_DEGREE, SNAPSHOT_SEQUENCE, SNAPSHOT_WATERMARK, SNAPSHOT_WEIGHT
+from zset_join.storage.local import lock_file
 from zset_join.zset import ZSet
 
 __all__ = ["open_state"]
@@ -71,12 +74,19 @@ _CLOSED_BOX: Mapping[str, Any] = {
 _SIDES = ("left", "right")
 
 
-def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None = None) -> duckdb.DuckDBPyConnection:
+def open_state(
+    checkpoint: str | Path,
+    *,
+    temporary_directory: str | Path | None = None,
+    local_state_dir: str | Path | None = None,
+) -> duckdb.DuckDBPyConnection:
     """Return the state of a query after its last committed epoch, as a read-only DuckDB connection.
 
     Args:
         checkpoint: `checkpointLocation` of the query, a path or a URI. The query may run.
         temporary_directory: where the rows are kept as long as the connection is open; default: that of the host.
+        local_state_dir: `localStateDir` of the query, to also show what is in its DuckDB files of cold rows. They are attached
+            read-only, one at a time and only while no task works on their bucket; those of a bucket at work are left out.
 
     Raises:
         StateError: there is no checkpoint or no committed epoch, a file is damaged or of another version, a column cannot be
@@ -90,7 +100,7 @@ def open_state(checkpoint: str | Path, *, temporary_directory: str | Path | None
         try:
             limit = _limit(location, committed.buckets)
             stages = [_shown(name, stage, limit) for name, stage in stages_of(location).items()]
-            return _opened(committed, stages, temporary_directory)
+            return _opened(committed, stages, temporary_directory, local_state_dir)
         except StateError as error:
             if error.code != "DAMAGED_FILE" or not _has_moved_on(committed, location):
                 raise
@@ -174,7 +184,9 @@ def _limit(location: str, buckets: int) -> BufferLimit:
     return BufferLimit.of(evicting["join_max_buffered_bytes"], "evict_oldest", evicting["on_evict"]).share(buckets)
 
 
-def _opened(committed: CommittedState, stages: Sequence[_Shown], directory: str | Path | None) -> duckdb.DuckDBPyConnection:
+def _opened(
+    committed: CommittedState, stages: Sequence[_Shown], directory: str | Path | None, local_state_dir: str | Path | None
+) -> duckdb.DuckDBPyConnection:
     with tempfile.TemporaryDirectory(prefix="zset_join-state-", dir=directory) as scratch:
         path = str(Path(scratch) / "state.duckdb")
         with duckdb.connect(path, config=dict(_CLOSED_BOX)) as filling:
@@ -185,10 +197,36 @@ def _opened(committed: CommittedState, stages: Sequence[_Shown], directory: str 
             filling.execute("CREATE SCHEMA held")
             for stage in stages:
                 _fill(filling, committed, stage, str(Path(scratch) / "mapped"))
+            if local_state_dir is not None:
+                _fill_cold(filling, Path(local_state_dir) / committed.files.query_id)
         connection = duckdb.connect(path, read_only=True, config=dict(_CLOSED_BOX))
         for setting in ("enable_external_access = false", "lock_configuration = true"):
             connection.execute(f"SET GLOBAL {setting}")
         return connection  # the file loses its name here, and lives as long as it is open
+
+
+def _fill_cold(filling: duckdb.DuckDBPyConnection, home: Path) -> None:
+    """Make the view of the runs that DuckDB files of cold rows hold."""
+    filling.execute("CREATE TABLE held.cold (stage VARCHAR, bucket BIGINT, store VARCHAR, run VARCHAR, pages BIGINT)")
+    filling.execute("CREATE VIEW main.cold AS SELECT * FROM held.cold")
+    for path in sorted(home.glob(f"*/state/cold/{COLD_FILE}")):
+        place = path.parents[2]
+        lock = lock_file(place / "lock")
+        if lock is None:
+            continue
+        try:
+            stage, _, bucket = place.name.rpartition("-")
+            filling.execute(f"ATTACH {quoted_text(str(path))} AS attached (READ_ONLY)")
+            try:
+                named = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = 'attached' ORDER BY ALL"
+                for store, run in filling.execute(named).fetchall():
+                    pages = f"(SELECT count(*) FROM attached.{quote(store)}.{quote(run)})"
+                    about = [stage, int(bucket), store.partition("#")[0], run]
+                    filling.execute(f"INSERT INTO held.cold SELECT ?, ?, ?, ?, {pages}", about)
+            finally:
+                filling.execute("DETACH attached")
+        finally:
+            lock.release()
 
 
 def _fill(filling: duckdb.DuckDBPyConnection, committed: CommittedState, stage: _Shown, mapped: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.spark.conftest import Source
 from zset_join.errors import OptionError
+from zset_join.inspection import open_state
 from zset_join.spark import JoinedStream, JoinQuery, changes
 
 TINY = {"default_hash_join": "hybrid", "max_hot_bytes": 0}
@@ -114,6 +115,11 @@ def test_a_damaged_cold_file_is_noticed_and_the_bucket_rebuilt(
 ) -> None:
     fill(orders, customers, first=0, epochs=3)
     run_all(joined(orders, customers), tmp_path, buckets=1, cold_store=medium, **TINY)
+    with open_state(tmp_path / "checkpoint", local_state_dir=tmp_path / "local") as state:
+        stores = {
+            store for (store,) in state.sql("SELECT DISTINCT store FROM cold WHERE stage = 'join' AND pages > 0").fetchall()
+        }
+    assert stores == (set() if medium == "files" else {"left.rows", "left.keys", "right.rows"})
     cold = next((tmp_path / "local").rglob(f"join-0/state/cold/{damaged}"))
     cold.write_bytes(cold.read_bytes()[:-1] if medium == "files" else bytes(1 << 14))
     fill(orders, customers, first=3, epochs=1)
