@@ -57,6 +57,9 @@ def captured(tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker) -> It
         yield
     finally:
         connect.stop()
+        postgres.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        for table in ("customers", "orders"):
+            kafka.delete_topic(f"shop.public.{table}")
 
 
 def transact(postgres: PostgresServer, seed: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -103,6 +104,14 @@ class KafkaBroker:
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
         for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
             made.result(30)
+        self._until(lambda: name in admin.list_topics(timeout=30).topics, f"topic {name} is not there after it was made")
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic, and wait until it is gone."""
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        for gone in admin.delete_topics([name]).values():
+            gone.result(30)
+        self._until(lambda: name not in admin.list_topics(timeout=30).topics, f"topic {name} is still there")
 
     def ensure_topic(self, name: str) -> None:
         """Make a topic unless it is there."""
@@ -114,6 +123,13 @@ class KafkaBroker:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{arguments[0]} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+    def _until(self, is_so: Callable[[], bool], otherwise: str) -> None:
+        until = time.monotonic() + 30.0
+        while not is_so():
+            if time.monotonic() > until:
+                raise RuntimeError(otherwise)
+            time.sleep(0.05)
 
     def _end(self, *, kill: bool) -> None:
         process, self._process = self._process, None
