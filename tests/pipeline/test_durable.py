@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
 
 from zset_join import StateError
+from zset_join.config import HotBudget
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.pipeline.outputs import FunctionSink
+from zset_join.stages import StageOptions
 
 ORDERS = {"id": pa.int64(), "customer": pa.string(), "total": pa.int64()}
 CUSTOMERS = {"name": pa.string(), "city": pa.string()}
@@ -66,6 +71,45 @@ def test_the_local_state_is_a_cache(tmp_path):
 
     with Pipeline(revenue(), tmp_path) as again:
         assert (("London", 40), 1) in again.step(SECOND).to_pylist()
+
+
+@contextmanager
+def left_alone(path):
+    yield
+
+
+@contextmanager
+def damaged(path):
+    path.write_bytes(bytes(20_000))
+    yield
+
+
+@contextmanager
+def open_elsewhere(path):
+    code = f"import duckdb, sys; held = duckdb.connect({str(path)!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        yield
+        holder.communicate()
+
+
+@pytest.mark.parametrize("becomes", [left_alone, damaged, open_elsewhere])
+def test_cold_rows_in_duckdb_are_a_cache_too(tmp_path, becomes):
+    budget = HotBudget(max_hot_keys=0, cold_store="duckdb")
+    options = StageOptions(hot_budget=budget, table_budget=budget)
+    with Pipeline(revenue(), tmp_path, options=options, keep_inputs=True) as pipeline:
+        pipeline.step(FIRST)
+        pipeline.step(SECOND)
+        told_of_cold_rows = pipeline.explanation()
+    files = sorted((tmp_path / "local").rglob("cold.duckdb"))
+
+    with becomes(files[0]), Pipeline(revenue(), tmp_path, options=options, keep_inputs=True) as again:
+        again.step({"customers": [{"name": "Ada", "city": "Rome"}]})
+        outcome = again.verify()
+
+    assert outcome.equal, outcome
+    assert len(files) == 2, "one of the join, one of the groups"
+    assert told_of_cold_rows.count('cold_store="duckdb"') == 2
 
 
 def test_a_log_that_has_outgrown_the_rows_becomes_a_snapshot(tmp_path):

@@ -176,6 +176,9 @@ def test_settings_are_checked_when_they_are_given(session: Session) -> None:
     assert refused.value.code == "UNKNOWN_SETTING"
     with pytest.raises(SqlError, match="default_hash_join"):
         session.sql("SET default_hash_join = 'disk'")
+    session.sql("SET cold_store = 'duckdb'")
+    with pytest.raises(SqlError, match='"files" or "duckdb"'):
+        session.sql("SET cold_store = 'tape'")
 
 
 def test_an_append_only_join_stops_at_its_limit(session: Session) -> None:
