@@ -69,10 +69,11 @@ class TimedCase:
     Args:
         kind: one of `KINDS`.
         seed: what everything is drawn from.
+        scale: how many times as many keys, and changes per epoch.
     """
 
-    def __init__(self, kind: str, seed: int) -> None:
-        self.kind, self.seed = kind, seed
+    def __init__(self, kind: str, seed: int, *, scale: int = 1) -> None:
+        self.kind, self.seed, self.scale = kind, seed, scale
         draw = self._draw = random.Random(f"{kind}{seed}")
         self.how = draw.choice(["inner", "left"])
         is_eager = kind in ("eager", "as_of")
@@ -102,7 +103,7 @@ class TimedCase:
         self.steps = self._steps()
 
     def __repr__(self) -> str:
-        return f"TimedCase({self.kind!r}, {self.seed})"
+        return f"TimedCase({self.kind!r}, {self.seed}{'' if self.scale == 1 else f', scale={self.scale}'})"
 
     # ---------------------------------------------------------------- the operator
 
@@ -144,13 +145,17 @@ class TimedCase:
 
     # ---------------------------------------------------------------- the history
 
+    def _key(self, among: Sequence[Any]) -> Any:
+        found = self._draw.choice(among)
+        return found if found is None or self.scale == 1 else f"{found}{self._draw.randrange(self.scale)}"
+
     def _row(self, side: int, low: int, high: int) -> tuple[Any, ...]:
         draw = self._draw
         if side == 0:
-            key = draw.choice(["a", "b", LONG, None])
+            key = self._key(["a", "b", LONG, None])
             return draw.randint(1, 3), key, draw.randint(low, high), draw.choice([1, 2, None])
         return (
-            draw.choice(["a", "b", LONG]),
+            self._key(["a", "b", LONG]),
             draw.choice(["p", LONG]),
             draw.randint(low, high),
             draw.random() < 0.3,
@@ -161,7 +166,7 @@ class TimedCase:
         draw, mode = self._draw, self.left_mode if side == 0 else self.right_mode
         low, high = (-3, 6) if watermark is None else (watermark + 1, watermark + 6)
         made = []
-        for _ in range(draw.randint(0, 4)):
+        for _ in range(draw.randint(0, 4 * self.scale)):
             weight = draw.choice([1, 1, 2]) if side == 0 else 1
             made.append((self._row(side, low, high), -1 if mode == "upsert" and draw.random() < 0.3 else weight))
         if mode != "changelog":
@@ -170,7 +175,7 @@ class TimedCase:
         past = None if watermark is None else watermark - self.keep
         pool = [row for row in live if past is None or row[2] > past]
         draw.shuffle(pool)
-        gone = [(row, -1) for row in pool[: draw.randint(0, 2)]]
+        gone = [(row, -1) for row in pool[: draw.randint(0, 2 * self.scale)]]
         for row, _ in gone:
             live.remove(row)
         made += gone

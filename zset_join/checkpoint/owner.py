@@ -43,7 +43,7 @@ from zset_join.storage.local import FileLock, lock_file, make_directories, read_
 from zset_join.storage.local_folder import LocalFolder
 from zset_join.storage.sealed import seal, unseal
 
-__all__ = ["BEAT_SECONDS", "SILENT_SECONDS", "Claim", "Ownership", "boot_of_host"]
+__all__ = ["BEAT_SECONDS", "SILENT_SECONDS", "Claim", "Ownership", "boot_of_host", "claimed_query_id"]
 
 BEAT_SECONDS = 15.0
 SILENT_SECONDS = 90.0
@@ -108,6 +108,19 @@ def machine_of_host() -> str:
     """
     found = read_bytes(_MACHINE)
     return "" if not found else hashlib.blake2b(found.strip(), digest_size=16, person=b"zset_join").hexdigest()
+
+
+def claimed_query_id(folder: Folder) -> str | None:
+    """Return the query whose driver claimed a checkpoint last; None where nobody has.
+
+    A driver that died before it wrote down what the checkpoint is for has left no more than its claim: whoever comes next goes
+    on as the same query.
+
+    Raises:
+        StateError: the claim is damaged.
+    """
+    last = _last_claim(folder)
+    return None if last is None else last.query_id
 
 
 class Ownership:

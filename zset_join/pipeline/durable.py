@@ -28,7 +28,7 @@ from zset_join.checkpoint.answer_parts import ArrowParts, read_arrow_parts
 from zset_join.checkpoint.bucket import BucketState
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.log import LogEntry, merge_logs, read_log, write_log
-from zset_join.checkpoint.owner import Ownership
+from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
@@ -90,7 +90,7 @@ class PipelineDirectory:
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
         location = self.location = str(Path(directory).absolute())
         self._dead_letters = Path(location) / "dead-letters"
-        query_id = stored_query_id(location) or str(uuid.uuid4())
+        query_id = stored_query_id(location) or claimed_query_id(checkpoint_folder(location)) or str(uuid.uuid4())
         self._owner = Ownership.claim(checkpoint_folder(location), query_id)
         try:
             with self._owner.reporting_lost_ownership():
