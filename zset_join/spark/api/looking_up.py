@@ -10,17 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
 from zset_join.relation import Relation
-from zset_join.spark.api.hidden_columns import with_hidden_column
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.staged import StagedView, filled, staged
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View
+from zset_join.spark.planning.row_steps import row_step
+from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import arrow_schema
 from zset_join.stages import LookupJoinStage, ProcessTimeJoinStage, RouteStage, Stage, needs_route
 
@@ -124,7 +126,7 @@ def _with_computed_keys(rows: Rows, keys: Sequence[str | Column]) -> tuple[Rows,
             names.append(key)
             continue
         names.append(f"{_KEY}{at}")
-        rows = with_hidden_column(rows, names[-1], key)
+        rows = _with_hidden_column(rows, names[-1], key)
     return rows, names
 
 
@@ -178,3 +180,42 @@ def _hidden(rows: Rows) -> tuple[str, ...]:
 def _route(rows: Rows, relation: Relation) -> Stage | None:
     """Return what upserts go through whose lookup key may change; None where it cannot."""
     return RouteStage(source=relation) if isinstance(rows, ChangeStream) and needs_route(relation) else None
+
+
+def _with_hidden_column(rows: ChangeStream | View, name: str, column: Column) -> ChangeStream | View:
+    """Return the same rows with a computed column more, which is in no answer.
+
+    It depends on its row alone, so a retraction carries the key of its insertion. Of a stream in upsert mode a delete may have
+    no more than the primary key: what it retracts is found by that, whatever its computed key is.
+
+    Args:
+        rows: a stream or a view.
+        name: of the column; it begins with two underscores.
+        column: an expression over the columns of a row.
+
+    Raises:
+        PlanError: Spark cannot make sense of it, or it depends on more than the row.
+    """
+    call = f"on={column}"
+    if isinstance(rows, View):
+        return rows.then(
+            row_step(rows.session, rows.output, call, lambda found, _: found.withColumn(name, column), is_internal=True)
+        )
+    table = Relation(name=rows.name, schema=pa.schema([rows.schema.field(own) for own in rows.columns]))
+    step = row_step(rows.session, table, call, lambda found, _: found.select(column.alias(name)), is_internal=True)
+    return replace(
+        rows,
+        hidden=(*rows.hidden, name),
+        schema=rows.schema.append(step.relation.schema.field(name)),
+        prepared=_with_column(rows, rows.prepared, name, column),
+        baseline=None if rows.baseline is None else _with_column(rows, rows.baseline, name, column),
+        operation=(*rows.operation, *step.description),
+        functions=tuple(dict.fromkeys((*rows.functions, *step.functions))),
+    )
+
+
+def _with_column(rows: ChangeStream, prepared: DataFrame, name: str, column: Column) -> DataFrame:
+    """Return prepared rows with a column more, behind the hidden ones."""
+    own = [*rows.columns, *rows.hidden]
+    beside = [other for other in prepared.columns if other not in own]
+    return prepared.select(*map(column_named, own), column.alias(name), *map(column_named, beside))
