@@ -1,47 +1,87 @@
-"""Every SQL statement of the five documents: planned and made to run, or refused for the documented reason.
+"""Statements of five systems: every SQL statement of the five documents, and statements that people write daily.
 
-A file holds statements, each after a line that says what becomes of it: `-- +` or `-- !CODE why`.
+A folder per dialect, files of statements, each after a line that says what becomes of it: `-- +` or `-- !CODE why`. Beside a file
+stands what it comes to, in `.expected`: the normal form of every query, as SQL, and its plan.
+
+`python -m tests.sql.test_documents` writes marks and `.expected` anew: look at what changes.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zset_join.errors import ZsetJoinError
-from zset_join.pipeline import Pipeline
-from zset_join.sql import Query, connect
+from zset_join.plan.tree import drawn
+from zset_join.sql import Query, Session, connect
 
-FOLDER = Path(__file__).parent / "documents"
-
-
-def entries(dialect: str) -> list[tuple[str, str]]:
-    """Return (what is expected, statement) in the order of the file."""
-    parts = re.split(r"^-- (?=[+!])(.*)\n", (FOLDER / f"{dialect}.sql").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [(mark.strip(), text.strip()) for mark, text in zip(parts[1::2], parts[2::2], strict=True)]
+FOLDER = Path(__file__).parent / "fixtures"
+FILES = sorted(path.relative_to(FOLDER).with_suffix("").as_posix() for path in FOLDER.glob("*/*.sql"))
 
 
-def outcome(session: Any, mark: str, text: str) -> str:
-    """Return + where a statement is planned, else ! and the code of its refusal."""
+def read(name: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return what stands before the first statement, and (what is expected, statement) in the order of the file."""
+    parts = re.split(r"^-- (?=[+!])(.*)\n", (FOLDER / f"{name}.sql").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return parts[0], [(mark.strip(), text.strip()) for mark, text in zip(parts[1::2], parts[2::2], strict=True)]
+
+
+def outcome(session: Session, mark: str, text: str) -> tuple[str, str]:
+    """Return + where a statement is planned, else ! and the code of its refusal; and what it comes to."""
     if mark.startswith("+FUNCTION"):
         session.create_temporal_table_function(*mark.split()[1:])
     try:
-        made = session.sql(text)
-        if isinstance(made, Query) and not any(word in text for word in ("Customers", "v_first_join")):
-            Pipeline(made.view).close()
+        made: Any = session.sql(text)
     except ZsetJoinError as error:
-        return f"!{error.code}"
-    return "+"
+        return f"!{error.code}", ""
+    if not isinstance(made, Query):
+        return "+", str(made)
+    try:
+        form = made.normal_form()
+    except ZsetJoinError as error:
+        form = f"not written as SQL: {error.message}"
+    return "+", f"{form}\n{drawn(made.view.node)}"
 
 
-@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
-@pytest.mark.parametrize("dialect", ["flink", "laminardb", "risingwave", "spark", "timeplus"])
-def test_every_statement_of_the_documents_is_planned_or_refused_as_said(dialect: str) -> None:
-    with connect(dialect=dialect) as session:
-        found = [(outcome(session, mark, text), text) for mark, text in entries(dialect)]
+def run(name: str) -> tuple[list[str], list[str]]:
+    """Return what becomes of the statements of a file, and what they come to."""
+    with warnings.catch_warnings(), connect(dialect=name.split("/", maxsplit=1)[0], clock=lambda: 0) as session:
+        warnings.simplefilter("ignore")
+        found = [outcome(session, mark, text) for mark, text in read(name)[1]]
+    return [mark for mark, _ in found], [made for _, made in found]
 
-    expected = [("+" if mark.startswith("+") else mark.split()[0], text) for mark, text in entries(dialect)]
-    assert found == expected
+
+def expected_text(made: list[str]) -> str:
+    return "".join(f"-- {number}\n{one}\n" for number, one in enumerate(made, 1) if one)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_statement_is_planned_or_refused_as_said_and_comes_to_the_same_query(name: str) -> None:
+    _, statements = read(name)
+    marks, made = run(name)
+
+    expected = [("+" if mark.startswith("+") else mark.split()[0], text) for mark, text in statements]
+    assert [(mark, text) for mark, (_, text) in zip(marks, statements, strict=True)] == expected
+    assert expected_text(made) == (FOLDER / f"{name}.expected").read_text(encoding="utf-8")
+
+
+def rewrite() -> None:
+    """Write what is found as what is expected."""
+    for name in FILES:
+        head, statements = read(name)
+        marks, made = run(name)
+        lines = [
+            f"-- {old if old.split()[0].startswith(new) else new}\n{text}\n"
+            for new, (old, text) in zip(marks, statements, strict=True)
+        ]
+        (FOLDER / f"{name}.sql").write_text(head + "".join(lines), encoding="utf-8")
+        (FOLDER / f"{name}.expected").write_text(expected_text(made), encoding="utf-8")
+        sys.stdout.write(f"{name}: {sum(mark == '+' for mark in marks)} of {len(marks)} are planned\n")
+
+
+if __name__ == "__main__":
+    rewrite()

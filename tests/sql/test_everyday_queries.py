@@ -189,3 +189,21 @@ def test_a_cast_fails_where_it_must_and_try_cast_gives_null(dialect: str) -> Non
         for text in ("SELECT CAST(a AS INT) AS n FROM t", "SELECT a::INT AS n FROM t"):
             with pytest.raises(BadInputError):
                 session.sql(text).table()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT max_by(, total) AS n FROM o GROUP BY customer",
+        "SELECT nvl2(qty, , 0) AS u FROM o",
+        "SELECT id, (SELECT max(total)) AS m FROM o",
+        "SELECT nothing_like_it(qty) FILTER (WHERE qty > 1) AS n FROM o",
+        "SELECT count(*) AS n FROM table() AS x JOIN c ON x.id = c.id",
+        "SELECT regexp_replace(customer, 'a+' 'b') FROM o",
+    ],
+)
+def test_what_a_fuzzer_crashed_on_is_refused(text: str) -> None:
+    with connect(dialect="flink") as session:
+        session.sql(CREATED)
+        with pytest.raises(SqlError):
+            session.sql(text)

@@ -169,7 +169,7 @@ class Aggregation:
     def _call(self, node: exp.Expr) -> Aggregated:
         if isinstance(node, exp.Any):
             node = exp.LogicalOr(this=node.this)
-        elif isinstance(node, exp.Anonymous):
+        elif _is_named_aggregate(node):
             node = _ALIASES[node.name.lower()](this=node.expressions[0])
         given = node.this
         if isinstance(node, exp.ApproxDistinct):

@@ -20,7 +20,7 @@ from sqlglot.parsers.spark import SparkParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import OptionError, SqlError
-from zset_join.sql.places import Place, near
+from zset_join.sql.places import Place, near, place_of
 
 # What the parser cannot read becomes an error of ours; it need not be logged as well.
 logging.getLogger("sqlglot").setLevel(logging.ERROR)
@@ -258,6 +258,7 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
     if len(nodes) != 1 or nodes[0] is None:
         raise SqlError("one statement is expected here.", code="SQL_SYNTAX", at=statement.place(0))
     node: exp.Expr = nodes[0]
+    _check_whole(statement, node)
     joins = sum(1 for _ in node.find_all(exp.Join))
     if joins > MAX_JOINS:
         raise SqlError(
@@ -266,6 +267,18 @@ def _parsed(statement: Statement, tokens: tuple[Token, ...]) -> exp.Expr:
             at=statement.place(0),
         )
     return node
+
+
+def _check_whole(statement: Statement, root: exp.Expr) -> None:
+    """Refuse a tree with holes, which the parser leaves where an operand is missing."""
+    for node in root.walk():
+        has_hole = any(isinstance(value, list) and None in value for value in node.args.values())
+        if has_hole or any(is_needed and node.args.get(name) is None for name, is_needed in node.arg_types.items()):
+            raise SqlError(
+                f"syntax: an operand of {type(node).__name__.upper()} is missing.",
+                code="SQL_SYNTAX",
+                at=place_of(node, statement.text) or statement.place(0),
+            )
 
 
 def _without_table_words(tokens: tuple[Token, ...]) -> list[Token]:

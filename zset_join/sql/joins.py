@@ -125,7 +125,8 @@ class JoinPlanner:
             item = query.item_of(name, node.alias or name, query.at(inner.expressions[0]), self.ctes)
             item.is_bounded = True
             return item
-        window = inner.expressions[0] if isinstance(inner, exp.Anonymous) and inner.name.upper() == "TABLE" else inner
+        is_table = isinstance(inner, exp.Anonymous) and inner.name.upper() == "TABLE" and len(inner.expressions) == 1
+        window = inner.expressions[0] if is_table else inner
         if isinstance(window, exp.Anonymous) and window.name.upper() in WINDOWS and _names_a_table(window):
             name = window.expressions[0].name
             item = query.item_of(name, node.alias or name, query.at(window), self.ctes)

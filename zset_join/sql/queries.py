@@ -279,7 +279,12 @@ class QueryBinder:
             return node.name
         if isinstance(node, exp.Count) and node.this is None:
             return "count()" if self.statement.dialect == "timeplus" else "count(1)"
-        return node.sql(dialect="spark").lower() if isinstance(node, exp.AggFunc) else node.sql(dialect="spark")
+        try:
+            text = node.sql(dialect="spark")
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            # The writer of texts stumbles over a call that lacks an operand.
+            raise SqlError("a call lacks an operand here, or has one too many.", code="SQL_SYNTAX", at=self.at(node)) from error
+        return text.lower() if isinstance(node, exp.AggFunc) else text
 
     def _grouped(
         self,

@@ -163,6 +163,8 @@ def _decode(binder: Binder, node: exp.Expr) -> Expression:
 
 
 def _nvl2(binder: Binder, node: exp.Expr) -> Expression:
+    if node.args.get("true") is None or node.args.get("false") is None:
+        raise binder.refused(node, "nvl2 takes three operands")
     known = Call("is_not_null", (binder.bind(node.this),))
     return binder.case([(known, binder.bind(node.args["true"]))], binder.bind(node.args["false"]))
 
@@ -229,6 +231,12 @@ def _array(binder: Binder, node: exp.Expr) -> Expression:
     if not node.expressions:
         raise binder.refused(node, "an array of nothing has no type; name an element")
     return Call("array", tuple(binder.bind(one) for one in node.expressions))
+
+
+def _split_index(binder: Binder, node: exp.Expr, text: exp.Expr, separator: exp.Expr, place: exp.Expr) -> Expression:
+    if not isinstance(place, exp.Literal) or not place.name.isdecimal():
+        raise binder.refused(node, "split_index takes a literal place, the first is 0")
+    return Call("try_element_at", (_split_at(binder, node, text, separator), lit(int(place.name) + 1)))
 
 
 def _split(binder: Binder, node: exp.Expr) -> Expression:
@@ -487,6 +495,7 @@ _NAMED: dict[str, tuple[int, int, Callable[..., Expression]]] = {
     "octet_length": (1, 1, _plain("octet_length")),
     "pmod": (2, 2, _pmod),
     "split_by_string": (2, 2, lambda binder, node, separator, text: _split_at(binder, node, text, separator)),
+    "split_index": (3, 3, _split_index),
     "starts_with": (2, 2, _plain("starts_with")),
     "string_split": (2, 2, lambda binder, node, text, separator: _split_at(binder, node, text, separator)),
     "string_to_array": (2, 2, lambda binder, node, text, separator: _split_at(binder, node, text, separator)),

@@ -62,6 +62,7 @@ class ScalarSubqueries:
         at = self.query.at(node)
         if not isinstance(select, exp.Select) or len(select.expressions) != 1 or isinstance(select.expressions[0], exp.Star):
             raise SqlError("a subquery that stands for a value selects one column.", code="NOT_OFFERED", at=at)
+        self.query.check_clauses(select)
         rewritten, pairs = self._keyed(select)
         bound = self.query.bind(rewritten, ctes=self.ctes)
         self.scope.items[0].reads = self.scope.items[0].reads | bound.reads
