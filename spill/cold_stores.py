@@ -20,13 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spill.file_pages import FilePages
-from spill.media import duckdb_memory_bytes, require_medium
 from spill.pages import Pages
 from spill.pair_store import PairStore
 from spill.run_store import RunStore
-from zset_join.storage.local import make_directories
 
-__all__ = ["ColdStores", "FileStores", "closing_on_error", "open_stores"]
+__all__ = ["ColdStores", "FileStores", "closing_on_error"]
 
 
 class ColdStores(ABC):
@@ -91,24 +89,3 @@ def closing_on_error(close: Callable[[], object]) -> Iterator[None]:
     except BaseException:
         close()
         raise
-
-
-def open_stores(medium: str, directory: Path, *, max_hot_bytes: int | None = None) -> ColdStores:
-    """Return the stores of a directory on a medium.
-
-    Args:
-        medium: `files` or `duckdb`.
-        directory: of these stores alone; whoever calls keeps other processes out of it.
-        max_hot_bytes: budget of the rows in memory, by which DuckDB gets its own.
-
-    Raises:
-        OptionError: the medium is not installed.
-        StateError: the file is damaged, or another process has it.
-    """
-    if medium == "files":
-        return FileStores(directory)
-    require_medium(medium)
-    from spill.duckdb_pages import DuckDBStores
-
-    make_directories(directory, durable=False)
-    return DuckDBStores(directory, memory_bytes=duckdb_memory_bytes(max_hot_bytes))

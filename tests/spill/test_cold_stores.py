@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from property_tests.cold_histories import OWNER, as_bag, as_codes, as_rows
-from spill.cold_stores import ColdStores, closing_on_error, open_stores
+from spill.cold_stores import ColdStores, closing_on_error
+from spill.opening import open_stores
 from zset_join.errors import StateError
 
 MEDIA = ("files", "duckdb")
@@ -20,7 +21,7 @@ ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
 from property_tests.cold_histories import OWNER, as_rows
-from spill.cold_stores import open_stores
+from spill.opening import open_stores
 
 stores = open_stores("duckdb", Path(sys.argv[1]))
 rows = stores.rows("rows", owner=OWNER)

@@ -25,7 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
-from spill.cold_stores import ColdStores, closing_on_error, open_stores
+from spill.cold_stores import ColdStores, closing_on_error
+from spill.opening import open_stores
 from spill.residency import NEVER, ResidencyPolicy, Scores
 from spill.row_bytes import pack_rows, unpack_rows
 from zset_join.config import HotBudget

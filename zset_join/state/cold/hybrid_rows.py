@@ -31,7 +31,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from spill.cold_store import ColdRows, Int64s
-from spill.cold_stores import ColdStores, closing_on_error, open_stores
+from spill.cold_stores import ColdStores, closing_on_error
+from spill.opening import open_stores
 from spill.residency import ResidencyPolicy, lowest_scores
 from zset_join.config import HotBudget
 from zset_join.errors import ResourceError, StateError
