@@ -20,7 +20,7 @@ from zset_join.relation import Relation
 from zset_join.state.rows.answers import Answers
 from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import no_rejections
-from zset_join.state.rows.usage import check_deltas, check_tables, closed, make_directory
+from zset_join.state.rows.usage import closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -113,7 +113,6 @@ class GroupedOperator:
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        check_deltas("the aggregate", self.inputs, deltas)
         (delta,) = deltas
         if len(delta) == 0 and not self._is_due():
             return
@@ -139,7 +138,6 @@ class GroupedOperator:
             StateError: an epoch that was absorbed before.
         """
         tick.check_follows(self.absorbed_epoch)
-        check_deltas("the aggregate", self.inputs, deltas)
         (delta,) = deltas
         prepared = self._checked(tick, delta) if len(delta) else None
         if prepared is not None:
@@ -184,7 +182,6 @@ class GroupedOperator:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
-        check_tables("the aggregate", {"groups": self.group_by}, tables)
         self._prepared = None
         self._answers.outdate()
         self._input.restore(tables)

@@ -28,7 +28,6 @@ from zset_join.operators.upsert_table import UpsertTable
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.usage import check_deltas
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -118,7 +117,6 @@ class Route(UpsertTable):
         return self._answers.guarded(self._answer(tick, deltas))
 
     def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
-        check_deltas("the route", self.inputs, deltas)
         (delta,) = deltas
         if len(delta) == 0:
             return

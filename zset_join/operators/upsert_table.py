@@ -28,7 +28,7 @@ from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import check_deltas, check_tables, closed, make_directory
+from zset_join.state.rows.usage import closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -128,7 +128,6 @@ class UpsertTable:
             StateError: an epoch that was absorbed before.
         """
         tick.check_follows(self.absorbed_epoch)
-        check_deltas("the table", self.inputs, deltas)
         (delta,) = deltas
         prepared = None
         if len(delta):
@@ -177,7 +176,6 @@ class UpsertTable:
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
-        check_tables("the table", {self._table: self._side.relation.schema.names}, tables)
         self._prepared = None
         self._answers.outdate()
         if self._hybrid is not None:

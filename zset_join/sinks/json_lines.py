@@ -15,9 +15,7 @@ newest hundred. One file system that renames in one step.
 from __future__ import annotations
 
 import json
-import os
 import re
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -29,6 +27,7 @@ from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.record_texts import RECORD_FORMS, RecordForm, RecordWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output, is_same_epoch
+from zset_join.storage.local import write_atomic
 from zset_join.zset import ZSet
 
 __all__ = ["JsonLinesSink"]
@@ -160,22 +159,13 @@ class JsonLinesSink:
             )
 
     def _put(self, name: str, text: str) -> None:
-        made = self.directory / f".{name}-{uuid.uuid4().hex}"
+        path = self.directory / name
         try:
-            with made.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            made.rename(self.directory / name)
-            place = os.open(self.directory, os.O_RDONLY)
-            try:
-                os.fsync(place)
-            finally:
-                os.close(place)
+            write_atomic(path, text.encode())
         except OSError as error:
             raise SinkError(
                 f"{self._described} could not be written: {error}. Nothing of the epoch is there; mend the place and start "
                 "again.",
                 code="SINK_IO",
-                path=str(made),
+                path=str(path),
             ) from error

@@ -3,19 +3,19 @@
     orders/epoch-000000000012.json      {"id":1,"total":30,"_tp_delta":1}
 
 The law: a file is there whole or not at all (it is written beside, and then renamed), one of an epoch is never written twice,
-and an epoch without rows has none. A view that only ever gets rows is written as it is; any other with its
-weights, in the column `_tp_delta`.
+and an epoch without rows has none. A view that only ever gets rows is written as it is; any other with its weights, in the
+column `_tp_delta`.
 
-Known limits: local directories. What an epoch without rows was, is not kept: it may be handed over again, which writes nothing.
+Known limits: local directories. Epochs are told apart by number, not by their chain: an older checkpoint beside a newer
+directory is not noticed; `JsonLinesSink` and the other sinks notice it. What an epoch without rows was, is not kept: it may
+be handed over again, which writes nothing.
 
 Cost: the rows of the epoch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +30,7 @@ from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.json_rows import JsonWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
+from zset_join.storage.local import write_atomic
 from zset_join.zset import ZSet
 
 __all__ = ["RowFilesSink", "RowForm"]
@@ -92,14 +93,14 @@ class RowFilesSink:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not owner.exists():
-                strangers = [one.name for one in self.path.iterdir()]
+                strangers = [one.name for one in self.path.iterdir() if not one.name.startswith(f".{_OWNER}.")]
                 if strangers:
                     raise SinkError(
                         f"{self!r}: the directory holds {strangers[0]}, which no query has written. Name an empty one.",
                         code="SINK_NAME_TAKEN",
                         path=str(self.path),
                     )
-                _written_whole(owner, json.dumps(wanted).encode())
+                write_atomic(owner, json.dumps(wanted).encode())
             found = json.loads(owner.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SinkError(f"{self!r} cannot be opened: {error}.", code="SINK_IO", path=str(self.path)) from error
@@ -111,8 +112,8 @@ class RowFilesSink:
                 path=str(self.path),
                 different=different,
             )
-        for half in self.path.glob("*.half"):
-            half.unlink()
+        for half in (*self.path.glob(".epoch-*"), *self.path.glob(f".{_OWNER}.*")):
+            half.unlink()  # of a process that was killed while it wrote
         self._output = output
         self._json = JsonWriter(self._schema(output.schema)) if self.form == "json" else None
 
@@ -141,7 +142,7 @@ class RowFilesSink:
         retractions = int((delta.weights < 0).sum())
         if len(delta):
             try:
-                _written_whole(target, self._bytes(self._lines(delta)))
+                write_atomic(target, self._bytes(self._lines(delta)))
             except (OSError, pa.ArrowException) as error:
                 raise SinkError(f"{self!r}: epoch {epoch} cannot be written: {error}.", code="SINK_IO", epoch=epoch) from error
         return SinkProgress(epoch, len(delta), retractions, time.perf_counter() - started)
@@ -172,19 +173,3 @@ class RowFilesSink:
             pq.write_table(table, sink)
         made: bytes = sink.getvalue().to_pybytes()
         return made
-
-
-def _written_whole(target: Path, content: bytes) -> None:
-    """Write a file beside, and give it its name when it is whole and on disk."""
-    half = target.with_name(target.name + ".half")
-    with half.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    half.rename(target)
-    with contextlib.suppress(OSError):
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

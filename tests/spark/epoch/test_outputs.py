@@ -14,36 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.conftest import Source
+from tests.spark.epoch.conftest import finished
 from zset_join.errors import OptionError, PlanError, SinkError
-from zset_join.spark import JoinedStream, JoinQuery, JoinStreamWriter, changes
+from zset_join.spark import JoinedStream, JoinStreamWriter
 from zset_join.spark.epoch.delta_outputs import DeltaChangelogOutput
 from zset_join.spark.epoch.outputs import ChangelogOutput, FunctionOutput, SinkOutput
-
-
-@pytest.fixture
-def joined(orders: Source, customers: Source) -> JoinedStream:
-    """Give a join of three epochs: inserts, then updates that move a key, then a delete."""
-    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
-    customers.add((10, "Ann", 1), (20, "Bob", 1)).add((20, "Bobby", 2))
-    return changes(
-        orders.stream(),
-        name="orders",
-        keys=["order_id"],
-        sequence_by="ts",
-        apply_as_deletes="op = 'd'",
-        except_column_list=["op", "ts"],
-    ).join(
-        changes(customers.stream(), name="customers", keys=["customer_id"], except_column_list=["ts"]),
-        on="customer_id",
-        how="left",
-    )
-
-
-def finished(writer: JoinStreamWriter, tmp_path: Path) -> JoinQuery:
-    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).option("localStateDir", str(tmp_path / "local"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
 
 
 def test_a_duckdb_view_holds_the_join_and_verifies(joined: JoinedStream, tmp_path: Path) -> None:

@@ -10,35 +10,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from tests.spark.conftest import Collected, Source
+from tests.spark.epoch.conftest import finished
 from zset_join.errors import SinkError
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
-from zset_join.spark import JoinedStream, JoinQuery, JoinStreamWriter, changes
-
-
-@pytest.fixture
-def joined(orders: Source, customers: Source) -> JoinedStream:
-    """Give a join of three epochs."""
-    orders.add(("i", 1, 10, "pen", 1), ("i", 2, 20, "ink", 1)).add(("u", 1, 20, "pen", 2)).add(("d", 2, None, None, 3))
-    customers.add((10, "Ann", 1), (20, "Bob", 1)).add((20, "Bobby", 2))
-    return changes(
-        orders.stream(),
-        name="orders",
-        keys=["order_id"],
-        sequence_by="ts",
-        apply_as_deletes="op = 'd'",
-        except_column_list=["op", "ts"],
-    ).join(
-        changes(customers.stream(), name="customers", keys=["customer_id"], except_column_list=["ts"]),
-        on="customer_id",
-        how="left",
-    )
-
-
-def finished(writer: JoinStreamWriter, tmp_path: Path) -> JoinQuery:
-    writer = writer.option("checkpointLocation", str(tmp_path / "cp")).option("localStateDir", str(tmp_path / "local"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return query
+from zset_join.spark import JoinedStream, JoinStreamWriter
 
 
 def test_a_view_a_changelog_and_a_function_have_every_epoch_once_also_when_one_fails(

@@ -113,7 +113,7 @@ class StageTask:
         receipt.seconds["answer"] = time.perf_counter() - started
 
     def _is_due(self, operator: DurableOperator, receipt: TaskReceipt) -> bool:
-        """Say whether a time has come that the operator waits for; receipt when it will be asked again."""
+        """Say whether a time has come that the operator waits for; the receipt says when it will be asked again."""
         if not isinstance(operator, TimedOperator):
             return False
         due, tick = operator.next_due(), self.context.tick
