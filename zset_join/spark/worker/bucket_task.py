@@ -26,6 +26,7 @@ import pyarrow as pa
 from zset_join.spark.rows.layout import TARGET, Arrivals, collect_arrivals
 from zset_join.spark.worker.closing_task import ClosingTask
 from zset_join.spark.worker.deliveries import Delivery, ToExpressions, ToSameTask
+from zset_join.spark.worker.garbage import Spared
 from zset_join.spark.worker.locality import executor_name
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.spark.worker.tasks import StageTask, task_bucket
@@ -78,6 +79,7 @@ class BucketTask:
                 _hand_on(task.delivery, made, arrivals)
             lines.append(receipt.to_json())
         yield from last.delivery.finish(lines)
+        Spared.loaded()
 
     def _arrivals(self, batches: Iterable[pa.RecordBatch], last: StageTask) -> dict[int, Arrivals]:
         """Return what has come for every stage; what is for those behind the expressions waits for them."""

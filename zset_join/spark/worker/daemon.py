@@ -28,6 +28,7 @@ from pyspark.daemon import manager
 from zset_join.errors import ZsetJoinError
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
 from zset_join.relation import Relation
+from zset_join.spark.worker.garbage import Spared
 from zset_join.stages import JoinStage, RouteStage
 from zset_join.stages.warm_up import warm_up
 
@@ -48,6 +49,7 @@ def main() -> None:
     try:
         if any(Path(compiled_kernels_directory).rglob("*.nbc")):
             load_kernels()
+            Spared.loaded()
     except (ZsetJoinError, OSError, RuntimeError) as error:
         print(f"zset_join: workers start slowly, because kernels could not be loaded: {error!r}", file=sys.stderr)  # noqa: T201
     manager()
