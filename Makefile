@@ -23,7 +23,7 @@ test-plain: $(READY)
 	$(PYTEST) -m "not spark and not services" -n $(WORKERS) --dist loadgroup --durations=15 $(ARGS)
 
 test-spark: java $(READY)
-	$(PYTEST) -m "spark and not services" -n $(WORKERS) --dist loadfile --durations=15 $(ARGS)
+	$(PYTEST) -m "spark and not services" -n $(WORKERS) --dist worksteal --durations=15 $(ARGS)
 
 test-services: java $(READY) ## tests against real servers, started on loopback: PostgreSQL, Redis, Kafka
 	$(PYTEST) tests/services -m services --durations=15 $(ARGS)
