@@ -12,7 +12,8 @@ reaches another engine.
 
 from __future__ import annotations
 
+from zset_join.sql.connecting import connect
 from zset_join.sql.results import Message, Query, Running
-from zset_join.sql.session import Session, SqlWarning, connect
+from zset_join.sql.session import Session, SqlWarning
 
 __all__ = ["Message", "Query", "Running", "Session", "SqlWarning", "connect"]

@@ -18,10 +18,11 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from zset_join.errors import SqlError, ZsetJoinError
+from zset_join.sql.connecting import connect
 from zset_join.sql.dialects import split
 from zset_join.sql.feeds import read_available
 from zset_join.sql.results import Message, Query, Running, changelog_table
-from zset_join.sql.session import Session, connect
+from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
 from zset_join.zset import ZSet
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from zset_join.errors import PlanError, SqlError
-from zset_join.pipeline import Pipeline, View
+from zset_join.pipeline import Pipeline
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.plan_text import plan_sql
 from zset_join.zset import ZSet
@@ -47,6 +47,10 @@ class QueryRunner(Protocol):
 
     def explain(self, query: Query) -> str:
         """Return what a query does, and what it must remember."""
+        ...
+
+    def view_of(self, query: Query) -> Any:
+        """Return a query as a view of the fluent API."""
         ...
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
@@ -81,9 +85,9 @@ class Query:
     emits_changelog: bool = False
 
     @property
-    def view(self) -> View:
-        """Return it for the fluent API."""
-        return self.bound.view
+    def view(self) -> Any:
+        """Return it for the fluent API of the engine it runs on."""
+        return self.session.view_of(self)
 
     @property
     def columns(self) -> list[str]:

@@ -1,6 +1,6 @@
 """A session: tables, the queries that run over them, and the statements that make and feed them, in this process.
 
-    session = connect()
+    session = zset_join.sql.connect()
     session.sql("CREATE TABLE orders (id INT, customer STRING, total INT, PRIMARY KEY (id))")
     revenue = session.sql("SELECT customer, sum(total) AS revenue FROM orders GROUP BY customer").start()
     session.sql("INSERT INTO orders VALUES (1, 'Ada', 30)")
@@ -30,7 +30,7 @@ from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.definitions import TP_DELTA
-from zset_join.sql.dialects import Statement, dialect_named, split
+from zset_join.sql.dialects import Statement, split
 from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
 from zset_join.sql.results import Message, Query, Running, sorted_rows
@@ -40,47 +40,7 @@ from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.statements import execute
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Session", "SqlWarning", "connect"]
-
-
-def connect(
-    *,
-    engine: str = "local",
-    spark: Any = None,
-    dialect: str = "spark",
-    keep_tables: bool = True,
-    clock: Callable[[], int] | None = None,
-) -> Session:
-    """Return a new session.
-
-    Args:
-        engine: `local`, in this process, or `spark`.
-        spark: a SparkSession, for `engine="spark"`.
-        dialect: whose SQL statements are written in: spark, flink, timeplus, risingwave or laminardb.
-        keep_tables: keep the rows of tables for later queries.
-        clock: returns the processing time in microseconds since 1970; default: the wall clock.
-
-    Raises:
-        OptionError: an engine or dialect that is not there.
-
-    >>> session = connect()
-    >>> session.sql("CREATE TABLE t (k STRING, v INT)") and session.sql("INSERT INTO t VALUES ('a', 1), ('a', 2)")
-    Message(text='2 rows into t', rows=None)
-    >>> session.sql("SELECT k, sum(v) AS total FROM t GROUP BY k").table().to_pylist()
-    [{'k': 'a', 'total': 3}]
-    """
-    if engine not in {"local", "spark"}:
-        raise OptionError(f"engine={engine!r}; there is local and spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
-    if engine == "spark":
-        raise OptionError(
-            "engine='spark' is not there yet: query.view is planned for both runners, but SQL is run in process only. Use the "
-            "fluent API of zset_join.spark, or engine='local'.",
-            code="ENGINE",
-        )
-    if spark is not None:
-        raise OptionError("spark=... belongs to engine='spark'.", code="ENGINE")
-    dialect_named(dialect)
-    return Session(dialect=dialect, keep_tables=keep_tables, clock=clock)
+__all__ = ["Session", "SqlWarning", "arrow_table"]
 
 
 class Session:
@@ -221,6 +181,8 @@ class Session:
         """Run a query; see `Query.start`."""
         if query.bound.is_bounded:
             raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
+        if isinstance(output, SinkWriter):
+            output.begin()
         running = Running(name or f"query_{len(self.running) + 1}", query, self._pipeline(query), output)
         rows = self._contents(query)
         self.running.append(running)
@@ -245,7 +207,7 @@ class Session:
 
     def explain(self, query: Query) -> str:
         """Return what a query does, and what it must remember."""
-        return query.view.plan().explain(buckets=1)
+        return query.bound.view.plan().explain(buckets=1)
 
     def forget(self, name: str) -> None:
         """Let go of what is kept of a dropped table."""
@@ -269,13 +231,23 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def view_of(self, query: Query) -> Any:
+        """Return a query as a view of the fluent API of this session's engine."""
+        return query.bound.view
+
+    def settle(self) -> None:
+        """Wait until every query has answered what is there; in process it has."""
+
     def _pipeline(self, query: Query) -> Pipeline:
         return Pipeline(
-            query.view, options=stage_options(query.settings), idle_timeout_seconds=idle_timeout(query.settings), keep_view=True
+            query.bound.view,
+            options=stage_options(query.settings),
+            idle_timeout_seconds=idle_timeout(query.settings),
+            keep_view=True,
         )
 
     def _contents(self, query: Query) -> dict[str, Any]:
-        known = {source.name for source in query.view.plan().sources}
+        known = {source.name for source in query.bound.view.plan().sources}
         return {name: self._stored[name].contents() for name in sorted(query.bound.reads & known) if name in self._stored}
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:

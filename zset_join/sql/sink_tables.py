@@ -184,26 +184,35 @@ class SinkWriter:
 
     Args:
         table: the sink's table.
-        sink: it.
+        sink: it; opened by `begin`.
         schema: the columns as the table names them.
         key: columns that identify a row.
-
-    Raises:
-        SinkError: it cannot be opened, or something was written there before.
+        query_id: whose deltas they are.
     """
 
     def __init__(self, table: Table, sink: Sink, schema: pa.Schema, key: tuple[str, ...], query_id: str) -> None:
         self.table_name = table.name
-        self._sink = sink
+        self.sink = sink
         self._schema = schema
+        self._key = key
+        self._query_id = query_id
         self._epoch = 0
-        sink.open(Relation(name=table.name, schema=schema, primary_key=key, mode="changelog"), query_id)
-        if sink.last_epoch() is not None:
-            last = sink.last_epoch()
-            sink.close()
+
+    def begin(self) -> None:
+        """Open the sink for a query that runs in this process.
+
+        Raises:
+            SinkError: it cannot be opened, or something was written there before.
+        """
+        self.sink.open(
+            Relation(name=self.table_name, schema=self._schema, primary_key=self._key, mode="changelog"), self._query_id
+        )
+        last = self.sink.last_epoch()
+        if last is not None:
+            self.sink.close()
             raise SinkError(
-                f'"{table.name}" has epochs up to {last}, and this session begins at 0, in memory. Name a new topic, directory '
-                "or table.",
+                f'"{self.table_name}" has epochs up to {last}, and this session begins at 0, in memory. Name a new topic, '
+                "directory or table.",
                 code="SINK_EPOCH_GAP",
                 last_epoch=last,
             )
@@ -211,9 +220,9 @@ class SinkWriter:
     def __call__(self, delta: ZSet) -> None:
         """Write the next epoch."""
         rows = pa.RecordBatch.from_arrays(delta.rows.columns, schema=self._schema)
-        self._sink.write(self._epoch, [ZSet(rows, delta.weights)] if len(delta) else [])
+        self.sink.write(self._epoch, [ZSet(rows, delta.weights)] if len(delta) else [])
         self._epoch += 1
 
     def close(self) -> None:
         """Close the sink; what was written stays."""
-        self._sink.close()
+        self.sink.close()

@@ -321,6 +321,8 @@ def _written_once(session: StatementContext, table: Table, query: Query, stateme
     """Write what a query of stored rows gives, as one epoch."""
     rows = session.snapshot(query)
     writer = writer_of(session, table, query, at=statement.place(0))
+    if isinstance(writer, SinkWriter):
+        writer.begin()
     writer(ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64)))
     if isinstance(writer, SinkWriter):
         writer.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from zset_join.sql.results import Query
 from zset_join.sql.sink_tables import SinkWriter, is_outside, sink_of
 from zset_join.zset import ZSet
 
-__all__ = ["fitted", "takes_back", "writer_of"]
+__all__ = ["TableWriter", "fitted", "takes_back", "writer_of"]
 
 _NUMBERS = frozenset({"integer", "float", "decimal"})
 _TIMES = frozenset({"date", "timestamp", "instant"})
@@ -33,7 +33,7 @@ _TIMES = frozenset({"date", "timestamp", "instant"})
 
 def takes_back(query: Query) -> bool:
     """Say whether a query ever retracts a row."""
-    return query.view.node.relation.mode != "append"
+    return query.bound.view.node.relation.mode != "append"
 
 
 def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place) -> Query:
@@ -75,7 +75,7 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
     if list(ordered) == schema.names and all(tree is chosen[name] for name, tree in ordered.items()) and _is_plain(ordered):
         return query
     try:
-        view: View = query.view.select(ordered)
+        view: View = query.bound.view.select(ordered)
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
     return replace(query, bound=replace(query.bound, view=view, shown=None))
@@ -100,7 +100,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
         SinkError: the outside cannot be reached, or holds something else.
     """
     if is_outside(table):
-        key = table.primary_key or query.view.node.relation.primary_key
+        key = table.primary_key or query.bound.view.node.relation.primary_key
         sink = sink_of(table, takes_back=takes_back(query), query_key=key)
         schema = pa.schema([pa.field(field.name, field.type) for field in query.schema])
         return SinkWriter(table, sink, schema, key, str(uuid.uuid4()))
@@ -112,15 +112,29 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
             at=at,
         )
     given: list[ColumnDefinition] = [column for column in table.columns if column.is_given and column.metadata is None]
-    names = [column.name for column in given]
+    return TableWriter(session, table, tuple(column.name for column in given))
 
-    def write(delta: ZSet) -> None:
-        if not len(delta):
-            return
-        rows = pa.RecordBatch.from_arrays(delta.rows.columns, names=names)
-        if table.mode == "append":
-            session.insert(table.name, pa.Table.from_batches([rows]))
-        else:
-            session.insert(table.name, ZSet(rows, delta.weights))
 
-    return write
+@dataclass(frozen=True)
+class TableWriter:
+    """Write the deltas of a running query into a table of the session; what `session.start` takes as `output`.
+
+    Args:
+        session: whose table.
+        table: it.
+        names: the columns that the query gives, in order.
+    """
+
+    session: StatementContext
+    table: Table
+    names: tuple[str, ...]
+
+    def __call__(self, delta: ZSet) -> None:
+        """Insert a delta as one epoch; one of no rows is none."""
+        if len(delta):
+            self.session.insert(self.table.name, self.rows(delta))
+
+    def rows(self, delta: ZSet) -> pa.Table | ZSet:
+        """Return a delta as the table takes it."""
+        rows = pa.RecordBatch.from_arrays(delta.rows.columns, names=list(self.names))
+        return pa.Table.from_batches([rows]) if self.table.mode == "append" else ZSet(rows, delta.weights)

@@ -15,6 +15,7 @@ from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.route import RouteStage, needs_route
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage
+from zset_join.stages.unchanged import UnchangedStage
 
 __all__ = [
     "AggregateStage",
@@ -31,6 +32,7 @@ __all__ = [
     "StageOptions",
     "TableKey",
     "TemporalJoinStage",
+    "UnchangedStage",
     "needs_route",
     "read_stage",
     "register_stage",

@@ -203,5 +203,6 @@ BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFram
     "latest": _unchanged,
     "route": _unchanged,
     "temporal_join": temporally_joined,
+    "unchanged": _unchanged,
 }
 """Kind of a stage to what Spark makes of a table per input, given the watermark of the stage."""

@@ -1,0 +1,95 @@
+"""Rows as they come: the answer is the delta, netted, retractions first.
+
+The law: after every epoch the sum of all answers is the sum of the input. It stands where rows must pass a stage and no other
+one is asked for, such as a SELECT over one stream inside Spark.
+
+Remembers nothing but the number of the last epoch, in its directory where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from zset_join.operators.stateless import StatelessOperator
+from zset_join.relation import Relation
+from zset_join.row_conversion import conform
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["Unchanged"]
+
+_FILE = "absorbed_epoch"
+
+
+class Unchanged(StatelessOperator):
+    """Hand rows on.
+
+    Args:
+        relation: the input, in changelog or append mode.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        chunk_rows: rows per chunk of an answer.
+        directory: where the number of the last epoch is kept; None: in memory.
+
+    >>> clicks = Relation(name="clicks", schema=pa.schema({"page": pa.string()}), mode="append")
+    >>> same = Unchanged(clicks)
+    >>> [row for chunk in same.answer(Tick(0), [ZSet.of({"page": ["a", "a"]})]) for row in chunk.to_pylist()]
+    [(('a',), 2)]
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        *,
+        on_bad_input: str = "error",
+        chunk_rows: int = 65_536,
+        directory: str | None = None,
+    ) -> None:
+        output = replace(relation, join_key=(), sequence_by=())
+        super().__init__([relation], output, on_bad_input=on_bad_input, chunk_rows=chunk_rows)
+        self._file = None if directory is None else Path(directory) / _FILE
+        if self._file is not None and self._file.exists():
+            self._absorbed_epoch = int(self._file.read_text(encoding="ascii") or "-1")
+
+    def mapped(self, deltas: Sequence[ZSet]) -> ZSet:
+        """Return the rows."""
+        (delta,) = deltas
+        rows = conform(delta.rows, self.inputs[0])
+        return ZSet(pa.RecordBatch.from_arrays(rows.columns, schema=self.output.schema), delta.weights)
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """End the epoch, and write its number down.
+
+        Raises:
+            BadInputError: as `answer`.
+            StateError: an epoch that was absorbed before.
+        """
+        super().absorb(tick, deltas)
+        self._write_down()
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Go on after the last epoch of a snapshot."""
+        super().restore(tables)
+        self._write_down()
+
+    def is_current(self) -> bool:
+        """Say whether the file says what is known here."""
+        if self._file is None:
+            return True
+        told = self._file.read_text(encoding="ascii") if self._file.exists() else "-1"
+        return told == str(self._absorbed_epoch)
+
+    def working_bytes(self) -> int:
+        """Return 0."""
+        return 0
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the table of `snapshot`."""
+        return {name: table.to_reader() for name, table in self.snapshot().items()}
+
+    def _write_down(self) -> None:
+        if self._file is not None:
+            self._file.write_text(str(self._absorbed_epoch), encoding="ascii")

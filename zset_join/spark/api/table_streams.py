@@ -1,0 +1,193 @@
+"""The streams of tables that are declared by columns and options instead of DataFrames: what SQL inside Spark reads.
+
+    stored     a directory of Parquet files, one per INSERT and epoch, with the weight of each row
+    files      JSON, CSV or Parquet files of a user, one per epoch
+    kafka      records of JSON in a topic, by Spark's own connector
+    dataframe  a streaming DataFrame of the user
+
+A column that is computed is given as Spark SQL text over the others. A column with the processing time holds, of a file, when
+it was written, and of a record, Kafka's own time: times that a replay finds again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.relation import Relation
+from zset_join.spark.api.streams import ChangeStream, appends, changes
+from zset_join.spark.rows.names import column_named, first_line, quoted
+from zset_join.spark.rows.schemas import arrow_schema, field_type, spark_schema
+
+__all__ = ["STORED_WEIGHT", "ColumnText", "file_rows", "kafka_rows", "schema_of", "stored_rows", "table_stream", "with_columns"]
+
+STORED_WEIGHT = "_stored_weight"
+_TIME, _VALUE = "__time", "__value"
+
+
+@dataclass(frozen=True)
+class ColumnText:
+    """One column of a declared table.
+
+    Args:
+        name: its name.
+        type: its Arrow type.
+        text: Spark SQL over the given columns; None for one that is given.
+        is_time: it holds the processing time.
+    """
+
+    name: str
+    type: pa.DataType
+    text: str | None = None
+    is_time: bool = False
+
+
+def schema_of(rows: DataFrame, name: str) -> pa.Schema:
+    """Return the columns of a DataFrame as Arrow types."""
+    return arrow_schema(rows.schema, relation=name)
+
+
+def stored_rows(session: SparkSession, directory: str, schema: pa.Schema) -> DataFrame:
+    """Return the rows of a table that INSERTs fill, one file an epoch, with their weights.
+
+    Args:
+        session: reads.
+        directory: where its files lie.
+        schema: the columns of the table.
+    """
+    kept = pa.schema([*schema, pa.field(STORED_WEIGHT, pa.int64())])
+    return session.readStream.schema(spark_schema(kept)).option("maxFilesPerTrigger", 1).parquet(directory)
+
+
+def file_rows(
+    session: SparkSession, path: str, form: str, given: pa.Schema, *, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """Return the rows of files, a file an epoch, with the time each was written.
+
+    Args:
+        session: reads.
+        path: a directory, or one file of it.
+        form: json, csv or parquet.
+        given: the columns that the files have.
+        options: more of Spark's reader.
+
+    Raises:
+        OptionError: files of another format.
+    """
+    if form not in ("csv", "json", "parquet"):
+        raise OptionError(f"files are read as csv, json, parquet, not as {form}.", code="UNKNOWN_FORMAT", format=form)
+    reader = session.readStream.schema(spark_schema(given)).option("maxFilesPerTrigger", 1).options(**dict(options or {}))
+    if form == "csv":
+        reader = reader.option("header", "true")
+    place = Path(path)
+    if "://" not in path and place.is_file():
+        reader, path = reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
+    rows = reader.format(form).load(path)
+    return rows.select(*map(column_named, given.names), F.col("_metadata.file_modification_time").alias(_TIME))
+
+
+def kafka_rows(session: SparkSession, options: Mapping[str, str], given: pa.Schema, *, name: str) -> DataFrame:
+    """Return the records of a topic as rows, with Kafka's time of each.
+
+    Args:
+        session: reads; it must have Spark's Kafka connector.
+        options: `topic`, `properties.bootstrap.servers`, `scan.startup.mode`.
+        given: the columns of the JSON objects.
+        name: of the table.
+
+    Raises:
+        OptionError: an option is missing, or the connector is.
+    """
+    missing = [one for one in ("topic", "properties.bootstrap.servers") if one not in options]
+    if missing:
+        raise OptionError(f'"{name}": the option {missing[0]!r} is missing.', code="MISSING_OPTION", name=name)
+    if options.get("format", "json") != "json":
+        raise OptionError(
+            f'"{name}": records of Kafka are read as json here, not as {options["format"]}; make a stream of others with '
+            "changes(df, format=...) and register it.",
+            code="UNKNOWN_FORMAT",
+            name=name,
+        )
+    starts = {"earliest-offset": "earliest", "latest-offset": "latest", "group-offsets": "earliest"}
+    start = starts.get(options.get("scan.startup.mode", "earliest-offset"), "earliest")
+    reader = session.readStream.format("kafka").option("subscribe", options["topic"]).option("startingOffsets", start)
+    for option, value in options.items():
+        if option.startswith("properties."):
+            reader = reader.option(f"kafka.{option.removeprefix('properties.')}", value)
+    try:
+        records = reader.load()
+    except AnalysisException as error:
+        raise OptionError(
+            f'"{name}": Spark has no Kafka connector here: {first_line(error)} Start the session with '
+            "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION.",
+            code="MISSING_PACKAGE",
+            package="spark-sql-kafka-0-10",
+        ) from error
+    record = F.from_json(F.col("value").cast("string"), spark_schema(given)).alias(_VALUE)
+    decoded = records.select(record, F.col("timestamp").alias(_TIME))
+    return decoded.select(*(F.col(f"{_VALUE}.{quoted(name)}") for name in given.names), F.col(_TIME))
+
+
+def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
+    """Return rows with all columns of their table: computed ones are computed, in order, and what is left over is gone.
+
+    Args:
+        rows: the given columns, and perhaps the time of each row.
+        columns: of the table, in order.
+    """
+    for column in columns:
+        if column.name in rows.columns:
+            continue
+        kind = field_type(pa.field(column.name, column.type))
+        if column.text is not None:
+            made = F.expr(column.text).cast(kind)
+        elif column.is_time and _TIME in rows.columns:
+            made = F.col(_TIME).cast(kind)
+        else:
+            made = F.lit(None).cast(kind)
+        rows = rows.withColumn(column.name, made)
+    return rows.select(*(column_named(column.name) for column in columns))
+
+
+def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | None = None) -> ChangeStream:
+    """Return the stream of a table.
+
+    Args:
+        rows: its columns; and `STORED_WEIGHT`, where rows say so how many of them come or go.
+        relation: what they are to be: name, columns, keys, mode, event time.
+        delta_column: the column of `rows` whose -1 deletes; None where there is none.
+
+    Raises:
+        PlanError: columns of other types than those of the relation.
+    """
+    weight = STORED_WEIGHT if STORED_WEIGHT in rows.columns else None
+    own = [name for name in (weight, delta_column) if name is not None]
+    name, keys = relation.name, list(relation.primary_key)
+    if relation.mode == "append":
+        made = appends(rows.drop(*own), name=name, keys=keys or None)
+    elif relation.mode == "upsert":
+        deletes = " OR ".join(f"{quoted(column)} < 0" for column in own)
+        more: dict[str, Any] = {"apply_as_deletes": deletes, "except_column_list": own} if own else {}
+        made = changes(rows, name=name, keys=keys, **more)
+    else:
+        told = delta_column or weight
+        given = rows if told is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
+        given = given.drop(weight) if weight is not None and weight != told else given
+        made = changes(given, name=name, weight_column=told or STORED_WEIGHT)
+    if made.schema.names != relation.schema.names or made.schema.types != relation.schema.types:
+        raise PlanError(
+            f'the table "{name}" is declared with {relation.schema.to_string(show_field_metadata=False)}, and its rows have '
+            f"{made.schema.to_string(show_field_metadata=False)}. Declare the columns as they are.",
+            code="SOURCE_SCHEMA",
+            name=name,
+        )
+    return replace(made, event_time=relation.event_time, watermark_delay=relation.watermark_delay)

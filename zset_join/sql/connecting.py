@@ -1,0 +1,61 @@
+"""`connect`: a session of SQL, in this process or inside Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from zset_join.errors import OptionError
+from zset_join.sql.dialects import dialect_named
+from zset_join.sql.places import near
+from zset_join.sql.session import Session
+
+__all__ = ["connect"]
+
+
+def connect(
+    *,
+    engine: str = "local",
+    spark: Any = None,
+    dialect: str = "spark",
+    keep_tables: bool = True,
+    clock: Callable[[], int] | None = None,
+    directory: str | Path | None = None,
+) -> Session:
+    """Return a new session.
+
+    Args:
+        engine: `local`, in this process, or `spark`.
+        spark: a SparkSession, for `engine="spark"`; default: the active one, or a new one on this machine.
+        dialect: whose SQL statements are written in: spark, flink, timeplus, risingwave or laminardb.
+        keep_tables: keep the rows of tables for later queries; inside Spark they are always kept.
+        clock: returns the processing time in microseconds since 1970; default: the wall clock.
+        directory: inside Spark, where inserted rows, checkpoints and local state are kept; default: a temporary one.
+
+    Raises:
+        OptionError: an engine or dialect that is not there, or an argument of the other engine.
+
+    >>> session = connect()
+    >>> session.sql("CREATE TABLE t (k STRING, v INT)") and session.sql("INSERT INTO t VALUES ('a', 1), ('a', 2)")
+    Message(text='2 rows into t', rows=None)
+    >>> session.sql("SELECT k, sum(v) AS total FROM t GROUP BY k").table().to_pylist()
+    [{'k': 'a', 'total': 3}]
+    """
+    if engine not in {"local", "spark"}:
+        raise OptionError(f"engine={engine!r}; there is local and spark.{near(engine, ('local', 'spark'))}", code="ENGINE")
+    dialect_named(dialect)
+    if engine == "spark":
+        try:
+            from zset_join.sql.on_spark import SessionOnSpark
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                f"engine='spark' needs the package {error.name}, which is not installed: pip install "
+                "'./path/to/the/clone[spark]'.",
+                code="MISSING_PACKAGE",
+                package=str(error.name),
+            ) from error
+        return SessionOnSpark(spark, dialect=dialect, clock=clock, directory=directory)
+    if spark is not None or directory is not None:
+        raise OptionError("spark=... and directory=... belong to engine='spark'.", code="ENGINE")
+    return Session(dialect=dialect, keep_tables=keep_tables, clock=clock)

@@ -1,0 +1,491 @@
+"""A session whose queries run inside Spark: the same statements, bound to the same plan, one streaming query each.
+
+    session = zset_join.sql.connect(engine="spark", spark=spark, directory="/data/session")
+    session.register("orders", orders_df, keys="order_id")          # a streaming DataFrame, a batch one, or rows
+    session.sql("CREATE TABLE out (...) WITH ('connector' = 'duckdb', 'path' = 'out.duckdb', 'table-name' = 'revenue')")
+    session.sql("INSERT INTO out SELECT customer, sum(total) FROM orders GROUP BY customer")
+
+The law: a query answers with the changes that the session in process answers with, epoch by epoch where its tables are filled
+by INSERT. An INSERT is one file of Parquet and one epoch; `settle()` waits until all queries have answered, and every INSERT
+does.
+
+A name that the catalog does not have is looked up among Spark's own tables and temporary views. `Query.view` is a view of
+`zset_join.spark`, for its fluent API and its own `writeStream`.
+
+Known limits: deltas of `start()` come to the driver; large ones are for a sink. Inserted rows are never thrown away. A
+temporary directory ends with the session; with a directory of one's own, statements are run again to go on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from zset_join.errors import SqlError
+from zset_join.expressions.sql_text import to_sql
+from zset_join.pipeline.contents import Contents
+from zset_join.plan.query_plan import PlanSource
+from zset_join.relation import Relation
+from zset_join.sinks.sink import Sink, SinkProgress
+from zset_join.spark import ChangeStream, local_session
+from zset_join.spark.api.from_plan import view_of
+from zset_join.spark.api.table_streams import (
+    ColumnText,
+    file_rows,
+    kafka_rows,
+    schema_of,
+    stored_rows,
+    table_stream,
+    with_columns,
+)
+from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.dialects import Statement
+from zset_join.sql.places import Place, SqlWarning
+from zset_join.sql.results import Query, Running, sorted_rows
+from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.session import Session
+from zset_join.sql.settings import stage_options
+from zset_join.sql.sink_tables import SinkWriter
+from zset_join.sql.stored_tables import StoredTables, StoredTableSink, file_name
+from zset_join.sql.writing import TableWriter
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["SessionOnSpark"]
+
+_OPTIONS = {
+    "cold_store": "cold_store",
+    "default_hash_join": "default_hash_join",
+    "default_hash_table": "default_hash_table",
+    "join_buffer_policy": "join_buffer_policy",
+    "join_max_buffered_bytes": "join_max_buffered_bytes",
+    "max_hot_bytes": "max_hot_bytes",
+    "max_hot_keys": "max_hot_keys",
+    "on_bad_input": "onBadInput",
+    "on_evict": "on_evict",
+    "tombstone_retention": "tombstoneRetention",
+}
+"""Settings to options of a query inside Spark."""
+_NOT_HERE = ("idle_timeout", "table.exec.source.idle-timeout")
+_HOT_BYTES = 268_435_456
+_READ = ("filesystem", "kafka", "upsert-kafka")
+"""Connectors that Spark reads; other tables are stored."""
+
+
+class SessionOnSpark(Session):
+    """Run statements inside Spark; made by `connect(engine="spark")`.
+
+    Args:
+        spark: a SparkSession; None: the active one, or a new one on this machine.
+        dialect: whose SQL statements are written in.
+        clock: returns the processing time in microseconds since 1970, for inserted rows.
+        directory: where rows, checkpoints and local state are kept; None: a temporary one.
+    """
+
+    def __init__(self, spark: Any, *, dialect: str, clock: Callable[[], int] | None, directory: str | Path | None) -> None:
+        super().__init__(dialect=dialect, keep_tables=True, clock=clock)
+        self.spark = spark if spark is not None else local_session()
+        self.catalog = _CatalogOverSpark(self)
+        self._is_temporary = directory is None
+        self._directory = Path(tempfile.mkdtemp(prefix="zset_join-sql-") if directory is None else directory).absolute()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._dataframes: dict[str, Any] = {}
+        self._streams: dict[str, tuple[Table, ChangeStream]] = {}
+        self._stored_rows = StoredTables(self._directory / "tables")
+        self._once: str | None = None
+        self._changed: set[str] = set()
+        self._lock = threading.RLock()
+        self._owner = threading.get_ident()
+        self._asked = 0
+
+    def register(
+        self, name: str, rows: Any, *, keys: Sequence[str] | str = (), watermark: tuple[str, int] | None = None
+    ) -> None:
+        """Make a table of a DataFrame, streaming or not, of a `ChangeStream`, or of what `Session.register` takes.
+
+        Args:
+            name: of the table.
+            rows: what it holds, or will.
+            keys: columns that identify a row; later rows replace those of their key.
+            watermark: event-time column, and the delay of its watermark in microseconds.
+
+        Raises:
+            SqlError: the name is taken.
+            OptionError: it does not become a table.
+        """
+        if isinstance(rows, ChangeStream):
+            self._register_stream(name, rows)
+            return
+        if getattr(rows, "isStreaming", None) is None:
+            super().register(name, rows, keys=keys, watermark=watermark)
+            return
+        if not rows.isStreaming:
+            super().register(name, rows.toArrow(), keys=keys, watermark=watermark)
+            return
+        schema = schema_of(rows, name)
+        key = (keys,) if isinstance(keys, str) else tuple(keys)
+        mode: Mode = "upsert" if key else "append"
+        columns = tuple(ColumnDefinition(field.name, field.type) for field in schema)
+        self.catalog.add(Table(name=name, word="TABLE", columns=columns, mode=mode, primary_key=key, watermark=watermark))
+        self._dataframes[name] = rows
+
+    def insert(self, name: str, rows: Any) -> int:
+        """Add rows to a table, as one epoch of every query that reads it.
+
+        Raises:
+            SqlError: as in process; or rows come from elsewhere.
+        """
+        table = self.catalog.find(name)
+        if isinstance(table, Table) and not self._is_stored(table):
+            raise SqlError(
+                f'"{name}" is filled from outside (its connector, or a streaming DataFrame); insert into a table without one.',
+                code="NOT_A_TABLE",
+                name=name,
+            )
+        return super().insert(name, rows)
+
+    def view_of(self, query: Query) -> Any:
+        """Return a query as a view of `zset_join.spark`."""
+        return view_of(query.bound.view.node, self._stream)
+
+    def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
+        """Run a query as a streaming query of Spark; see `Session.start`.
+
+        A query that writes outside or into a table goes on where its checkpoint ends; any other begins anew.
+        """
+        if query.bound.is_bounded:
+            raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
+        name = name or f"query_{len(self.running) + 1}"
+        running = Running(name, query, pipeline=_no_pipeline(), output=output)
+        pipeline: Any = _SparkPipeline(self, query, running, self._sink(output))
+        running.pipeline = pipeline
+        self.running.append(running)
+        try:
+            pipeline.start(self._place(name))
+            self._changed |= running.reads
+            self.settle()
+        except BaseException:
+            self.stop(running)
+            raise
+        return running
+
+    @contextmanager
+    def once(self, name: str) -> Iterator[None]:
+        """Let INSERTs within it change nothing where they were run before, in a directory of one's own.
+
+        Args:
+            name: of the statement, another one for every statement.
+        """
+        self._once = name
+        try:
+            yield
+        finally:
+            self._once = None
+
+    def settle(self) -> None:
+        """Wait until every query has answered what its tables hold, and what others wrote into them meanwhile.
+
+        Raises:
+            ZsetJoinError: what stopped a query.
+        """
+        if threading.get_ident() != self._owner:
+            return  # a query writes into a table; whoever waits for it waits for the readers too
+        while self._changed:
+            with self._lock:
+                changed, self._changed = self._changed, set()
+            for running in list(self.running):
+                if running.reads & changed:
+                    self._handle(running).process()
+
+    def refresh(self) -> None:
+        """Wait until every query has answered what its sources have, files and topics included."""
+        self._changed |= {name for running in self.running for name in running.reads}
+        self.settle()
+
+    def advance(self) -> None:
+        """Do nothing: inside Spark queries wake up by themselves when something is due."""
+
+    def snapshot(self, query: Query) -> pa.Table:
+        """Return what a query holds over everything its tables have; a query of its own, which ends.
+
+        Cost: every epoch of its tables is answered again.
+        """
+        running = Running("snapshot", query, pipeline=_no_pipeline())
+        pipeline = _SparkPipeline(self, query, running, None)
+        self._asked += 1
+        place = self._place(f"snapshot_{self._asked}")
+        try:
+            pipeline.start(place, ends=True)
+            return sorted_rows(pipeline.view(), query.bound)
+        finally:
+            pipeline.close()
+            shutil.rmtree(place, ignore_errors=True)
+
+    def explain(self, query: Query) -> str:
+        """Return what a query does inside Spark, and what it must remember."""
+        return str(self.view_of(query).explanation())
+
+    def forget(self, name: str) -> None:
+        """Let go of what is kept of a dropped table, and end its queries."""
+        super().forget(name)
+        self._dataframes.pop(name, None)
+        self._streams.pop(name, None)
+        self._stored_rows.forget(name)
+
+    def close(self) -> None:
+        """End all queries; the Spark session goes on."""
+        super().close()
+        if self._is_temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    # ---------------------------------------------------------------- tables
+
+    def _register_stream(self, name: str, stream: ChangeStream) -> None:
+        shown = pa.schema([stream.schema.field(column) for column in stream.columns])
+        columns = tuple(ColumnDefinition(field.name, field.type) for field in shown)
+        watermark = None
+        if stream.event_time is not None and stream.watermark_delay is not None:
+            watermark = (stream.event_time, stream.watermark_delay)
+        table = Table(name=name, word="TABLE", columns=columns, mode=stream.mode, primary_key=stream.keys, watermark=watermark)
+        self.catalog.add(table)
+        self._dataframes[name] = stream.dataframe
+        self._streams[name] = (table, stream if stream.name == name else stream.alias(name))
+
+    def _is_stored(self, table: Table) -> bool:
+        return table.name not in self._dataframes and table.options.get("connector") not in _READ
+
+    def _stream(self, source: PlanSource) -> ChangeStream:
+        """Return the stream of a table that a plan reads."""
+        name = source.name
+        table = self.catalog.tables.get(name)
+        if table is None:
+            raise SqlError(f'"{name}" is no table of this session any more; bind the query again.', code="UNKNOWN_TABLE")
+        known = self._streams.get(name)
+        if known is None or known[0] is not table:
+            known = (table, self._made(table, source.relation))
+            self._streams[name] = known
+        return known[1]
+
+    def _made(self, table: Table, relation: Relation) -> ChangeStream:
+        given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])
+        if table.name in self._dataframes:
+            return table_stream(self._dataframes[table.name], relation)
+        if self._is_stored(table):
+            rows = stored_rows(self.spark, str(self._stored_rows.make(table)), table.schema)
+            return table_stream(rows, relation, delta_column=table.delta_column)
+        if table.options["connector"] == "filesystem":
+            path = table.options.get("path", "")
+            if "://" not in path and not Path(path).exists():
+                raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
+            rows = file_rows(self.spark, path, table.options.get("format", "json"), given)
+        else:
+            rows = kafka_rows(self.spark, table.options, given, name=table.name)
+        return table_stream(with_columns(rows, self._texts(table)), relation, delta_column=table.delta_column)
+
+    def _texts(self, table: Table) -> list[ColumnText]:
+        """Return how Spark makes the columns of a table."""
+        made: list[ColumnText] = []
+        before: list[tuple[str, pa.DataType]] = []
+        for column in table.columns:
+            text = None
+            if column.computed is not None and not column.is_processing_time:
+                schema = pa.schema(before)
+                tree = ScalarBinder.over(schema, Statement("", (), self.dialect)).bind(column.computed)
+                text = to_sql(tree, {"row": schema}, dialect="spark")
+            made.append(ColumnText(column.name, column.type, text, column.is_processing_time))
+            before.append((column.name, column.type))
+        return made
+
+    def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - the rows have it, where they have a time
+        self._add(table, rows, self._once)
+        self.settle()
+
+    def _add(self, table: Table, rows: Any, once: str | None) -> None:
+        self._stored_rows.make(table)
+        self._stored_rows.write(table, rows, once=once)
+        with self._lock:
+            self._changed.add(table.name)
+
+    def _sink(self, output: Callable[[ZSet], None] | None) -> Sink | None:
+        """Return the sink that an output is; None where the driver takes the deltas itself."""
+        if isinstance(output, SinkWriter):
+            return output.sink
+        if not isinstance(output, TableWriter):
+            return None
+        table = output.table
+
+        def insert(rows: pa.Table | ZSet, once: str) -> None:
+            given = pa.Table.from_batches([rows.rows]) if isinstance(rows, ZSet) else rows
+            completed = self._completed(table, given, self._clock())
+            self._add(table, ZSet(single_batch(completed), rows.weights) if isinstance(rows, ZSet) else completed, once)
+
+        self._stored_rows.make(table)
+        return StoredTableSink(table, self._stored_rows, insert, output.rows)
+
+    # ---------------------------------------------------------------- queries
+
+    def _place(self, name: str) -> Path:
+        return self._directory / "queries" / file_name(name)
+
+    def _handle(self, running: Running) -> _SparkPipeline:
+        handle: Any = running.pipeline
+        made: _SparkPipeline = handle
+        return made
+
+    def options_of(self, query: Query) -> dict[str, str]:
+        """Return the options of a query inside Spark.
+
+        Raises:
+            OptionError: a value that is not allowed.
+        """
+        settings = query.settings
+        stage_options(settings)
+        for name in _NOT_HERE:
+            if name in settings:
+                warnings.warn(
+                    SqlWarning(f"the setting '{name}' is not honoured inside Spark: a silent source holds watermarks up."),
+                    stacklevel=4,
+                )
+        made = {option: settings[name] for name, option in _OPTIONS.items() if name in settings}
+        is_hybrid = "hybrid" in (settings.get("default_hash_join"), settings.get("default_hash_table"))
+        if is_hybrid and not {"max_hot_bytes", "max_hot_keys"} & settings.keys():
+            made["max_hot_bytes"] = str(_HOT_BYTES)
+        return made
+
+
+class _CatalogOverSpark(Catalog):
+    """Look names up in Spark where the session has none of them."""
+
+    def __init__(self, session: SessionOnSpark) -> None:
+        super().__init__()
+        self._session = session
+
+    def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
+        """Return the table or view of a name; one of Spark's becomes a table of the session.
+
+        Raises:
+            SqlError: there is none.
+        """
+        try:
+            return super().find(name, at=at)
+        except SqlError:
+            spark = self._session.spark
+            if not name.isidentifier() or not spark.catalog.tableExists(name):
+                raise
+            self._session.register(name, spark.table(name))
+            return super().find(name, at=at)
+
+
+class _SparkPipeline:
+    """What a running query asks of a pipeline, for a query inside Spark: it takes the deltas on the driver.
+
+    Args:
+        session: whose it is.
+        query: what runs.
+        running: whom to tell.
+        sink: where the deltas go; None: they come to the driver.
+    """
+
+    def __init__(self, session: SessionOnSpark, query: Query, running: Running, sink: Sink | None) -> None:
+        self._session = session
+        self._query = query
+        self._running = running
+        self._sink = sink
+        self._taken = _Taken(query.schema, running)
+        self._handle: Any = None
+        self.schema: pa.Schema = query.schema
+
+    def start(self, place: Path, *, ends: bool = False) -> None:
+        """Start the query.
+
+        Args:
+            place: of its checkpoint and its local state.
+            ends: it ends once it has answered what its sources have.
+        """
+        if self._sink is None:
+            shutil.rmtree(place, ignore_errors=True)
+        view = self._session.view_of(self._query)
+        writer = view.writeStream.options(**self._session.options_of(self._query))
+        writer = writer.option("checkpointLocation", str(place / "checkpoint")).option("localStateDir", str(place / "local"))
+        writer = writer.toSink(self._taken if self._sink is None else self._sink)
+        if ends:
+            self._handle = writer.trigger(availableNow=True).start()
+            self._handle.awaitTermination()
+        else:
+            self._handle = writer.queryName(self._running.name).start()
+
+    def process(self) -> None:
+        """Wait until what the sources have is answered."""
+        self._handle.processAllAvailable()
+
+    def view(self) -> pa.Table:
+        """Return the contents of the view.
+
+        Raises:
+            SqlError: they are in a sink.
+        """
+        if self._sink is not None:
+            raise SqlError(f"this query writes into {self._sink!r}; read that.", code="NOT_A_TABLE")
+        return self._taken.table()
+
+    def close(self) -> None:
+        """End the query."""
+        if self._handle is not None:
+            self._handle.stop()
+
+
+class _Taken:
+    """A sink that keeps the contents of a query on the driver, and hands its deltas to whom they concern.
+
+    Args:
+        schema: the columns as the statement has them.
+        running: the query.
+    """
+
+    def __init__(self, schema: pa.Schema, running: Running) -> None:
+        self._schema = schema
+        self._running = running
+        self._contents = Contents(schema)
+        self._epoch: int | None = None
+
+    def table(self) -> pa.Table:
+        """Return every row as often as it is there."""
+        rows = self._contents.rows()
+        copies = np.repeat(np.arange(len(rows)), rows.weights)
+        return pa.Table.from_batches([rows.rows]).take(pa.array(copies))
+
+    def open(self, output: Relation, query_id: str) -> None:
+        """Do nothing: the columns are known."""
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch it took."""
+        return self._epoch
+
+    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
+        """Take a delta."""
+        started = time.perf_counter()
+        parts = [ZSet(single_batch(pa.Table.from_batches([chunk.rows]).cast(self._schema)), chunk.weights) for chunk in chunks]
+        delta = ZSet.concat(parts, schema=self._schema)
+        self._contents.add(delta)
+        self._running.deltas.append(delta)
+        if self._running.output is not None:
+            self._running.output(delta)
+        self._epoch = epoch
+        return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Keep what was taken; whoever started the query reads it."""
+
+
+def _no_pipeline() -> Any:
+    """Return nothing, where a pipeline comes a line later."""
+    return None

@@ -1,0 +1,168 @@
+"""Rows that INSERT puts into the tables of a session inside Spark: a directory of Parquet files per table, which Spark streams.
+
+    tables/orders/000000000000.parquet      no rows: the first epoch of every query
+    tables/orders/000000000001.parquet      an INSERT
+    tables/orders/query-5f0c...-000000000007.parquet      epoch 7 of a query that writes into the table
+
+The law: a file is there whole or not at all, and one of a name is written once: a statement or an epoch that comes again after
+a restart changes nothing. A file is one epoch of whoever reads the table; Spark takes files in the order of their times, so
+each is a second younger than the one before it.
+
+Known limits: inserted rows are never thrown away; a local directory, with one session at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.relation import Relation
+from zset_join.sinks.sink import SinkProgress
+from zset_join.spark.api.table_streams import STORED_WEIGHT
+from zset_join.sql.catalog import Table
+from zset_join.zset import ZSet
+
+__all__ = ["StoredTableSink", "StoredTables", "file_name"]
+
+_FIRST_TIME = 1_600_000_000
+
+
+class StoredTables:
+    """Keep the rows of tables in files.
+
+    Args:
+        directory: of all tables; made when it is needed.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[str, int] = {}
+        self._lock = threading.RLock()
+
+    def directory_of(self, name: str) -> Path:
+        """Return where the files of a table are."""
+        return self._directory / file_name(name)
+
+    def make(self, table: Table) -> Path:
+        """Make the directory of a table, with a file of no rows; return it."""
+        with self._lock:
+            directory = self.directory_of(table.name)
+            if not directory.exists():
+                directory.mkdir(parents=True)
+                self.write(table, table.schema.empty_table())
+            return directory
+
+    def has(self, table: Table, once: str) -> bool:
+        """Say whether a file of this name is there."""
+        return (self.directory_of(table.name) / f"{once}.parquet").exists()
+
+    def write(self, table: Table, rows: pa.Table | ZSet, *, once: str | None = None) -> None:
+        """Add a file to those of a table.
+
+        Args:
+            table: it.
+            rows: all its columns; a Z-set has weights.
+            once: the name of the file; where it is there, nothing is written. None: a number.
+        """
+        is_weighted = isinstance(rows, ZSet)
+        given = pa.Table.from_batches([rows.rows]) if is_weighted else rows
+        weights = pa.array(rows.weights) if is_weighted else pa.repeat(pa.scalar(1, pa.int64()), given.num_rows)
+        if is_weighted and table.delta_column is not None:
+            place = given.schema.get_field_index(table.delta_column)
+            kind = given.schema.field(place).type
+            given = given.set_column(place, table.delta_column, weights.cast(kind))
+            weights = pa.repeat(pa.scalar(1, pa.int64()), given.num_rows)
+        directory = self.directory_of(table.name)
+        with self._lock:
+            if table.name not in self._files:
+                for half in directory.glob(".*.parquet"):
+                    half.unlink()  # of a process that was killed while it wrote
+                self._files[table.name] = len(list(directory.glob("*.parquet")))
+            number = self._files[table.name]
+            path = directory / f"{once or f'{number:012d}'}.parquet"
+            if path.exists():
+                return
+            hidden = path.with_name(f".{path.name}")
+            pq.write_table(given.append_column(STORED_WEIGHT, weights), hidden)
+            os.utime(hidden, (_FIRST_TIME + number, _FIRST_TIME + number))
+            hidden.rename(path)
+            self._files[table.name] = number + 1
+
+    def forget(self, name: str) -> None:
+        """Throw the rows of a table away."""
+        with self._lock:
+            self._files.pop(name, None)
+            shutil.rmtree(self.directory_of(name), ignore_errors=True)
+
+
+class StoredTableSink:
+    """Write the answers of a query into a table of the session, an epoch at most once.
+
+    Args:
+        table: where they go.
+        insert: completes rows and adds them, under the name of the epoch.
+        tables: the files.
+        rows_of: makes a delta what the table takes.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        tables: StoredTables,
+        insert: Callable[[pa.Table | ZSet, str], None],
+        rows_of: Callable[[ZSet], pa.Table | ZSet],
+    ) -> None:
+        self._table = table
+        self._tables = tables
+        self._insert = insert
+        self._rows_of = rows_of
+        self._query = ""
+        self._last: int | None = None
+
+    def __repr__(self) -> str:
+        return f'table "{self._table.name}"'
+
+    def open(self, output: Relation, query_id: str) -> None:  # noqa: ARG002 - the session has checked the columns
+        """Begin, or go on."""
+        self._query = query_id
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch it was given."""
+        return self._last
+
+    def has(self, epoch: int, link: object) -> bool:  # noqa: ARG002 - files are told apart by the number of the epoch
+        """Say whether the rows of an epoch are there."""
+        return self._tables.has(self._table, self._name(epoch))
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: object = None) -> SinkProgress:  # noqa: ARG002 - as `has`
+        """Insert the rows of an epoch; an epoch of none is none of the table's."""
+        started = time.perf_counter()
+        parts = [one for one in chunks if len(one)]
+        delta = ZSet.concat(parts, schema=parts[0].schema) if parts else None
+        if delta is not None:
+            self._insert(self._rows_of(delta), self._name(epoch))
+        self._last = epoch
+        rows, retractions = (0, 0) if delta is None else (len(delta), int((delta.weights < 0).sum()))
+        return SinkProgress(epoch, rows, retractions, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Do nothing: what was written stays."""
+
+    def _name(self, epoch: int) -> str:
+        return f"query-{self._query}-{epoch:012d}"
+
+
+def file_name(name: str) -> str:
+    """Return a name that no file system minds, another one for every name.
+
+    >>> file_name("orders"), file_name("a/b")
+    ('orders', 'a%2Fb')
+    """
+    return "".join(one if one.isalnum() or one in "_-" else f"%{ord(one):02X}" for one in name)
