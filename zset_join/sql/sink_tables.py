@@ -162,7 +162,11 @@ class PrintSink:
         """Return the last epoch that was printed."""
         return self._last
 
-    def write(self, epoch: int, chunks: Any) -> Any:
+    def has(self, epoch: int, link: object) -> bool:  # noqa: ARG002 - as the protocol has it
+        """Say whether an epoch was printed by this object; what another process printed is not known."""
+        return self._last is not None and epoch <= self._last
+
+    def write(self, epoch: int, chunks: Any, *, link: object = None) -> Any:  # noqa: ARG002 - as `has`
         """Print the changes of an epoch."""
         from zset_join.sinks.sink import SinkProgress
 

@@ -71,14 +71,11 @@ class StoredTables:
             rows: all its columns; a Z-set has weights.
             once: the name of the file; where it is there, nothing is written. None: a number.
         """
-        is_weighted = isinstance(rows, ZSet)
-        given = pa.Table.from_batches([rows.rows]) if is_weighted else rows
-        weights = pa.array(rows.weights) if is_weighted else pa.repeat(pa.scalar(1, pa.int64()), given.num_rows)
-        if is_weighted and table.delta_column is not None:
+        given, weights = _weighted(rows)
+        if isinstance(rows, ZSet) and table.delta_column is not None:
             place = given.schema.get_field_index(table.delta_column)
-            kind = given.schema.field(place).type
-            given = given.set_column(place, table.delta_column, weights.cast(kind))
-            weights = pa.repeat(pa.scalar(1, pa.int64()), given.num_rows)
+            given = given.set_column(place, table.delta_column, weights.cast(given.schema.field(place).type))
+            weights = _ones(given.num_rows)
         directory = self.directory_of(table.name)
         with self._lock:
             if table.name not in self._files:
@@ -157,6 +154,16 @@ class StoredTableSink:
 
     def _name(self, epoch: int) -> str:
         return f"query-{self._query}-{epoch:012d}"
+
+
+def _weighted(rows: pa.Table | ZSet) -> tuple[pa.Table, pa.Array]:
+    if isinstance(rows, ZSet):
+        return pa.Table.from_batches([rows.rows]), pa.array(rows.weights)
+    return rows, _ones(rows.num_rows)
+
+
+def _ones(count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(1, pa.int64()), count)
 
 
 def file_name(name: str) -> str:
