@@ -11,5 +11,17 @@ from zset_join.pipeline.looking_up import PROCESSING_TIME
 from zset_join.pipeline.pipeline import Pipeline
 from zset_join.pipeline.sources import appends, changes, versioned
 from zset_join.pipeline.view import View
+from zset_join.stages.expiring import StateTtl
 
-__all__ = ["PROCESSING_TIME", "Aggregated", "GroupedView", "Pipeline", "View", "appends", "changes", "functions", "versioned"]
+__all__ = [
+    "PROCESSING_TIME",
+    "Aggregated",
+    "GroupedView",
+    "Pipeline",
+    "StateTtl",
+    "View",
+    "appends",
+    "changes",
+    "functions",
+    "versioned",
+]

@@ -29,6 +29,7 @@ from zset_join.relation import Relation
 
 __all__ = [
     "BATCH_QUERY",
+    "EPOCH_TIMES",
     "BatchTable",
     "BatchTimes",
     "batch_sql",
@@ -76,6 +77,10 @@ BatchQuery = Callable[[Any, Sequence[BatchTable], BatchTimes], str]
 
 BATCH_QUERY: dict[str, BatchQuery] = {}
 """By kind of stage: given the stage, its inputs and the times, a SELECT of its output columns as c0, c1, ..."""
+
+
+EPOCH_TIMES = "epoch_times"
+"""The table of the processing time `t` of every epoch `e`."""
 
 
 def register_batch_query(kind: str, query: BatchQuery) -> None:

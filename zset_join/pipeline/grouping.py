@@ -13,6 +13,7 @@ from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, named, plain_column
+from zset_join.pipeline.joining import lasting
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
@@ -113,15 +114,16 @@ class GroupedView(Generic[_R]):
             )
         return cls(rows=rows, keys=dict(keys))
 
-    def count(self) -> _R:
+    def count(self, *, state_ttl: Any = None) -> _R:
         """Return the number of rows of each group, as column `count`."""
-        return self.agg(Aggregated(function="count", name="count"))
+        return self.agg(Aggregated(function="count", name="count"), state_ttl=state_ttl)
 
-    def agg(self, *calls: Aggregated | AggregateCall | Mapping[str, str]) -> _R:
+    def agg(self, *calls: Aggregated | AggregateCall | Mapping[str, str], state_ttl: Any = None) -> _R:
         """Return one row per group: the key columns, then one column per aggregate.
 
         Args:
             calls: of `zset_join.pipeline.functions`, or a dict of column name (or `"*"`) and function name.
+            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: columns or types that cannot be aggregated.
@@ -139,7 +141,8 @@ class GroupedView(Generic[_R]):
             raise OptionError("agg() needs at least one aggregate, such as count().", code="ARGUMENT")
         lowering = _Lowering(self)
         made = tuple(lowering.call(one) for one in flat)
-        return lowering.rows_before(made)._operate(AggregateRequest(tuple(self.keys), made))
+        request = lasting(AggregateRequest(tuple(self.keys), made), state_ttl, 1)
+        return lowering.rows_before(made, keeps_time=state_ttl is not None)._operate(request)
 
 
 class _Lowering(Generic[_R]):
@@ -167,12 +170,13 @@ class _Lowering(Generic[_R]):
         columns = tuple(self._argument(one, given.function) for one in given.columns)
         return AggregateCall(given.function, columns, name=given.title, where=where, limit=given.limit)
 
-    def rows_before(self, calls: Sequence[AggregateCall]) -> _R:
+    def rows_before(self, calls: Sequence[AggregateCall], *, keeps_time: bool = False) -> _R:
         """Return the view that is aggregated: with one more selection where something is computed."""
         keys = self._grouped.keys
         if not self._computed and all(plain_column(one) == name for name, one in keys.items()):
             return self._rows
         read = {name for call in calls for name in call.columns}
+        read |= {str(self._rows.node.relation.event_time)} if keeps_time else set()
         plain = [name for name in self._rows.columns if name in read and name not in keys]
         columns = (*keys.items(), *((name, named(name)) for name in plain), *self._computed)
         return replace(self._rows, node=Apply(self._rows.node, SelectStep(tuple(columns))))

@@ -12,8 +12,10 @@ from zset_join.pipeline.rows import Rows
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
 from zset_join.plan.joins import join_type
 from zset_join.plan.requests import JoinRequest
+from zset_join.plan.timed_requests import ExpiringRequest
+from zset_join.stages.expiring import state_ttls
 
-__all__ = ["equal_pairs", "join"]
+__all__ = ["equal_pairs", "join", "lasting"]
 
 _Pair = tuple[Expression, Expression]
 _R = TypeVar("_R", bound=Rows)
@@ -27,6 +29,7 @@ def join(
     *,
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
+    state_ttl: Any = None,
 ) -> _R:
     """Describe the join of two views; see `View.join`.
 
@@ -37,7 +40,17 @@ def join(
     kind = join_type(how)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     request = JoinRequest(pairs, kind, flags, using=using, condition=more, names=names)
-    return left.operate(request, right).alias(f"{left.name}_{kind}_{names[1]}")
+    return left.operate(lasting(request, state_ttl, 2), right).alias(f"{left.name}_{kind}_{names[1]}")
+
+
+def lasting(request: Any, state_ttl: Any, inputs: int) -> Any:
+    """Return a request whose state ends by time, where `state_ttl=` says so.
+
+    Raises:
+        OptionError: it is no duration, no `StateTtl`, and no tuple of them.
+    """
+    ttls = state_ttls(state_ttl, inputs)
+    return request if all(ttl is None for ttl in ttls) else ExpiringRequest(request, ttls)
 
 
 def equal_pairs(

@@ -13,6 +13,7 @@ from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.deduplicate import Keep
 from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.pipeline.event_times import duration, with_watermark
+from zset_join.pipeline.joining import lasting
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest
 from zset_join.plan.tree import Operate, Read
@@ -50,9 +51,10 @@ def describe(view: Rows) -> Versioning:
     return versioning_of(view.node)
 
 
-def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int) -> _R:
+def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int, state_ttl: Any) -> _R:
     """Keep the first or last rows of every key; see `View.dedup`."""
-    return view.operate(DedupRequest(_names(keys), _names(order_by), keep, n)).alias(f"{view.name}_dedup")
+    request = lasting(DedupRequest(_names(keys), _names(order_by), keep, n), state_ttl, 1)
+    return view.operate(request).alias(f"{view.name}_dedup")
 
 
 def temporal_join(

@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from zset_join.pipeline import batch_aggregate, batch_join, batch_lookup, batch_timed
-from zset_join.pipeline.batch_queries import BatchTimes, batch_sql, history_name
+from zset_join.pipeline import batch_aggregate, batch_expiring, batch_join, batch_lookup, batch_timed
+from zset_join.pipeline.batch_queries import EPOCH_TIMES, BatchTimes, batch_sql, history_name
 from zset_join.pipeline.history import InputHistory
 from zset_join.plan.query_plan import PlanSource, QueryPlan
 from zset_join.relation import Relation
@@ -30,7 +30,13 @@ from zset_join.zset import ZSet
 
 __all__ = ["Verification", "batch_view", "verify"]
 
-_KINDS_HERE = (batch_aggregate, batch_join, batch_lookup, batch_timed)  # importing them is what registers their queries
+_KINDS_HERE = (
+    batch_aggregate,
+    batch_expiring,
+    batch_join,
+    batch_lookup,
+    batch_timed,
+)  # importing them is what registers their queries
 _WEIGHT = "w"
 _DIGITS = 9
 _CLOSED_BOX = {"enable_external_access": "false", "autoload_known_extensions": "false"}
@@ -148,6 +154,9 @@ def _connection() -> Any:
 def _register(connection: Any, plan: QueryPlan, history: InputHistory) -> None:
     for number, source in enumerate(plan.sources):
         connection.register(history_name(number), _changes_of(source, history))
+    past = list(history)
+    times = [pa.array([one.epoch for one in past], pa.int64()), pa.array([one.processing_time_us for one in past], pa.int64())]
+    connection.register(EPOCH_TIMES, pa.table(times, names=["e", "t"]))
 
 
 def _changes_of(source: PlanSource, history: InputHistory) -> pa.Table:

@@ -50,6 +50,7 @@ class View(Rows):
         *,
         null_safe: bool | Sequence[bool] = False,
         condition: Expression | None = None,
+        state_ttl: Any = None,
     ) -> View:
         """Join with another view.
 
@@ -60,11 +61,12 @@ class View(Rows):
             how: any spelling PySpark accepts except cross.
             null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+            state_ttl: how long rows are remembered: a duration or a `StateTtl` for both sides, or a pair (left, right) of them.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
-        return joining.join(self, other, on, how, null_safe=null_safe, condition=condition)
+        return joining.join(self, other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
 
     def lookup_join(
         self,
@@ -114,7 +116,13 @@ class View(Rows):
         return timed.describe(self)
 
     def dedup(
-        self, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Literal["first", "last"] = "first", n: int = 1
+        self,
+        *,
+        keys: Sequence[str] | str,
+        order_by: Sequence[str] | str,
+        keep: Literal["first", "last"] = "first",
+        n: int = 1,
+        state_ttl: Any = None,
     ) -> View:
         """Keep the first or last rows of every key: ROW_NUMBER() OVER (PARTITION BY keys ORDER BY order_by) <= n.
 
@@ -123,11 +131,12 @@ class View(Rows):
             order_by: columns, as `"t"` or `"price desc"`.
             keep: `first` in this order, or `last`.
             n: how many rows per key are shown.
+            state_ttl: how long a key is remembered after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: columns or types that cannot be deduplicated.
         """
-        return timed.dedup(self, keys=keys, order_by=order_by, keep=keep, n=n)
+        return timed.dedup(self, keys=keys, order_by=order_by, keep=keep, n=n, state_ttl=state_ttl)
 
     def temporal_join(
         self,

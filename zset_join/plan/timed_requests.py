@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfOptions
 from zset_join.operators.deduplicate import Keep
 from zset_join.operators.temporal_join import TemporalOptions
-from zset_join.plan.tree import InputRows
+from zset_join.plan.tree import InputRows, StageRequest
 from zset_join.relation import Relation
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
+from zset_join.stages.expiring import StateTtl, expiring_stage
+from zset_join.stages.stage import Stage
 from zset_join.stages.temporal_join import TemporalJoinStage
 
-__all__ = ["AsOfRequest", "DedupRequest", "TemporalRequest"]
+__all__ = ["AsOfRequest", "DedupRequest", "ExpiringRequest", "TemporalRequest"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,3 +156,42 @@ def _at(relation: Relation, column: str) -> Relation:
     if relation.event_time == column:
         return relation
     return replace(relation, event_time=column, watermark_delay=None)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpiringRequest:
+    """Ask for a stage whose inputs' rows end by time.
+
+    Args:
+        inside: what is asked for.
+        ttls: per input, how long its rows live; None: until they are taken back.
+    """
+
+    inside: StageRequest
+    ttls: tuple[StateTtl | None, ...]
+
+    @property
+    def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
+        """Return the keys that the request inside wants computed."""
+        return self.inside.computed_keys
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002 - as the protocol has it
+        """Say that rows which end must come with their old values."""
+        return self.ttls[input] is None and self.inside.takes_upserts(input)
+
+    def with_keys_computed(self) -> ExpiringRequest:
+        """Return the same request once the keys are there."""
+        return replace(self, inside=self.inside.with_keys_computed())
+
+    def stage(self, inputs: Sequence[InputRows]) -> Stage:
+        """Return the stage over inputs like these.
+
+        Raises:
+            PlanError: as the request inside; or an input has no event time where one is needed.
+            OptionError: an option that does not fit.
+        """
+        changing = [
+            rows if ttl is None else replace(rows, relation=replace(rows.relation, mode="changelog"))
+            for rows, ttl in zip(inputs, self.ttls, strict=True)
+        ]
+        return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)

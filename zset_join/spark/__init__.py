@@ -27,6 +27,7 @@ from zset_join.spark.epoch.progress import join_progress
 from zset_join.spark.session import cluster_settings, local_session
 from zset_join.spark.tools.rescaling import RescaleReport, rescale
 from zset_join.spark.tools.verification import VerificationReport
+from zset_join.stages import StateTtl
 
 __all__ = [
     "ChangeStream",
@@ -34,6 +35,7 @@ __all__ = [
     "JoinStreamWriter",
     "JoinedStream",
     "RescaleReport",
+    "StateTtl",
     "UnionedStream",
     "VerificationReport",
     "View",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
+from zset_join.stages.expiring import ExpiringStage, StateTtl, expiring_stage, state_ttls
 from zset_join.stages.join import JoinStage
 from zset_join.stages.latest import LatestStage
 from zset_join.stages.lookup_join import LookupJoinStage
@@ -21,6 +22,7 @@ __all__ = [
     "AggregateStage",
     "AsOfJoinStage",
     "DeduplicateStage",
+    "ExpiringStage",
     "JoinStage",
     "LatestStage",
     "LookupJoinStage",
@@ -30,10 +32,13 @@ __all__ = [
     "Stage",
     "StageInput",
     "StageOptions",
+    "StateTtl",
     "TableKey",
     "TemporalJoinStage",
     "UnchangedStage",
+    "expiring_stage",
     "needs_route",
     "read_stage",
     "register_stage",
+    "state_ttls",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 from zset_join.kernels.machine.compiled import kernel
 from zset_join.kernels.machine.memory import load_u64, store_u64
 
-__all__ = ["first_due", "list_due", "pop_due", "pop_first", "push_all", "push_due"]
+__all__ = ["first_due", "list_due", "pop_due", "pop_first", "push_all", "push_due", "push_each"]
 
 _ENTRY = 16
 
@@ -62,6 +62,14 @@ def push_all(heap: int, length: int, time: int, numbers: Any) -> int:
     """Add entries of one time, for which there is room; return the new length."""
     for place in range(len(numbers)):
         length = push_due(heap, length, time, numbers[place])
+    return length
+
+
+@kernel
+def push_each(heap: int, length: int, times: Any, numbers: Any) -> int:
+    """Add entries, each with its time, for which there is room; return the new length."""
+    for place in range(len(numbers)):
+        length = push_due(heap, length, times[place], numbers[place])
     return length
 
 

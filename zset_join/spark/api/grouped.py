@@ -25,7 +25,7 @@ from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, 
 from zset_join.spark.planning.stages import StageStep
 from zset_join.spark.rows.names import column_named, first_line
 from zset_join.spark.rows.schemas import refuse_collations, spark_type
-from zset_join.stages import AggregateStage
+from zset_join.stages import AggregateStage, expiring_stage, state_ttls
 
 if TYPE_CHECKING:
     from zset_join.spark.api.views import View
@@ -115,16 +115,19 @@ class GroupedStream:
             )
         return cls(rows=rows, keys=tuple(keys), computed=computed)
 
-    def count(self) -> View:
+    def count(self, *, state_ttl: Any = None) -> View:
         """Return the number of rows per group, as the column `count`."""
-        return self.agg(AggregateExpression(function="count", name="count"))
+        return self.agg(AggregateExpression(function="count", name="count"), state_ttl=state_ttl)
 
-    def agg(self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str]) -> View:
+    def agg(
+        self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None
+    ) -> View:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:
             expressions: calls of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
                 a dictionary from column to function.
+            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
@@ -136,10 +139,12 @@ class GroupedStream:
         wanted = [_translated(rows, one) if isinstance(one, Column) else one for one in flat]
         lowering = _Lowering(self, rows)
         calls = [lowering.call(one) for one in wanted]
-        before = lowering.rows_before(calls)
-        stage = AggregateStage(source=before.output, group_by=self.keys, calls=tuple(calls))
+        before = lowering.rows_before(calls, keeps_time=state_ttl is not None)
+        ends = state_ttl is not None
+        source = replace(before.output, mode="changelog") if ends else before.output
+        stage = AggregateStage(source=source, group_by=self.keys, calls=tuple(calls), reduces=not ends)
         _check_collations(stage)
-        step = StageStep(stage=stage)
+        step = StageStep(stage=expiring_stage(stage, [before.output], state_ttls(state_ttl, 1)))
         names = [field.name for field in step.relation.schema]
         taken = [name for name in names if name.startswith("__")]
         if taken:
@@ -188,12 +193,13 @@ class _Lowering:
         names = tuple(self._argument(one, given.function) for one in columns)
         return AggregateCall(given.function, names, name=named, limit=given.limit)
 
-    def rows_before(self, calls: Sequence[AggregateCall]) -> View:
+    def rows_before(self, calls: Sequence[AggregateCall], *, keeps_time: bool = False) -> View:
         """Return the view that is aggregated: with one more step where something is computed."""
         if not self._computed and not self._grouped.computed:
             return self._rows
         keys = [self._grouped.computed.get(name, column_named(name)) for name in self._grouped.keys]
         used = {name for call in calls for name in call.columns}
+        used |= {str(self._rows.output.event_time)} if keeps_time else set()
         used |= {name for call in calls if call.where is not None for name in references(call.where)[0]}
         plain = [name for name in self._rows.columns if name in used and name not in self._grouped.keys]
         made = [column.alias(name) for name, column, _ in self._computed]

@@ -10,7 +10,7 @@ What is done with the joined rows is in `views`.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,12 +20,12 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
 from zset_join.relation import Relation
-from zset_join.spark.api.staged import check_inputs, filled, planned_stages_of
+from zset_join.spark.api.staged import StagedView, as_changes, check_inputs, filled, planned_stages_of, staged
 from zset_join.spark.api.streams import ChangeStream
 from zset_join.spark.api.views import View, check_names
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.schemas import refuse_collations
-from zset_join.stages import Stage
+from zset_join.stages import JoinStage, Stage, expiring_stage, state_ttls
 
 __all__ = ["JoinedStream", "join", "key_pairs"]
 
@@ -107,7 +107,8 @@ def join(
     *,
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
-) -> JoinedStream:
+    state_ttl: Any = None,
+) -> View:
     """Describe the join of two streams or views.
 
     Args:
@@ -117,6 +118,7 @@ def join(
         how: any spelling PySpark accepts except cross.
         null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
         condition: a tree from `zset_join.expressions` that a pair must satisfy as well; part of ON.
+        state_ttl: how long rows are remembered: a duration or a `StateTtl` for both sides, or a pair (left, right) of them.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
@@ -136,20 +138,70 @@ def join(
             "right from zset_join.expressions.",
             code="CONDITION",
         )
+    if state_ttl is not None:
+        return _lasting_join(
+            left, right, pairs, join_type(how), using=using, flags=flags, condition=condition, state_ttl=state_ttl
+        )
     sides = [_side(source, [pair[position] for pair in pairs]) for position, source in enumerate((left, right))]
     node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
     joined = JoinedStream(left=left, right=right, node=node)
-    _check_collations(node)
+    _check_collations([side.relation for side in node.sides], condition)
     check_inputs(joined)
     check_names(joined.columns)  # making the output checks the condition as well
     return joined
 
 
-def _check_collations(node: JoinNode) -> None:
+def _lasting_join(
+    left: ChangeStream | View,
+    right: ChangeStream | View,
+    pairs: Sequence[tuple[str, str]],
+    how: str,
+    *,
+    using: bool,
+    flags: tuple[bool, ...],
+    condition: Expression | None,
+    state_ttl: Any,
+) -> StagedView:
+    """Describe the join of two streams or views whose rows end by time.
+
+    Args:
+        left: the left rows.
+        right: the right rows.
+        pairs: of columns that must be equal.
+        how: the plain name of the join type.
+        using: both sides name them alike, and the output shows them once.
+        flags: per pair, True for `<=>`.
+        condition: what a pair must satisfy as well.
+        state_ttl: for both sides, or a pair (left, right).
+
+    Raises:
+        PlanError: a side has no event time where one is needed.
+        OptionError: an option that does not fit.
+    """
+    sides = (as_changes(left), as_changes(right))
+    sources = [_source(side, tuple(pair[at] for pair in pairs)) for at, side in enumerate(sides)]
+    _check_collations(sources, condition)
+    changing = [replace(source, mode="changelog", primary_key=()) for source in sources]
+    stage = JoinStage(
+        left=changing[0],
+        right=changing[1],
+        how=how,
+        null_safe=flags,
+        using=using,
+        residual=condition,
+        row_keys=(sources[0].primary_key, sources[1].primary_key),
+    )
+    return staged(sides, expiring_stage(stage, sources, state_ttls(state_ttl, 2)))
+
+
+def _source(rows: ChangeStream | View, join_key: tuple[str, ...]) -> Relation:
+    return rows.relation(join_key) if isinstance(rows, ChangeStream) else replace(rows.output, join_key=join_key)
+
+
+def _check_collations(sides: Sequence[Relation], condition: Expression | None) -> None:
     """Refuse columns with a collation that are compared: keys, and columns of the condition."""
-    asked: tuple[Collection[str], Collection[str]] = ((), ()) if node.residual is None else references(node.residual)
-    for side, columns in zip(node.sides, asked, strict=True):
-        relation = side.relation
+    asked: tuple[Collection[str], Collection[str]] = ((), ()) if condition is None else references(condition)
+    for relation, columns in zip(sides, asked, strict=True):
         refuse_collations(relation.schema, relation.join_key, relation=relation.name, use="a key of the join")
         known = [name for name in columns if name in relation.schema.names]
         refuse_collations(relation.schema, known, relation=relation.name, use="part of condition")

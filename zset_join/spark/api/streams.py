@@ -73,7 +73,6 @@ from zset_join.spark.rows.watermark import with_watermark
 
 if TYPE_CHECKING:
     from zset_join.operators.deduplicate import Keep
-    from zset_join.spark.api.joined import JoinedStream
     from zset_join.spark.api.staged import StagedView
     from zset_join.spark.api.views import View
 
@@ -172,7 +171,13 @@ class ChangeStream(LooksUp):
         )
 
     def dedup(
-        self, keys: Sequence[str] | str, *, order_by: Sequence[str] | str, keep: Keep = "first", n: int = 1
+        self,
+        keys: Sequence[str] | str,
+        *,
+        order_by: Sequence[str] | str,
+        keep: Keep = "first",
+        n: int = 1,
+        state_ttl: Any = None,
     ) -> StagedView:
         """Keep the first rows of every key in an order; see `View.dedup`.
 
@@ -182,7 +187,7 @@ class ChangeStream(LooksUp):
         from zset_join.spark.api.dedup import dedup_stage
         from zset_join.spark.api.staged import staged
 
-        return staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n))
+        return staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n, state_ttl=state_ttl))
 
     def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
         """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
@@ -196,19 +201,11 @@ class ChangeStream(LooksUp):
 
         return join_asof(self, other, on, how, **options)
 
-    def join(
-        self,
-        other: ChangeStream | View,
-        on: Any = None,
-        how: str = "inner",
-        *,
-        null_safe: bool | Sequence[bool] = False,
-        condition: Any = None,
-    ) -> JoinedStream:
-        """Join with another stream, or with a view; see `zset_join.spark.api.joined.join`."""
+    def join(self, other: ChangeStream | View, on: Any = None, how: str = "inner", **options: Any) -> View:
+        """Join with another stream, or with a view; see `zset_join.spark.api.joined.join` for the options."""
         from zset_join.spark.api.joined import join
 
-        return join(self, other, on, how, null_safe=null_safe, condition=condition)
+        return join(self, other, on, how, **options)
 
 
 def appends(

@@ -254,7 +254,15 @@ class View(LooksUp, ABC):
         refuse_collations(self.output.schema, self.columns, relation=self.name, use="part of distinct")
         return self.then(StageStep(stage=AggregateStage(source=self.output, group_by=tuple(self.columns), calls=())))
 
-    def dedup(self, keys: Sequence[str] | str, *, order_by: Sequence[str] | str, keep: Keep = "first", n: int = 1) -> View:
+    def dedup(
+        self,
+        keys: Sequence[str] | str,
+        *,
+        order_by: Sequence[str] | str,
+        keep: Keep = "first",
+        n: int = 1,
+        state_ttl: Any = None,
+    ) -> View:
         """Keep the first rows of every key in an order, as ROW_NUMBER() OVER (PARTITION BY keys ORDER BY ...) <= n does.
 
         Args:
@@ -262,6 +270,7 @@ class View(LooksUp, ABC):
             order_by: columns, as `"t"` or `"price desc"`; equal ones go by arrival.
             keep: `first` in this order, or `last`.
             n: how many rows per key.
+            state_ttl: how long a key is remembered after its last row: a duration or a `StateTtl`.
 
         Raises:
             PlanError: a column that is not there, or cannot be ordered or compared.
@@ -274,7 +283,7 @@ class View(LooksUp, ABC):
             event_time=rows.event_time,
             watermark_delay=rows.watermark_delay,
         )
-        return self.then(StageStep(stage=dedup_stage(source, keys, order_by, keep, n)))
+        return self.then(StageStep(stage=dedup_stage(source, keys, order_by, keep, n, state_ttl=state_ttl)))
 
     def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
         """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
@@ -302,11 +311,12 @@ class View(LooksUp, ABC):
         *,
         null_safe: bool | Sequence[bool] = False,
         condition: Any = None,
-    ) -> JoinedStream:
+        state_ttl: Any = None,
+    ) -> View:
         """Join the rows of this view with a stream or another view, in this query; see `zset_join.spark.api.joined.join`."""
         from zset_join.spark.api.joined import join
 
-        return join(self, other, on, how, null_safe=null_safe, condition=condition)
+        return join(self, other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
 
     def union(self, other: View) -> UnionedStream:
         """Return the rows of this view and of another one, in the same query; equal rows stay apart, as in PySpark.

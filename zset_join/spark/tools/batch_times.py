@@ -23,10 +23,10 @@ from zset_join.spark.rows.condition import to_column
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type
-from zset_join.stages import AsOfJoinStage, TemporalJoinStage
+from zset_join.stages import AsOfJoinStage, ExpiringStage, TemporalJoinStage
 from zset_join.state.time.version_join_shape import VersionJoinShape
 
-__all__ = ["as_of_joined", "temporally_joined"]
+__all__ = ["alive", "as_of_joined", "temporally_joined"]
 
 _LEFT_WEIGHT = "__left_weight"
 
@@ -54,6 +54,29 @@ def temporally_joined(stage: TemporalJoinStage, tables: Sequence[DataFrame], wat
         time = as_number(column_named(times[0]), stage.left.schema.field(times[0]).type)
         left = left.limit(0) if watermark is None else left.where(time <= F.lit(watermark))
     return _nearest(stage.shape, left, right)
+
+
+def alive(stage: ExpiringStage, tables: Sequence[DataFrame], watermark: int | None) -> list[DataFrame]:
+    """Return the rows of each input that have not ended, where these follow from their event times.
+
+    Raises:
+        OptionError: they do not.
+    """
+    found = []
+    for source, ttl, table in zip(stage.sources, stage.ttls, tables, strict=True):
+        if ttl is not None and (ttl.forgets or ttl.reads or ttl.by_key or not ttl.by_event_time):
+            raise OptionError(
+                f'verify() cannot say which rows of "{source.name}" are alive: that follows from the rows alone only with '
+                'state_ttl=StateTtl(..., by="event", of="row") that is refreshed by writes and retracts. Compare with a batch '
+                "query of your own.",
+                code="VERIFY_STAGE",
+                kind=stage.kind,
+            )
+        if ttl is not None and watermark is not None:
+            time = as_number(column_named(str(source.event_time)), source.schema.field(str(source.event_time)).type)
+            table = table.where(time.isNull() | (time + F.lit(ttl.after) > F.lit(watermark)))
+        found.append(table)
+    return found
 
 
 def as_of_joined(stage: AsOfJoinStage, tables: Sequence[DataFrame], watermark: int | None) -> DataFrame:  # noqa: ARG001 - it waits for none

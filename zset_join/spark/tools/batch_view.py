@@ -26,8 +26,8 @@ from zset_join.spark.rows.condition import to_column
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type
-from zset_join.spark.tools.batch_times import as_of_joined, temporally_joined
-from zset_join.stages import AggregateStage, DeduplicateStage, JoinStage, Stage
+from zset_join.spark.tools.batch_times import alive, as_of_joined, temporally_joined
+from zset_join.stages import AggregateStage, DeduplicateStage, ExpiringStage, JoinStage, Stage
 
 __all__ = ["BATCH_QUERY", "batch_stage", "batch_view"]
 
@@ -124,6 +124,11 @@ def _unchanged(_: Stage, tables: Sequence[DataFrame], __: int | None) -> DataFra
     return tables[0]
 
 
+def _lasting(stage: ExpiringStage, tables: Sequence[DataFrame], watermark: int | None) -> DataFrame:
+    """Return what the stage inside makes of the rows that are alive."""
+    return batch_stage(stage.inside, alive(stage, tables, watermark), watermark=watermark)
+
+
 def _joined(stage: JoinStage, tables: Sequence[DataFrame], _: int | None) -> DataFrame:
     """Join two tables with weights by Spark; weights multiply."""
     left, right = tables
@@ -202,6 +207,7 @@ BATCH_QUERY: dict[str, Callable[[Any, Sequence[DataFrame], int | None], DataFram
     "join": _joined,
     "latest": _unchanged,
     "route": _unchanged,
+    "state_ttl": _lasting,
     "temporal_join": temporally_joined,
     "unchanged": _unchanged,
 }

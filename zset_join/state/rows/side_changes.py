@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from zset_join.kernels.rows import changes as ch
 from zset_join.kernels.rows.epoch import CHANGE_WORDS
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.zset import ZSet
@@ -34,6 +35,8 @@ class NetChanges:
         new: rows that come, or gain copies, in the order they came.
         new_copies: how many of each.
         touched: numbers of the state rows that changed.
+        touched_copies: how many copies of each are there afterwards.
+        touched_gains: which of them gained copies.
         after_refs: records of the changed rows that are there afterwards.
         after_copies: how many of each.
     """
@@ -44,6 +47,8 @@ class NetChanges:
     new: pa.RecordBatch
     new_copies: npt.NDArray[np.int64]
     touched: npt.NDArray[np.int64]
+    touched_copies: npt.NDArray[np.int64]
+    touched_gains: npt.NDArray[np.bool_]
     after_refs: npt.NDArray[np.int64]
     after_copies: npt.NDArray[np.int64]
 
@@ -62,9 +67,20 @@ class SideChanges:
         self._plan = side.layout.gather_plan(range(len(side.relation.schema)))
         self.schema = pa.schema([field.with_nullable(True) for field in side.relation.schema])
 
-    def resolve(self, delta: ZSet) -> NetChanges:
-        """Say what a delta changes. Cost: the rows of the delta."""
+    def resolve(self, delta: ZSet, *, ignores_absent: bool = False) -> NetChanges:
+        """Say what a delta changes. Cost: the rows of the delta.
+
+        Args:
+            delta: the delta.
+            ignores_absent: a row that takes back what is not there is no bad input.
+        """
         prepared = self.side.prepare(delta)
+        if ignores_absent and prepared.rejected:
+            status = prepared.status[: prepared.count]
+            absent = status == ch.ABSENT_ROW
+            status[absent] = ch.NOTHING
+            prepared.rejected -= int(absent.sum())
+            prepared.unknown_deletes += int(absent.sum())
         changes = np.empty((prepared.most_changes, CHANGE_WORDS), np.int64)
         end = self.side.list_changes(prepared, 0, int(changes.ctypes.data))
         refs, numbers, after = changes[:end, 0], changes[:end, 1], changes[:end, 3]
@@ -76,6 +92,8 @@ class SideChanges:
             self.rows_of(refs[gained > 0]),
             gained[gained > 0],
             numbers[numbers > 0],
+            after[numbers > 0],
+            gained[numbers > 0] > 0,
             refs[after > 0],
             after[after > 0],
         )

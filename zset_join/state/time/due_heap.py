@@ -45,6 +45,10 @@ class DueHeap:
     def length(self, length: int) -> None:
         self._header[self._word] = length
 
+    def rebind(self, header: npt.NDArray[np.int64]) -> None:
+        """Go on with a header that has moved."""
+        self._header = header
+
     def make_room(self, entries: int) -> None:
         """Make room for so many more entries."""
         self._region.ensure(16 * (self.length + entries))
@@ -67,6 +71,11 @@ class DueHeap:
         """Add entries of one time."""
         self.make_room(len(numbers))
         self.length = int(d.push_all(self.address, self.length, time, numbers))
+
+    def push_each(self, times: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]) -> None:
+        """Add entries, each with its time."""
+        self.make_room(len(numbers))
+        self.length = int(d.push_each(self.address, self.length, times, numbers))
 
     def pop(self, time: int, due: int) -> None:
         """Take out what is due at a time, of which there is so much."""

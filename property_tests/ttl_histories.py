@@ -1,0 +1,197 @@
+"""Random histories of state that ends by time, with what must be answered: dicts and lists, no engine code.
+
+An input's rows are (k, v, t). A case is a number: it says what operator it is (join or count per k), by which clock rows end,
+what begins their time anew, whether they are retracted or forgotten, the rows of every epoch and its times.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.aggregates.calls import AggregateCall
+from zset_join.operators.aggregate import Aggregate
+from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
+from zset_join.operators.join import HashJoin
+from zset_join.relation import Relation
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["AFTER", "TtlCase", "TtlOracle", "TtlStep"]
+
+AFTER = 10
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string(), "t": pa.int64()})
+Row = tuple[Any, ...]
+Change = tuple[Row, int]
+
+
+@dataclass(frozen=True)
+class TtlStep:
+    """One epoch: its times, and the changes of every input."""
+
+    tick: Tick
+    changes: tuple[tuple[Change, ...], ...]
+
+
+@dataclass
+class TtlCase:
+    """A history, made of its number."""
+
+    seed: int
+    steps: list[TtlStep] = field(init=False)
+
+    def __post_init__(self) -> None:
+        draw = random.Random(self.seed)
+        self.is_join = draw.random() < 0.6
+        self.how = draw.choice(["inner", "left", "full"]) if self.is_join else ""
+        self.mode = draw.choice(["append", "changelog"])
+        self.by_event = draw.random() < 0.5
+        self.reads = self.is_join and draw.random() < 0.4
+        self.by_key = not self.is_join and draw.random() < 0.7
+        self.forgets = (not self.is_join or self.how == "inner") and draw.random() < 0.4
+        self.hash_bits = draw.choice([32, 1])
+        self.steps = list(self._steps(draw))
+
+    def _steps(self, draw: random.Random) -> Iterator[TtlStep]:
+        now, mark = 0, None
+        for epoch in range(draw.randrange(3, 12)):
+            now += draw.randrange(0, 7)
+            before = mark
+            if draw.random() < 0.8:
+                mark = max(mark or 0, now - draw.randrange(0, 4))
+            changes = tuple(tuple(self._changes(draw, now)) for _ in range(2 if self.is_join else 1))
+            yield TtlStep(Tick(epoch, now, before, mark), changes)
+
+    def _changes(self, draw: random.Random, now: int) -> Iterator[Change]:
+        for _ in range(draw.randrange(0, 5)):
+            row = (draw.choice([0, 1, None]), draw.choice("ab"), draw.choice([None, now, now - 3, now - 8, now - 12]))
+            yield row, -1 if self.mode == "changelog" and draw.random() < 0.4 else 1
+
+    def make(self, directory: str | None = None, ttl: TimeToLive | None = None) -> Expiring:
+        """Build the operator."""
+        ttl = self.ttl() if ttl is None else ttl
+        names = ("l", "r") if self.is_join else ("l",)
+        sources = [Relation(name=name, schema=SCHEMA, join_key=("k",), mode=self.mode, event_time="t") for name in names]  # type: ignore[arg-type]
+        changing = [Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in names]
+        inside: Any = (
+            HashJoin(changing[0], changing[1], self.how, directory=directory)
+            if self.is_join
+            else Aggregate(changing[0], ("k",), (AggregateCall("count", (), name="n"),), directory=directory)
+        )
+        inputs = [
+            ExpiringInput(relation=source, key=("k",), key_types=(pa.int64(),), null_safe=(not self.is_join,), ttl=ttl)
+            for source in sources
+        ]
+        return Expiring(inside, inputs, directory=directory, hash_bits=self.hash_bits)
+
+    def ttl(self) -> TimeToLive:
+        """Return how long rows live."""
+        return TimeToLive(after=AFTER, by_event_time=self.by_event, by_key=self.by_key, reads=self.reads, forgets=self.forgets)
+
+    def deltas(self, changes: Sequence[Sequence[Change]]) -> list[ZSet]:
+        """Return changes as the operator takes them."""
+        return [ZSet.from_rows([row for row, _ in one], SCHEMA, weights=[weight for _, weight in one]) for one in changes]
+
+    def batch(self, rows: Sequence[Counter[Row]]) -> Counter[Row]:
+        """Return the plain query."""
+        answer: Counter[Row] = Counter()
+        if not self.is_join:
+            groups: Counter[Any] = Counter()
+            for row, copies in rows[0].items():
+                groups[row[0]] += copies
+            return Counter({group: 1 for group in groups.items() if group[1]})
+        left, right = rows
+        met: tuple[Counter[Row], Counter[Row]] = (Counter(), Counter())
+        for one, copies in left.items():
+            for other, more in right.items():
+                if one[0] is not None and one[0] == other[0]:
+                    answer[one + other] += copies * more
+                    met[0][one] += 1
+                    met[1][other] += 1
+        nothing: Row = (None, None, None)
+        if self.how in ("left", "full"):
+            answer.update({one + nothing: copies for one, copies in left.items() if not met[0][one]})
+        if self.how == "full":
+            answer.update({nothing + other: copies for other, copies in right.items() if not met[1][other]})
+        return answer
+
+
+class TtlOracle:
+    """Say what is alive after each epoch, and what the epoch answers."""
+
+    def __init__(self, case: TtlCase) -> None:
+        self._case = case
+        self._alive: list[list[list[Any]]] = [[] for _ in range(2 if case.is_join else 1)]
+        self._until: list[dict[Any, float]] = [{} for _ in self._alive]
+        self.held: Counter[Row] = Counter()
+
+    def step(self, step: TtlStep) -> Counter[Row]:
+        """Return the answer of an epoch."""
+        case, tick = self._case, step.tick
+        now = tick.watermark_us if case.by_event else tick.processing_time_us
+        before = tick.watermark_before_us if case.by_event else None
+        was = self._rows(self._alive)
+        for number, changes in enumerate(step.changes):
+            self._touch(number, step, now)
+            self._change(self._alive[number], self._until[number], changes, now)
+        said = [
+            [one for one in rows if not one[2] or self._ends(number, one) > (-inf if before is None else before)]
+            for number, rows in enumerate(self._alive)
+        ]
+        after = [
+            [one for one in rows if self._ends(number, one) > (-inf if now is None else now)]
+            for number, rows in enumerate(self._alive)
+        ]
+        answer = Counter(case.batch(self._rows(said if case.forgets else after)))
+        answer.subtract(case.batch(was))
+        self._alive = [[[row, ends, False] for row, ends, _ in rows] for rows in after]
+        self.held = case.batch(self._rows(self._alive))
+        return Counter({row: weight for row, weight in answer.items() if weight})
+
+    def _touch(self, number: int, step: TtlStep, now: int | None) -> None:
+        if self._case.reads and now is not None:
+            for row, _ in step.changes[1 - number]:
+                if row[0] is not None:
+                    known = self._until[number]
+                    known[row[0]] = max(known.get(row[0], -inf), now + AFTER)
+
+    def _change(self, rows: list[list[Any]], until: dict[Any, float], changes: Sequence[Change], now: int | None) -> None:
+        added: Counter[Row] = Counter()
+        taken: Counter[Row] = Counter()
+        for row, weight in changes:
+            (added if weight > 0 else taken)[row] += 1
+        for row in {**added, **taken}:
+            there = sum(one[0] == row for one in rows)
+            gone = min(taken[row], there + added[row])
+            net = added[row] - gone
+            for _ in range(-net):
+                rows.remove(next(one for one in rows if one[0] == row))
+            if net <= 0:
+                continue
+            ends = self._written(row, now)
+            if self._case.mode == "changelog" and not self._case.by_event:
+                for one in rows:
+                    if one[0] == row:
+                        one[1] = ends
+            rows.extend([row, ends, True] for _ in range(net))
+            if self._case.by_key:
+                until[row[0]] = max(until.get(row[0], -inf), ends)
+
+    def _written(self, row: Row, now: int | None) -> float:
+        if self._case.by_event:
+            return inf if row[2] is None else row[2] + AFTER
+        return inf if now is None else now + AFTER
+
+    def _ends(self, number: int, one: list[Any]) -> float:
+        known: float = self._until[number].get(one[0][0], -inf)
+        return max(float(one[1]), known)
+
+    @staticmethod
+    def _rows(alive: Sequence[Sequence[list[Any]]]) -> list[Counter[Row]]:
+        return [Counter(one[0] for one in rows) for rows in alive]

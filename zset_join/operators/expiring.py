@@ -1,0 +1,291 @@
+"""State that ends by time: an operator whose inputs' rows are taken out of its state when their time has come.
+
+The law. Where rows are *retracted*, the sum of all answers after every epoch is that of the operator inside over the rows
+that are alive: those whose time is after the epoch's. Where rows are *forgotten*, the answers are those of the operator
+inside, from whose state, at the end of the epoch in which their time comes, those rows are taken without a word: what was
+said of them stands.
+
+A row's time is that of its last write plus a duration (processing time), or its event time plus it, against the watermark.
+`read` begins it anew for all rows of a key when another input changes under that key. `by_key` keeps the rows of a key
+together: a group lives until it is written no more.
+
+An epoch's writes and reads come first, then what is past its time goes. Rows behind their time when they come are counted as
+late: they are never said (where rows are retracted), or not said where the watermark had passed them before the epoch.
+
+Remembers the inputs' live rows a second time, beside the state of the operator inside, and 32 bytes per row.
+
+Known limits. Inputs are appends or changelogs; upserts are brought to a changelog before, by a table whose keys do not
+expire. A write that changes nothing is not seen by what stands before it, and refreshes nothing.
+
+Source: Flink's table.exec.state.ttl and STATE_TTL hint (which only forget); semantics 9 and 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from zset_join.errors import StateError
+from zset_join.protocol import DurableOperator, NextDue, TimedOperator
+from zset_join.relation import Relation
+from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.rejected_rows import describe_rejection, rejection_table
+from zset_join.state.rows.side import SideState
+from zset_join.state.rows.usage import check_deltas, make_directory
+from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["Expiring", "ExpiringInput", "TimeToLive"]
+
+_DIRECTORY = "ttl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpiringInput:
+    """Describe one input.
+
+    Args:
+        relation: its rows, in append or changelog mode, with their event time.
+        key: the columns of its key, as many for every input.
+        key_types: the type each is compared in.
+        null_safe: per key column, whether NULL is a key like any other.
+        ttl: how long its rows live; None: until they are taken back.
+    """
+
+    relation: Relation
+    key: tuple[str, ...]
+    key_types: tuple[pa.DataType, ...]
+    null_safe: tuple[bool, ...]
+    ttl: TimeToLive | None
+
+
+@dataclass(slots=True)
+class _Prepared:
+    tick: Tick
+    deltas: tuple[ZSet, ...]
+    inputs: list[ExpiringEpoch]
+
+
+class Expiring:
+    """Let the rows of another operator's inputs end by time.
+
+    Args:
+        inside: the operator, whose inputs are changelogs where rows expire; it is closed with this one.
+        inputs: per input, what it is and how long its rows live.
+        output: its answer; None: that of the operator inside.
+        on_bad_input: `error` or `quarantine`.
+        directory: map the state from files below; None keeps it in memory.
+        hash_bits: below 32, force collisions; for tests.
+
+    Raises:
+        StateError: the directory holds something else.
+    """
+
+    def __init__(
+        self,
+        inside: DurableOperator,
+        inputs: Sequence[ExpiringInput],
+        *,
+        output: Relation | None = None,
+        on_bad_input: str = "error",
+        directory: str | None = None,
+        hash_bits: int = 32,
+    ) -> None:
+        self.inputs = tuple(one.relation for one in inputs)
+        self.output = inside.output if output is None else output
+        self.on_bad_input = on_bad_input
+        self._inside, self._given = inside, tuple(inputs)
+        own = None if directory is None else str(Path(directory) / _DIRECTORY)
+        make_directory(own)
+        self._rows = [
+            None
+            if one.ttl is None
+            else ExpiringRows(
+                one.relation,
+                one.ttl,
+                key=one.key,
+                key_types=one.key_types,
+                null_safe=one.null_safe,
+                name=f"ttl_{number}",
+                directory=own,
+                hash_bits=hash_bits,
+            )
+            for number, one in enumerate(inputs)
+        ]
+        self._prepared: _Prepared | None = None
+        self._answers = Answers()
+        self._check_same_epoch(directory)
+
+    @property
+    def _kept(self) -> list[ExpiringRows]:
+        return [rows for rows in self._rows if rows is not None]
+
+    def _check_same_epoch(self, directory: str | None) -> None:
+        epochs = {side.absorbed_epoch for rows in self._kept for side in rows.sides} | {self._inside.absorbed_epoch}
+        if len(epochs) > 1:
+            raise StateError(
+                f"the parts of the local state in {directory} stand at epochs {sorted(epochs)}. It is a cache: delete the "
+                "directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=directory,
+            )
+
+    # ---------------------------------------------------------------- the operator protocol
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._inside.absorbed_epoch
+
+    def next_due(self) -> NextDue:
+        """Return when rows may expire, or the operator inside is due."""
+        watermarks: list[int] = []
+        times: list[int] = []
+        for rows in self._kept:
+            first = rows.first_due()
+            if first is not None:
+                (watermarks if rows.ttl.by_event_time else times).append(first)
+        if isinstance(self._inside, TimedOperator):
+            due = self._inside.next_due()
+            watermarks += [] if due.watermark_us is None else [due.watermark_us]
+            times += [] if due.processing_time_us is None else [due.processing_time_us]
+        return NextDue(min(watermarks, default=None), min(times, default=None))
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the change of the answer, that of rows which expire among it.
+
+        Raises:
+            BadInputError: rows that break their relation's contract, with policy `error`.
+            StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
+        """
+        return self._answers.guarded(self._answer(tick, deltas))
+
+    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        prepared = self._prepare(tick, deltas)
+        self._refuse(prepared)
+        yield from self._inside.answer(tick, [one.said for one in prepared.inputs])
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the deltas of one epoch into the state, then take out what is past its time.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        prepared = self._prepare(tick, deltas)
+        self._refuse(prepared)
+        self._answers.outdate()
+        for side in self._sides:
+            side.begin_absorb()
+        self._inside.absorb(tick, [one.stored for one in prepared.inputs])
+        for rows, epoch in zip(self._rows, prepared.inputs, strict=True):
+            if rows is not None:
+                rows.absorb(tick, epoch)
+        self._prepared = None
+        self._end(tick.epoch)
+
+    @property
+    def _sides(self) -> list[SideState]:
+        return [side for rows in self._kept for side in rows.sides]
+
+    def _end(self, epoch: int) -> None:
+        for side in self._sides:
+            side.shrink_working(None)
+            side.end_absorb(epoch)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        prepared = self._prepare(tick, deltas)
+        found = [rejection_table(self.inputs, [one.prepared for one in prepared.inputs])]
+        plain = [
+            one.said if rows is None else ZSet.empty(one.said.schema)
+            for rows, one in zip(self._rows, prepared.inputs, strict=True)
+        ]
+        if any(map(len, plain)):
+            found.append(self._inside.rejections(tick, plain))
+        return pa.concat_tables(found)
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of all state and of the working arrays."""
+        return self._inside.resident_bytes() + sum(rows.resident_bytes() for rows in self._kept)
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone."""
+        return self._inside.working_bytes() + sum(side.working_bytes() for side in self._sides)
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._inside.is_current() and all(rows.is_current() for rows in self._kept)
+
+    def statistics(self) -> dict[str, int]:
+        """Return those of the operator inside, and per input rows that live, have expired, came late, were gone already."""
+        counts = dict(self._inside.statistics())
+        for rows in self._kept:
+            counts |= rows.statistics()
+        return counts
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the tables of the operator inside, and per input its rows with their times."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        readers = dict(self._inside.snapshot_readers())
+        for rows in self._kept:
+            readers |= rows.snapshot_readers()
+        return readers
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        self._answers.outdate()
+        own = {name for rows in self._kept for name in rows.tables}
+        self._inside.restore({name: table for name, table in tables.items() if name not in own})
+        for rows in self._kept:
+            rows.restore(tables)
+        self._end(self._inside.absorbed_epoch)
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = None
+        self._answers.outdate()
+        self._inside.close()
+        for rows in self._kept:
+            rows.close()
+
+    # ---------------------------------------------------------------- resolving an epoch
+
+    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
+        check_deltas("an operator whose rows expire", self.inputs, deltas)
+        kept = self._prepared
+        if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
+            return kept
+        found = []
+        for number, (rows, delta) in enumerate(zip(self._rows, deltas, strict=True)):
+            if rows is None:
+                found.append(ExpiringEpoch(delta, delta))
+                continue
+            found.append(rows.resolve(tick, delta, self._read_by_others(number, rows, deltas)))
+        self._prepared = _Prepared(tick, tuple(deltas), found)
+        return self._prepared
+
+    def _read_by_others(self, number: int, rows: ExpiringRows, deltas: Sequence[ZSet]) -> pa.RecordBatch | None:
+        """Return the keys under which other inputs change."""
+        if not rows.ttl.reads:
+            return None
+        others = [
+            rows.keys_of(delta.rows, given.key)
+            for place, (given, delta) in enumerate(zip(self._given, deltas, strict=True))
+            if place != number and len(delta)
+        ]
+        return pa.concat_batches(others) if others else None
+
+    def _refuse(self, prepared: _Prepared) -> None:
+        sides = [one.prepared for one in prepared.inputs]
+        if self.on_bad_input == "error" and any(side is not None and side.rejected for side in sides):
+            raise describe_rejection(self.inputs, sides, prepared.tick)

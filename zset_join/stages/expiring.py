@@ -1,0 +1,307 @@
+"""State that ends by time as a stage: another stage, and how long the rows of each of its inputs live.
+
+It lies in the same buckets as the stage inside. What it answers has no event time, and no key where rows are forgotten: what is
+said twice, once for each life of a row, is there twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import pyarrow.types as pt
+
+from zset_join.config import parse_seconds
+from zset_join.errors import OptionError, PlanError
+from zset_join.operators.expiring import Expiring, ExpiringInput
+from zset_join.protocol import DurableOperator
+from zset_join.relation import Relation
+from zset_join.stages.join import JoinStage
+from zset_join.stages.memory_only import refuse_hybrid
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
+from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.time.expiring_rows import TimeToLive
+
+__all__ = ["ExpiringStage", "StateTtl", "expiring_stage", "state_ttls"]
+
+_Clock = Literal["processing", "event"]
+_OnExpire = Literal["retract", "forget"]
+_RefreshedBy = Literal["write", "read"]
+_Unit = Literal["row", "key"]
+_FORGETTABLE = {"inner": (0, 1), "left": (0,), "right": (1,), "full": (), "left_semi": (0,), "left_anti": (0,)}
+
+
+@dataclass(frozen=True)
+class StateTtl:
+    """Say how long the rows that a join, a group or a dedup remembers live.
+
+    Args:
+        after: a duration such as "1 day"; a whole number where `by="event"` and the event time is one.
+        by: `processing` reckons from the last write of a row; `event` from its event time, by the watermark.
+        on_expire: `retract` takes back what was said with a row that expires; `forget` lets it stand, and only frees the state.
+        refreshed_by: `write`: a row's own changes begin its time anew; `read`: changes of the other side of a join with the
+            same key do as well.
+        of: `row`: each row has its own time; `key`: the rows of a group, or of a dedup key, live as long as the newest of them.
+            Default: `row` for a join, `key` for a group and a dedup.
+
+    >>> StateTtl("1 day").on_expire
+    'retract'
+    """
+
+    after: str | int
+    by: _Clock = "processing"
+    on_expire: _OnExpire = "retract"
+    refreshed_by: _RefreshedBy = "write"
+    of: _Unit | None = None
+
+    def __post_init__(self) -> None:
+        for option, allowed in (
+            ("by", get_args(_Clock)),
+            ("on_expire", get_args(_OnExpire)),
+            ("refreshed_by", get_args(_RefreshedBy)),
+            ("of", (*get_args(_Unit), None)),
+        ):
+            value = getattr(self, option)
+            if value not in allowed:
+                raise OptionError(
+                    f"state_ttl: {option}={value!r} is unknown; use one of {', '.join(map(repr, allowed))}.",
+                    code="OPTION_VALUE",
+                    option=option,
+                    value=value,
+                )
+
+    def of_input(self, stage: Stage, relation: Relation, number: int) -> TimeToLive:
+        """Return what it means for an input of a stage, whose rows come as `relation` says.
+
+        Raises:
+            PlanError: the input has no event time or no watermark where it is to be reckoned by these.
+            OptionError: a duration that does not fit, or a stage in which it would be wrong.
+        """
+        given = stage.inputs[number]
+        by_key = self.of == "key" or (self.of is None and not isinstance(stage, JoinStage) and bool(given.key))
+        if self.refreshed_by == "read" and len(stage.inputs) == 1:
+            raise OptionError(
+                'state_ttl: refreshed_by="read" is for joins, whose other side reads; a group and a dedup are only written.',
+                code="STATE_TTL_READ",
+            )
+        if by_key and not given.key:
+            raise OptionError(
+                'state_ttl: of="key" needs a key; a global aggregate has none. Use of="row".', code="STATE_TTL_NO_KEY"
+            )
+        if self.on_expire == "forget" and isinstance(stage, JoinStage) and number not in _FORGETTABLE[stage.how]:
+            raise OptionError(
+                f'state_ttl: on_expire="forget" for "{given.relation.name}" would leave what a {stage.how} join says of the '
+                'rows it matches contradicting later answers. Use on_expire="retract", or an inner join.',
+                code="STATE_TTL_FORGET",
+                how=stage.how,
+                relation=given.relation.name,
+            )
+        return TimeToLive(
+            after=self._duration(relation),
+            by_event_time=self.by == "event",
+            by_key=by_key,
+            reads=self.refreshed_by == "read",
+            forgets=self.on_expire == "forget",
+        )
+
+    def _duration(self, relation: Relation) -> int:
+        if self.by == "event":
+            if relation.event_time is None or relation.watermark_delay is None:
+                raise PlanError(
+                    f'state_ttl: by="event" needs an event time and a watermark of "{relation.name}"; declare them where the '
+                    'source is described (versioned_by("at", delay="1 minute"), watermark=...), or use by="processing".',
+                    code="STATE_TTL_NO_EVENT_TIME",
+                    relation=relation.name,
+                )
+            if pt.is_integer(relation.schema.field(relation.event_time).type):
+                if isinstance(self.after, int) and not isinstance(self.after, bool) and self.after >= 0:
+                    return self.after
+                raise OptionError(
+                    f'state_ttl: after={self.after!r}; the event time of "{relation.name}" is a number, so give a whole number '
+                    "in its unit.",
+                    code="OPTION_VALUE",
+                    option="after",
+                    value=self.after,
+                )
+        return parse_seconds(self.after, option="state_ttl") * 1_000_000
+
+
+def state_ttls(given: Any, inputs: int) -> tuple[StateTtl | None, ...]:
+    """Return what was given as `state_ttl=`, per input.
+
+    Args:
+        given: a duration or a `StateTtl` for all inputs, a pair (left, right) of them or None, or None.
+        inputs: how many there are.
+
+    Raises:
+        OptionError: it is none of these.
+
+    >>> state_ttls(("1 day", None), 2)[1] is None
+    True
+    """
+    if isinstance(given, tuple | list):
+        if len(given) != inputs:
+            raise OptionError(
+                f"state_ttl={given!r} has {len(given)} entries for {inputs} inputs; give one each, None where rows live on.",
+                code="OPTION_VALUE",
+                option="state_ttl",
+                value=repr(given),
+            )
+        entries = tuple(given)
+    else:
+        entries = (given,) * inputs
+    return tuple(one if one is None or isinstance(one, StateTtl) else StateTtl(one) for one in entries)
+
+
+def expiring_stage(stage: Stage, sources: Sequence[Relation], ttls: Sequence[StateTtl | None]) -> Stage:
+    """Return a stage whose inputs' rows end by time; the stage itself where none of them does.
+
+    Args:
+        stage: over changelogs wherever rows end.
+        sources: per input its rows as they come, in append or changelog mode, with event time.
+        ttls: per input.
+
+    Raises:
+        PlanError: an input has no event time where one is needed.
+        OptionError: an option that does not fit the stage.
+    """
+    if all(ttl is None for ttl in ttls):
+        return stage
+    timed = [
+        replace(given.relation, mode=source.mode, event_time=source.event_time, watermark_delay=source.watermark_delay)
+        for given, source in zip(stage.inputs, sources, strict=True)
+    ]
+    lives = tuple(None if ttl is None else ttl.of_input(stage, timed[number], number) for number, ttl in enumerate(ttls))
+    made = ExpiringStage(inside=stage, sources=tuple(timed), ttls=lives)
+    _ = made.output
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpiringStage(Stage):
+    """Describe a stage whose inputs' rows end by time.
+
+    Args:
+        inside: the stage, over changelogs.
+        sources: per input, its rows as they come.
+        ttls: per input, how long its rows live; None: until they are taken back.
+    """
+
+    inside: Stage
+    sources: tuple[Relation, ...]
+    ttls: tuple[TimeToLive | None, ...]
+
+    @property
+    def kind(self) -> str:
+        """Return "state_ttl"."""
+        return "state_ttl"
+
+    @property
+    def forgets(self) -> bool:
+        """Say whether rows are forgotten, so that what was said of them stands."""
+        return any(ttl is not None and ttl.forgets for ttl in self.ttls)
+
+    @cached_property
+    def inputs(self) -> tuple[StageInput, ...]:
+        """Return the inputs of the stage inside, with their own modes and times; rows travel as they are."""
+        return tuple(
+            replace(given, relation=source, reduce=None) for given, source in zip(self.inside.inputs, self.sources, strict=True)
+        )
+
+    @cached_property
+    def output(self) -> Relation:
+        """Return the answer of the stage inside."""
+        inside = replace(self.inside.output, event_time=None, watermark_delay=None)
+        return replace(inside, primary_key=()) if self.forgets else inside
+
+    @property
+    def output_key(self) -> OutputKey:
+        """Return that of the stage inside; rows that were forgotten may come again."""
+        inside = self.inside.output_key
+        return replace(inside, columns=()) if self.forgets else inside
+
+    def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Return what the stage inside says."""
+        return self.inside.never_null(inputs)
+
+    @property
+    def state_tables(self) -> Mapping[str, TableKey]:
+        """Return those of the stage inside, and per input its rows with their times."""
+        tables = {name: replace(key, is_whole=False) for name, key in self.inside.state_tables.items()}
+        for number, (given, ttl) in enumerate(zip(self.inside.inputs, self.ttls, strict=True)):
+            if ttl is None:
+                continue
+            tables[f"ttl_{number}"] = TableKey(columns=given.key, of_input=number)
+            if ttl.by_key or ttl.reads:
+                tables[f"ttl_{number}_keys"] = TableKey(columns=tuple(f"k{at}" for at in range(len(given.key))))
+        return tables
+
+    @property
+    def begins_alone(self) -> bool:
+        """Say what the stage inside says."""
+        return self.inside.begins_alone
+
+    def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
+        """Return the operator of one bucket.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
+        title = self.inside.explain(None)[0]
+        refuse_hybrid(options.hot_budget, title=title, option="default_hash_join")
+        refuse_hybrid(options.table_budget, title=title, option="default_hash_table")
+        inside = self.inside.build(options, directory)
+        inputs = [
+            ExpiringInput(relation=source, key=given.key, key_types=given.key_types, null_safe=given.null_is_value, ttl=ttl)
+            for given, source, ttl in zip(self.inside.inputs, self.sources, self.ttls, strict=True)
+        ]
+        try:
+            return Expiring(inside, inputs, on_bad_input=options.on_bad_input, directory=directory)
+        except BaseException:
+            inside.close()
+            raise
+
+    def explain(self, buckets: int | None) -> list[str]:
+        """Return what the stage inside says, and when rows end."""
+        lines = list(self.inside.explain(buckets))
+        for source, ttl in zip(self.sources, self.ttls, strict=True):
+            if ttl is not None:
+                lines.append(f'  rows of "{source.name}" {_told(source, ttl)}')
+        lines.append("  remembers: those rows a second time, with 32 bytes each for when they end")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {
+            "kind": self.kind,
+            "inside": self.inside.to_json(),
+            "sources": [write_relation(source) for source in self.sources],
+            "ttls": [None if ttl is None else asdict(ttl) for ttl in self.ttls],
+        }
+
+
+def _told(source: Relation, ttl: TimeToLive) -> str:
+    is_number = ttl.by_event_time and pt.is_integer(source.schema.field(str(source.event_time)).type)
+    after = str(ttl.after) if is_number else f"{ttl.after // 1_000_000} seconds"
+    begins = f"{source.event_time}, when the watermark has passed that" if ttl.by_event_time else "their last write"
+    together = "; those of a key end together, with the newest" if ttl.by_key else ""
+    read = ", or the last change of the other side under their key" if ttl.reads else ""
+    end = (
+        "are forgotten: what was said of them stands (lossy: a later change of the same rows is not known to belong to it)"
+        if ttl.forgets
+        else "are taken back from the answer"
+    )
+    return f"{end}, {after} after {begins}{read}{together}"
+
+
+def _read(found: Mapping[str, Any]) -> ExpiringStage:
+    return ExpiringStage(
+        inside=read_stage(found["inside"]),
+        sources=tuple(map(read_relation, found["sources"])),
+        ttls=tuple(None if ttl is None else TimeToLive(**ttl) for ttl in found["ttls"]),
+    )
+
+
+register_stage("state_ttl", _read)

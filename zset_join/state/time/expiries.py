@@ -1,0 +1,186 @@
+"""When the rows of a side expire: a time per row number, and a heap of when to look.
+
+A row whose time moves on is not looked for in the heap. Its entry stays where it is; when that is due and the row is not, it is
+put back at the time that counts by then. So writing a time costs O(1), and an epoch looks only at what is due.
+
+The law: `due` names every live row whose time has come, each once, and may name others whose entry is due and whose time is
+not.
+
+Files: `<name>.times`, `<name>.due`. Bytes: 16 per row number and 16 per entry; a live row has one, and a row that went before
+its time leaves one behind until then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.kernels.rows import side as s
+from zset_join.kernels.time.runs import NEVER
+from zset_join.kernels.values import columns as c
+from zset_join.state.rows.region import Region
+from zset_join.state.rows.side import SideState
+from zset_join.state.time.due_heap import DueHeap
+
+__all__ = ["Expiries"]
+
+_Words = npt.NDArray[np.int64]
+_HEADER_WORDS = 16
+_LENGTH, _FIRST_COUNT = 0, 1
+
+
+class Expiries:
+    """Own the times of the rows of a side.
+
+    Args:
+        side: the rows; it tells when they get other numbers.
+        directory: where to map the files; None keeps everything in memory.
+        name: first part of the file names.
+    """
+
+    def __init__(self, side: SideState, *, directory: str | None, name: str) -> None:
+        self._side, self._directory, self._name = side, directory, name
+        side.on_compacting = self._renumber
+        self._open()
+
+    def _open(self) -> None:
+        path = None if self._directory is None else str(Path(self._directory) / f"{self._name}.times")
+        self._region = Region(1 << 12, path)
+        self._heap = DueHeap(self._header, _LENGTH, directory=self._directory, name=self._name)
+
+    @property
+    def _header(self) -> _Words:
+        header: _Words = self._words(0, _HEADER_WORDS)
+        return header
+
+    def _words(self, first: int, count: int) -> Any:
+        memory: Any = (ctypes.c_int64 * count).from_address(self._region.address + 8 * first)
+        return np.ndarray((count,), np.int64, buffer=memory)
+
+    def _line(self, which: int) -> Any:
+        """Return the times (0), or where the entries stand (1), by row number."""
+        count = (self._region.capacity // 8 - _HEADER_WORDS) // 2
+        return self._words(_HEADER_WORDS, 2 * count).reshape(count, 2)[:, which]
+
+    def _make_room(self) -> None:
+        end = int(self._side.header[s.H_ROWS_END]) + 1
+        if self._region.ensure(8 * (_HEADER_WORDS + 2 * end)):
+            self._heap.rebind(self._header)  # it moved with the bytes in it
+
+    def count(self, place: int, amount: int) -> None:
+        """Add to one of the counters that are kept here for the owner."""
+        self._header[_FIRST_COUNT + place] += amount
+
+    def counts(self, places: int) -> list[int]:
+        """Return the first counters."""
+        found: list[int] = self._header[_FIRST_COUNT : _FIRST_COUNT + places].tolist()
+        return found
+
+    def set_counts(self, counts: list[int]) -> None:
+        """Replace the first counters."""
+        self._header[_FIRST_COUNT : _FIRST_COUNT + len(counts)] = counts
+
+    def times(self, numbers: _Words) -> _Words:
+        """Return when rows expire."""
+        found: _Words = self._line(0)[numbers]
+        return found
+
+    def first(self) -> int | None:
+        """Return a time before which no row expires; None where none will."""
+        found = self._heap.first()
+        return None if found is None or found >= NEVER else found
+
+    def due(self, now: int) -> _Words:
+        """Return the numbers of the rows to look at, ascending. Cost: the entries that are due."""
+        numbers = np.unique(self._heap.due(now)) if self._heap.length else np.zeros(0, np.int64)
+        if not len(numbers):
+            return numbers
+        numbers = numbers[numbers <= int(self._side.header[s.H_ROWS_END])]
+        scheduled = self._line(1)[numbers]
+        return np.ascontiguousarray(numbers[self._is_live()[numbers - 1] & (scheduled <= now)])
+
+    def _is_live(self) -> npt.NDArray[np.bool_]:
+        end = int(self._side.header[s.H_ROWS_END])
+        is_live: npt.NDArray[np.bool_] = (self._side.record_words("u1", c.FLAGS, end) & c.FLAG_LIVE) != 0
+        return is_live
+
+    def forget(self, numbers: _Words) -> None:
+        """Let rows that go have no time."""
+        if len(numbers):
+            self._make_room()
+            self._line(0)[numbers] = -NEVER
+            self._line(1)[numbers] = NEVER
+
+    def begin(self, numbers: _Words) -> None:
+        """Let rows that come have no time yet, whatever their numbers had."""
+        self.forget(numbers)
+
+    def raise_to(self, numbers: _Words, times: _Words) -> None:
+        """Let rows live until these times at least; a number may come twice."""
+        if not len(numbers):
+            return
+        self._make_room()
+        np.maximum.at(self._line(0), numbers, times)
+        numbers = np.unique(numbers)
+        self._schedule(numbers[self._line(1)[numbers] == NEVER])
+
+    def settle(self, now: int, due: _Words, times: _Words) -> None:
+        """Take out the entries that are due; put rows of `due` that are still there back at `times`."""
+        if self._heap.length:
+            self._heap.pop(now, len(self._heap.due(now)))
+        if not len(due):
+            return
+        # A number may be that of another row by now, which has an entry of its own.
+        stays = self._is_live()[due - 1] & (self._line(1)[due] <= now)
+        due, times = due[stays], times[stays]
+        self._line(1)[due] = times
+        self._push(due, times)
+
+    def _schedule(self, numbers: _Words) -> None:
+        times = np.ascontiguousarray(self._line(0)[numbers])
+        self._line(1)[numbers] = times
+        self._push(numbers, times)
+
+    def _push(self, numbers: _Words, times: _Words) -> None:
+        ends = times < NEVER
+        self._heap.push_each(np.ascontiguousarray(times[ends]), np.ascontiguousarray(numbers[ends]))
+
+    def restore(self, numbers: _Words, times: _Words) -> None:
+        """Give rows their times back."""
+        self.begin(numbers)
+        self.raise_to(numbers, times)
+
+    def _renumber(self, sources: _Words, targets: _Words, used: int) -> None:
+        """Follow rows to their new numbers. Cost: one pass over the rows."""
+        self._make_room()
+        for which in (0, 1):
+            line = self._line(which)
+            line[targets + 1] = line[sources + 1]
+            line[used + 1 :] = -NEVER if which == 0 else NEVER
+        numbers = np.arange(1, used + 1, dtype=np.int64)
+        self._heap.length = 0
+        times = np.ascontiguousarray(self._line(1)[numbers])
+        self._push(numbers, times)
+
+    def resident_bytes(self) -> int:
+        """Return its bytes."""
+        return 16 * int(self._side.header[s.H_ROWS_END]) + self._heap.resident_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory."""
+        return self._region.is_current() and self._heap.is_current()
+
+    def clear(self) -> None:
+        """Forget everything, after the rows have been."""
+        self._region.close(remove=self._directory is not None)
+        self._heap.close(remove=True)
+        self._open()
+
+    def close(self) -> None:
+        """Unmap everything."""
+        self._region.close()
+        self._heap.close()
