@@ -35,3 +35,14 @@ def test_a_constant_that_is_not_true_matches_nothing(constant):
 
 def test_a_constant_that_is_true_says_nothing():
     assert parts((left("a") == right("b")) & lit(True)) == ([("left.a", "right.b")], (False,), None)
+
+
+def test_an_equality_that_is_said_twice_counts_once_and_is_the_stricter_of_both():
+    found = split_condition(left("a").eq_null_safe(right("b")) & (left("a") == right("b")))
+    assert (repr(found.keys), found.null_safe, found.condition) == ("((left.a, right.b),)", (False,), None)
+
+
+def test_a_second_equality_of_a_key_is_asked_of_the_pair():
+    found = split_condition((left("a") == right("b")) & (left("a") == right("c")))
+    assert repr(found.keys) == "((left.a, right.b),)"
+    assert repr(found.condition) == "left.a = right.c"

@@ -6,7 +6,7 @@
 The law: a pair of rows matches what comes out exactly if the condition is TRUE for it.
 
 A condition that is constant and not TRUE matches nothing: an INNER join is empty, an outer join pads every row, and no row is
-compared with another. One that is TRUE asks for all pairs; that is refused, see `no_key`.
+compared with another. An equality that is said twice counts once. One that is TRUE asks for all pairs; that is refused, see `no_key`.
 """
 
 from __future__ import annotations
@@ -57,17 +57,28 @@ def split_condition(condition: Expression) -> JoinCondition:
     keys: list[tuple[Expression, Expression]] = []
     null_safe: list[bool] = []
     rest: list[Expression] = []
+    said: dict[tuple[str, str], int] = {}
     for part in _conjuncts(condition):
         if not columns_read(part):
             if not _is_true(part):
                 return NEVER
             continue
         pair = _key_pair(part)
+        is_null_safe = isinstance(part, Call) and part.operation == "eq_null_safe"
         if pair is None:
             rest.append(part)
+            continue
+        one, other = map(repr, pair)
+        if (one, other) in said:
+            place = said[one, other]
+            null_safe[place] = null_safe[place] and is_null_safe
+        elif any(one == left or other == right for left, right in said):
+            # A key names an expression once; a second equality of it is asked of the pair.
+            rest.append(part)
         else:
+            said[one, other] = len(keys)
             keys.append(pair)
-            null_safe.append(isinstance(part, Call) and part.operation == "eq_null_safe")
+            null_safe.append(is_null_safe)
     return JoinCondition(tuple(keys), tuple(null_safe), together(rest))
 
 

@@ -373,7 +373,8 @@ def _computed_type(node: exp.Expr, declared: _Declared, reader: Reader) -> pa.Da
     from zset_join.expressions.rows import value_type
     from zset_join.sql.scalars import ScalarBinder
 
-    schema = pa.schema([(column.name, column.type) for column in declared.columns])
+    # A name that is there twice is refused when all columns are read.
+    schema = pa.schema({column.name: column.type for column in declared.columns})
     binder = ScalarBinder.over(schema, reader.statement)
     return value_type(binder.bind(node), schema)
 

@@ -1,0 +1,455 @@
+"""Statements that nobody should have written, in every dialect: `python -m property_tests.sql_fuzz --statements 1000000`.
+
+The law: a statement runs or is refused with an error of our own; nothing else is raised, and none takes longer than ten seconds.
+Of those that are bound, some are explained and written as SQL, some are run.
+
+Of twenty statements eight are drawn from a grammar of queries and declarations, over names that are there and some that are not;
+seven are the fixtures of `tests/sql`, with tokens left out, doubled, exchanged, or taken from another; five are noise of words and
+signs. Names and literals are hostile in all of them. A seed gives the same statements.
+
+`--names N` asks of N hostile names and texts whether they mean themselves: what is written comes back, as a name and as a value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import signal
+import string
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.errors import ZsetJoinError
+from zset_join.expressions.sql_text import quote_name, quote_text
+from zset_join.sql import Query, Session, connect
+
+__all__ = ["DIALECTS", "FIXTURES", "LawBrokenError", "fuzz", "main", "names_mean_themselves", "run_one", "statement"]
+
+DIALECTS = ("flink", "laminardb", "risingwave", "spark", "timeplus")
+FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "sql" / "fixtures"
+_MOST_SECONDS = 10
+_SESSION_STATEMENTS = 400
+
+_TABLES = """
+CREATE TABLE t (a INT, b STRING, c DOUBLE, d DECIMAL(10, 2), e TIMESTAMP(3), f BOOLEAN, g BIGINT, h DATE);
+CREATE TABLE u (k STRING, v INT, w TIMESTAMP(3), PRIMARY KEY (k), WATERMARK FOR w AS w - INTERVAL '5' SECOND);
+CREATE TABLE p (k STRING, n INT, w TIMESTAMP(3), now AS PROCTIME(), WATERMARK FOR w AS w - INTERVAL '5' SECOND);
+CREATE VIEW q AS SELECT k, sum(v) AS s FROM u GROUP BY k;
+"""
+_WORDS = r"""
+SELECT INSERT INTO VALUES CREATE MUTABLE STREAM TABLE VIEW MATERIALIZED SINK SOURCE FROM WHERE JOIN LEFT RIGHT FULL SEMI ANTI CROSS
+NATURAL ON USING GROUP BY HAVING ORDER LIMIT OFFSET UNION ALL EXCEPT INTERSECT WITH RECURSIVE AS t u p q a b k v w n * , ; ( ) . + - /
+% || = <> <= > < ' " ` 'x' 1 1.5 1e400 0x1F NULL TRUE CASE WHEN THEN ELSE END COUNT SUM MIN ROW_NUMBER OVER PARTITION EMIT CHANGELOG SETTINGS
+SET RESET FOR SYSTEM_TIME OF VERSIONED PROCTIME() NOW() LATERAL INTERVAL '5' SECOND CAST INT BIGINT IN EXISTS NOT LIKE RLIKE BETWEEN AND
+OR IS DISTINCT EXTRACT YEAR WATERMARK PRIMARY KEY DROP SHOW TABLES DESCRIBE EXPLAIN ASOF MATCH_CONDITION /*+ LOOKUP('table'='t') */ -- /*
+*/ \ é 𝄞 ::int [ ] { } ? @ # $ : _tp_delta table(t) DEFAULT TUMBLE HOP CUBE ROLLUP GROUPING SETS QUALIFY WINDOW TABLESAMPLE PIVOT
+UPDATE DELETE MERGE FILTER STRUCT<a:INT> ARRAY<INT> ARRAY[1,2] MAP -> ->> => := ~ ! ^ & | << >> <=> $$ $1 E'\n' X'00' N'x' U&'x'
+""".split()  # noqa: SIM905 - a list of a hundred lines reads worse
+_SCALARS = (
+    "abs({0})", "upper({0})", "{0} + {1}", "{0} - {1}", "{0} * {1}", "{0} / {1}", "{0} % {1}", "{0} || {1}", "coalesce({0}, {1})",
+    "nullif({0}, {1})", "CASE WHEN {0} THEN {1} ELSE {0} END", "CAST({0} AS INT)", "CAST({0} AS STRING)", "TRY_CAST({0} AS DATE)",
+    "substring({0}, 1, 2)", "date_trunc('HOUR', {0})", "{0} + INTERVAL '1' DAY", "greatest({0}, {1})", "concat({0}, {1})", "-{0}",
+    "NOT {0}", "{0} IS NULL", "{0} = {1}", "{0} < {1}", "{0} LIKE {1}", "{0} IN ({1}, {0})", "{0} BETWEEN {1} AND {0}", "round({0}, 2)",
+    "extract(YEAR FROM {0})", "({0})", "{0} IS NOT DISTINCT FROM {1}", "split({0}, ',')[{1}]", "array({0}, {1})", "md5({0})",
+    "{0} AND {1}", "{0} OR {1}", "if({0}, {1}, {1})", "trim({0})", "position({0} IN {1})", "date_format({0}, {1})", "{0}[{1}]",
+    "regexp_replace({0}, {1}, 'x')", "rand()", "nosuch({0})", "{0}.{1}", "sum({0})", "count(DISTINCT {0})",
+)  # fmt: skip
+_AGGREGATES = (
+    "count(*)", "sum({0})", "min({0})", "max({0})", "avg({0})", "count({0})", "count(DISTINCT {0})", "stddev({0})", "max_by({0}, {1})",
+    "sum({0}) FILTER (WHERE {1})", "collect_list({0})", "bool_and({0})", "percentile({0}, 0.5)", "listagg({0})",
+)  # fmt: skip
+
+
+_COLUMNS = {
+    "t": {"a": "n", "b": "s", "c": "n", "d": "n", "e": "t", "f": "b", "g": "n"},
+    "u": {"k": "s", "v": "n", "w": "t"},
+    "p": {"k": "s", "n": "n", "w": "t"},
+    "q": {"k": "s", "s": "n"},
+}
+_CONSTANTS = {
+    "n": ("0", "1", "-1", "2.5", "NULL", "1e3", "9223372036854775807"),
+    "s": ("'a'", "''", "'é\'\''", "NULL", "'1'", "'2024-01-01'", "'%a_'"),
+    "b": ("TRUE", "FALSE", "NULL"),
+    "t": ("TIMESTAMP '2024-01-01 00:00:00'", "CAST('2024-01-01 10:00:00' AS TIMESTAMP(3))", "NULL"),
+}
+_TYPED: dict[str, tuple[tuple[str, str], ...]] = {
+    "n": (("{} + {}", "nn"), ("{} - {}", "nn"), ("{} * {}", "nn"), ("{} / {}", "nn"), ("{} % {}", "nn"), ("abs({})", "n"),
+          ("coalesce({}, {})", "nn"), ("CASE WHEN {} THEN {} ELSE {} END", "bnn"), ("CAST({} AS INT)", "n"), ("length({})", "s"),
+          ("round({}, 1)", "n"), ("extract(YEAR FROM {})", "t"), ("greatest({}, {})", "nn"), ("nullif({}, {})", "nn"),
+          ("-{}", "n"), ("({})", "n"), ("TRY_CAST({} AS DOUBLE)", "s"), ("CAST({} AS BIGINT)", "s"), ("power({}, {})", "nn")),
+    "s": (("upper({})", "s"), ("{} || {}", "ss"), ("substring({}, {}, 2)", "sn"), ("CAST({} AS STRING)", "n"), ("trim({})", "s"),
+          ("concat({}, {})", "ss"), ("coalesce({}, {})", "ss"), ("CAST({} AS STRING)", "t"), ("replace({}, {}, 'x')", "ss"),
+          ("md5({})", "s"), ("split({}, ',')[{}]", "sn"), ("lpad({}, {}, 'x')", "sn"), ("regexp_replace({}, {}, '')", "ss"),
+          ("date_format({}, {})", "ts"), ("get_json_object({}, {})", "ss"), ("repeat({}, {})", "sn"), ("decode({}, 'utf-8')", "s")),
+    "b": (("{} = {}", "nn"), ("{} < {}", "nn"), ("{} = {}", "ss"), ("{} LIKE {}", "ss"), ("{} RLIKE {}", "ss"), ("{} IS NULL", "n"),
+          ("NOT {}", "b"), ("{} AND {}", "bb"), ("{} OR {}", "bb"), ("{} IN ({}, {})", "nnn"), ("{} BETWEEN {} AND {}", "nnn"),
+          ("{} IS NOT DISTINCT FROM {}", "ss"), ("{} >= {}", "tt"), ("({})", "b"), ("{} IN ({}, {})", "sss")),
+    "t": (("{} + INTERVAL '1' DAY", "t"), ("{} - INTERVAL '2' HOUR", "t"), ("date_trunc('HOUR', {})", "t"), ("{} + INTERVAL '1' MONTH", "t"),
+          ("coalesce({}, {})", "tt"), ("CAST({} AS TIMESTAMP(3))", "s"), ("greatest({}, {})", "tt")),
+}  # fmt: skip
+"""Forms by their type, each with the types of its operands."""
+
+
+class LawBrokenError(AssertionError):
+    """A statement did something else than run or be refused; the message holds it."""
+
+
+class _HangError(BaseException):
+    """A statement takes too long; no handler of errors may take it for one."""
+
+
+def hostile_name(draw: random.Random) -> str:
+    """Return what may stand between quotes as a name."""
+    signs = string.printable + "é𝄞\u202e\u0000\ufeff'\"`\\;--/**/$$" * 3
+    return "".join(draw.choice(signs) for _ in range(draw.randrange(1, 12)))
+
+
+def _name(draw: random.Random, dialect: str) -> str:
+    if draw.random() < 0.05:
+        sign = draw.choice('`"' if dialect in {"timeplus", "risingwave", "laminardb"} else "`")
+        return sign + hostile_name(draw).replace(sign, sign * 2) + sign
+    return draw.choice(["a", "b", "c", "d", "e", "f", "g", "h", "k", "v", "w", "n", "s", "now", "x"])
+
+
+def _literal(draw: random.Random) -> str:
+    if draw.random() < 0.2:
+        return "'" + hostile_name(draw).replace("'", "''") + "'"
+    return draw.choice(
+        ["0", "1", "-1", "9223372036854775808", "1.5", "1e308", "1e400", "0.00000000001", "'a'", "''", "NULL", "TRUE", "DATE '2024-02-30'",
+         "TIMESTAMP '2024-01-01 00:00:00'", "INTERVAL '1' MONTH", "'2024-01-01'", "X'00'", "99999999999999999999999999999999999999999"]
+    )  # fmt: skip
+
+
+def _scalar(draw: random.Random, dialect: str, depth: int = 0) -> str:
+    """Return an expression of no type in particular."""
+    if depth > 3 or draw.random() < 0.35:
+        chosen = draw.random()
+        if chosen < 0.3:
+            return _literal(draw)
+        column = _name(draw, dialect)
+        return column if chosen < 0.7 else f"{draw.choice('xyzt')}.{column}"
+    return draw.choice(_SCALARS).format(_scalar(draw, dialect, depth + 1), _scalar(draw, dialect, depth + 1))
+
+
+def _typed(draw: random.Random, dialect: str, kind: str, scope: list[tuple[str, str]], depth: int = 0) -> str:
+    """Return an expression that is likely to have a type: n(umber), s(tring), b(oolean) or t(ime)."""
+    if draw.random() < 0.03:
+        return _scalar(draw, dialect, 2)
+    columns = [name for name, its in scope if its == kind]
+    if depth > 2 or draw.random() < 0.4:
+        return draw.choice(columns) if columns and draw.random() < 0.7 else draw.choice(_CONSTANTS[kind])
+    form, operands = draw.choice(_TYPED[kind])
+    return form.format(*[_typed(draw, dialect, one, scope, depth + 1) for one in operands])
+
+
+def _source(draw: random.Random, dialect: str, alias: str, depth: int) -> tuple[str, list[tuple[str, str]]]:
+    if depth < 2 and draw.random() < 0.15:
+        return f"({_query(draw, dialect, depth + 1)}) {alias}", []
+    table = draw.choice(["t", "u", "p", "q", "t", "u", "p", "table(t)", "TUMBLE(p, w, INTERVAL '1' MINUTE)"])
+    table = "nosuch" if draw.random() < 0.02 else table
+    columns = _COLUMNS.get(table.removeprefix("table(").removeprefix("TUMBLE(")[:1], {})
+    return f"{table} {alias}", [(f"{alias}.{name}", kind) for name, kind in columns.items()]
+
+
+def _from(draw: random.Random, dialect: str, depth: int) -> tuple[str, list[tuple[str, str]]]:
+    text, scope = _source(draw, dialect, "x", depth)
+    for alias in "yz"[: draw.choice((0, 0, 1, 1, 2))]:
+        how = draw.choice(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN", ",", "ASOF JOIN"])
+        if draw.random() < 0.05:
+            how = draw.choice(["CROSS JOIN", "NATURAL JOIN", "INNER ALL JOIN", "GLOBAL JOIN"])
+        source, its = _source(draw, dialect, alias, depth)
+        if how in {"JOIN", "LEFT JOIN"} and draw.random() < 0.3:
+            table = draw.choice("uqpt")
+            when = draw.choice(["x.w", "x.now", "PROCTIME()", "NOW()", "x.e", "x.a", "w"])
+            versioned = draw.choice(["", "", " VERSIONED ON w"])
+            source = f"{table} FOR SYSTEM_TIME AS OF {when}{versioned} AS {alias}"
+            its = [(f"{alias}.{name}", kind) for name, kind in _COLUMNS[table].items()]
+        pairs = [(one, other) for one, kind in scope for other, same in its if kind == same]
+        condition = " = ".join(draw.choice(pairs)) if pairs and draw.random() < 0.9 else _scalar(draw, dialect)
+        scope = scope if how in {"LEFT SEMI JOIN", "LEFT ANTI JOIN"} else [*scope, *its]
+        if draw.random() < 0.3:
+            condition += f" AND {_typed(draw, dialect, 'b', [*scope, *its], 1)}"
+        text += f" {how} {source}"
+        if how == "ASOF JOIN":
+            text += f" MATCH_CONDITION (x.w >= {alias}.w)" if draw.random() < 0.5 else ""
+            condition += f" AND x.w >= {alias}.w" if "MATCH" not in text else ""
+        if how not in {",", "CROSS JOIN", "NATURAL JOIN"}:
+            text += f" ON {condition}" if draw.random() < 0.9 else " USING (k)"
+    return text, scope
+
+
+def _query(draw: random.Random, dialect: str, depth: int = 0) -> str:
+    source, scope = _from(draw, dialect, depth)
+
+    def one(kind: str = "") -> str:
+        return _typed(draw, dialect, kind or draw.choice("nnsbt"), scope, 1)
+
+    if draw.random() < 0.3:
+        key = one()
+        made = [draw.choice(_AGGREGATES).format(one("n"), one("b")) for _ in range(2)]
+        columns = ", ".join(f"{text} AS o{place}" for place, text in enumerate((key, *made)))
+        behind = f" GROUP BY {key}" + draw.choice(["", f" HAVING {made[0]} > 1"])
+    else:
+        names = [draw.choice(["*", "x.*", f"{one()} AS o{place}", f"{one()} AS o{place}", one()]) for place in range(2)]
+        columns, behind = ", ".join(names), draw.choice(["", "", "", "", " EMIT CHANGELOG", " SETTINGS max_hot_keys=3"])
+        behind = draw.choice([" ORDER BY 1", " LIMIT 3"]) if draw.random() < 0.05 else behind
+    where = f" WHERE {one('b')}" if draw.random() < 0.4 else ""
+    if draw.random() < 0.08:
+        word = draw.choice(["EXISTS", "NOT EXISTS", "x.a IN", "x.k IN", "x.k NOT IN", "x.v ="])
+        where = f" WHERE {word} ({_query(draw, dialect, depth + 1) if depth < 2 and draw.random() < 0.3 else 'SELECT k FROM u WHERE k = x.k'})"
+    distinct = draw.choice(["", "", "", "DISTINCT "])
+    text = f"SELECT {distinct}{columns} FROM {source}{where}{behind}"
+    if draw.random() < 0.06:
+        text = f"SELECT * FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY {draw.choice('knw')} ORDER BY w) AS rn FROM p) WHERE rn = 1"
+    if depth == 0 and draw.random() < 0.1:
+        text = f"{text} {draw.choice(['UNION ALL', 'UNION', 'EXCEPT', 'INTERSECT'])} {_query(draw, dialect, 1)}"
+    if depth == 0 and draw.random() < 0.05:
+        text = f"WITH y AS ({text}) SELECT * FROM y"
+    return text
+
+
+def _declaration(draw: random.Random, dialect: str) -> str:
+    kinds = ["INT", "STRING", "TIMESTAMP(3)", "DECIMAL(10,2)", "ARRAY<INT>", "DECIMAL(99,98)", "MAP<INT,INT>", "VARCHAR(3)", "AS PROCTIME()",
+             "INT METADATA FROM 'offset'", "AS a + 1", "INT NOT NULL", "INT DEFAULT 1", "ROW<a INT>", "BIGINT PRIMARY KEY"]  # fmt: skip
+    columns = [f"{_name(draw, dialect)} {draw.choice(kinds)}" for _ in range(draw.randrange(1, 4))]
+    more = draw.choice(["", "", ", PRIMARY KEY (a)", ", WATERMARK FOR w AS w - INTERVAL '5' SECOND", ", PRIMARY KEY (a, b) NOT ENFORCED"])
+    head = draw.choice(["TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "TEMPORARY TABLE", "SINK", "VIEW", "OR REPLACE TABLE"])
+    tail = draw.choice(["", "", " WITH ('connector'='memory')", " WITH ('connector'='nosuch')", " SETTINGS mode='versioned_kv'", " PRIMARY KEY (a)"])
+    return f"CREATE {head} {_name(draw, dialect)} ({', '.join(columns)}{more}){tail}"
+
+
+def _other(draw: random.Random, dialect: str) -> str:
+    name, value = _name(draw, dialect), _scalar(draw, dialect)
+    return draw.choice(
+        [
+            f"INSERT INTO {draw.choice('tup')} VALUES ({', '.join(_scalar(draw, dialect, 3) for _ in range(draw.randrange(1, 9)))})",
+            f"INSERT INTO u (k, v) {_query(draw, dialect)}",
+            f"CREATE VIEW {name} AS {_query(draw, dialect)}",
+            f"CREATE MATERIALIZED VIEW {name} AS {_query(draw, dialect)}",
+            f"EXPLAIN {_query(draw, dialect)}",
+            f"DESCRIBE {name}",
+            f"DROP TABLE {name}",
+            f"SET {name} = {_literal(draw)}",
+            f"SET '{draw.choice(['max_hot_keys', 'default_hash_join', 'cold_store', 'tombstone_retention'])}' = {_literal(draw)}",
+            f"UPDATE u SET v = {value} WHERE {value}",
+            f"DELETE FROM u WHERE {value}",
+            f"SHOW {draw.choice(_WORDS)}",
+            f"/*+ {value} */ {_query(draw, dialect)}",
+        ]
+    )
+
+
+_TOKENS = re.compile(
+    r"""'(?:[^']|'')*'|`[^`]*`|"[^"]*"|[\w.]+|->>|->|<=>|<=|>=|<>|!=|\|\||::|/\*\+|/\*|\*/|--[^\n]*\n|[^\s\w]"""
+)
+
+
+def _texts(path: Path) -> list[str]:
+    return re.split(r"^-- [+!].*\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+
+
+def fixture_statements(path: Path) -> list[list[str]]:
+    """Return the statements of a file of fixtures, cut into tokens; those that would ask another process are left out."""
+    kept = [text for text in _texts(path) if not re.search(r"kafka|jdbc|redis|duckdb|filesystem|datagen", text, re.IGNORECASE)]
+    return [_TOKENS.findall(text.strip().rstrip(";")) for text in kept]
+
+
+def _mutated(draw: random.Random, corpus: list[list[str]], dialect: str) -> str:
+    tokens = list(draw.choice(corpus))
+    for _ in range(draw.choice((0, 1, 1, 2, 3))):
+        at, what = draw.randrange(len(tokens)), draw.randrange(7)
+        if what == 0:
+            del tokens[at : at + draw.randrange(1, 4)]
+        elif what == 1:
+            tokens[at:at] = tokens[at : at + 3]
+        elif what == 2:
+            tokens[at] = draw.choice(draw.choice(corpus))
+        elif what == 3:
+            tokens[at] = draw.choice(_WORDS)
+        elif what == 4:
+            other = draw.choice(corpus)
+            begin = draw.randrange(len(other))
+            tokens[at:] = other[begin:]
+        elif what == 5:
+            tokens[at] = _scalar(draw, dialect, 2)
+        else:
+            tokens[at] = f"({tokens[at]})" if draw.random() < 0.9 else "(" * draw.randrange(2, 200)
+        if not tokens:
+            return ""
+    return " ".join(tokens)
+
+
+def statement(draw: random.Random, dialect: str, corpus: list[list[str]]) -> str:
+    """Return one statement, good or not."""
+    chosen = draw.random()
+    if chosen < 0.4:
+        return draw.choice([_query, _query, _declaration, _other])(draw, dialect)
+    if chosen < 0.75:
+        return _mutated(draw, corpus, dialect)
+    if chosen < 0.96:
+        return " ".join(draw.choice(_WORDS) for _ in range(draw.randrange(1, 25)))
+    return hostile_name(draw) * draw.randrange(1, 6)
+
+
+def _session(dialect: str, path: Path) -> Session:
+    session = connect(dialect=dialect, clock=lambda: 1_700_000_000_000_000)
+    session.sql(_TABLES, dialect="flink")
+    session.insert("t", [{"a": 1, "b": "a", "c": 0.5, "f": True, "g": 2**62}, {"a": None, "b": "1"}])
+    for text in _texts(path):
+        if re.match(r"CREATE (TEMPORARY )?(MUTABLE )?(TABLE|STREAM|SOURCE|VIEW)\b", text):
+            with contextlib.suppress(ZsetJoinError):
+                session.sql(text)
+    return session
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    def interrupt(*_: object) -> None:
+        raise _HangError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, _MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run_one(session: Session, text: str, draw: random.Random) -> str:
+    """Run a statement; return what became of it.
+
+    Raises:
+        LawBrokenError: something else than an answer or a refusal.
+    """
+    try:
+        with _limited():
+            made = session.sql(text)
+            if not isinstance(made, Query):
+                return "done"
+            chosen = draw.random()
+            if chosen < 0.1:
+                made.explain()
+            elif chosen < 0.14:
+                made.table()
+                return "asked"
+            return "bound"
+    except ZsetJoinError:
+        return "refused"
+    except _HangError:
+        raise LawBrokenError(f"[{session.dialect}] longer than {_MOST_SECONDS} s: {text!r}") from None
+    except Exception as error:
+        raise LawBrokenError(f"[{session.dialect}] {type(error).__name__} for {text!r}\n{traceback.format_exc(limit=-6)}") from error
+
+
+def fuzz(dialect: str, count: int, seed: int, *, stop_at_first: bool = True) -> tuple[Counter[str], list[str]]:
+    """Run so many statements of a dialect; return what became of them, and the failures where it does not stop at the first.
+
+    Raises:
+        LawBrokenError: the law does not hold.
+    """
+    draw = random.Random(f"{dialect} {seed}")
+    paths = sorted((FIXTURES / dialect).glob("*.sql"))
+    corpora = {path: fixture_statements(path) for path in paths}
+    path = paths[-1]
+    found: Counter[str] = Counter()
+    failures: dict[str, str] = {}
+    session: Session | None = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(count):
+            if session is None or number % _SESSION_STATEMENTS == 0:
+                if session is not None:
+                    session.close()
+                path = draw.choice(paths)
+                session = _session(dialect, path)
+            try:
+                found[run_one(session, statement(draw, dialect, corpora[path]), draw)] += 1
+            except LawBrokenError as error:
+                if stop_at_first:
+                    raise
+                found["broken"] += 1
+                # One of each place in the code is enough to see.
+                lines = [line.strip() for line in str(error).splitlines()]
+                failures.setdefault(" ".join([*lines[-1:], *[one for one in lines if one.startswith("File")][-2:]]), str(error))
+                session.close()
+                session = None
+    if session is not None:
+        session.close()
+    return found, list(failures.values())
+
+
+def names_mean_themselves(count: int, seed: int) -> int:
+    """Ask of so many names and texts whether they mean themselves; return how many were asked.
+
+    Raises:
+        LawBrokenError: one does not.
+    """
+    draw = random.Random(f"names {seed}")
+    asked = 0
+    while asked < count:
+        name, value = hostile_name(draw).replace("\x00", ""), hostile_name(draw).replace("\x00", "")
+        if not name.strip() or name.startswith("__"):
+            continue
+        asked += 2
+        schema = pa.schema({"k": pa.int32(), name + "x": pa.string()})
+        column, title, table = (quote_name(one, "spark") for one in (name + "x", name, name + "t"))
+        with connect() as session:
+            session.register(name + "t", pa.table({"k": pa.array([1], pa.int32()), name + "x": [value]}, schema=schema))
+            text = f"SELECT {column} AS {title} FROM {table} WHERE {column} = {quote_text(value, 'spark')}"
+            made: Any = session.sql(text)
+            again: Any = session.sql(made.normal_form())
+            if made.schema.names != [name] or again.schema.names != [name]:
+                raise LawBrokenError(f"the name {name!r} became {made.schema.names} and {again.schema.names}: {text!r}")
+            if asked % 20 == 0 and (made.table().to_pylist() != [{name: value}] or again.table().to_pylist() != [{name: value}]):
+                raise LawBrokenError(f"{name!r}, {value!r}: {made.table().to_pylist()}: {text!r}")
+    return asked
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="sql_fuzz")
+    parser.add_argument("--statements", type=int, default=20_000, help="over all dialects (20000)")
+    parser.add_argument("--names", type=int, default=2_000, help="hostile names and texts (2000)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(arguments)
+    failed = 0
+    with tempfile.TemporaryDirectory() as directory:
+        before = Path.cwd()
+        os.chdir(directory)
+        try:
+            fuzz("spark", 1, 0)
+            for dialect in DIALECTS:
+                started = time.monotonic()
+                found, failures = fuzz(dialect, options.statements // len(DIALECTS), options.seed, stop_at_first=False)
+                print(f"{dialect}: {dict(found)}, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
+                for one in failures:
+                    print(one, flush=True)  # noqa: T201 - a program's output
+                failed += found["broken"]
+            if options.names:
+                started = time.monotonic()
+                asked = names_mean_themselves(options.names, options.seed)
+                print(f"{asked} names and texts, {time.monotonic() - started:.0f} s", flush=True)  # noqa: T201 - a program's output
+            written = list(Path(directory).rglob("*"))
+            if written:
+                print(f"files were written: {written[:5]}", flush=True)  # noqa: T201 - a program's output
+                failed += 1
+        finally:
+            os.chdir(before)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
