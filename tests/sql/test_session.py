@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -283,3 +284,85 @@ def test_engines_and_dialects_that_are_not_there_are_refused() -> None:
         connect(engine="flink")
     with pytest.raises(OptionError, match="Did you mean flink"):
         connect(dialect="fllnk")
+
+
+def test_settings_of_a_query_count_when_it_is_bound() -> None:
+    with connect(dialect="flink") as session:
+        session.sql("CREATE TABLE o (id INT, k STRING, t TIMESTAMP(3), WATERMARK FOR t AS t)")
+        session.sql("CREATE TABLE r (k STRING, v INT, t TIMESTAMP(3), PRIMARY KEY (k), WATERMARK FOR t AS t)")
+        text = "SELECT o.id, r.v FROM o LEFT JOIN r FOR SYSTEM_TIME AS OF o.t ON o.k = r.k"
+        session.sql("INSERT INTO o VALUES (1, 'a', TIMESTAMP '2024-01-01 00:00:00')")
+
+        with pytest.warns(UserWarning, match="has deletes"):
+            assert rows(query(session, text).table()) == []
+        with pytest.warns(UserWarning, match="has deletes"):
+            assert rows(query(session, f"{text} SETTINGS temporal_join_emit = 'eager'").table()) == [(1, None)]
+
+
+def test_a_hint_for_a_table_that_is_not_looked_up_warns_by_name(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int)")
+    with pytest.warns(UserWarning, match="'table'='nowhere'"):
+        session.sql("SELECT /*+ LOOKUP('table'='nowhere') */ a FROM s")
+
+
+def test_a_view_is_shown_as_it_was_made_and_a_temporary_one_is_dropped(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int); CREATE TEMPORARY VIEW v AS SELECT a + 1 AS b FROM s")
+
+    assert str(session.sql("SHOW CREATE VIEW v")) == "CREATE VIEW `v` AS SELECT a + 1 AS b FROM s"
+    assert str(session.sql("DROP TEMPORARY VIEW v")) == "v is dropped"
+
+
+@pytest.mark.parametrize("emit", ["PERIODIC 5s", "ON UPDATE", "AFTER WATERMARK"])
+def test_other_ways_to_emit_are_refused_by_name(session: Session, emit: str) -> None:
+    session.sql("CREATE STREAM s (a int)")
+    with pytest.raises(SqlError, match=f"EMIT {emit.split()[0]} is not offered"):
+        session.sql(f"SELECT a FROM s EMIT {emit}")
+
+
+def test_windows_that_grow_hold_a_row_until_they_end(session: Session) -> None:
+    session.sql("CREATE TABLE o (id INT, t TIMESTAMP(3))", dialect="flink")
+    session.sql(
+        "INSERT INTO o VALUES (1, TIMESTAMP '2024-01-01 00:03:00'), (2, TIMESTAMP '2024-01-01 00:05:00')", dialect="flink"
+    )
+    text = "FROM TABLE(CUMULATE(TABLE o, DESCRIPTOR(t), INTERVAL '5' MINUTES, INTERVAL '10' MINUTES))"
+    made = query(session, f"SELECT id, extract(MINUTE FROM window_start), extract(MINUTE FROM window_end) {text}").table()
+
+    assert sorted(rows(made)) == [(1, 0, 5), (1, 0, 10), (2, 0, 10)]
+
+
+def test_a_stream_is_cut_into_windows_of_its_own_time(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int); INSERT INTO s (a, _tp_time) VALUES (1, '2024-01-01 00:00:07')")
+
+    made = query(session, "SELECT a, extract(SECOND FROM window_start) AS s FROM tumble(s, 5s)").table()
+    assert rows(made) == [(1, 5)]
+
+
+def test_names_of_types_mean_what_the_dialect_says() -> None:
+    with connect(dialect="risingwave") as session:
+        session.sql("CREATE TABLE t (a FLOAT, b INT8, c INT)")
+        made = query(session, "SELECT a, b, c::float AS d, c::int8 AS e, '2024-01-01'::timestamptz AS f FROM t")
+
+        assert [str(kind) for kind in made.schema.types] == ["double", "int64", "double", "int64", "timestamp[us, tz=UTC]"]
+
+
+def test_a_message_calls_a_function_as_it_was_written(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int)")
+    with pytest.raises(SqlError, match="the aggregate PERCENTILE is not offered"):
+        session.sql("SELECT percentile(a, 0.5) FROM s")
+    with pytest.raises(SqlError, match="DECODE is not offered with these operands"):
+        session.sql("SELECT decode(a, 'utf-8') FROM s")
+
+
+def test_a_sink_that_cannot_be_opened_is_not_there(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "file.duckdb").write_text("no database")
+    session.sql("CREATE STREAM s (a int)")
+    with pytest.raises(ZsetJoinError):
+        session.sql(f"CREATE SINK k AS SELECT a FROM s WITH (connector='duckdb', path='{tmp_path}/file.duckdb')")
+
+    assert str(session.sql("SHOW SINKS")) == ""
+
+
+def test_a_limit_without_what_it_limits_warns_by_name(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int)")
+    with pytest.warns(SqlWarning, match="'max_hot_keys' changes nothing"):
+        session.sql("SELECT a FROM s SETTINGS max_hot_keys=3")

@@ -6,7 +6,8 @@
 The law: a pair of rows matches what comes out exactly if the condition is TRUE for it.
 
 A condition that is constant and not TRUE matches nothing: an INNER join is empty, an outer join pads every row, and no row is
-compared with another. An equality that is said twice counts once. One that is TRUE asks for all pairs; that is refused, see `no_key`.
+compared with another. One that is TRUE asks for all pairs; that is refused, see `no_key`. An equality that is said twice counts
+once.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
 from zset_join.pipeline import Aggregated, View
 from zset_join.sql.binding import QueryContext
-from zset_join.sql.places import near
+from zset_join.sql.places import near, written_name
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Scope
 
@@ -194,7 +194,7 @@ class Aggregation:
                 )
             return Aggregated(function="count", columns=(self._argument(given),))
         function = AGGREGATES.get(type(node))
-        name = node.sql_name() if isinstance(node, exp.Func) else type(node).__name__
+        name = written_name(node, self._query.statement.text).upper() or type(node).__name__
         if function is None:
             raise SqlError(
                 f"the aggregate {name} is not offered.{near(name, _NAMES)}", code="UNKNOWN_FUNCTION", at=self._query.at(node)

@@ -25,6 +25,7 @@ class QueryContext(Protocol):
 
     catalog: Catalog
     statement: Statement
+    settings: Mapping[str, str]
     warnings: list[str]
 
     def at(self, node: exp.Expr | None) -> Place:

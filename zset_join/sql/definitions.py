@@ -203,7 +203,7 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
     is_append_only = False
     while not reader.is_done:
         if reader.has("PRIMARY", "KEY"):
-            declared.primary_key = reader.names()
+            declared.primary_key = reader.names() if reader.word == "(" else (reader.name("a column"),)
             reader.has("NOT", "ENFORCED")
         elif reader.has("WITH"):
             reader.expect("(")

@@ -73,6 +73,8 @@ class StreamSql(Spark):
             **Spark.Tokenizer.KEYWORDS,
             "ASOF": TokenType.ASOF,
             "MATCH_CONDITION": TokenType.MATCH_CONDITION,
+            # With a zone, whatever TIMESTAMP is.
+            "TIMESTAMPTZ": TokenType.TIMESTAMPLTZ,
         }
         # No statement is taken as opaque text.
         COMMANDS: ClassVar[set[TokenType]] = set()
@@ -95,11 +97,18 @@ class TimeplusSql(StreamSql):
         """Double quotes quote names."""
 
         IDENTIFIERS: ClassVar[list[str | tuple[str, str]]] = ['"', "`"]
+        # 5s is a span of time here, in Spark a SMALLINT.
+        NUMERIC_LITERALS: ClassVar[dict[str, str]] = {}
         QUOTES: ClassVar[list[tuple[str, str] | str]] = ["'"]
 
 
 class RisingWaveSql(TimeplusSql):
-    """RisingWave: Postgres' quotes."""
+    """RisingWave: Postgres' quotes and types."""
+
+    class Tokenizer(TimeplusSql.Tokenizer):
+        """INT8 has eight bytes."""
+
+        KEYWORDS: ClassVar[dict[str, TokenType]] = {**TimeplusSql.Tokenizer.KEYWORDS, "INT8": TokenType.BIGINT}
 
 
 class LaminarSql(TimeplusSql):
@@ -140,6 +149,10 @@ class Statement:
     def sql(self) -> str:
         """Return the text of the statement."""
         return self.text[self.tokens[0].start : self.tokens[-1].end + 1]
+
+    def sql_from(self, index: int) -> str:
+        """Return the text of the statement from a token on."""
+        return self.text[self.tokens[index].start : self.tokens[-1].end + 1]
 
     def place(self, index: int) -> Place:
         """Return where a token stands; behind the last one where there are not so many."""

@@ -23,6 +23,7 @@ from zset_join.sql.binding import QueryContext, conjuncts_of
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.catalog import pick
 from zset_join.sql.hints import Hints, read_hints
+from zset_join.sql.places import near
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
@@ -84,6 +85,7 @@ class JoinPlanner:
             )
         steps = [self._step(join) for join in node.args.get("joins") or []]
         scope.items = [first, *(step.item for step in steps)]
+        self._check_hints(steps)
         self._check_names(scope, node)
         self._rename(scope)
         where = node.args.get("where")
@@ -171,7 +173,9 @@ class JoinPlanner:
         read = Version.of(version, item, query)
         if read is not None and read.versioned_on is not None and item.lookup is None:
             try:
-                item.view = item.view.versioned_by(read.versioned_on)
+                # The column may be the event time already; then its watermark stays.
+                if item.table is None or item.table.watermark is None or item.table.watermark[0] != read.versioned_on:
+                    item.view = item.view.versioned_by(read.versioned_on)
             except PlanError as error:
                 raise SqlError(error.message, code=error.code, at=query.at(version)) from error
         if item.lookup is not None and read is None:
@@ -186,14 +190,25 @@ class JoinPlanner:
     def emit(self) -> Any:
         """Return when a temporal join by event time answers."""
         default = "eager" if self.query.statement.dialect == "laminardb" else "on_watermark"
-        return self.query.catalog.settings.get("temporal_join_emit", default)
+        return self.query.settings.get("temporal_join_emit", default)
 
     def lookup_defaults(self) -> dict[str, str]:
         """Return the options of lookups that the session's settings give."""
         names = {"output-mode": "output-mode", "buffer-capacity": "capacity", "timeout": "timeout"}
-        settings = self.query.catalog.settings
+        settings = self.query.settings
         prefix = "table.exec.async-lookup."
         return {own: settings[prefix + name].lower() for name, own in names.items() if prefix + name in settings}
+
+    def _check_hints(self, steps: Sequence[_Step]) -> None:
+        """Warn of a hint for a table that is not looked up here."""
+        looked_up = [step.item for step in steps if step.item.lookup is not None]
+        named_here = {name for item in looked_up for name in (item.alias, getattr(item.lookup, "name", ""))}
+        for name in self.hints.lookups:
+            if name not in named_here:
+                self.query.warnings.append(
+                    f"the hint LOOKUP('table'='{name}') changes nothing: no table of that name is looked up here."
+                    f"{near(name, named_here)}"
+                )
 
     def _check_names(self, scope: Scope, node: exp.Select) -> None:
         names = [item.alias.lower() for item in scope.items]

@@ -9,12 +9,13 @@ line 2, column 6:
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-__all__ = ["Place", "SqlWarning", "near", "place_of"]
+__all__ = ["Place", "SqlWarning", "near", "place_of", "written_name"]
 
 _WIDTH = 160
 
@@ -64,6 +65,13 @@ def place_of(node: exp.Expr | None, text: str) -> Place | None:
         if isinstance(start, int):
             return Place(text, start)
     return None
+
+
+def written_name(node: exp.Expr, text: str) -> str:
+    """Return what a call is called in the text, where the parser has it under another name; empty where that is not seen."""
+    starts = [part.meta["start"] for part in node.walk() if isinstance(part.meta.get("start"), int)]
+    found = re.search(r"(\w+)\s*\(\s*$", text[: min(starts)]) if starts else None
+    return "" if found is None else found.group(1)
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -44,10 +44,12 @@ class QueryBinder:
     Args:
         catalog: what names stand for.
         statement: for messages.
+        settings: of the session, and over them those of the statement.
     """
 
     catalog: Catalog
     statement: Statement
+    settings: Mapping[str, str]
     warnings: list[str] = field(default_factory=list)
     depth: int = 0
 

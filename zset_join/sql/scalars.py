@@ -27,7 +27,7 @@ from zset_join.expressions.type_rules import kind_of, plain_type
 from zset_join.sql.catalog import pick
 from zset_join.sql.dialects import Statement
 from zset_join.sql.intervals import factors, is_interval, span_of
-from zset_join.sql.places import near, place_of
+from zset_join.sql.places import near, place_of, written_name
 from zset_join.sql.scalar_functions import FUNCTION_NAMES, bind_function
 from zset_join.sql.types import type_of_node
 
@@ -535,7 +535,10 @@ class ScalarBinder:
             )
         if isinstance(node, exp.Star):
             return SqlError("a * stands alone in a SELECT list or in count(*).", code="NOT_OFFERED", at=at)
-        shown = name or type(node).__name__.upper()
+        # As it was written, where the parser has it under another name.
+        shown = written_name(node, self._statement.text).upper() or name or type(node).__name__.upper()
+        if shown.lower() in SCALAR_FUNCTIONS:
+            return SqlError(f"{shown} is not offered with these operands.", code="UNKNOWN_FUNCTION", at=at)
         return SqlError(f"{shown} is not offered here.{near(shown, SCALAR_FUNCTIONS)}", code="UNKNOWN_FUNCTION", at=at)
 
 

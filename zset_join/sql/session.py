@@ -35,7 +35,7 @@ from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
 from zset_join.sql.results import Message, Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.settings import idle_timeout, stage_options
+from zset_join.sql.settings import idle_timeout, stage_options, without_effect
 from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.statements import execute
 from zset_join.zset import ZSet, single_batch
@@ -165,7 +165,7 @@ class Session:
 
     def query(self, statement: Statement, node: Any, settings: Mapping[str, str], *, emits_changelog: bool) -> Query:
         """Bind a query; what cannot be honoured becomes a warning."""
-        binder = QueryBinder(self.catalog, statement)
+        binder = QueryBinder(self.catalog, statement, {**self.catalog.settings, **settings})
         bound = binder.bind(node)
         if bound.first_rows is not None:
             raise SqlError(
@@ -173,7 +173,7 @@ class Session:
                 code="NOT_OFFERED",
                 at=statement.place(0),
             )
-        for warning in binder.warnings:
+        for warning in (*binder.warnings, *without_effect({**self.catalog.settings, **settings})):
             warnings.warn(SqlWarning(warning), stacklevel=4)
         return Query(self, bound, statement.sql, {**self.catalog.settings, **settings}, emits_changelog)
 

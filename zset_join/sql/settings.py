@@ -26,7 +26,7 @@ from zset_join.errors import OptionError, PlanError, SqlError
 from zset_join.sql.places import Place, near
 from zset_join.stages.stage import StageOptions
 
-__all__ = ["SETTINGS", "check_setting", "idle_timeout", "is_ignored", "known_setting", "stage_options"]
+__all__ = ["SETTINGS", "check_setting", "idle_timeout", "is_ignored", "known_setting", "stage_options", "without_effect"]
 
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table",
@@ -118,6 +118,23 @@ def stage_options(settings: Mapping[str, str]) -> StageOptions:
         hot_budget=hot,
         table_budget=groups,
     )
+
+
+def without_effect(settings: Mapping[str, str]) -> list[str]:
+    """Return what warnings say of settings that ask for something which the others leave out."""
+    is_hybrid = "hybrid" in {settings.get("default_hash_join"), settings.get("default_hash_table")}
+    said = []
+    if not is_hybrid:
+        said += [
+            f"the setting '{name}' changes nothing: all state is kept in memory. Beside it, SET default_hash_join = 'hybrid'."
+            for name in ("max_hot_keys", "max_hot_bytes")
+            if name in settings
+        ]
+    if "cold_store" in settings and not is_hybrid and settings.get("join_buffer_policy") != "spill":
+        said.append("the setting 'cold_store' changes nothing: all state is kept in memory. SET default_hash_join = 'hybrid'.")
+    if "on_evict" in settings and settings.get("join_buffer_policy") != "evict_oldest":
+        said.append("the setting 'on_evict' changes nothing without SET join_buffer_policy = 'evict_oldest'.")
+    return said
 
 
 def idle_timeout(settings: Mapping[str, str]) -> float | None:

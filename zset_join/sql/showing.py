@@ -13,12 +13,14 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError
 from zset_join.expressions.sql_text import quote_name, quote_text, type_name
+from zset_join.sql.aggregation import AGGREGATES
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import Reader
 from zset_join.sql.dialects import Statement
 from zset_join.sql.places import near
 from zset_join.sql.results import Message
+from zset_join.sql.scalars import SCALAR_FUNCTIONS
 from zset_join.sql.settings import SETTINGS
 
 __all__ = ["declaration", "describe", "show", "use"]
@@ -38,7 +40,9 @@ def show(session: StatementContext, statement: Statement) -> Message:
     listed: dict[str, Callable[[], list[str]]] = {
         "CATALOGS": lambda: ["default"],
         "DATABASES": lambda: ["default"],
-        "FUNCTIONS": lambda: list(catalog.functions),
+        "FUNCTIONS": lambda: sorted({*catalog.functions, *SCALAR_FUNCTIONS, *AGGREGATES.values()}),
+        "JOBS": lambda: [running.name for running in session.running],
+        "MATERIALIZED": lambda: [view.name for view in catalog.views.values() if view.is_materialized],
         "QUERIES": lambda: [running.name for running in session.running],
         "SCHEMAS": lambda: ["default"],
         "SOURCES": lambda: [table.name for table in catalog.tables.values() if table.word == "SOURCE"],

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
-from zset_join.errors import SqlError
+from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
@@ -49,6 +49,7 @@ _WORDS = (
     "SET",
     "RESET",
     "USE",
+    "FLUSH",
 )
 _ELSEWHERE = {
     "ALTER": "A table keeps its columns: DROP it and CREATE it anew, or make a view over it.",
@@ -58,6 +59,7 @@ _ELSEWHERE = {
     "ANALYZE": "There are no statistics to gather.",
 }
 _MOST_ROWS = 100_000
+_OTHER_EMITS = frozenset({"AFTER", "FINAL", "LAST", "ON", "PERIODIC", "STREAM", "TIMEOUT"})
 _EXPLAINED = frozenset({"PLAN", "FOR", "EXTENDED", "FORMATTED", "CHANGELOG_MODE", "ESTIMATED_COST", "JSON_EXECUTION_PLAN",
                         "PLAN_ADVICE", "LOGICAL", "COST", "CODEGEN", ","})  # fmt: skip
 
@@ -101,6 +103,13 @@ def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], 
             emits = True
             if not reader.is_done and reader.word != "SETTINGS":
                 reader.fail("expected the end after EMIT CHANGELOG")
+        elif depth == 0 and place > begin and reader.has("EMIT") and reader.word in _OTHER_EMITS:
+            raise SqlError(
+                f"EMIT {reader.word} is not offered: every epoch gives its changes, as EMIT CHANGELOG does. Leave it out; to "
+                "answer only what is final, filter by the end of a window, or join as of an event time.",
+                code="NOT_OFFERED",
+                at=statement.place(place),
+            )
         elif depth == 0 and place > begin and reader.has("SETTINGS") and _is_assignment(reader):
             end = min(end, place)
             at = reader.index
@@ -189,8 +198,9 @@ def _create_view(session: StatementContext, reader: Reader, replaces: bool) -> M
     if may_exist and name in session.catalog.views:
         return Message(f"{name} is there already")
     reader.expect("AS")
-    query = bind_query(session, reader.statement, reader.index)
-    session.catalog.add(NamedView(name, query.bound, query.sql), at=at, replace=replaces)
+    begin = reader.index
+    query = bind_query(session, reader.statement, begin)
+    session.catalog.add(NamedView(name, query.bound, reader.statement.sql_from(begin)), at=at, replace=replaces)
     return Message(f"view {name}: {', '.join(query.columns)}")
 
 
@@ -200,12 +210,15 @@ def _create_materialized_view(session: StatementContext, reader: Reader, replace
     name = reader.name("the name of the view")
     target = reader.name("the name of the table") if reader.has("INTO") else None
     reader.expect("AS")
-    query = bind_query(session, reader.statement, reader.index)
+    begin = reader.index
+    query = bind_query(session, reader.statement, begin)
     output = None
     if target is not None:
         table = _table(session, target, reader)
         output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
-    session.catalog.add(NamedView(name, query.bound, query.sql, is_materialized=True), at=at, replace=replaces)
+    session.catalog.add(
+        NamedView(name, query.bound, reader.statement.sql_from(begin), is_materialized=True), at=at, replace=replaces
+    )
     session.start(query, name=name, output=output)
     return Message(f"materialized view {name}: {', '.join(query.columns)}")
 
@@ -217,6 +230,14 @@ def _create_sink(session: StatementContext, reader: Reader) -> Message:
         table, _ = read_table(reader, "SINK")
         session.catalog.add(table, at=reader.statement.place(0))
         return Message(f"sink {table.name}")
+    if reader.has("INTO"):
+        # RisingWave's sink into a table.
+        table = _table(session, reader.name("the name of a table"), reader)
+        reader.expect("AS")
+        at = reader.statement.place(0)
+        query = fitted(bind_query(session, reader.statement, reader.index), table, None, at=at)
+        session.start(query, name=name, output=writer_of(session, table, query, at=at))
+        return Message(f"sink {name} writes into {table.name}")
     if reader.has("FROM"):
         at = reader.statement.place(reader.index)
         entry = session.catalog.find(reader.name("a view"), at=at)
@@ -263,8 +284,13 @@ def _create_sink(session: StatementContext, reader: Reader) -> Message:
         raise SqlError(
             f"a sink is written outside; '{options['connector']}' is not. Write INSERT INTO a table.", code="NOT_OFFERED", at=at
         )
+    writer = writer_of(session, table, query, at=at)
     session.catalog.add(table, at=at)
-    session.start(query, name=name, output=writer_of(session, table, query, at=at))
+    try:
+        session.start(query, name=name, output=writer)
+    except ZsetJoinError:
+        session.catalog.drop(name, if_exists=True)
+        raise
     return Message(f"sink {name}: {options['connector']}")
 
 
@@ -379,8 +405,6 @@ def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, .
             value = compute(cast, {}, 1)
         return value[0].as_py()
     except Exception as error:
-        from zset_join.errors import ZsetJoinError
-
         if not isinstance(error, ZsetJoinError):
             raise
         raise SqlError(
@@ -396,6 +420,7 @@ def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
 
 def _drop(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
+    reader.has("TEMPORARY")
     for words in (("MATERIALIZED", "VIEW"), ("VIEW",), ("TABLE",), ("STREAM",), ("SOURCE",), ("SINK",)):
         if reader.has(*words):
             break
@@ -415,7 +440,7 @@ def _explain(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     while not reader.is_done and reader.word in _EXPLAINED:
         reader.index += 1
-    if reader.word == "INSERT":
+    if reader.word in {"INSERT", "CREATE"}:
         while not reader.is_done and reader.word not in {"SELECT", "WITH"}:
             reader.index += 1
     return Message(bind_query(session, statement, reader.index).explain())
@@ -427,7 +452,8 @@ def _set(session: StatementContext, statement: Statement) -> Message:
             session, Statement(statement.text, (*statement.tokens, Token(TokenType.VAR, "SETTINGS")), statement.dialect)
         )
     reader = Reader(statement, 1)
-    given = reader.options()
+    is_to = len(statement.words) > 2 and statement.words[-2] == "TO"
+    given = reader.options(equals="TO" if is_to else "=")
     if not reader.is_done:
         reader.fail("expected SET key = value")
     for name, value in given.items():
@@ -471,6 +497,7 @@ _RUN: dict[str, Callable[[StatementContext, Statement], Message | Query]] = {
     "END": _statement_set,
     "EXECUTE": _statement_set,
     "EXPLAIN": _explain,
+    "FLUSH": lambda _, __: Message("every INSERT is answered when it returns"),
     "INSERT": _insert,
     "RESET": _reset,
     "SELECT": _select,

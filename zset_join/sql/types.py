@@ -62,6 +62,7 @@ _PLAIN = {
     "VARBINARY": pa.binary(),
     "VARCHAR": pa.string(),
 }
+_OF_POSTGRES = {"FLOAT": pa.float64(), "INT8": pa.int64()}
 _OF_NODES = {
     "BIGINT": "BIGINT",
     "BINARY": "BINARY",
@@ -98,8 +99,8 @@ def type_named(name: str, arguments: tuple[int, ...], *, dialect: str) -> pa.Dat
         return pa.decimal128(precision, scale) if 1 <= precision <= 38 and 0 <= scale <= precision else None
     if word == "TIMESTAMP":
         return _INSTANT if dialect == "spark" else pa.timestamp("us")
-    if word == "INT8" and dialect == "risingwave":
-        return pa.int64()
+    if dialect == "risingwave" and word in _OF_POSTGRES:
+        return _OF_POSTGRES[word]
     return _PLAIN.get(word)
 
 
@@ -113,4 +114,4 @@ def type_of_node(node: exp.DataType, *, dialect: str) -> pa.DataType | None:
         # In Spark's grammar, which all dialects here are parsed by, TIMESTAMP is read as an instant.
         return type_named("TIMESTAMP", (), dialect=dialect)
     word = _OF_NODES.get(kind)
-    return None if word is None else _PLAIN.get(word)
+    return None if word is None else type_named(word, (), dialect=dialect)

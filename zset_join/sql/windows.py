@@ -1,14 +1,18 @@
-"""Windows of time in FROM: TUMBLE and HOP as tables with `window_start` and `window_end`.
+"""Windows of time in FROM: TUMBLE, HOP and CUMULATE as tables with `window_start` and `window_end`.
 
     FROM TABLE(TUMBLE(TABLE events, DESCRIPTOR(at), INTERVAL '10' MINUTES))          Flink
     FROM TUMBLE(events, at, INTERVAL '10 minutes')                                   RisingWave
     FROM tumble(events, at, 10m)                                                     Timeplus
     FROM HOP(events, at, INTERVAL '5' MINUTES, INTERVAL '10' MINUTES)                slide, then size; Timeplus' hop the same
+    FROM TABLE(CUMULATE(TABLE events, DESCRIPTOR(at), INTERVAL '2' MINUTES, INTERVAL '10' MINUTES))     step, then size
+    FROM tumble(events, 10m)                                                         Timeplus: over _tp_time
 
 The law: a row is in the windows that hold its time, begin included and end not; windows begin at 1970-01-01. A window is two
 columns more, so its groups are corrected as long as rows come; nothing waits for a watermark.
 
-Known limits: at most 100 windows hold a row. CUMULATE and SESSION are not offered.
+Windows of CUMULATE begin together and end a step later each, up to the size: a row is in those that end after its time.
+
+Known limits: at most 100 windows hold a row. SESSION is not offered: its windows depend on the rows between.
 """
 
 from __future__ import annotations
@@ -31,8 +35,9 @@ from zset_join.sql.scopes import Item
 
 __all__ = ["WINDOWS", "windowed"]
 
-WINDOWS = ("TUMBLE", "HOP")
+WINDOWS = ("TUMBLE", "HOP", "CUMULATE")
 _MOST_WINDOWS = 100
+_TP_TIME = "_tp_time"
 _MICROSECOND = datetime.timedelta(microseconds=1)
 
 
@@ -41,7 +46,7 @@ def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:
 
     Args:
         item: the table.
-        call: TUMBLE or HOP, with all its operands.
+        call: TUMBLE, HOP or CUMULATE, with all its operands.
         query: for messages.
 
     Raises:
@@ -49,9 +54,16 @@ def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:
     """
     at = query.at(call)
     kind, operands = call.name.upper(), call.expressions
-    if len(operands) != (3 if kind == "TUMBLE" else 4):
-        wanted = "a table, a time and a size" if kind == "TUMBLE" else "a table, a time, a slide and a size"
-        raise SqlError(f"{kind} takes {wanted}.", code="NOT_OFFERED", at=at)
+    spans_wanted = 1 if kind == "TUMBLE" else 2
+    if len(operands) == spans_wanted + 1 and _TP_TIME in item.columns:
+        operands = [operands[0], exp.column(_TP_TIME), *operands[1:]]
+    if len(operands) != spans_wanted + 2:
+        wanted = {"TUMBLE": "a size", "HOP": "a slide and a size", "CUMULATE": "a step and a size"}[kind]
+        raise SqlError(
+            f"{kind} takes a table, a time{'' if spans_wanted > 1 else ' and'}{',' if spans_wanted > 1 else ''} {wanted}.",
+            code="NOT_OFFERED",
+            at=at,
+        )
     time = _time(item, operands[1], at)
     spans = [_span(one, at) for one in operands[2:]]
     slide, size = (spans[0], spans[0]) if kind == "TUMBLE" else (spans[0], spans[1])
@@ -65,7 +77,11 @@ def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:
     view: View | None = None
     try:
         for back in range(size // slide):
-            one = _with_window(item.view, time, slide, size, back)
+            one = (
+                _with_step(item.view, time, slide, size, size // slide - back)
+                if kind == "CUMULATE"
+                else _with_window(item.view, time, slide, size, back)
+            )
             view = one if view is None else view.union(one)
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
@@ -76,6 +92,14 @@ def windowed(item: Item, call: exp.Anonymous, query: QueryContext) -> Item:
     item.shown = None if item.shown is None else (*item.shown, "window_start", "window_end")
     item.table = None
     return item
+
+
+def _with_step(view: View, time: str, step: int, size: int, steps: int) -> View:
+    """Return the rows that are in the window of so many steps."""
+    whole = _with_window(view, time, size, size, 0)
+    end = Call("add", (named("window_start"), lit(steps * step * _MICROSECOND)))
+    made = whole.select({**{name: named(name) for name in whole.columns}, "window_end": end})
+    return made if steps * step == size else made.where(Call("lt", (named(time), named("window_end"))))
 
 
 def _with_window(view: View, time: str, slide: int, size: int, back: int) -> View:
