@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from unittest import mock
 from zlib import crc32
 
@@ -25,7 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from faults.histories import History
-from faults.outputs import ChangelogOutput, Output, ViewOutput
+from faults.outputs import ChangelogOutput, Output, SinkOutput
+from faults.sinks import SINKS
 from zset_join.checkpoint import checkpoint as checkpoint_module
 from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import record as record_module
@@ -50,7 +51,8 @@ _RECORDS_KEPT = 3
 _PATIENCE_SECONDS = 2.0
 _SNAPSHOT_AFTER_BYTES = 9_000
 
-Kind = Literal["changelog", "view"]
+Kind = str
+"""`changelog`, a Parquet changelog whose parts the tasks write, or the name of one of `faults.sinks.SINKS`."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,9 @@ class Place:
         """Return the Parquet changelog."""
         return self.root / "output"
 
-    @property
-    def view(self) -> Path:
-        """Return the DuckDB file."""
-        return self.root / "view.duckdb"
+    def output_of(self, kind: Kind) -> Path:
+        """Return where an output lies."""
+        return self.output if kind == "changelog" else self.root / SINKS[kind].lies
 
     def local(self, host: str) -> Path:
         """Return where a host keeps mapped state."""
@@ -299,7 +300,11 @@ class Driver:
             self._owner.release()
 
     def _make_output(self) -> Output:
-        return ViewOutput(self.place.view) if self.kind == "view" else ChangelogOutput(self.place.output)
+        return (
+            ChangelogOutput(self.place.output)
+            if self.kind == "changelog"
+            else SinkOutput(SINKS[self.kind].make(self.place.root))
+        )
 
 
 @contextmanager

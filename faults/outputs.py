@@ -1,4 +1,4 @@
-"""The two outputs of the miniature: a Parquet changelog whose parts the tasks write, and a DuckDB view that takes parts.
+"""The outputs of the miniature: a Parquet changelog whose parts the tasks write, and every sink of `sinks`, which takes parts.
 
 They do what the outputs of the Spark runner do, with the product's own sinks and checkpoint files, and know nothing of Spark.
 """
@@ -8,16 +8,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from faults.sinks import weighted_lines
 from zset_join.checkpoint.files import CheckpointFiles, FileEntry, attempt_name
 from zset_join.checkpoint.record import CommitRecord, PartEntry
 from zset_join.errors import StateError
 from zset_join.relation import Relation
-from zset_join.sinks.duckdb_view import DuckDBViewSink
 from zset_join.sinks.parquet_changelog import (
     ParquetChangelogSink,
     PartFile,
@@ -26,11 +26,12 @@ from zset_join.sinks.parquet_changelog import (
     read_changelog,
     write_part,
 )
+from zset_join.sinks.sink import has_epoch, write_epoch
 from zset_join.testing.reference import Counts, total
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["ChangelogOutput", "Output", "ViewOutput", "read_parts"]
+__all__ = ["ChangelogOutput", "Output", "SinkOutput", "read_parts"]
 
 _WEIGHT = pa.field("__weight", pa.int64(), nullable=False)
 
@@ -130,27 +131,30 @@ class ChangelogOutput:
         self._sink.close()
 
 
-class ViewOutput:
-    """Keep a DuckDB view; the parts wait in the checkpoint, not synced, until it has them.
+class SinkOutput:
+    """Hand epochs to a sink; the parts wait in the checkpoint, not synced, until it has them.
 
     Args:
-        path: the DuckDB file.
+        sink: the sink.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._sink = DuckDBViewSink(path, "joined")
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._schema = pa.schema([])
 
     def open(self, relation: Relation, query_id: str) -> None:
-        """Open the view."""
+        """Open the sink."""
+        self._schema = relation.schema
         self._sink.open(relation, query_id)
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch in the view."""
-        return self._sink.last_epoch()
+        """Return the last epoch in the sink."""
+        last: int | None = self._sink.last_epoch()
+        return last
 
     def has(self, record: CommitRecord) -> bool:
-        """Ask the view."""
-        return self._sink.has(record.epoch, record.link)
+        """Ask the sink."""
+        return has_epoch(self._sink, record.epoch, record.link)
 
     def write_part(
         self, files: CheckpointFiles, bucket: int, tick: Tick, schema: pa.Schema, chunks: Iterable[ZSet]
@@ -177,15 +181,15 @@ class ViewOutput:
         return True
 
     def publish(self, files: CheckpointFiles, record: CommitRecord) -> None:
-        """Write the epoch in one transaction."""
-        self._sink.write(record.epoch, read_parts(files, record), link=record.link)
+        """Write the epoch."""
+        write_epoch(self._sink, record.epoch, read_parts(files, record), record.link)
 
     def contents(self) -> Counts:
-        """Read the view."""
-        return total((tuple(line.values()), 1) for line in self._sink.read().to_pylist())
+        """Read the sink."""
+        return total(weighted_lines(self._sink, self._schema))
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the sink."""
         self._sink.close()
 
 

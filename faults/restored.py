@@ -36,7 +36,7 @@ def search(history: History, scratch: Path, tally: Tally, *, kind: Kind, copied:
         ran: the last epoch that ran.
     """
     place, where = Place(scratch / f"{kind}-{copied}-{ran}"), f"{kind}, copied after {copied}, ran to {ran}"
-    output = place.view if kind == "view" else place.output
+    output = place.output_of(kind)
     with opened(Driver(history, place, kind)) as driver:
         driver.run(range(copied + 1))
     backup(place.checkpoint, place.root / "savepoint", outputs=[output])

@@ -51,7 +51,7 @@ import pyarrow as pa
 
 from faults.driver import Driver, Place
 from faults.histories import Changes, History, recorded_history
-from faults.outputs import Output, ViewOutput, read_parts
+from faults.outputs import Output, SinkOutput, read_parts
 from faults.rescaling import rescale
 from faults.tally import difference
 from zset_join.checkpoint import bucket as bucket_module
@@ -167,7 +167,7 @@ class _Endless(History):
         return self.deltas_of(self.newest[epoch])
 
 
-class _SummingOutput(ViewOutput):
+class _SummingOutput(SinkOutput):
     """Take the parts as the view does, and keep their sum as a dict."""
 
     def __init__(self) -> None:

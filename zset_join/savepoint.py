@@ -12,7 +12,8 @@ epochs: the checkpoint is claimed as by a driver, or `backup` is called by the d
 A restored checkpoint becomes one with its last file, `zset/format.json`; before that no query starts on it. What stood at the
 place is moved aside, never deleted; on an object store the place must be empty.
 
-Limits: outputs that are files or directories: a DuckDB file, a Delta table, a Parquet changelog. A database, a topic and what a
+Limits: outputs that are files or directories: a DuckDB file, a Delta table, a Parquet changelog, rows or
+JSON lines in files. A database, a topic and what a
 function wrote are backed up by their own tools at the same time; `SINK_OTHER_CHAIN` tells when that went wrong. A DuckDB file
 is copied whole, with the views of others in it.
 
@@ -92,7 +93,7 @@ def backup(
     Args:
         checkpoint: `checkpointLocation`, a path or URI.
         directory: where the savepoint is made, a path or URI; empty or missing.
-        outputs: DuckDB files, Delta tables and Parquet changelogs of the query.
+        outputs: DuckDB files, Delta tables, Parquet changelogs and directories of rows or JSON lines of the query.
         is_held: the caller is the driver of the query, and runs no epoch meanwhile.
 
     Returns:

@@ -6,6 +6,9 @@ A new sink joins by one line in `under_test.MAKERS`.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import json
+import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+import zset_join
+from faults.sinks import SERVED, SINKS
 from tests.sinks.under_test import (
     MAKERS,
     OUTPUT,
@@ -27,11 +32,13 @@ from tests.sinks.under_test import (
     positions,
     summed,
 )
-from zset_join.epoch_chain import ChainLink
+from zset_join.epoch_chain import ChainLink, accepts_argument
 from zset_join.errors import PlanError, SinkError, ZsetJoinError
+from zset_join.pipeline.outputs import FunctionSink
 from zset_join.relation import Relation
 from zset_join.sinks.duckdb_sql import quote
 from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
+from zset_join.sql.sink_tables import PrintSink
 from zset_join.storage.operations import observe
 from zset_join.zset import ZSet
 
@@ -169,7 +176,7 @@ def test_a_column_may_have_any_name(sink: Any) -> None:
     sink.write(0, [rows])
     sink.write(1, [ZSet(rows.rows.slice(0, 1), -rows.weights[:1])])
 
-    assert contents(sink) == {("b",) * len(HOSTILE_NAMES): 1}
+    assert contents(sink, schema) == {("b",) * len(HOSTILE_NAMES): 1}
 
 
 # Every word that a sink, a layout, a form of a changelog or a reader of one gives a meaning of its own.
@@ -188,6 +195,13 @@ RESERVED_NAMES = [
     "_zset_weight",
     "_zset_hash",
     "_zset_join_epochs",
+    "_tp_delta",
+    "_query",
+    "key",
+    "value",
+    "before",
+    "after",
+    "op",
     "rowid",
     "rownum",
     "row_hash",
@@ -244,10 +258,22 @@ def shown_to_others(place: Path, name: str) -> set[Any]:
         }
     if (place / "table").exists():
         found |= set(DeltaTable(place / "table").to_pyarrow_table().column(name).to_pylist())
+    for path in place.glob("rows/epoch-*"):
+        readers = {".json": "read_json", ".csv": "read_csv", ".parquet": "read_parquet"}
+        found |= {row[0] for row in duckdb.sql(f"SELECT {quote(name)} FROM {readers[path.suffix]}('{path}')").fetchall()}
+    for path in place.glob("lines/*.jsonl"):
+        values = [json.loads(line)["value"] for line in path.read_text().splitlines()]
+        rows = [json.loads(value) for value in values if value is not None]
+        found |= {row[name] for line in rows for row in (line, line.get("before"), line.get("after")) if is_row(row, name)}
     if (place / "views.duckdb").exists():
         with duckdb.connect(str(place / "views.duckdb"), read_only=True) as connection:
             found |= {row[0] for row in connection.sql(f"SELECT {quote(name)} FROM view").fetchall()}
     return found
+
+
+def is_row(found: Any, name: str) -> bool:
+    """Say whether something in an envelope, or the envelope itself, is a row of two columns."""
+    return isinstance(found, dict) and {"k", name} <= set(found)
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------
@@ -322,6 +348,27 @@ def test_a_crash_while_the_output_is_made_is_not_in_the_way(crashing: Callable[[
 def test_every_sink_fulfils_the_protocol(sink: Any) -> None:
     assert isinstance(sink, Sink)
     assert isinstance(sink, ChainedSink)
+
+
+def sinks_of_the_product() -> set[type]:
+    """Look through every module for classes with the words of a sink."""
+    found = set()
+    for module in pkgutil.walk_packages(zset_join.__path__, "zset_join."):
+        if module.name.startswith("zset_join.spark") or module.name.endswith("__main__"):
+            continue
+        for made in vars(importlib.import_module(module.name)).values():
+            if isinstance(made, type) and made.__module__.startswith("zset_join."):
+                found |= {made} if all(hasattr(made, word) for word in ("open", "last_epoch", "write", "close")) else set()
+    return found - {Sink, ChainedSink}
+
+
+def test_every_sink_of_the_product_knows_the_chain_of_epochs_and_is_searched() -> None:
+    keeps_no_rows = {FunctionSink, PrintSink}
+    found = sinks_of_the_product()
+
+    assert found == {kind.sink for kind in SINKS.values()} | set(SERVED) | keeps_no_rows
+    assert [one for one in found - keeps_no_rows if not hasattr(one, "has") or not accepts_argument(one.write, "link")] == []
+    assert {type(made.make(Path("never-opened"))) for made in MAKERS.values()} == {kind.sink for kind in SINKS.values()}
 
 
 def test_a_new_sink_holds_no_epoch(sink: Any) -> None:

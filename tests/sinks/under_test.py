@@ -15,11 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from faults.sinks import weighted_lines
 from zset_join.relation import Relation
 from zset_join.sinks.delta_changelog import DeltaChangelogSink
 from zset_join.sinks.delta_view import DeltaViewSink
 from zset_join.sinks.duckdb_view import DuckDBViewSink
+from zset_join.sinks.json_lines import JsonLinesSink
 from zset_join.sinks.parquet_changelog import ParquetChangelogSink
+from zset_join.sinks.row_files import RowFilesSink
 from zset_join.sinks.sink import Sink
 from zset_join.storage.operations import Operation
 from zset_join.zset import ZSet
@@ -28,10 +31,6 @@ __all__ = ["MAKERS", "OUTPUT", "SCHEMA", "Crash", "CrashAt", "UnderTest", "conte
 
 SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string(), "x": pa.float64()})
 OUTPUT = Relation(name="answer", schema=SCHEMA, primary_key=("k",), mode="changelog")
-_GONE = frozenset({"-U", "-D", "update_preimage", "delete"})
-_ADDED = frozenset(
-    {"_weight", "_row_kind", "_change_type", "_commit_version", "_commit_timestamp", "_epoch", "epoch"},
-)
 Bag = dict[tuple[Any, ...], int]
 
 
@@ -41,7 +40,8 @@ class UnderTest:
 
     Args:
         make: makes a sink of this kind in a directory; made twice, both mean the same output.
-        has_hook: its files are ours, so that a crash can be put between any two operations.
+        has_hook: its files are ours, so that a crash can be put between any two operations; one of those that share how they
+            write (`epoch_files`) stands for all.
     """
 
     make: Callable[[Path], Sink]
@@ -60,6 +60,11 @@ MAKERS: dict[str, UnderTest] = {
     "delta-weight": UnderTest(lambda place: DeltaChangelogSink(place / "table")),
     "delta-row-kind": UnderTest(lambda place: DeltaChangelogSink(place / "table", "row_kind")),
     "delta-feed": UnderTest(lambda place: DeltaChangelogSink(place / "table", "change_data_feed")),
+    "json-lines-weight": UnderTest(lambda place: JsonLinesSink(place / "lines", "weight"), has_hook=False),
+    "json-lines-upsert": UnderTest(lambda place: JsonLinesSink(place / "lines"), has_hook=False),
+    "rows-json": UnderTest(lambda place: RowFilesSink(place / "rows", "json", with_weights=True), has_hook=False),
+    "rows-csv": UnderTest(lambda place: RowFilesSink(place / "rows", "csv", with_weights=True)),
+    "rows-parquet": UnderTest(lambda place: RowFilesSink(place / "rows", "parquet", with_weights=True), has_hook=False),
 }
 
 
@@ -83,15 +88,9 @@ def summed(epochs: Iterable[Sequence[ZSet]]) -> Bag:
     return total(row for chunks in epochs for chunk in chunks for row in chunk.to_pylist())
 
 
-def contents(sink: Any) -> Bag:
+def contents(sink: Any, schema: pa.Schema = SCHEMA) -> Bag:
     """Return what an open sink holds."""
-    return total(_weighted(line) for line in sink.read().to_pylist())
-
-
-def _weighted(line: dict[str, Any]) -> tuple[tuple[Any, ...], int]:
-    row = tuple(value for name, value in line.items() if name not in _ADDED)
-    told = line.get("_row_kind", line.get("_change_type"))
-    return row, line.get("_weight", -1 if told in _GONE else 1)
+    return total(weighted_lines(sink, schema))
 
 
 def history(seed: int, epochs: int = 5, keys: int = 12) -> list[list[ZSet]]:

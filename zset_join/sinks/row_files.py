@@ -1,21 +1,18 @@
 """Rows in files, one per epoch: JSON lines, CSV or Parquet in a directory.
 
-    orders/epoch-000000000012.json      {"id":1,"total":30,"_tp_delta":1}
+    orders/epoch-000000000012-5f0c....json      {"id":1,"total":30,"_tp_delta":1}
 
-The law: a file is there whole or not at all (it is written beside, and then renamed), one of an epoch is never written twice,
-and an epoch without rows has none. A view that only ever gets rows is written as it is; any other with its weights, in the
-column `_tp_delta`.
+The law: as every sink. A file is there whole or not at all, by one atomic rename; its name says epoch and digest (the digest
+only where the epoch has one: a session in memory has none). An epoch without rows has no file that a reader would see, and
+still counts. A view that only ever gets rows is written as it is; any other with its weights, in the column `_tp_delta`.
 
-Known limits: local directories. Epochs are told apart by number, not by their chain: an older checkpoint beside a newer
-directory is not noticed; `JsonLinesSink` and the other sinks notice it. What an epoch without rows was, is not kept: it may
-be handed over again, which writes nothing.
+Limits: those of `epoch_files`; local directories.
 
 Cost: the rows of the epoch.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,18 +23,18 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from zset_join.changelog import AppendFormat, encode
+from zset_join.epoch_chain import ChainLink
 from zset_join.errors import OptionError, SinkError
 from zset_join.relation import Relation
+from zset_join.sinks.epoch_files import EpochFiles
 from zset_join.sinks.json_rows import JsonWriter
 from zset_join.sinks.sink import SinkProgress, check_chunk, check_output
-from zset_join.storage.local import write_atomic
 from zset_join.zset import ZSet
 
 __all__ = ["RowFilesSink", "RowForm"]
 
 RowForm = Literal["json", "csv", "parquet"]
 _WEIGHT = "_tp_delta"
-_OWNER = "_query.json"
 
 
 class RowFilesSink:
@@ -72,6 +69,7 @@ class RowFilesSink:
         self._with_weights = with_weights
         self._output: Relation | None = None
         self._json: JsonWriter | None = None
+        self._files = EpochFiles(repr(self), self.path, header="_query.json", prefix="epoch-", width=12, suffix=f".{self.form}")
 
     def __repr__(self) -> str:
         return f"RowFilesSink({str(self.path)!r}, {self.form!r})"
@@ -80,72 +78,63 @@ class RowFilesSink:
         """Make the directory, or go on with it.
 
         Raises:
-            SinkError: it belongs to another query, has other columns, holds files of somebody else, or cannot be made.
+            SinkError: it belongs to another query, has other columns, holds files of somebody else, or cannot be made; or a
+                column is called `_tp_delta` and weights are written.
         """
         check_output(repr(self), output)
-        wanted = {
-            "query_id": query_id,
-            "form": self.form,
-            "with_weights": self._with_weights,
-            "columns": [f"{field.name}: {field.type}" for field in output.schema],
-        }
-        owner = self.path / _OWNER
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            if not owner.exists():
-                strangers = [one.name for one in self.path.iterdir() if not one.name.startswith(f".{_OWNER}.")]
-                if strangers:
-                    raise SinkError(
-                        f"{self!r}: the directory holds {strangers[0]}, which no query has written. Name an empty one.",
-                        code="SINK_NAME_TAKEN",
-                        path=str(self.path),
-                    )
-                write_atomic(owner, json.dumps(wanted).encode())
-            found = json.loads(owner.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise SinkError(f"{self!r} cannot be opened: {error}.", code="SINK_IO", path=str(self.path)) from error
-        different = [name for name in wanted if found.get(name) != wanted[name]]
-        if different:
+        self.close()
+        if self._with_weights and _WEIGHT in output.schema.names:
             raise SinkError(
-                f"{self!r} was written with another {different[0]}: {found.get(different[0])}. Name another directory.",
-                code="SINK_QUERY_ID" if different == ["query_id"] else "SINK_SCHEMA",
-                path=str(self.path),
-                different=different,
+                f"{self!r} writes the weight of a row as {_WEIGHT}, which is a column of the view too. Give it another name.",
+                code="SINK_COLUMNS",
+                column=_WEIGHT,
             )
-        for half in (*self.path.glob(".epoch-*"), *self.path.glob(f".{_OWNER}.*")):
-            half.unlink()  # of a process that was killed while it wrote
+        self._files.attach(
+            {
+                "query_id": query_id,
+                "form": self.form,
+                "with_weights": self._with_weights,
+                "columns": [f"{field.name}: {field.type}" for field in output.schema],
+            }
+        )
         self._output = output
         self._json = JsonWriter(self._schema(output.schema)) if self.form == "json" else None
 
     def last_epoch(self) -> int | None:
-        """Return the last epoch that had rows; None before the first."""
-        numbers = [int(one.stem.removeprefix("epoch-")) for one in self.path.glob(f"epoch-*.{self.form}")]
-        return max(numbers, default=None)
+        """Return the last epoch that was written; None before the first."""
+        return self._files.last_epoch()
 
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
-        """Write a file, unless the epoch has no rows or a file already.
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch was written already.
 
         Raises:
-            SinkError: a retraction where no weights are written, or the file cannot be written.
+            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
+        """
+        return self._files.has(epoch, link)
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
+        """Write the file of an epoch.
+
+        Raises:
+            SinkError: see `has`; a retraction where no weights are written, or the file cannot be written.
         """
         started = time.perf_counter()
         if self._output is None:
-            raise SinkError(f"{self!r} was given an epoch before it was opened.", code="SINK_CLOSED", epoch=epoch)
-        target = self.path / f"epoch-{epoch:012}.{self.form}"
-        if target.exists():
+            raise SinkError(f"{self!r} is closed; call open first.", code="SINK_CLOSED", epoch=epoch)
+        if self.has(epoch, link):
             return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
         parts = []
         for chunk in chunks:
             check_chunk(repr(self), epoch, self._output.schema, chunk)
             parts.append(chunk)
         delta = ZSet.concat(parts, schema=self._output.schema)
-        retractions = int((delta.weights < 0).sum())
-        if len(delta):
-            try:
-                write_atomic(target, self._bytes(self._lines(delta)))
-            except (OSError, pa.ArrowException) as error:
-                raise SinkError(f"{self!r}: epoch {epoch} cannot be written: {error}.", code="SINK_IO", epoch=epoch) from error
-        return SinkProgress(epoch, len(delta), retractions, time.perf_counter() - started)
+        try:
+            data = self._bytes(self._lines(delta)) if len(delta) else None
+        except pa.ArrowException as error:
+            raise SinkError(f"{self!r}: epoch {epoch} cannot be written: {error}.", code="SINK_IO", epoch=epoch) from error
+        if not self._files.put(epoch, link, data):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
+        return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
 
     def close(self) -> None:
         """Let go of what writes."""

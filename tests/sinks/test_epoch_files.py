@@ -1,0 +1,51 @@
+"""A directory of one file per epoch: what is removed, and what is left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zset_join.epoch_chain import ChainLink
+from zset_join.errors import SinkError
+from zset_join.sinks.epoch_files import EpochFiles
+from zset_join.sinks.sink import DIGESTS_KEPT
+
+
+def attached(directory: Path) -> EpochFiles:
+    files = EpochFiles("the rows", directory, header="_query.json", prefix="epoch-", width=4, suffix=".csv")
+    files.attach({"query_id": "query"})
+    return files
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_empty_epochs_beyond_the_newest_hundred_are_forgotten(tmp_path: Path) -> None:
+    files = attached(tmp_path)
+    [files.put(epoch, ChainLink(f"d{epoch}", f"d{epoch - 1}"), None) for epoch in range(DIGESTS_KEPT + 9)]
+
+    assert len(names(tmp_path)) <= DIGESTS_KEPT + 2
+    assert attached(tmp_path).last_epoch() == DIGESTS_KEPT + 8
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    attached(tmp_path)
+    half = tmp_path / f".epoch-0000-d0.csv.{'0' * 32}"
+    half.write_text("half")
+    (tmp_path / ".gitkeep").write_text("")
+
+    attached(tmp_path)
+
+    assert names(tmp_path) == {"_query.json", ".gitkeep"}
+
+
+@pytest.mark.parametrize("text", ["[]", "{"])
+def test_a_damaged_header_is_named(tmp_path: Path, text: str) -> None:
+    attached(tmp_path)
+    (tmp_path / "_query.json").write_text(text)
+
+    with pytest.raises(SinkError, match=r"cannot be opened: .*") as refused:
+        attached(tmp_path)
+    assert refused.value.code == "SINK_IO"

@@ -1,0 +1,53 @@
+"""Rows in files: what they look like, and what is refused. What holds for every sink is in `test_sink.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zset_join.epoch_chain import ChainLink
+from zset_join.errors import OptionError, SinkError
+from zset_join.relation import Relation
+from zset_join.sinks.row_files import RowFilesSink
+from zset_join.zset import ZSet
+
+ROWS = ZSet.of({"k": [1, 2]})
+ANSWER = Relation(name="answer", schema=ROWS.schema, mode="changelog")
+
+
+def test_the_name_of_a_file_says_its_epoch_and_chain_and_an_epoch_without_rows_is_not_seen(tmp_path: Path) -> None:
+    sink = RowFilesSink(tmp_path, "csv")
+    sink.open(ANSWER, "query")
+    sink.write(0, [ROWS], link=ChainLink("d0"))
+    sink.write(1, [], link=ChainLink("d1", "d0"))
+    sink.write(2, [ROWS], link=ChainLink("d2", "d1"))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "_epoch-000000000001-d1.csv",
+        "_query.json",
+        "epoch-000000000000-d0.csv",
+        "epoch-000000000002-d2.csv",
+    ]
+
+
+def test_a_retraction_is_refused_where_no_weights_are_written(tmp_path: Path) -> None:
+    sink = RowFilesSink(tmp_path, "json")
+    sink.open(ANSWER, "query")
+
+    with pytest.raises(SinkError):
+        sink.write(0, [-ROWS])
+    assert sink.last_epoch() is None
+
+
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+
+    with pytest.raises(SinkError, match=r"holds notes\.txt") as refused:
+        RowFilesSink(tmp_path).open(ANSWER, "query")
+    assert refused.value.code == "SINK_NAME_TAKEN"
+
+
+def test_a_form_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="a form is one of json, csv, parquet"):
+        RowFilesSink(tmp_path, "orc")

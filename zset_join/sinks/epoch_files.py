@@ -1,0 +1,167 @@
+"""A directory with one file per epoch, each there whole or not at all: what sinks of plain files share.
+
+    <directory>/<header>                        whose it is, and how it is written
+    <directory>/<prefix><epoch>-<digest><suffix>    the epoch; without `-<digest>` where it came without a place in the chain
+    <directory>/_<the same>                     an epoch without rows, where its file is not to be seen; empty
+
+The law: an epoch becomes visible by one rename, and its name says which epoch of which chain it is (see `epoch_chain`); so
+there is no moment at which the rows are there and their digest is not. A directory with files of somebody else is left alone.
+
+Limits: one file system that renames in one step. Files with rows stay until somebody moves them away: those of the newest
+hundred epochs must stay. Empty ones beyond the newest hundred are removed here.
+
+Cost: the bytes of an epoch, and a look at the names in the directory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zset_join.epoch_chain import ChainLink
+from zset_join.errors import SinkError
+from zset_join.sinks.sink import DIGESTS_KEPT, is_same_epoch
+from zset_join.storage.local import list_directory, make_directories, read_bytes, remove_file, write_atomic
+
+__all__ = ["EpochFiles"]
+
+_HALF = re.compile(r"\.(.+)\.[0-9a-f]{32}")
+
+
+class EpochFiles:
+    """Keep the files of one sink.
+
+    Args:
+        described: what messages call the output.
+        directory: where; made where it is missing.
+        header: name of the file that says whose it is.
+        prefix: begins the name of an epoch's file.
+        width: digits of the epoch in it.
+        suffix: ends it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     files = EpochFiles("the rows", Path(directory), header="_query.json", prefix="epoch-", width=4, suffix=".csv")
+    ...     files.attach({"query_id": "doctest"})
+    ...     files.put(0, ChainLink("d0"), b"k"), files.put(0, ChainLink("d0"), b"k"), list_directory(directory)
+    (True, False, ['_query.json', 'epoch-0000-d0.csv'])
+    """
+
+    def __init__(self, described: str, directory: Path, *, header: str, prefix: str, width: int, suffix: str) -> None:
+        self.directory = directory
+        self._described = described
+        self._header = header
+        self._name = f"{prefix}{{epoch:0{width}d}}{{digest}}{suffix}"
+        self._pattern = re.compile(rf"(_?){re.escape(prefix)}(\d{{{width}}})(?:-([0-9a-zA-Z]*))?{re.escape(suffix)}")
+
+    def attach(self, header: Mapping[str, Any]) -> None:
+        """Make the directory, or go on with it.
+
+        Args:
+            header: `query_id`, and what else must be the same each time, JSON-ready.
+
+        Raises:
+            SinkError: it belongs to another query or was written otherwise, holds files of somebody else, or cannot be used.
+        """
+        path = self.directory / self._header
+        try:
+            make_directories(self.directory)
+            stored = read_bytes(path)
+            if stored is None:
+                self._refuse_strangers()
+                stored = json.dumps(dict(header)).encode()
+                write_atomic(path, stored)
+            found = json.loads(stored)
+            for name in list_directory(self.directory):
+                half = _HALF.fullmatch(name)
+                if half is not None and (half[1] == self._header or self._pattern.fullmatch(half[1])):
+                    remove_file(self.directory / name)  # of a process that was killed while it wrote
+        except (OSError, ValueError) as error:
+            raise SinkError(f"{self._described} cannot be opened: {error}.", code="SINK_IO", path=str(path)) from error
+        if not isinstance(found, dict):
+            raise SinkError(f"{self._described} cannot be opened: {path} is not an object.", code="SINK_IO", path=str(path))
+        self._refuse_difference(found, header)
+
+    def last_epoch(self) -> int | None:
+        """Return the last epoch that is there; None before the first."""
+        return max(self._epochs(), default=None)
+
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether an epoch is there already.
+
+        Raises:
+            SinkError: an epoch before it is missing, or the directory has epochs of another chain.
+        """
+        epochs = self._epochs()
+        return is_same_epoch(self._described, max(epochs, default=None), lambda one: epochs.get(one) or None, epoch, link)
+
+    def put(self, epoch: int, link: ChainLink | None, data: bytes | None) -> bool:
+        """Add the file of an epoch; False where somebody else has, meanwhile.
+
+        Args:
+            epoch: the epoch.
+            link: its place in the chain.
+            data: the file; None for an epoch that is not to be seen.
+
+        Raises:
+            SinkError: see `has`; or it cannot be written, and nothing of the epoch is there.
+        """
+        if self.has(epoch, link):
+            return False
+        name = self._name.format(epoch=epoch, digest="" if link is None else f"-{link.digest}")
+        path = self.directory / (name if data is not None else f"_{name}")
+        try:
+            write_atomic(path, data or b"")
+            if data is None:
+                self._forget_empty(epoch - DIGESTS_KEPT)
+        except OSError as error:
+            raise SinkError(
+                f"{self._described} could not be written: {error}. The epoch is there whole or not at all; mend the place and "
+                "start again.",
+                code="SINK_IO",
+                path=str(path),
+            ) from error
+        return True
+
+    def _epochs(self) -> dict[int, str | None]:
+        """Return the epochs that are there, with their digests."""
+        found = (self._pattern.fullmatch(name) for name in list_directory(self.directory))
+        return {int(match[2]): match[3] for match in found if match is not None}
+
+    def _forget_empty(self, last: int) -> None:
+        for name in list_directory(self.directory):
+            match = self._pattern.fullmatch(name)
+            if match is not None and match[1] and int(match[2]) < last:
+                remove_file(self.directory / name)
+
+    def _refuse_strangers(self) -> None:
+        strangers = [name for name in list_directory(self.directory) if not name.startswith(f".{self._header}.")]
+        if strangers:
+            raise SinkError(
+                f"{self._described}: the directory holds {strangers[0]}, which no query has written. Name an empty one.",
+                code="SINK_NAME_TAKEN",
+                path=str(self.directory),
+            )
+
+    def _refuse_difference(self, found: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+        if found.get("query_id") != header["query_id"]:
+            raise SinkError(
+                f'{self._described} belongs to query "{found.get("query_id")}", not to "{header["query_id"]}". Name another '
+                "directory, or bring that query back.",
+                code="SINK_QUERY_ID",
+                expected=found.get("query_id"),
+                actual=header["query_id"],
+            )
+        for name, value in header.items():
+            if found.get(name) != value:
+                raise SinkError(
+                    f"{self._described} was written with other {name.replace('_', ' ')}: {found.get(name)}, and now with "
+                    f"{value}. Name another directory, or write as before.",
+                    code="SINK_SCHEMA",
+                    different=name,
+                    expected=found.get(name),
+                    actual=value,
+                )
