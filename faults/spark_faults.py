@@ -52,7 +52,21 @@ from zset_join.checkpoint.reading import stored_buckets
 from zset_join.sinks.parquet_changelog import committed_epochs, read_changelog
 from zset_join.testing.reference import Counts
 
-__all__ = ["FLOORS", "commits", "drivers", "executors", "main", "rescalings", "short_of", "views", "workers", "write_files"]
+__all__ = [
+    "FLOORS",
+    "commits",
+    "count_worker_kills",
+    "drivers",
+    "emitted",
+    "executors",
+    "main",
+    "rescalings",
+    "run",
+    "short_of",
+    "views",
+    "workers",
+    "write_files",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 KEYS, ORDERS, CUSTOMERS, REGIONS = 40, 30, 12, 6
@@ -389,13 +403,18 @@ def _killed_at_random(place: Path, draw: random.Random, *arguments: str) -> Deat
     return Death(child.returncode, said, (place / "stderr").read_text()[-3000:])
 
 
-def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int, *, view: str = "join") -> None:
-    """Count the worker kills of a search, and what its last run found."""
+def count_worker_kills(place: Path, tally: Tally) -> None:
+    """Count the worker kills of a search; one was seen when a later attempt came as far."""
     faults = place / "faults"
     injected = [path.name.split("-")[1:] for path in faults.glob("worker-*")]
     observed = [name for name in injected if (faults / f"attempt-{name[0]}-{name[1]}-{int(name[2]) + 1}").exists()]
     tally.count("worker kills injected", len(injected))
     tally.count("worker kills observed", len(observed))
+
+
+def _finish(place: Path, tally: Tally, death: Death, where: str, epochs: int, *, view: str = "join") -> None:
+    """Count the worker kills of a search, and what its last run found."""
+    count_worker_kills(place, tally)
     if death.status or death.verdict is None:
         tally.problem(f"{where}: the last run ended with status {death.status}: {death.error}")
         return

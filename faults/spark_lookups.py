@@ -1,151 +1,172 @@
-"""A lookup join inside Spark whose driver is killed while rows are parked: `python -m faults.spark_lookups`.
+"""A lookup join inside Spark, killed while rows are parked: `python -m faults.spark_lookups [--only REGEX]`.
 
 Every order has a key of its own. The HTTP server of `lookup_kills` knows an even key at once and an odd one when it is asked
-for the second time, so odd ones are parked, and it counts. The driver, a process of its own with its JVM, ends by SIGKILL
-between fetch and commit of one epoch and between commit and output of another.
+for the second time, so odd ones are parked, and it counts.
 
-What is demanded: every order is in the sum of the outputs once; at the end even keys were asked for once, and odd ones twice,
-so no call was made again whose answer was journaled.
+| search | what dies |
+|---|---|
+| `drivers` | the driver with its JVM, between fetch and commit of one epoch, and between commit and output of another |
+| `workers` | the Python worker of every bucket in attempts 0 and 1 of four epochs, in the middle of a part and after it |
+| `executors` | one of two executors in the middle of an epoch; the bucket is answered again by the other one |
+| `rescalings` | whoever gives the query other buckets while rows are parked: before and after the record that makes them true |
+
+What is demanded: every order is in the sum of the outputs once; even keys were asked for once and odd ones twice, so no call
+was made again whose answer was journaled. All these deaths come after the fetch of their epoch; one in the middle of a fetch
+may repeat its calls, and is drawn by `lookup_kills`.
+
+Cost: 10 to 20 s per start of Spark on two cores, twelve starts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import re
 import signal
-import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from faults.lookup_kills import TABLE, CountingServer
-from faults.spark_faults import ROOT, _end_group
-from faults.spark_program import _session
+from faults.lookup_kills import CountingServer
+from faults.spark_faults import count_worker_kills, emitted, run
 from faults.tally import Tally
-from zset_join.lookup import HttpSource, Lookup
-from zset_join.storage.operations import Operation, observe
+from zset_join.checkpoint.reading import stored_buckets
 
-__all__ = ["drivers", "main"]
+__all__ = ["SEARCHES", "drivers", "executors", "main", "rescalings", "workers"]
 
 ORDERS = pa.schema({"o": pa.int64(), "who": pa.int64()})
-_LONGEST_SECONDS = 300
-_HINT = Lookup(
-    async_=False,
-    retry_predicate="lookup_miss",
-    retry_strategy="fixed_delay",
-    fixed_delay="1ms",
-    max_attempts=50,
-    park="epochs",
-)
+FULL, LATER = 4, 2
+"""Epochs of three orders, and of one even order each, in which what is parked by then is asked for."""
 
 
-def drivers(place: Path, tally: Tally, *, kills: tuple[str, ...] = ("fetched@1", "committed@2")) -> None:
+def drivers(place: Path, tally: Tally, *, kills: Sequence[str] = ("before-commit@1", "before-output@2")) -> None:
     """Kill a driver per entry of `kills`, start it again, let it end, and compare."""
-    server = CountingServer()
-    (place / "orders").mkdir(parents=True)
+    server = _begin(place)
     try:
-        for epoch in range(4):
-            _write(place, epoch)
-        for kill in (*kills, ""):
-            code = _run(place, server.port, kill)
-            if kill and code != -signal.SIGKILL:
-                tally.problems.append(f"{kill}: the driver ended with {code}; {(place / 'stderr').read_text()[-2000:]}")
-                return
-            tally.count("drivers killed", int(bool(kill)))
-        for epoch in (4, 5):  # what is parked by now is asked for with these
-            _write(place, epoch)
-            _run(place, server.port, "")
+        for kill in kills:
+            tally.count("driver kills injected")
+            _kill(place, tally, server, "--kill-driver", kill)
+        _end(place, tally, server)
     finally:
         server.close()
-    _compare(place, server, tally)
+    _compare(place, server, tally, "drivers")
 
 
-def _write(place: Path, epoch: int) -> None:
-    orders = range(3 * epoch, 3 * epoch + 3) if epoch < 4 else [100 + 2 * epoch]
-    pq.write_table(pa.table({"o": list(orders), "who": list(orders)}, schema=ORDERS), place / "orders" / f"{epoch}.parquet")
+def workers(place: Path, tally: Tally, *, killing: Sequence[int] = (0, 1, 3, 4)) -> None:
+    """Kill every worker in attempts 0 and 1 of some epochs; Spark tries again, and what was journaled is not asked for."""
+    server = _begin(place)
+    try:
+        mortal = ("--kill-workers", ",".join(map(str, killing)))
+        _run(place, tally, server, *mortal)
+        _end(place, tally, server, *mortal)
+    finally:
+        server.close()
+    count_worker_kills(place, tally)
+    _compare(place, server, tally, "workers")
 
 
-def _run(place: Path, port: int, kill: str) -> int:
-    with (place / "stderr").open("a") as errors:
-        command = [sys.executable, "-m", "faults.spark_lookups", "--child", str(place), "--port", str(port), "--kill", kill]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        child = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, text=True, start_new_session=True
-        )
-        try:
-            return child.wait(timeout=_LONGEST_SECONDS)
-        finally:
-            _end_group(child)
+def executors(place: Path, tally: Tally, *, killing: int = 2) -> None:
+    """Kill one of two executors in the middle of an epoch; each keeps local state of its own."""
+    server = _begin(place)
+    cluster = ("--master", "local-cluster[2,1,1024]", "--local-state", "state", "--buckets", "4")
+    try:
+        tally.count("executor kills injected")
+        _run(place, tally, server, *cluster, "--kill-executor", str(killing))
+        _end(place, tally, server, *cluster)
+    finally:
+        server.close()
+    attempts = [line for path in (place / "faults").glob(f"attempt-{killing}-0-*") for line in path.read_text().split()]
+    if (place / "faults" / f"executor-{killing}").exists() and len(set(attempts)) > 1:
+        tally.count("executor kills observed")
+    _compare(place, server, tally, "executors")
 
 
-def _compare(place: Path, server: CountingServer, tally: Tally) -> None:
-    held: Counter[tuple[Any, ...]] = Counter()
-    for path in (place / "out").iterdir():
-        for *row, weight in json.loads(path.read_text(encoding="utf-8")):
-            held[tuple(row)] += weight
-    orders = [value for epoch in range(6) for value in pq.read_table(place / "orders" / f"{epoch}.parquet")["o"].to_pylist()]
-    found = Counter(row[0] for row, weight in held.items() for _ in range(abs(weight)))
-    tally.count("rows compared", len(orders))
-    tally.lost += sum(not found[order] for order in orders)
-    tally.doubled += sum(found[order] > 1 for order in orders)
-    wanted = {order: 1 + order % 2 for order in orders}
-    if dict(server.asked) != wanted:
-        tally.problems.append(f"the server was asked {dict(server.asked)}, expected {wanted}")
-    wrong = [row for row in held if row[1:] != (row[0], row[0], wanted[row[0]])]
-    if wrong:
-        tally.problems.append(f"rows with another answer than the journaled one: {wrong}")
+def rescalings(place: Path, tally: Tally) -> None:
+    """Give the query other buckets while rows are parked, and kill whoever does it before and after that is true."""
+    server = _begin(place)
+    try:
+        _run(place, tally, server)
+        for moment, wanted, found in (("before-rescaling", 3, 2), ("after-rescaling", 3, 3)):
+            tally.count("rescalings injected")
+            _kill(place, tally, server, "--rescale", str(wanted), "--kill-driver", f"{moment}@{FULL - 1}")
+            if stored_buckets(str(place / "checkpoint")) != found:
+                tally.problem(f"{moment}: the checkpoint has not {found} buckets")
+            tally.count("rescalings killed")
+        _run(place, tally, server, "--rescale", "5")
+        _end(place, tally, server, "--buckets", "5")
+    finally:
+        server.close()
+    _compare(place, server, tally, "rescalings")
 
 
-def _child(place: Path, port: int, kill: str) -> None:
-    from zset_join.spark import appends
+SEARCHES = {"drivers": drivers, "workers": workers, "executors": executors, "rescalings": rescalings}
 
-    when, _, number = kill.partition("@")
-    session = _session(place, "local[2]")
-    orders = session.readStream.schema("o long, who long").option("maxFilesPerTrigger", 1).parquet(str(place / "orders"))
-    source = HttpSource(name="table", schema=TABLE, url=f"http://127.0.0.1:{port}/{{id}}")
-    view = appends(orders, name="orders").lookup_join(source, on=[("who", "id")], how="left", hint=_HINT)
 
-    def write(rows: Any, epoch: int) -> None:
-        if when == "committed" and epoch == int(number):
-            os.kill(os.getpid(), signal.SIGKILL)
-        (place / "out").mkdir(exist_ok=True)
-        told = json.dumps(sorted([list(row) for row in rows.collect()], key=repr))
-        (place / f"{epoch}.new").write_text(told, encoding="utf-8")
-        (place / f"{epoch}.new").replace(place / "out" / str(epoch))
+def _begin(place: Path) -> CountingServer:
+    (place / "orders").mkdir(parents=True)
+    for epoch in range(FULL):
+        _write(place, epoch, [3 * epoch, 3 * epoch + 1, 3 * epoch + 2])
+    return CountingServer()
 
-    def dies(operation: Operation, act: Callable[[], Any]) -> Any:
-        if when == "fetched" and f"/commits/{int(number):020d}" in (operation.target or operation.path):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return act()
 
-    with observe(dies):
-        writer = view.writeStream.option("checkpointLocation", str(place / "checkpoint")).option("buckets", 2)
-        writer.option("localStateDir", str(place / "local")).trigger(availableNow=True).foreachBatch(
-            write
-        ).start().awaitTermination()
+def _write(place: Path, epoch: int, orders: list[int]) -> None:
+    path = place / "orders" / f"{epoch}.parquet"
+    pq.write_table(pa.table({"o": orders, "who": orders}, schema=ORDERS), path)
+    os.utime(path, (1_600_000_000 + epoch, 1_600_000_000 + epoch))  # Spark takes files by their time
+
+
+def _end(place: Path, tally: Tally, server: CountingServer, *arguments: str) -> None:
+    """Start the query as often as it takes to ask for what is parked."""
+    _run(place, tally, server, *arguments)
+    for epoch in range(FULL, FULL + LATER):
+        _write(place, epoch, [100 + 2 * epoch])
+    _run(place, tally, server, *arguments)
+
+
+def _run(place: Path, tally: Tally, server: CountingServer, *arguments: str) -> None:
+    death = run(place, "--view", "lookup", "--port", str(server.port), *arguments)
+    if death.status:
+        tally.problem(f"{arguments}: the program ended with status {death.status}: {death.error}")
+
+
+def _kill(place: Path, tally: Tally, server: CountingServer, *arguments: str) -> None:
+    death = run(place, "--view", "lookup", "--port", str(server.port), *arguments)
+    if death.status == -signal.SIGKILL:
+        tally.count("driver kills observed")
+    else:
+        tally.problem(f"{arguments}: the program ended by itself, with status {death.status}: {death.error}")
+
+
+def _compare(place: Path, server: CountingServer, tally: Tally, where: str) -> None:
+    files = sorted((place / "orders").glob("*.parquet"))
+    orders = [value for path in files for value in pq.read_table(path)["o"].to_pylist()]
+    asked = {order: 1 + order % 2 for order in orders}
+    epochs, rows = emitted(place)
+    tally.compare(rows, {(order, order, order, asked[order]): 1 for order in orders}, f"{where}, {epochs} epochs")
+    tally.count("calls counted at the server", sum(server.asked.values()))
+    if dict(server.asked) != asked:
+        keys = sorted(server.asked.keys() | asked)
+        differing = {key: (server.asked[key], asked.get(key, 0)) for key in keys if server.asked[key] != asked.get(key, 0)}
+        tally.problem(f"{where}: asked and expected, by key: {differing}")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the faults, or, with `--child`, the program that is killed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--child")
-    parser.add_argument("--port", type=int)
-    parser.add_argument("--kill", default="")
+    """Run the searches."""
+    parser = argparse.ArgumentParser(prog="python -m faults.spark_lookups")
+    parser.add_argument("--only", default=".*", help="a regular expression for the searches to run")
     told = parser.parse_args(arguments)
-    if told.child:
-        _child(Path(told.child), told.port, told.kill)
-        return 0
     tally = Tally()
     with tempfile.TemporaryDirectory() as directory:
-        drivers(Path(directory) / "place", tally)
-    sys.stdout.write(f"{tally}\n" + "".join(f"{problem}\n" for problem in tally.problems))
+        for name, search in SEARCHES.items():
+            if re.fullmatch(told.only, name):
+                search(Path(directory) / name, tally)
+                print(f"{name}: so far {tally}", flush=True)  # noqa: T201 - the report
+    for problem in tally.problems:
+        print(f"FAILED: {problem}")  # noqa: T201
     return int(bool(tally.problems or tally.lost or tally.doubled))
 
 

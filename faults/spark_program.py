@@ -13,6 +13,7 @@ ends when all files are read. Orders are routed, the other streams are not.
 | `chain` | that join with the same function behind it, joined with regions, grouped by region |
 | `hybrid` | as `groups`, with two rows and groups in memory per stage, and the others on disk |
 | `hybrid-duckdb` | the same with the others in DuckDB files |
+| `lookup` | orders LEFT JOIN what a server on loopback says of each, misses parked between epochs |
 
 With `--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says
 JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
@@ -56,7 +57,7 @@ __all__ = ["KILLED_ATTEMPTS", "TABLE_KEYS", "VIEWS", "main", "note_attempt", "re
 TABLE_KEYS = {"orders": "order_id", "customers": "customer_id", "regions": "region"}
 """Stream to the key of its table."""
 KILLED_ATTEMPTS = 2
-VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb")
+VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb", "lookup")
 _HYBRID = {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 8}  # 2 per bucket of both stages
 _REGIONS_OF_CUSTOMERS = 8
 _CLUSTER = "local-cluster"
@@ -130,25 +131,26 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--buckets", type=int, default=2)
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
     parser.add_argument("--view", choices=VIEWS, default="join")
+    parser.add_argument("--port", type=int, default=0, help="of the server that a lookup asks")
     parser.add_argument("--rescale", type=int, help="the new number of buckets")
     parser.add_argument("--kill-workers", default="", help="epochs, with commas")
     parser.add_argument("--kill-executor", type=int, default=-1, help="an epoch")
-    parser.add_argument("--kill-driver", default="", help="a moment of _killer, @, an epoch")
+    parser.add_argument("--kill-driver", default="", help="a moment of killer, @, an epoch")
     given = parser.parse_args(arguments)
     (given.place / "faults").mkdir(exist_ok=True)
-    session = _session(given.place, given.master)
+    spark = session(given.place, given.master)
     with ExitStack() as stack:
         if given.kill_driver:
             when, _, epoch = given.kill_driver.partition("@")
-            stack.enter_context(observe(_killer(when, int(epoch), given.place / "faults")))
-        equal = _run(session, given) if given.rescale is None else _rescaled(session, given)
-    session.stop()
+            stack.enter_context(observe(killer(when, int(epoch), given.place / "faults")))
+        equal = _run(spark, given) if given.rescale is None else _rescaled(spark, given)
+    spark.stop()
     return 0 if equal else 1
 
 
-def _run(session: SparkSession, given: argparse.Namespace) -> bool:
+def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
     place = given.place
-    view = _view(session, place, given.view)
+    view = _view(spark, place, given)
     writer = (
         view.writeStream.option("checkpointLocation", str(place / "checkpoint"))
         .option("localStateDir", given.local_state or str(place / "local-state"))
@@ -173,17 +175,20 @@ def _run(session: SparkSession, given: argparse.Namespace) -> bool:
                 _say(entry)
         if stopped:
             break
-    report = query.verify(tables={name: _final(session, place, name) for name in streams_of(given.view)})
+    if given.view == "lookup":  # what the outside said is in no batch query; the search compares
+        _say({"ended": True})
+        return True
+    report = query.verify(tables={name: _final(spark, place, name) for name in streams_of(given.view)})
     _say({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
     return report.equal
 
 
-def _rescaled(session: SparkSession, given: argparse.Namespace) -> bool:
+def _rescaled(spark: SparkSession, given: argparse.Namespace) -> bool:
     from zset_join.spark import rescale
 
     _say({"ready": "rescale"})
     report = rescale(
-        given.place / "checkpoint", buckets=given.rescale, session=session, local_state_dir=str(given.place / "local-state")
+        given.place / "checkpoint", buckets=given.rescale, session=spark, local_state_dir=str(given.place / "local-state")
     )
     _say({"buckets": report.buckets, "moved": report.rows})
     return report.rows > 0
@@ -196,34 +201,54 @@ def _hybrid(view: str) -> dict[str, Any]:
     return {**_HYBRID, "cold_store": "duckdb" if view.endswith("duckdb") else "files"}
 
 
-def _view(session: SparkSession, place: Path, name: str) -> View:
+def _view(spark: SparkSession, place: Path, given: argparse.Namespace) -> View:
     from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
-    joined = _stream(session, place, "orders").join(_stream(session, place, "customers"), on="customer_id", how="full")
+    name = given.view
+    if name == "lookup":
+        return _looked_up(spark, place, given.port)
+    joined = _stream(spark, place, "orders").join(_stream(spark, place, "customers"), on="customer_id", how="full")
     if name == "join":
         return joined
     kept = joined.where(_passes(place)("order_id"))
     if name != "chain":
         return kept.groupBy("customer_id").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"), ZF.min("order_id"))
     placed = kept.select("order_id", "amount", "name", _region().alias("region"))
-    placed = placed.join(_stream(session, place, "regions"), on="region", how="full")
+    placed = placed.join(_stream(spark, place, "regions"), on="region", how="full")
     return placed.groupBy("region", "title").agg(ZF.count().alias("rows"), ZF.sum("amount"), ZF.max("name"))
 
 
-def _stream(session: SparkSession, place: Path, name: str) -> ChangeStream:
+def _stream(spark: SparkSession, place: Path, name: str) -> ChangeStream:
     from zset_join.spark import changes
 
-    schema = session.read.parquet(str(place / name)).schema
-    rows = session.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / name))
+    rows = _rows(spark, place, name)
     dropped = ["op"] if name != "regions" else ["op", "ts"]
     return changes(
         rows, name=name, keys=[TABLE_KEYS[name]], sequence_by="ts", apply_as_deletes="op = 'd'", except_column_list=dropped
     )
 
 
+def _rows(spark: SparkSession, place: Path, name: str) -> DataFrame:
+    """Return the files of a stream, one per epoch."""
+    schema = spark.read.parquet(str(place / name)).schema
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / name))
+
+
+def _looked_up(spark: SparkSession, place: Path, port: int) -> View:
+    """Return orders, each with what the counting server says of it; misses are parked."""
+    from zset_join.lookup import HttpSource, Lookup
+    from zset_join.spark import appends
+
+    table = pa.schema({"id": pa.int64(), "asked": pa.int64()})
+    source = HttpSource(name="table", schema=table, url=f"http://127.0.0.1:{port}/{{id}}")
+    retry = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fixed_delay": "1ms", "max_attempts": 50}
+    hint = Lookup(async_=False, park="epochs", **retry)
+    return appends(_rows(spark, place, "orders"), name="orders").lookup_join(source, on=[("who", "id")], how="left", hint=hint)
+
+
 def streams_of(view: str) -> tuple[str, ...]:
     """Return the streams of a view, in the order in which Spark notes how far they were read."""
-    return ("orders", "customers", "regions") if view == "chain" else ("orders", "customers")
+    return {"chain": ("orders", "customers", "regions"), "lookup": ("orders",)}.get(view, ("orders", "customers"))
 
 
 def region_of(customer: int | None) -> int | None:
@@ -250,14 +275,14 @@ def _passes(place: Path) -> Callable[[str], Column]:
     return F.udf(passes, "boolean")
 
 
-def _final(session: SparkSession, place: Path, name: str) -> DataFrame:
+def _final(spark: SparkSession, place: Path, name: str) -> DataFrame:
     """Return the table that all files make, by Spark alone."""
-    session.read.parquet(str(place / name)).createOrReplaceTempView(name)
+    spark.read.parquet(str(place / name)).createOrReplaceTempView(name)
     newest = f"row_number() over (partition by {TABLE_KEYS[name]} order by ts desc) newest"
-    return session.sql(f"select * except(newest, op) from (select *, {newest} from {name}) where newest = 1 and op <> 'd'")
+    return spark.sql(f"select * except(newest, op) from (select *, {newest} from {name}) where newest = 1 and op <> 'd'")
 
 
-def _session(place: Path, master: str) -> SparkSession:
+def session(place: Path, master: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from zset_join.spark import cluster_settings
@@ -282,12 +307,12 @@ def _session(place: Path, master: str) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
     )
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    return session
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
 
 
-def _killer(when: str, epoch: int, faults: Path) -> Callable[[Operation, Callable[[], Any]], Any]:
+def killer(when: str, epoch: int, faults: Path) -> Callable[[Operation, Callable[[], Any]], Any]:
     """Return an observer that ends this process at a moment of an epoch.
 
     before-commit: the tasks are done, and no commit record is there. before-output: the record is there, the output lacks the

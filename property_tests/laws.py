@@ -20,6 +20,7 @@ from property_tests.strategies import Epoch, History, plant_bad_lines, split
 from zset_join.errors import BadInputError, ZsetJoinError
 from zset_join.protocol import Operator
 from zset_join.relation import Relation
+from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.testing.comparison import LawBrokenError, compare_counts, delta_of, exact, exact_answer, exact_tables
 from zset_join.testing.reference import Counts, row_identity, total
 from zset_join.tick import Tick
@@ -270,7 +271,10 @@ def snapshot_and_restore_are_invisible(subject: Subject, history: History) -> No
 
 
 def reopening_is_invisible(subject: Subject, history: History) -> None:
-    """State in a directory, closed and opened again before every epoch, answers as if it had stayed open."""
+    """State in a directory, opened anew before every epoch or by two in turns, answers as if one had kept it open."""
+    if history.moment % 2:
+        _take_turns(subject, history)
+        return
     with tempfile.TemporaryDirectory() as directory:
         run = Run(subject, directory=directory)
         for changes in history.epochs():
@@ -288,6 +292,35 @@ def reopening_is_invisible(subject: Subject, history: History) -> None:
             run.step(changes)
             run.check(history)
         run.close()
+
+
+def _take_turns(subject: Subject, history: History) -> None:
+    """Let two operators over one directory answer in turns, as workers do that keep them open; who was overtaken may say so."""
+    with tempfile.TemporaryDirectory() as directory, locked_outside():
+        run = Run(subject, directory=directory)
+        others: list[Operator] = [run.operator]
+        for changes in history.epochs():
+            kept = others.pop(0) if len(others) > 1 else None
+            if kept is not None and not _is_current(kept):
+                _close(kept)
+                kept = None
+            run.operator = subject.operator(directory=directory) if kept is None else kept
+            others.append(run.operator)
+            run.step(changes)
+            run.check(history)
+        for kept in others:
+            _close(kept)
+
+
+def _is_current(operator: Operator) -> bool:
+    is_current = getattr(operator, "is_current", None)
+    return is_current is not None and bool(is_current())
+
+
+def _close(operator: Operator) -> None:
+    close = getattr(operator, "close", None)
+    if close is not None:
+        close()
 
 
 def replay_after_crash_is_invisible(subject: Subject, history: History) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ from zset_join.expressions import left, right
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.relation import Relation
+from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.testing.comparison import compare_counts, counts_of, delta_of, exact_answer, exact_tables
 from zset_join.tick import Tick
 
@@ -76,6 +79,37 @@ def _fetched(join: LookupJoin, tick: Tick, delta: Any, table: dict[int, list[int
     return set(keys.column(0).to_pylist()), join.fetched_answer(keys, found)
 
 
+class _Opened:
+    """The operator of every epoch: one that stays, or is opened anew, or two over one directory that take turns."""
+
+    def __init__(self, make: Callable[..., Any], reload: str, directory: str) -> None:
+        self._make, self._reload = make, reload
+        self._place = directory if reload in ("directory", "turns") else None
+        self._kept: list[Any] = [None, None]
+
+    def next(self, epoch: int) -> Any:
+        turn = epoch % 2 if self._reload == "turns" else 0
+        kept = self._kept[turn]
+        if self._reload == "snapshot" and kept is not None:
+            other = self._make()
+            other.restore(kept.snapshot())
+            assert exact_tables(other.snapshot()) == exact_tables(kept.snapshot())
+            kept = other
+        elif kept is not None and (self._reload == "directory" or not kept.is_current()):
+            kept.close()
+            kept = None
+        if kept is None:
+            with locked_outside():
+                kept = self._make(directory=self._place)
+        self._kept[turn] = kept
+        return kept
+
+    def close(self) -> None:
+        for kept in self._kept:
+            if kept is not None:
+                kept.close()
+
+
 def run_lookups(
     mode: str, how: str, epochs: Any, *, residual: bool, reload: str, bugs: frozenset[str] = frozenset(), **options: Any
 ) -> None:
@@ -90,18 +124,10 @@ def run_lookups(
     }
     table_relation = Relation(name="rates", schema=RIGHT, join_key=("rk",))
     with tempfile.TemporaryDirectory() as directory:
-        place = directory if reload == "directory" else None
-        join = LookupJoin(_left(mode), table_relation, how, directory=place, **made)
+        opened = _Opened(partial(LookupJoin, _left(mode), table_relation, how, **made), reload, directory)
         model = _model(mode, how, residual=residual, bugs=bugs, **options)
         for epoch, (lines, now, table) in enumerate(epochs):
-            if reload == "directory":
-                join.close()
-                join = LookupJoin(_left(mode), table_relation, how, directory=place, **made)
-            elif reload == "snapshot":
-                other = LookupJoin(_left(mode), table_relation, how, **made)
-                other.restore(join.snapshot())
-                assert exact_tables(other.snapshot()) == exact_tables(join.snapshot())
-                join = other
+            join = opened.next(epoch)
             tick = Tick(epoch, processing_time_us=now)
             delta = delta_of(join.inputs[0], lines)
             wanted = model.wanted(lines, now)
@@ -118,7 +144,7 @@ def run_lookups(
             assert all(0 < len(chunk) <= 3 for chunk in answer)
             join.absorb(tick, [delta, fetched])
             assert join.statistics()["parked_rows"] <= sum(arrival.due is not None for arrival in model.arrivals)
-        join.close()
+        opened.close()
 
 
 MODES = ("append", "upsert", "changelog")
@@ -133,7 +159,7 @@ def test_a_lookup_join_says_what_the_model_says(mode: str, data: st.DataObject) 
         how,
         data.draw(draw_histories(mode)),
         residual=data.draw(st.booleans()),
-        reload=data.draw(st.sampled_from(["never", "never", "snapshot", "directory"])),
+        reload=data.draw(st.sampled_from(["never", "turns", "snapshot", "directory"])),
         max_retries=data.draw(st.integers(0, 2)),
         delay=data.draw(st.sampled_from([0, 1, 3])) * SECOND,
         padded_first=how == "left" and data.draw(st.booleans()),
@@ -193,17 +219,9 @@ def run_process_time(
     }
     model, bag = _model(left_mode, how, residual=residual, bugs=bugs), {}
     with tempfile.TemporaryDirectory() as directory:
-        place = directory if reload == "directory" else None
-        join = ProcessTimeJoin(_left(left_mode), prices, how, directory=place, **made)
+        opened = _Opened(partial(ProcessTimeJoin, _left(left_mode), prices, how, **made), reload, directory)
         for epoch, ((lines, _, _), right_lines) in enumerate(zip(epochs, rights, strict=True)):
-            if reload == "directory":
-                join.close()
-                join = ProcessTimeJoin(_left(left_mode), prices, how, directory=place, **made)
-            elif reload == "snapshot":
-                other = ProcessTimeJoin(_left(left_mode), prices, how, **made)
-                other.restore(join.snapshot())
-                assert exact_tables(other.snapshot()) == exact_tables(join.snapshot())
-                join = other
+            join = opened.next(epoch)
             deltas = [delta_of(join.inputs[0], lines), delta_of(join.inputs[1], right_lines)]
             seen = dict(bag)
             _apply(bag, right_mode, right_lines)
@@ -218,7 +236,7 @@ def run_process_time(
             said = counts_of(line for chunk in answer for line in chunk.to_pylist())
             compare_counts(said, counts_of(model.step(lines, 0, found).items()), f"epoch {epoch}", epochs, rights)
             join.absorb(Tick(epoch), deltas)
-        join.close()
+        opened.close()
 
 
 @pytest.mark.parametrize("left_mode", MODES)
@@ -235,5 +253,5 @@ def test_a_join_by_processing_time_says_what_the_model_says(left_mode: str, righ
         [data.draw(draw_right_changes(right_mode, held)) for _ in epochs],
         snapshot=data.draw(st.sampled_from(["current", "previous"])),
         residual=data.draw(st.booleans()),
-        reload=data.draw(st.sampled_from(["never", "never", "snapshot", "directory"])),
+        reload=data.draw(st.sampled_from(["never", "turns", "snapshot", "directory"])),
     )

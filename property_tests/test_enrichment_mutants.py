@@ -34,7 +34,7 @@ def hunt_lookups() -> None:
             how,
             data.draw(draw_histories(mode)),
             residual=data.draw(st.booleans()),
-            reload=data.draw(st.sampled_from(["never", "snapshot"])),
+            reload=data.draw(st.sampled_from(["never", "snapshot", "turns"])),
             max_retries=data.draw(st.integers(0, 2)),
             delay=data.draw(st.sampled_from([0, 1, 3])) * SECOND,
             padded_first=how == "left" and data.draw(st.booleans()),
@@ -111,6 +111,10 @@ def _not_due(self, now_us, kept=match_memo.MatchMemo.due):
     return kept(self, now_us - 1)
 
 
+def _believes_itself(self):
+    return self.lines.side.is_current()
+
+
 def _forgets(self, tables, kept=match_memo.MatchMemo.restore):
     kept(self, tables.slice(0, max(0, tables.num_rows - 1)))
 
@@ -157,6 +161,7 @@ MUTANTS: dict[str, tuple[Callable[[], None], object, str, object]] = {
     "the residual predicate is not asked": (hunt_lookups, lookup_shape.LookupShape, "passing_pairs", _all_pass),
     "the padded row stays beside its partner": (hunt_lookups, lookup_join.LookupJoin, "_withdrawn", _no_withdrawal),
     "a row that is due now is not due": (hunt_lookups, match_memo.MatchMemo, "due", _not_due),
+    "who was overtaken by another process goes on": (hunt_lookups, match_memo.MatchMemo, "is_current", _believes_itself),
     "a snapshot loses its last line": (hunt_lookups, match_memo.MatchMemo, "restore", _forgets),
     "an updated right row is met as it was and as it is": (
         hunt_process_time,

@@ -12,6 +12,7 @@ from typing import Any
 from property_tests.laws import LawBrokenError
 from property_tests.timed_histories import FAR, TimedCase, sum_of
 from zset_join.errors import ZsetJoinError
+from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.testing.comparison import EmittedRows, compare_counts, exact_answer, exact_tables
 from zset_join.testing.reference import Counts
 from zset_join.tick import Tick
@@ -126,6 +127,27 @@ def reopening_is_invisible(case: TimedCase, make: Make) -> None:
         operator.close()
 
 
+def taking_turns_is_invisible(case: TimedCase, make: Make) -> None:
+    """Two that keep a directory open answer in turns as one would; who was overtaken sees it, or says so."""
+    with tempfile.TemporaryDirectory() as directory, locked_outside():
+        stays = make(case)
+        kept: list[Any] = [None, None]
+        for epoch, step in enumerate(case.steps):
+            tick, deltas, turn = step.tick(epoch), case.deltas(step.changes), epoch % 2
+            if kept[turn] is not None and not kept[turn].is_current():
+                kept[turn].close()
+                kept[turn] = None
+            operator = kept[turn] = kept[turn] or make(case, directory=directory)
+            answers = [list(one.answer(tick, deltas)) for one in (operator, stays)]
+            compare_counts(sum_of(answers[0]), sum_of(answers[1]), f"epoch {epoch} in turns", case)
+            _require(_due(operator) == _due(stays), f"epoch {epoch}: {_due(operator)} is due, not {_due(stays)}", case)
+            for one in (operator, stays):
+                one.absorb(tick, deltas)
+        for operator in kept:
+            if operator is not None:
+                operator.close()
+
+
 def answers_are_tidy(case: TimedCase, make: Make) -> None:
     """Retractions come first, no line has weight 0, and no row is taken back and said in one answer."""
     operator = make(case)
@@ -170,6 +192,7 @@ TIMED_LAWS: dict[str, TimedLaw] = {
         answer_is_pure,
         snapshot_and_restore_are_invisible,
         reopening_is_invisible,
+        taking_turns_is_invisible,
         answers_are_tidy,
         quiet_on_quiet,
     )

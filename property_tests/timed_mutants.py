@@ -144,6 +144,17 @@ def _forgets_to_wait(operator: Any) -> None:
     operator.next_due = lambda: NOTHING_DUE
 
 
+def _keeps_its_own_dues(operator: Any) -> None:
+    known: dict[int, Any] = {}
+    next_due, absorb = operator.next_due, operator.absorb
+
+    def absorbs(tick: Any, deltas: Any) -> None:
+        absorb(tick, deltas)
+        known[0] = next_due()
+
+    operator.absorb, operator.next_due = absorbs, lambda: known[0] if known else next_due()
+
+
 def _nothing_back(chunks: list[Any]) -> list[Any]:
     return [chunk for chunk in chunks if not (chunk.weights < 0).any()]
 
@@ -206,6 +217,13 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
         "epochs_are_invisible",
         "dedup",
         part=lambda operator: setattr(operator._rows, "count_arrivals", lambda rows: None),
+    ),
+    TimedMutant(
+        "own_dues",
+        "who keeps files open does not see what others let wait",
+        "taking_turns_is_invisible",
+        "on_watermark",
+        part=_keeps_its_own_dues,
     ),
     TimedMutant(
         "files_lose_arrivals",

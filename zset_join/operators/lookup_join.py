@@ -303,8 +303,8 @@ class LookupJoin:
         return self._side.working_bytes() + self._memo.lines.side.working_bytes()
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
-        return self._side.is_current() and self._memo.lines.side.is_current()
+        """Say whether the mapped files are still those of the directory, whole, and as this operator left them."""
+        return self._side.is_current() and self._memo.is_current()
 
     def statistics(self) -> dict[str, int]:
         """Return counts: rows, lines, how many of them wait, and how many misses were final because too many waited."""

@@ -182,6 +182,14 @@ class MatchMemo:
         """Return the joined rows of some lines."""
         return self.lines.gather(numbers, self.joined_names)
 
+    def is_current(self) -> bool:
+        """Say whether the files are still those of the directory, and nobody else has folded an epoch into them.
+
+        Which lines wait, and for when, is known to this process alone: one that was overtaken must open them again.
+        """
+        side = self.lines.side
+        return side.is_current() and side.absorbed_epoch == self._indexed_epoch
+
     # ---------------------------------------------------------------- writing
 
     def remove(self, taken: TakenBack) -> None:
@@ -243,6 +251,7 @@ class MatchMemo:
         """Mark the memo as whole again, with an epoch folded in."""
         numbering = self.lines.side.numbering
         self.lines.side.end_absorb(epoch)
+        self._indexed_epoch = epoch
         if self.lines.side.numbering != numbering:
             self._index()
 
@@ -259,6 +268,7 @@ class MatchMemo:
 
     def _index(self) -> None:
         """Find out anew which lines wait, and for when. Cost: one pass over the lines."""
+        self._indexed_epoch = self.lines.side.absorbed_epoch
         self._by_due: dict[int, list[Int64s]] = {}
         self._dues: list[int] = []
         waiting = np.flatnonzero(self.lines.is_live() & (self.lines.words(KIND) >= PARKED)).astype(np.int64) + 1
