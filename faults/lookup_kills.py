@@ -35,7 +35,7 @@ from zset_join.pipeline import Pipeline, appends
 from zset_join.pipeline.outputs import FunctionSink
 from zset_join.storage.operations import Operation, observe
 
-__all__ = ["CountingServer", "run_schedule"]
+__all__ = ["CountingServer", "run_schedule", "warm_up"]
 
 ORDERS = {"o": pa.int64(), "who": pa.int64()}
 TABLE = pa.schema({"id": pa.int64(), "asked": pa.int64()})
@@ -132,6 +132,17 @@ class _Killing:
             act()
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("dead")
+
+
+def warm_up(directory: Path, server: CountingServer) -> None:
+    """Live an uninterrupted life in this process, so that those forked from it have all they need loaded."""
+    source = HttpSource(name="table", schema=TABLE, url=f"http://127.0.0.1:{server.port}/{{id}}", timeout_seconds=3.0)
+    view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], how="left", hint=_HINT)
+    for first in (0, 2):
+        with Pipeline(view, directory / "warm", outputs=[FunctionSink(lambda *_: None)], snapshot_after_bytes=2_000) as pipeline:
+            for epoch in (first, first + 1):
+                came = [{"o": epoch, "who": epoch}]
+                pipeline.step({"orders": came}, processing_time=epoch * _STEP_US, epoch=epoch)
 
 
 def run_schedule(seed: int, directory: Path, server: CountingServer, tally: Tally) -> None:

@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from faults.lookup_kills import CountingServer, run_schedule
+from faults.lookup_kills import CountingServer, run_schedule, warm_up
 from faults.profiles import chosen
 from faults.tally import Tally
 
 SCHEDULES = chosen(short=5, long=1000)
-
-pytestmark = pytest.mark.usefixtures("warm")
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))
 def test_nothing_is_lost_or_doubled_and_no_call_is_made_after_its_answer_was_journaled(scratch: Path, tally: Tally) -> None:
     server = CountingServer()
     try:
+        warm_up(scratch, server)
         for seed in range(1, SCHEDULES + 1):
             (scratch / str(seed)).mkdir()
             run_schedule(seed, scratch / str(seed), server, tally)
