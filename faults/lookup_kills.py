@@ -139,7 +139,9 @@ def warm_up(directory: Path, server: CountingServer) -> None:
     source = HttpSource(name="table", schema=TABLE, url=f"http://127.0.0.1:{server.port}/{{id}}", timeout_seconds=3.0)
     view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], how="left", hint=_HINT)
     for first in (0, 2):
-        with Pipeline(view, directory / "warm", outputs=[FunctionSink(lambda *_: None)], snapshot_after_bytes=2_000) as pipeline:
+        with Pipeline(
+            view, directory / "warm", outputs=[FunctionSink(lambda *_: None)], snapshot_after_bytes=2_000
+        ) as pipeline:
             for epoch in (first, first + 1):
                 came = [{"o": epoch, "who": epoch}]
                 pipeline.step({"orders": came}, processing_time=epoch * _STEP_US, epoch=epoch)
