@@ -366,3 +366,22 @@ def test_a_limit_without_what_it_limits_warns_by_name(session: Session) -> None:
     session.sql("CREATE STREAM s (a int)")
     with pytest.warns(SqlWarning, match="'max_hot_keys' changes nothing"):
         session.sql("SELECT a FROM s SETTINGS max_hot_keys=3")
+
+
+def test_stored_rows_are_inserted_as_what_the_table_takes(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int, b string, c bigint); CREATE STREAM d (a int, b string)")
+    session.sql("INSERT INTO s VALUES (1, 'x', 5)")
+    session.sql("INSERT INTO d (b) SELECT c FROM table(s)")
+
+    assert rows(query(session, "SELECT a, b FROM d").table()) == [(None, "5")]
+    with pytest.raises(SqlError, match="takes"):
+        session.sql("INSERT INTO d SELECT b, b FROM table(s)")
+    with pytest.raises(SqlError, match="DECIMAL"):
+        session.sql("SELECT CAST(a AS DECIMAL(10, 1.5)) FROM s")
+
+
+def test_stored_rows_are_inserted_in_order_and_no_more_than_asked_for(session: Session) -> None:
+    session.sql("CREATE STREAM s (a int); CREATE STREAM d (b bigint); INSERT INTO s VALUES (1), (3), (2)")
+    session.sql("INSERT INTO d SELECT a FROM table(s) ORDER BY a DESC LIMIT 2")
+
+    assert rows(query(session, "SELECT b FROM table(d) ORDER BY b").table()) == [(2,), (3,)]

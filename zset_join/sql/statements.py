@@ -324,21 +324,14 @@ def _insert(session: StatementContext, statement: Statement) -> Message:
         session.insert(table.name, rows)
         return Message(f"{rows.num_rows} row{'s' if rows.num_rows != 1 else ''} into {table.name}")
     query = bind_query(session, statement, reader.index)
-    if query.bound.is_bounded:
-        rows = session.snapshot(query)
-        if is_outside(table):
-            return _written_once(session, table, fitted(query, table, names, at=statement.place(0)), statement)
-        given = names or tuple(column.name for column in table.columns if column.is_given)
-        if len(given) != rows.num_columns:
-            raise SqlError(
-                f'"{table.name}" takes {len(given)} columns, the query gives {rows.num_columns}.',
-                code="INSERT_COLUMNS",
-                at=statement.place(0),
-            )
-        session.insert(table.name, rows.rename_columns(list(given)))
-        return Message(f"{rows.num_rows} rows into {table.name}")
     at = statement.place(0)
     query = fitted(query, table, names, at=at)
+    if query.bound.is_bounded:
+        if is_outside(table):
+            return _written_once(session, table, query, statement)
+        rows = session.snapshot(query)
+        session.insert(table.name, rows)
+        return Message(f"{rows.num_rows} rows into {table.name}")
     running = session.start(query, output=writer_of(session, table, query, at=at))
     return Message(f"{running.name} writes into {table.name}")
 

@@ -109,6 +109,8 @@ def type_of_node(node: exp.DataType, *, dialect: str) -> pa.DataType | None:
     kind = node.this.value if hasattr(node.this, "value") else str(node.this)
     if kind == "DECIMAL":
         numbers = [part.this for part in node.expressions if isinstance(part, exp.DataTypeParam)]
+        if not all(number.name.isdecimal() for number in numbers):
+            return None
         return type_named("DECIMAL", tuple(int(number.name) for number in numbers), dialect=dialect)
     if kind in {"TIMESTAMP", "TIMESTAMPTZ"}:
         # In Spark's grammar, which all dialects here are parsed by, TIMESTAMP is read as an instant.

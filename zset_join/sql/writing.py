@@ -78,7 +78,9 @@ def fitted(query: Query, table: Table, names: Sequence[str] | None, *, at: Place
         view: View = query.bound.view.select(ordered)
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
-    return replace(query, bound=replace(query.bound, view=view, shown=None))
+    called = {field.name: column.name for field, column in zip(schema, wanted, strict=True)}
+    order = tuple((called[name], descending) for name, descending in query.bound.order_by)
+    return replace(query, bound=replace(query.bound, view=view, shown=None, order_by=order))
 
 
 def _is_plain(chosen: dict[str, Any]) -> bool:

@@ -1,0 +1,36 @@
+"""The pages about SQL name what the code knows: every connector and its options, every format, every setting, every statement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zset_join.sql.connectors import CONNECTORS, FORMATS
+from zset_join.sql.dialects import DIALECTS
+from zset_join.sql.settings import SETTINGS
+from zset_join.sql.statements import _RUN
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+CONNECTORS_PAGE = (DOCS / "reference" / "sql-connectors.md").read_text(encoding="utf-8")
+SQL_PAGE = (DOCS / "reference" / "sql.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CONNECTORS)
+def test_every_connector_is_on_its_page_with_its_options(name: str) -> None:
+    options = CONNECTORS[name].options - {"connector", "properties.bootstrap.server"}
+    row = next(line for line in CONNECTORS_PAGE.splitlines() if line.startswith("| ") and f"`{name}`" in line.split("|")[1])
+
+    assert sorted(one for one in options if f"`{one}`" not in row and "as `kafka`" not in row) == []
+
+
+def test_every_format_is_on_its_page() -> None:
+    assert [one for one in FORMATS if f"`{one}`" not in CONNECTORS_PAGE] == []
+
+
+def test_every_setting_and_dialect_is_on_the_page_of_sql() -> None:
+    assert [one for one in (*SETTINGS, *DIALECTS) if f"`{one}`" not in SQL_PAGE] == []
+
+
+def test_every_statement_is_on_the_page_of_sql() -> None:
+    assert [word for word in _RUN if word.isalpha() and f"`{word}" not in SQL_PAGE and f" {word}" not in SQL_PAGE] == []
