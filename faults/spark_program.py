@@ -14,6 +14,7 @@ ends when all files are read. Orders are routed, the other streams are not.
 | `hybrid` | as `groups`, with two rows and groups in memory per stage, and the others on disk |
 | `hybrid-duckdb` | the same with the others in DuckDB files |
 | `lookup` | orders LEFT JOIN what a server on loopback says of each, misses parked between epochs |
+| `lookups` | orders LEFT JOIN a table of PostgreSQL, that LEFT JOIN hashes of Redis, misses of both parked |
 
 With `--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says
 JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
@@ -57,8 +58,9 @@ __all__ = ["KILLED_ATTEMPTS", "TABLE_KEYS", "VIEWS", "main", "note_attempt", "re
 TABLE_KEYS = {"orders": "order_id", "customers": "customer_id", "regions": "region"}
 """Stream to the key of its table."""
 KILLED_ATTEMPTS = 2
-VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb", "lookup")
+VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb", "lookup", "lookups")
 _HYBRID = {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 8}  # 2 per bucket of both stages
+_LOOKUPS = ("lookup", "lookups")
 _REGIONS_OF_CUSTOMERS = 8
 _CLUSTER = "local-cluster"
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -132,6 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--local-state", help="localStateDir; a relative one is another on every executor")
     parser.add_argument("--view", choices=VIEWS, default="join")
     parser.add_argument("--port", type=int, default=0, help="of the server that a lookup asks")
+    parser.add_argument("--redis-port", type=int, default=0, help="of the Redis that `lookups` asks")
     parser.add_argument("--rescale", type=int, help="the new number of buckets")
     parser.add_argument("--kill-workers", default="", help="epochs, with commas")
     parser.add_argument("--kill-executor", type=int, default=-1, help="an epoch")
@@ -175,7 +178,7 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
                 _say(entry)
         if stopped:
             break
-    if given.view == "lookup":  # what the outside said is in no batch query; the search compares
+    if given.view in _LOOKUPS:  # what the outside said is in no batch query; the search compares
         _say({"ended": True})
         return True
     report = query.verify(tables={name: _final(spark, place, name) for name in streams_of(given.view)})
@@ -205,8 +208,8 @@ def _view(spark: SparkSession, place: Path, given: argparse.Namespace) -> View:
     from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
     name = given.view
-    if name == "lookup":
-        return _looked_up(spark, place, given.port)
+    if name in _LOOKUPS:
+        return _looked_up(spark, place, given)
     joined = _stream(spark, place, "orders").join(_stream(spark, place, "customers"), on="customer_id", how="full")
     if name == "join":
         return joined
@@ -234,21 +237,35 @@ def _rows(spark: SparkSession, place: Path, name: str) -> DataFrame:
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(place / name))
 
 
-def _looked_up(spark: SparkSession, place: Path, port: int) -> View:
-    """Return orders, each with what the counting server says of it; misses are parked."""
-    from zset_join.lookup import HttpSource, Lookup
+def _looked_up(spark: SparkSession, place: Path, given: argparse.Namespace) -> View:
+    """Return orders, each with what is known of it outside; misses are parked."""
+    from zset_join.lookup import HttpSource, Lookup, PostgresSource, RedisSource
     from zset_join.spark import appends
 
-    table = pa.schema({"id": pa.int64(), "asked": pa.int64()})
-    source = HttpSource(name="table", schema=table, url=f"http://127.0.0.1:{port}/{{id}}")
     retry = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fixed_delay": "1ms", "max_attempts": 50}
     hint = Lookup(async_=False, park="epochs", **retry)
-    return appends(_rows(spark, place, "orders"), name="orders").lookup_join(source, on=[("who", "id")], how="left", hint=hint)
+    asked: dict[str, Any] = {"on": [("who", "id")], "how": "left", "hint": hint}
+    orders = appends(_rows(spark, place, "orders"), name="orders")
+    table = pa.schema({"id": pa.int64(), "asked": pa.int64()})
+    if given.view == "lookup":
+        return orders.lookup_join(HttpSource(name="table", schema=table, url=f"http://127.0.0.1:{given.port}/{{id}}"), **asked)
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": given.port, "database": "postgres"}
+    known = orders.lookup_join(PostgresSource(name="known", schema=table, table="known", **where), **asked)
+    names = RedisSource(
+        name="names",
+        schema=pa.schema({"id": pa.int64(), "name": pa.string()}),
+        key_pattern="name:{id}",
+        host="127.0.0.1",
+        port=given.redis_port,
+    )
+    return known.select("o", "who", "asked").lookup_join(names, **{**asked, "columns": ["name"]})
 
 
 def streams_of(view: str) -> tuple[str, ...]:
     """Return the streams of a view, in the order in which Spark notes how far they were read."""
-    return {"chain": ("orders", "customers", "regions"), "lookup": ("orders",)}.get(view, ("orders", "customers"))
+    if view in _LOOKUPS:
+        return ("orders",)
+    return ("orders", "customers", "regions") if view == "chain" else ("orders", "customers")
 
 
 def region_of(customer: int | None) -> int | None:
