@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.errors import OptionError, SqlError, ZsetJoinError
+from zset_join.errors import BadInputError, OptionError, SqlError, ZsetJoinError
 from zset_join.sql import Message, Query, Session, SqlWarning, connect
 
 AGGREGATES = """SELECT
@@ -385,3 +385,12 @@ def test_stored_rows_are_inserted_in_order_and_no_more_than_asked_for(session: S
     session.sql("INSERT INTO d SELECT a FROM table(s) ORDER BY a DESC LIMIT 2")
 
     assert rows(query(session, "SELECT b FROM table(d) ORDER BY b").table()) == [(2,), (3,)]
+
+
+def test_rows_that_do_not_fit_are_refused_by_column(session: Session) -> None:
+    session.register("t", pa.schema({"k": pa.int32()}))
+    with pytest.raises(BadInputError, match='do not fit "k", of type int32'):
+        session.insert("t", {"k": ["x"]})
+    assert query(session, "SELECT k FROM t").table().num_rows == 0
+    with pytest.raises(SqlError, match="places that fit an INT"):
+        session.sql("SELECT substring('abc', 9223372036854775807, 2) AS s FROM t")

@@ -91,6 +91,9 @@ def _string(call: Call, types: _Types) -> pa.DataType:
 def _substring(call: Call, types: _Types) -> pa.DataType:
     if kind_of(types[0]) not in {"string", "null"} or any(kind_of(kind) != "integer" for kind in types[1:]):
         raise _mismatch(call, types, "a string and integers", "Cast with .cast(...).")
+    for operand in call.operands[1:]:
+        if isinstance(operand, Literal) and isinstance(operand.value, int) and not -(2**31) <= operand.value < 2**31:
+            raise _mismatch(call, types, "places that fit an INT", "Texts are shorter.")
     return pa.large_string()
 
 

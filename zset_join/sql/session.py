@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from zset_join.errors import OptionError, SqlError
+from zset_join.errors import BadInputError, OptionError, SqlError
 from zset_join.expressions.rows import compute
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
@@ -273,7 +273,7 @@ class Session:
         for column in table.columns:
             if column.name in given.column_names:
                 array = given.column(column.name).combine_chunks()
-                columns[column.name] = array if array.type == column.type else array.cast(column.type)
+                columns[column.name] = array if array.type == column.type else _cast(table, column, array)
             elif column.is_processing_time:
                 columns[column.name] = pa.repeat(pa.scalar(now, pa.int64()), given.num_rows).cast(column.type)
             elif column.computed is not None:
@@ -285,6 +285,18 @@ class Session:
             else:
                 columns[column.name] = pa.nulls(given.num_rows, column.type)
         return pa.table(columns, schema=table.schema)
+
+
+def _cast(table: Table, column: ColumnDefinition, array: pa.Array) -> pa.Array:
+    try:
+        return array.cast(column.type)
+    except pa.ArrowException as error:
+        raise BadInputError(
+            f'table "{table.name}": values of type {array.type} do not fit "{column.name}", of type {column.type}: '
+            f"{str(error).splitlines()[0][:200]}. Nothing was inserted; cast them first.",
+            code="INSERT_TYPE",
+            relation=table.name,
+        ) from error
 
 
 def arrow_table(rows: Any) -> pa.Table:
