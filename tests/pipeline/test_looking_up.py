@@ -289,6 +289,15 @@ class TestHints:
         (lookups,) = run.pipeline.progress["lookups"].values()
         assert (lookups["calls"], lookups["cache_hits"]) == (2, 1)
 
+    def test_explain_tells_the_options_in_force_and_which_are_the_jobs(self, clock, customers):
+        view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(capacity=7))
+
+        told = Run(view, clock, capacity=9, timeout="20s", batch_keys=5).pipeline.explanation()
+
+        assert "asks: sync; no retry; 5 keys per call, at most 16 connections" in told
+        assert told.count("of the job: batch-keys=5, timeout=20s") == 1
+        assert "of the job" not in view.plan().explain()
+
     def test_two_joins_with_one_table_have_each_their_own_retry(self, customers):
         orders = appends("orders", ORDERS)
         once = orders.lookup_join(customers, on=[("who", "id")], hint=Lookup(table="c1"), alias="c1", columns=["name"])

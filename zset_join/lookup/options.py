@@ -345,6 +345,13 @@ class LookupSettings:
             parts.append(f"a miss is asked for {self.max_retries} more times, {waits}, {_seconds(self.delay_us)} apart")
         else:
             parts.append("no retry")
+        if self.parks:
+            beyond = "then misses are final" if self.on_parked_limit == "pad" else "then the epoch fails"
+            shown = ", shown padded meanwhile" if self.emit_padded_first else ""
+            parts.append(f"at most {self.max_parked_rows:,} rows parked{shown}, {beyond}")
+        if self.cache != "full":
+            parts.append(f"{self.batch_keys:,} keys per call, at most {self.max_connections} connections")
+        parts.append(f"a call that fails is made up to {self.error_attempts} times")
         return "; ".join(parts)
 
 

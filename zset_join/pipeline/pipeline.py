@@ -54,6 +54,7 @@ from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import NextDue
 from zset_join.row_conversion import conform
 from zset_join.sinks.sink import Sink
+from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -383,7 +384,8 @@ class Pipeline:
 
     def explanation(self) -> str:
         """Return what the query does and what it must remember."""
-        text = self.plan.explain(buckets=1)
+        with explained_for(self._options.more):
+            text = self.plan.explain(buckets=1)
         budgets = {"rows of joins": self._options.hot_budget, "groups": self._options.table_budget}
         for what, budget in budgets.items():
             if budget is not None:

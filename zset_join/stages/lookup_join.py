@@ -8,7 +8,9 @@ fetched, so an epoch is folded as it was answered.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, cast
@@ -35,7 +37,7 @@ from zset_join.storage.folder import Folder
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["LookupJoinStage"]
+__all__ = ["LookupJoinStage", "explained_for"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -239,10 +241,18 @@ class LookupJoinStage(Stage):
         kept = parked if self.probe.mode == "append" else f"live rows, what each was joined with, and {parked}"
         return [
             f'Lookup join {self.how} with "{self.table.name}" ({self.source.explain()}) on {condition}',
-            f"{CHANGEABLE}{self.settings(StageOptions()).describe()}",
+            f"{CHANGEABLE}{self._told()}",
             f"  asked for: {', '.join(self.table.schema.names)}; the answers are journaled before they are used",
             f"  remembers: {kept}; in {buckets or 'one per core'} buckets by lookup key",
         ]
+
+    def _told(self) -> str:
+        """Return the options in force, and which of them are the job's."""
+        options = _explained_for.get() or StageOptions()
+        job = options.more.get("lookup")
+        of_job = {} if job is None else {name: value for name, value in job.given().items() if name not in self.hint.given()}
+        told = ", ".join(f"{name.rstrip('_').replace('_', '-')}={value}" for name, value in sorted(of_job.items()))
+        return self.settings(options).describe() + (f"; of the job: {told}" if told else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about the join, JSON-ready; of credentials only where they come from."""
@@ -264,6 +274,23 @@ class LookupJoinStage(Stage):
             "hidden": list(self.hidden),
             "alias": self.alias,
         }
+
+
+_explained_for: ContextVar[StageOptions | None] = ContextVar("explained_for", default=None)
+
+
+@contextmanager
+def explained_for(more: Mapping[str, Any]) -> Iterator[None]:
+    """Let `explain` of lookup joins meanwhile tell the options that are in force in a job.
+
+    Args:
+        more: as in `StageOptions.more`.
+    """
+    token = _explained_for.set(StageOptions(more=more))
+    try:
+        yield
+    finally:
+        _explained_for.reset(token)
 
 
 @dataclass

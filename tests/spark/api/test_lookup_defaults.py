@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import Collected, Source
 from zset_join.errors import OptionError, ResourceError
-from zset_join.lookup import ArrowSource, DataFrameSource, Lookup
+from zset_join.lookup import ArrowSource, DataFrameSource, FunctionSource, Lookup
 from zset_join.spark import appends, changes
 from zset_join.spark.api.lookup_defaults import check_connections, job_defaults
 
@@ -23,7 +23,9 @@ TABLE = pa.schema({"code": pa.string(), "kind": pa.int64(), "name": pa.string()}
 ROWS = pa.table({"code": ["A", "A", "B"], "kind": [1, 2, 1], "name": ["one", "two", "three"]}, schema=TABLE)
 
 
-def test_a_dataframe_is_read_once_per_epoch_and_keys_may_be_expressions(spark: SparkSession, tmp_path: Path, run: Run) -> None:
+def test_a_dataframe_is_read_once_per_epoch_and_keys_may_be_expressions(
+    spark: SparkSession, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     orders = Source(spark, tmp_path / "orders", ORDERS)
     orders.add((1, "a"), (2, "b"), (3, None)).add((1, "b"), (4, "a"))
     read: list[int] = []
@@ -39,8 +41,10 @@ def test_a_dataframe_is_read_once_per_epoch_and_keys_may_be_expressions(spark: S
     view = stream.lookup_join(source, on=[(F.upper("code"), "code")], how="left", columns=["name"]).select("o", "name")
     sink = Collected()
 
-    run(view, sink, buckets=3, **{"lookup.max-connections": 1})
+    query = run(view, sink, buckets=3, **{"lookup.error-attempts": 2})
 
+    query.explain()
+    assert "a call that fails is made up to 2 times; of the job: error-attempts=2" in capsys.readouterr().out
     assert read == [0, 1]
     assert sorted(sink.epochs[0], key=repr) == [((1, "a1"), 1), ((2, "b1"), 1), ((3, None), 1)]
     assert sink.total() == {(1, "b2"): 1, (2, "b1"): 1, (3, None): 1, (4, "a2"): 1}
@@ -96,6 +100,23 @@ def test_more_tasks_than_connections_are_refused_by_the_options_name() -> None:
 
     with pytest.raises(OptionError, match="Set max_connections=17 or more, or buckets=16 or fewer"):
         check_connections(16, processes=17, source="codes")
+
+
+def test_explain_tells_the_options_in_force_and_which_are_the_jobs(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = FunctionSource(name="codes", schema=TABLE, function=lambda keys: ROWS)
+    orders = appends(Source(spark, tmp_path / "orders", ORDERS).stream(), name="orders")
+    view = orders.lookup_join(source, on="code", hint=Lookup(cache="partial"))
+
+    view.writeStream.option("lookup.cache", "none").option("lookup.batch-keys", 7).explain()
+    told = capsys.readouterr().out
+
+    assert "cache of 1,000,000 rows for 60 s" in told
+    assert "7 keys per call, at most 16 connections" in told
+    assert "of the job: batch-keys=7" in told
+    view.explain()
+    assert "of the job" not in capsys.readouterr().out
 
 
 def test_a_selection_asks_for_what_it_reads(spark: SparkSession, tmp_path: Path) -> None:

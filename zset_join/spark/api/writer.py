@@ -32,6 +32,7 @@ from zset_join.spark.planning.normalise import TaggedStreams, tag
 from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.spark.session import check_session
 from zset_join.stages import LookupJoinStage, Stage, StageOptions
+from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
 from zset_join.storage.local import make_directories
@@ -313,9 +314,10 @@ class JoinStreamWriter:
             OptionError: an option is unknown, or its value is not allowed.
         """
         options = QueryOptions.draft(self._query_options)
-        job_defaults(self._joined.session, self._options)
+        defaults = job_defaults(self._joined.session, self._options)
         output = SeveralOutputs(self._outputs).describe() if self._outputs else None
-        told = self._joined.query_explanation(output, options)
+        with explained_for({} if defaults is None else {"lookup": defaults}):
+            told = self._joined.query_explanation(output, options)
         print(told)  # noqa: T201 - printing is what explain() does in PySpark
 
     def start(self) -> JoinQuery:

@@ -55,6 +55,7 @@ from zset_join.spark.worker.locality import Locality
 from zset_join.spark.worker.quarantine import publish_dead_letters
 from zset_join.spark.worker.receipts import TaskReceipt, error_of_receipt
 from zset_join.stages import StageOptions
+from zset_join.stages.lookup_join import explained_for
 from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.tick import Tick
 
@@ -172,7 +173,8 @@ class EpochRunner:
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
-        return self._joined.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
+        with explained_for(self.operator_options.more):
+            return self._joined.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
 
     @property
     def relation(self) -> Relation:
