@@ -25,12 +25,22 @@ import pyarrow as pa
 
 from zset_join.changelog.formats.records import METADATA, UNAVAILABLE, RecordFormat, RecordOptions
 
-__all__ = ["CHANGE", "REJECT", "UNAVAILABLE_BITS", "Dialect", "RecordStatements", "Step"]
+__all__ = [
+    "CHANGE",
+    "IN_KAFKA",
+    "MARKS",
+    "MOST_MARKED",
+    "REJECT",
+    "UNAVAILABLE_BITS",
+    "Dialect",
+    "RecordStatements",
+    "Step",
+]
 
 CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
-_MARKS = (UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode(), f'["{UNAVAILABLE}"]')
-_MOST_MARKED = 62
-_IN_KAFKA = ("topic", "partition", "offset")
+MARKS = (UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode(), f'["{UNAVAILABLE}"]')
+MOST_MARKED = 62
+IN_KAFKA = ("topic", "partition", "offset")
 
 Fields = Mapping[str, "Fields | None"]
 
@@ -65,6 +75,10 @@ class Dialect(ABC):
     @abstractmethod
     def converted(self, text: str, data_type: pa.DataType, options: RecordOptions, decimals: str) -> str:
         """Return the expression for a value in its type; NULL where the text does not say one."""
+
+    def once(self, name: str, value: str) -> str:
+        """Return what gives a column its name so that its value is computed once per row, however often it is used."""
+        return f"{value} AS {name}"
 
     def as_text(self, value: str, column: str) -> str:  # noqa: ARG002 - for engines that tell texts from numbers
         """Return what was parsed for a column as text."""
@@ -124,18 +138,17 @@ class RecordStatements:
         """
         dialect, record = self.dialect, self.record
         through = [dialect.quoted(name) for name in [*kept, *self._in_kafka()]]
-        parsed = [self._parsed_record(dict.fromkeys(self.schema.names))]
-        if self._has_key:
-            parsed.append(f"{dialect.parsed('key', dict.fromkeys(self.keys))} AS __key")
+        parsed = [dialect.once("__record", self._parsed_record(dict.fromkeys(self.schema.names)))]
+        parsed += ["key"] if self._has_key else []
         made = [
-            Step("__records", (*through, *map(self._unwrapped, ("key", "value"))), source),
+            Step("__records", (*through, *(f"{self.unwrapped(text)} AS {text}" for text in ("key", "value"))), source),
             Step("__parsed", (*through, "value", *parsed), "__records"),
             Step("__said", (*through, *self._said()), "__parsed"),
         ]
         if record.is_list or not self.keys:
             body = ["__what", "__reject_record", "__body"]
             each = self._rows_of_record() if record.is_list else f"{dialect.exploded('0', '1')} AS __side"
-            made.append(Step("__each", (*through, *body, *(["__key"] if self._has_key else []), each), "__said"))
+            made.append(Step("__each", (*through, *body, *(["key"] if self._has_key else []), each), "__said"))
         texts = (*through, *self._marks(), *self._meta_texts(), *self._texts())
         is_there = None if self.keys or record.is_list else self._has_side()
         made.append(Step("__texts", texts, made[-1].name, is_there))
@@ -156,24 +169,29 @@ class RecordStatements:
         return self.record.key_in_record_key and bool(self.keys)
 
     def _in_kafka(self) -> list[str]:
-        return [name for name in _IN_KAFKA if name in self.options.metadata]
+        return [name for name in IN_KAFKA if name in self.options.metadata]
 
-    def _unwrapped(self, text: str) -> str:
+    def unwrapped(self, text: str) -> str:
+        """Return the expression for the text of a record, or of its key, outside of Connect's envelope."""
         if not self.record.enveloped:
             return text
-        return f"CASE WHEN {text} LIKE '{{\"schema\":%' THEN {self.dialect.member(text, 'payload')} ELSE {text} END AS {text}"
+        return f"CASE WHEN {text} LIKE '{{\"schema\":%' THEN {self.dialect.member(text, 'payload')} ELSE {text} END"
+
+    def converted(self, text: str, data_type: pa.DataType) -> str:
+        """Return the expression for a text in a type; NULL where it does not say one."""
+        return self.dialect.converted(text, data_type, self.options, self.options.decimals or self.record.decimals)
 
     def _parsed_record(self, row_fields: Fields) -> str:
         record = self.record
         if not record.operation:
-            return f"{self.dialect.parsed('value', row_fields)} AS __record"
+            return self.dialect.parsed("value", row_fields)
         fields: dict[str, Fields | None] = {}
         inner: Fields | None = None if record.is_list else row_fields
         for path in (record.row, record.deleted):
             _put(fields, path, inner)
         for path in (record.operation, *(path for path, _ in record.times.values()), record.position):
             _put(fields, path, None)
-        return f"{self.dialect.parsed('value', fields)} AS __record"
+        return self.dialect.parsed("value", fields)
 
     def _said(self) -> list[str]:
         """Return what the record does, its body, and why it is bad."""
@@ -182,7 +200,7 @@ class RecordStatements:
             is_bad = f"value IS NOT NULL AND {self.dialect.is_bad('__record')}"
             what = f"CASE WHEN value IS NULL THEN 'delete' WHEN {is_bad} THEN NULL ELSE 'upsert' END AS __what"
             bad = f"CASE WHEN {is_bad} THEN 'UNDECODABLE_RECORD' END AS __reject_record"
-            return [what, bad, "__record AS __body", *(["__key"] if self._has_key else [])]
+            return [what, bad, "__record AS __body", *(["key"] if self._has_key else [])]
         operation = f"lower({self._path('__record', record.operation)})"
         cases = " ".join(f"WHEN {text(said)} THEN {text(means)}" for said, means in record.operations.items())
         what = f"CASE WHEN value IS NULL THEN 'ignore' ELSE CASE {operation} {cases} END END AS __what"
@@ -191,7 +209,7 @@ class RecordStatements:
             f"WHEN {operation} IS NULL THEN 'NULL_OP' "
             f"WHEN {operation} NOT IN ({', '.join(map(text, record.operations))}) THEN 'UNDECODABLE_OP' END AS __reject_record"
         )
-        return [what, bad, "__record AS __body", *(["__key"] if self._has_key else [])]
+        return [what, bad, "__record AS __body", *(["key"] if self._has_key else [])]
 
     def _rows_of_record(self) -> str:
         return f"{self.dialect.parsed_list(self._path('__body', self.record.row), dict.fromkeys(self.schema.names))} AS __row"
@@ -241,7 +259,8 @@ class RecordStatements:
                 text = comes if record.is_list else f"CASE WHEN __side = 1 THEN {comes} ELSE {goes} END"
             elif name in self.keys:
                 text = f"CASE WHEN __what = 'upsert' THEN {comes} ELSE {goes} END"
-                text = f"coalesce({text}, __key.{q(name)})" if self._has_key else text
+                if self._has_key:  # the record's key is parsed only where the record itself does not say it
+                    text = f"coalesce({text}, ({self.dialect.parsed('key', dict.fromkeys(self.keys))}).{q(name)})"
             else:
                 text = f"CASE WHEN __what = 'upsert' THEN {comes} END"  # the other columns of a delete may be defaults
             made.append(f"{self.dialect.as_text(text, name)} AS __t{position}")
@@ -253,15 +272,14 @@ class RecordStatements:
 
     def _values(self) -> list[str]:
         """Return every column in its type, what was not sent, and the names of the columns that say nothing readable."""
-        decimals = self.options.decimals or self.record.decimals
         made, marked, bad = [], [], []
         for position, field in enumerate(self.schema):
             text = f"__t{position}"
-            mark = f"{text} IN ({', '.join(map(self.dialect.literal, _MARKS))})"
-            value = self.dialect.converted(text, field.type, self.options, decimals)
+            mark = f"{text} IN ({', '.join(map(self.dialect.literal, MARKS))})"
+            value = self.converted(text, field.type)
             made.append(f"CASE WHEN {mark} THEN NULL ELSE {value} END AS {self.dialect.quoted(field.name)}")
             unread = f"{text} IS NOT NULL AND NOT ({mark}) AND ({value}) IS NULL"
-            if position > _MOST_MARKED:
+            if position > MOST_MARKED:
                 unread = f"{text} IS NOT NULL AND ({mark} OR ({value}) IS NULL)"
             else:
                 marked.append(f"CASE WHEN {mark} THEN CAST({1 << position} AS BIGINT) ELSE CAST(0 AS BIGINT) END")
@@ -276,7 +294,7 @@ class RecordStatements:
         return made
 
     def _metadata(self, name: str) -> str:
-        if name in _IN_KAFKA:
+        if name in IN_KAFKA:
             return self.dialect.quoted(name)
         if name == "position":
             return "TRY_CAST(__meta_position AS BIGINT)" if self.record.position else "CAST(NULL AS BIGINT)"

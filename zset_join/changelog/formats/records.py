@@ -65,6 +65,7 @@ class RecordFormat:
         times: metadata to its path and the unit it has.
         position: path of the position in the database's log.
         decimals: how decimals are written unless options say otherwise.
+        counts_times: dates and times without a zone are numbers, unless the writer was told otherwise.
     """
 
     name: str
@@ -79,6 +80,7 @@ class RecordFormat:
     times: Mapping[str, tuple[tuple[str, ...], TimeUnit]] = field(default_factory=dict)
     position: tuple[str, ...] = ()
     decimals: Decimals = "text"
+    counts_times: bool = False
 
 
 RECORD_FORMATS: Mapping[str, RecordFormat] = {
@@ -96,6 +98,7 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
             times={"operation_time": (("source", "ts_us"), "us"), "record_time": (("ts_us",), "us")},
             position=("source", "lsn"),
             decimals="base64",
+            counts_times=True,
         ),
         RecordFormat(
             name="canal-json",

@@ -2,8 +2,10 @@
 
 The law: the same lines as `zset_join.sources.json_records` reads in process.
 
-Cost: every record and its key are parsed once for their values, and several times more for the last condition, which Spark's
-optimizer moves below the parsing: three to four times the time of flat JSON was measured (20,000 records, two busy cores).
+Records of formats with one row each, of tables with a key, are read by `typed_records` first; what is out of the ordinary
+among them, and all others, as texts by the statements.
+
+Cost: an ordinary record is parsed once, as texts once more; see `benchmarks/README.md`.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ import pyarrow.types as pt
 from pyspark.sql import DataFrame
 
 from zset_join.changelog.formats import RecordOptions, record_format
-from zset_join.changelog.formats.record_sql import Dialect, RecordStatements
+from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, Dialect, RecordStatements, Step
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.schemas import spark_schema
+from zset_join.spark.rows.typed_records import CORRUPT, IS_TYPED, LINE, TypedRecords, can_read_values
 
 __all__ = ["read_records"]
 
-_CORRUPT = "__corrupt"
 _PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
@@ -33,6 +35,7 @@ def read_records(
     options: RecordOptions | None = None,
     *,
     kept: Sequence[str] = (),
+    values_first: bool = True,
 ) -> DataFrame:
     """Return the lines of records: `kept`, `__change`, the columns of the table, `__unavailable`, `__reject`, the metadata.
 
@@ -43,12 +46,15 @@ def read_records(
         keys: its key columns; none for a table without a key.
         options: what the format leaves open.
         kept: columns of `records` that go along.
+        values_first: try to read values as they are before texts; the lines are the same.
 
     Raises:
         OptionError: there is no such format.
     """
+    record = record_format(format_name)
+    reads_values = values_first and can_read_values(record, keys)
     statements = RecordStatements(
-        record=record_format(format_name),
+        record=record,
         schema=schema,
         keys=tuple(keys),
         options=options or RecordOptions(),
@@ -57,9 +63,33 @@ def read_records(
     columns = [quoted(name) for name in records.columns if name not in ("key", "value")]
     key = "CAST(key AS STRING) AS key" if "key" in records.columns else "CAST(NULL AS STRING) AS key"
     rows = records.selectExpr(*columns, key, "CAST(value AS STRING) AS value")
-    for step in statements.steps("", kept):
+    if not reads_values:
+        return _by_steps(rows, statements.steps("", kept))
+    typed = TypedRecords(
+        record=record,
+        schema=schema,
+        keys=statements.keys,
+        options=statements.options,
+        converted=statements.converted,
+    )
+    for step in typed.steps(columns, statements.unwrapped("value")):
+        rows = rows.selectExpr(*step)
+    *before, last = statements.steps("", [*kept, IS_TYPED, LINE])
+    found = _by_steps(rows, before).where(f"{IS_TYPED} OR {last.where}").selectExpr(*last.columns)
+    return found.selectExpr(*map(quoted, kept), *_of_both(schema, statements.options))
+
+
+def _by_steps(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
+    for step in steps:
         rows = (rows if step.where is None else rows.where(step.where)).selectExpr(*step.columns)
     return rows
+
+
+def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
+    """Return the columns of a line, as its values said them or as texts did."""
+    names = [CHANGE, *schema.names, UNAVAILABLE_BITS, REJECT, *options.metadata.values()]
+    told = {name: f"{LINE}.{quoted(name)}" for name in names} | {REJECT: "NULL"}
+    return [f"CASE WHEN {IS_TYPED} THEN {told[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
 
 
 class _SparkDialect(Dialect):
@@ -72,11 +102,16 @@ class _SparkDialect(Dialect):
         return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
     def parsed(self, text: str, fields: Mapping[str, object]) -> str:
-        ddl = self.literal(_ddl({**fields, _CORRUPT: None}, colon=False))
-        return f"from_json({text}, {ddl}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{_CORRUPT}'))"
+        ddl = self.literal(_ddl({**fields, CORRUPT: None}, colon=False))
+        return f"from_json({text}, {ddl}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}'))"
+
+    def once(self, name: str, value: str) -> str:
+        # Spark's optimizer moves conditions and projections through each other, and computes anew what they use, but never
+        # through a generator.
+        return f"inline(array(named_struct('{name}', {value})))"
 
     def is_bad(self, struct: str) -> str:
-        return f"({struct} IS NULL OR {struct}.{_CORRUPT} IS NOT NULL)"
+        return f"({struct} IS NULL OR {struct}.{CORRUPT} IS NOT NULL)"
 
     def exploded(self, *values: str) -> str:
         return f"explode(array({', '.join(values)}))"

@@ -1,0 +1,145 @@
+"""What does it cost to read Debezium's records inside Spark, beside the same rows as flat JSON?
+
+    python -m benchmarks.spark_decoding [--rows 200000] [--runs 5]
+
+Both begin with a column of texts in Spark's memory and end in a sink that takes every column and keeps none. The rows are those
+of an orders table: a number, another one, a decimal as text, a text of 40 characters, an instant in microseconds and a float.
+Flat: `from_json` with the types of the table. Debezium: updates, as `changes(df, format="debezium-json")` prepares a stream,
+with weight, order and what is bad; a record is 2.7 times as long as its row. Both by turns, three runs to warm up.
+It prints seconds of CPU of the whole JVM (min, median, max), how often the plan parses a record, and the ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
+
+from zset_join.changelog.formats import RecordOptions
+from zset_join.spark import local_session
+from zset_join.spark.rows.record_streams import RecordTable, control_of, records_as_rows
+from zset_join.spark.rows.row_reading import RowReading
+
+__all__ = ["main"]
+
+_WARM_UPS = 3
+
+_FLAT = "id BIGINT, customer_id BIGINT, total STRING, note STRING, created_at BIGINT, weight DOUBLE"
+_TABLE = pa.schema(
+    {
+        "id": pa.int64(),
+        "customer_id": pa.int64(),
+        "total": pa.decimal128(12, 2),
+        "note": pa.string(),
+        "created_at": pa.timestamp("us"),
+        "weight": pa.float64(),
+    }
+)
+
+
+def _records(rows: int) -> pa.Table:
+    """Return the same rows as flat JSON and as Debezium's records."""
+    flat, values, keys = [], [], []
+    for number in range(rows):
+        row = {
+            "id": number,
+            "customer_id": number * 7919 % 1000,
+            "total": f"{number % 100000}.{number % 100:02d}",
+            "note": f"a note about order number {number:016d}",
+            "created_at": 1_767_323_045_678_901,
+            "weight": number / 7,
+        }
+        source = {"version": "3.7.0.Final", "connector": "postgresql", "name": "shop", "ts_ms": 1, "ts_us": 1000, "lsn": number}
+        source |= {"snapshot": "false", "db": "shop", "schema": "public", "table": "orders", "txId": number, "sequence": "[]"}
+        flat.append(json.dumps(row))
+        values.append(json.dumps({"before": None, "after": row, "source": source, "op": "u", "ts_ms": 2, "ts_us": 2000}))
+        keys.append(json.dumps({"id": number}))
+    return pa.table({"flat": flat, "key": keys, "value": values, "offset": pa.array(range(rows), pa.int64())})
+
+
+def _flat(records: DataFrame) -> DataFrame:
+    """Return the rows that Spark reads from flat JSON, in the types of the table."""
+    parsed = records.selectExpr(f"from_json(flat, '{_FLAT}') AS row").select("row.*")
+    made = {
+        "total": "CAST(total AS decimal(12, 2))",
+        "created_at": "timestampadd(MICROSECOND, created_at, TIMESTAMP_NTZ'1970-01-01 00:00:00')",
+    }
+    return parsed.selectExpr(*(f"{made.get(name, name)} AS {name}" for name in parsed.columns))
+
+
+def _debezium(records: DataFrame) -> DataFrame:
+    """Return the rows that `changes` prepares."""
+    table = RecordTable(schema=_TABLE, keys=("id",))
+    found = records_as_rows(records.drop("flat"), "orders", "debezium-json", table, RecordOptions(decimals="text"))
+    reading = RowReading(
+        mode="upsert",
+        columns=tuple(_TABLE.names),
+        keys=("id",),
+        sequence=found.order,
+        operation=found.operation_of_parts,
+        control=control_of(found, table, _TABLE.names, hidden=2),
+    )
+    return reading.prepare(found.rows)
+
+
+def _seconds(plans: Mapping[str, DataFrame], runs: int) -> dict[str, list[float]]:
+    """Return the CPU seconds of the JVM of each run, by turns; after one run that does not count."""
+    found: dict[str, list[float]] = {name: [] for name in plans}
+    session = next(iter(plans.values())).sparkSession
+    gateway: Any = session.sparkContext._gateway
+    process = int(gateway.jvm.java.lang.ProcessHandle.current().pid())
+    for _ in range(runs + _WARM_UPS):
+        for name, rows in plans.items():
+            before = _cpu_seconds(process)
+            rows.write.format("noop").mode("overwrite").save()
+            found[name].append(_cpu_seconds(process) - before)
+    return {name: seconds[_WARM_UPS:] for name, seconds in found.items()}
+
+
+def _cpu_seconds(process: int) -> float:
+    times = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.spark_decoding", description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--explain", action="store_true", help="print the plan")
+    given = parser.parse_args(arguments)
+    session = local_session("spark_decoding", cores=1, options={"spark.ui.enabled": "false"})
+    session.sparkContext.setLogLevel("ERROR")
+    with TemporaryDirectory() as place:
+        pq.write_table(_records(given.rows), Path(place) / "records.parquet")
+        records = session.read.parquet(place).cache()
+        records.count()
+        plans = {"flat": _flat(records), "debezium": _debezium(records)}
+        if given.explain:
+            plans["debezium"].explain(True)
+        seconds = _seconds(plans, given.runs)
+        for name, found in seconds.items():
+            parses = str(plans[name]._jdf.queryExecution().optimizedPlan()).count("from_json(")
+            middle = statistics.median(found)
+            print(
+                f"{name}: {min(found):.2f} {middle:.2f} {max(found):.2f} s of CPU for {given.rows} rows, "
+                f"{middle / given.rows * 1e9:.0f} ns a row, from_json {parses} times in the plan"
+            )
+        ratios = [one / other for one, other in zip(seconds["debezium"], seconds["flat"], strict=True)]
+        print(f"debezium to flat, run by run: {min(ratios):.2f} {statistics.median(ratios):.2f} {max(ratios):.2f}")
+    session.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Records of JSON whose values say themselves in the types of their columns: Spark's parser reads them at once, without texts.
+
+The law: a line is told only where `RecordStatements` would tell the same. Whatever is out of the ordinary - no object, another
+operation than an upsert or a delete, a key that only the record's key has, a value of another kind than the column's, one that
+does not convert - is left for the statements, which read texts and say what is wrong.
+
+It is for formats with one row per record and tables with a key. What it is good for: Spark writes every number that it is to
+read as a text with a generator of JSON of its own, 0.7 us each, and three quarters of what reading a record cost were those and
+conversions that were computed twice.
+
+A column of a type that JSON has no value for is read as what the format writes by default: dates and times without a zone as
+numbers in Debezium's records, as texts in others. Where a table has it the other way, its records are read as texts, and cost
+three times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.changelog.formats import RecordFormat, RecordOptions
+from zset_join.changelog.formats.record_sql import CHANGE, IN_KAFKA, MARKS, MOST_MARKED, UNAVAILABLE_BITS
+from zset_join.changelog.formats.records import METADATA
+from zset_join.spark.rows.names import quoted
+
+__all__ = ["CORRUPT", "IS_TYPED", "LINE", "TypedRecords", "can_read_values"]
+
+CORRUPT, IS_TYPED, LINE = "__corrupt", "__is_typed", "__line"
+_RECORD = "__typed"
+_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_SAME = {pa.bool_(): "BOOLEAN", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE"}
+"""Types whose values in JSON are read by Spark as they are, or not at all; a TINYINT would take 200."""
+_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+Converted = Callable[[str, pa.DataType], str]
+
+
+def can_read_values(record: RecordFormat, keys: Sequence[str]) -> bool:
+    """Say whether records of a format, of a table with these keys, can be read this way."""
+    return bool(keys) and not record.is_list
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedRecords:
+    """Make the expressions that read the ordinary records of one table.
+
+    Args:
+        record: the format.
+        schema: the columns of the table.
+        keys: its key columns.
+        options: what the format leaves open.
+        converted: gives the expression for a text in a type, NULL where the text does not say one.
+    """
+
+    record: RecordFormat
+    schema: pa.Schema
+    keys: Sequence[str]
+    options: RecordOptions
+    converted: Converted
+
+    def steps(self, through: Sequence[str], text: str) -> list[list[str]]:
+        """Return what to select, step by step; at last `through`, `__is_typed`, `__line`, and the other records.
+
+        Args:
+            through: columns that go through all steps, beside `key` and `value`; those of Kafka's metadata are among them.
+            text: expression for the text of a record.
+        """
+        every = [*through, "key", "value"]
+        values = [f"__v{at}" for at in range(len(self.schema))]
+        raw = [f"__r{at}" for at in range(len(self.schema))]
+        times = [f"__t_{name}" for name in self._times()]
+        line = ", ".join(f"{_literal(name)}, {value}" for name, value in self._line())
+        others = ", ".join(f"'{name}', CASE WHEN NOT {IS_TYPED} THEN {name} END" for name in ("key", "value"))
+        made = f"'{IS_TYPED}', {IS_TYPED}, '{LINE}', CASE WHEN {IS_TYPED} THEN named_struct({line}) END, {others}"
+        return [
+            [*every, f"{self._parsed(text)} AS {_RECORD}"],
+            [*every, _RECORD, f"{self._what()} AS __what"],
+            [*every, _RECORD, "__what", *self._raw()],
+            [*every, _RECORD, "__what", *raw, *self._values(), *self._read_times()],
+            [*every, _RECORD, "__what", *raw, *values, *times, f"coalesce({self._is_typed()}, false) AS {IS_TYPED}"],
+            # Spark's optimizer moves conditions through projections and computes them anew, but never through a generator.
+            [*through, f"inline(array(named_struct({made})))"],
+        ]
+
+    def _parsed(self, text: str) -> str:
+        record = self.record
+        row = {field.name: self._spark_type(field) for field in self.schema}
+        fields: _Fields = {}
+        if not record.row:
+            fields |= row
+        elif record.row == record.deleted:
+            _put(fields, record.row, row)
+        else:
+            _put(fields, record.row, row)
+            _put(fields, record.deleted, {name: row[name] for name in self.keys})
+        if record.operation:
+            _put(fields, record.operation, "STRING")
+        for path in (*(record.times[name][0] for name in self._times()), record.position):
+            if path:
+                _put(fields, path, "BIGINT")
+        ddl = _literal(_ddl({**fields, CORRUPT: "STRING"}))
+        return f"from_json({text}, {ddl}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}'))"
+
+    def _what(self) -> str:
+        """Return what an ordinary record does; NULL for others."""
+        good = f"{_RECORD} IS NOT NULL AND {_RECORD}.{CORRUPT} IS NULL"
+        if not self.record.operation:
+            return f"CASE WHEN {good} THEN 'upsert' END"
+        said = f"lower({_path(self.record.operation)})"
+        cases = " ".join(
+            f"WHEN {_literal(word)} THEN '{means}'"
+            for word, means in self.record.operations.items()
+            if means in ("upsert", "delete")
+        )
+        return f"CASE WHEN {good} THEN CASE {said} {cases} END END"
+
+    def _raw(self) -> list[str]:
+        """Return every column as the record says it: of the row that comes, or, for the key, of the one that goes."""
+        made = []
+        for at, name in enumerate(self.schema.names):
+            comes, goes = (f"{_path(path)}.{quoted(name)}" for path in (self.record.row, self.record.deleted))
+            other = f"WHEN __what = 'delete' THEN {goes} " if name in self.keys and self.record.operation else ""
+            made.append(f"CASE WHEN __what = 'upsert' THEN {comes} {other}END AS __r{at}")
+        return made
+
+    def _values(self) -> list[str]:
+        return [f"{self._value(f'__r{at}', field)} AS __v{at}" for at, field in enumerate(self.schema)]
+
+    def _value(self, raw: str, field: pa.Field) -> str:
+        if self._spark_type(field) != "BIGINT" or pt.is_int64(field.type):
+            return self.converted(raw, field.type) if self._spark_type(field) == "STRING" else raw
+        if pt.is_date(field.type):
+            return f"CASE WHEN {raw} BETWEEN -719162 AND 2932896 THEN date_add(DATE'1970-01-01', CAST({raw} AS INT)) END"
+        return _instant(raw, self.options.time_unit, "TIMESTAMP_NTZ'1970-01-01 00:00:00'")
+
+    def _read_times(self) -> list[str]:
+        first = "TIMESTAMP'1970-01-01 00:00:00Z'"
+        return [
+            f"{_instant(_path(path), unit, first)} AS __t_{name}"
+            for name, (path, unit) in self.record.times.items()
+            if name in self._times()
+        ]
+
+    def _is_typed(self) -> str:
+        """Return the condition that all of an ordinary record was read."""
+        needed = ["__what IS NOT NULL"]
+        for at, field in enumerate(self.schema):
+            if field.name in self.keys:
+                needed.append(f"__r{at} IS NOT NULL")
+            unread = f"__r{at} IS NULL OR __v{at} IS NOT NULL"
+            if self._may_be_marked(at, field):
+                if not pt.is_string(field.type):
+                    needed.append(f"({unread} OR __r{at} IN ({_MARKS}))")
+            elif self._spark_type(field) in ("STRING", "BIGINT"):
+                needed.append(f"({unread})")
+        needed += [f"({_path(self.record.times[name][0])} IS NULL OR __t_{name} IS NOT NULL)" for name in self._times()]
+        return " AND ".join(needed)
+
+    def _line(self) -> list[tuple[str, str]]:
+        """Return the columns of a line."""
+        made, bits = [(CHANGE, "__what")], []
+        for at, field in enumerate(self.schema):
+            value = f"__v{at}"
+            if self._may_be_marked(at, field):
+                mark = f"__r{at} IN ({_MARKS})"
+                bits.append(f"CASE WHEN {mark} THEN {1 << at}L ELSE 0L END")
+                value = f"CASE WHEN NOT {mark} THEN {value} END"
+            made.append((field.name, value))
+        made.append((UNAVAILABLE_BITS, " + ".join(bits) or "0L"))
+        return made + [(column, self._metadata(name)) for name, column in self.options.metadata.items()]
+
+    def _metadata(self, name: str) -> str:
+        if name == "position" and self.record.position:
+            return _path(self.record.position)
+        if name in self._times():
+            return f"__t_{name}"
+        if name in IN_KAFKA:
+            return quoted(name)
+        return self.converted("CAST(NULL AS STRING)", METADATA[name])
+
+    def _times(self) -> list[str]:
+        return [name for name in self.options.metadata if name in self.record.times]
+
+    def _may_be_marked(self, at: int, field: pa.Field) -> bool:
+        return self._spark_type(field) == "STRING" and at <= MOST_MARKED
+
+    def _spark_type(self, field: pa.Field) -> str:
+        counted = pt.is_date(field.type) or (pt.is_timestamp(field.type) and field.type.tz is None)
+        return "BIGINT" if counted and self.record.counts_times else _SAME.get(field.type, "STRING")
+
+
+_Fields = dict[str, Any]
+_MARKS = ", ".join(f"'{mark}'" for mark in MARKS)
+
+
+def _instant(number: str, unit: str, first: str) -> str:
+    """Return the instant of a number of units since the first; NULL outside of the years 1 to 9999."""
+    per_second = _PER_SECOND[unit]
+    low, high = (micros * per_second // 1_000_000 for micros in (_FIRST_MICROS, _LAST_MICROS))
+    low, high = max(low, -(2**63) + 1), min(high, 2**63 - 1)
+    micros = f"{number} * {1_000_000 // per_second}" if per_second <= 1_000_000 else f"{number} DIV 1000"
+    return f"CASE WHEN {number} BETWEEN {low}L AND {high}L THEN timestampadd(MICROSECOND, {micros}, {first}) END"
+
+
+def _path(path: Sequence[str]) -> str:
+    return ".".join([_RECORD, *map(quoted, path)])
+
+
+def _put(fields: _Fields, path: Sequence[str], inner: Any) -> None:
+    for name in path[:-1]:
+        fields = fields.setdefault(name, {})
+    fields[path[-1]] = inner
+
+
+def _ddl(fields: _Fields, between: str = " ") -> str:
+    """Return the fields of a struct; inside STRUCT<> they have colons."""
+    return ", ".join(
+        f"{quoted(name)}{between}" + (f"STRUCT<{_ddl(inner, ': ')}>" if isinstance(inner, dict) else str(inner))
+        for name, inner in fields.items()
+    )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
