@@ -73,3 +73,12 @@ def test_the_session_of_the_timeplus_page_gives_its_numbers(session: Session) ->
     historical = AGGREGATES.replace("FROM left_mu", "FROM table(left_mu) AS left_mu")
     historical = historical.replace("JOIN right_mu", "JOIN table(right_mu) AS right_mu")
     assert rows(query(session, historical).table()) == [(1, 2, 2, 2.0, 22, 22, 22.0)]
+
+
+def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session) -> None:
+    session.sql("CREATE STREAM orders (id int, n int); CREATE MUTABLE STREAM people (id int, name string) PRIMARY KEY (id)")
+    joined = "SELECT /*+ STATE_TTL('o'='10s') */ o.id, name FROM orders AS o JOIN people AS p ON o.id = p.id"
+
+    told = session.view_of(query(session, joined)).explanation(buckets=2)
+
+    assert 'rows of "o" are taken back from the answer, 10 seconds after their last write' in told

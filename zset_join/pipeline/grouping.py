@@ -13,10 +13,10 @@ from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, left
 from zset_join.expressions.rows import check_condition, named, plain_column
-from zset_join.pipeline.joining import lasting
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep
+from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply
 
 __all__ = ["Aggregated", "GroupedView"]

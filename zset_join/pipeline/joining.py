@@ -12,10 +12,9 @@ from zset_join.pipeline.rows import Rows
 from zset_join.plan.conditions import JoinCondition, no_key, split_condition, together
 from zset_join.plan.joins import join_type
 from zset_join.plan.requests import JoinRequest
-from zset_join.plan.timed_requests import ExpiringRequest
-from zset_join.stages.expiring import state_ttls
+from zset_join.plan.timed_requests import lasting
 
-__all__ = ["equal_pairs", "join", "lasting"]
+__all__ = ["equal_pairs", "join"]
 
 _Pair = tuple[Expression, Expression]
 _R = TypeVar("_R", bound=Rows)
@@ -41,16 +40,6 @@ def join(
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     request = JoinRequest(pairs, kind, flags, using=using, condition=more, names=names)
     return left.operate(lasting(request, state_ttl, 2), right).alias(f"{left.name}_{kind}_{names[1]}")
-
-
-def lasting(request: Any, state_ttl: Any, inputs: int) -> Any:
-    """Return a request whose state ends by time, where `state_ttl=` says so.
-
-    Raises:
-        OptionError: it is no duration, no `StateTtl`, and no tuple of them.
-    """
-    ttls = state_ttls(state_ttl, inputs)
-    return request if all(ttl is None for ttl in ttls) else ExpiringRequest(request, ttls)
 
 
 def equal_pairs(

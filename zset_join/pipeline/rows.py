@@ -19,6 +19,7 @@ from zset_join.plan.planner import plan_query
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.requests import AggregateRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
+from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
 
 __all__ = ["Rows"]
@@ -148,13 +149,16 @@ class Rows:
         self._check_columns(columns, "drop")
         return self._select([(name, named(name)) for name in self.columns if name not in columns])
 
-    def distinct(self) -> Self:
+    def distinct(self, *, state_ttl: Any = None) -> Self:
         """Return every distinct row once; it stays as long as a copy of it is there.
+
+        Args:
+            state_ttl: how long a row is remembered after its last copy came: a duration or a `StateTtl`.
 
         Raises:
             KeyTypeError: a column without equality, such as a map.
         """
-        return self._operate(AggregateRequest(tuple(self.columns), ()))
+        return self._operate(lasting(AggregateRequest(tuple(self.columns), ()), state_ttl, 1))
 
     def union(self, other: Rows) -> Self:
         """Return the rows of this view and of another one; columns go by position, equal rows stay apart, as in PySpark.

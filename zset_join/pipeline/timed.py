@@ -13,9 +13,8 @@ from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.deduplicate import Keep
 from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.pipeline.event_times import duration, with_watermark
-from zset_join.pipeline.joining import lasting
 from zset_join.pipeline.rows import Rows
-from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest
+from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
 from zset_join.plan.tree import Operate, Read
 from zset_join.plan.versioning import Versioning, versioning_of
 from zset_join.stages.temporal_join import TemporalJoinStage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfOptions
@@ -13,11 +14,11 @@ from zset_join.plan.tree import InputRows, StageRequest
 from zset_join.relation import Relation
 from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.deduplicate import DeduplicateStage
-from zset_join.stages.expiring import StateTtl, expiring_stage
+from zset_join.stages.expiring import StateTtl, expiring_stage, state_ttls
 from zset_join.stages.stage import Stage
 from zset_join.stages.temporal_join import TemporalJoinStage
 
-__all__ = ["AsOfRequest", "DedupRequest", "ExpiringRequest", "TemporalRequest"]
+__all__ = ["AsOfRequest", "DedupRequest", "ExpiringRequest", "TemporalRequest", "lasting"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,3 +196,13 @@ class ExpiringRequest:
             for rows, ttl in zip(inputs, self.ttls, strict=True)
         ]
         return expiring_stage(self.inside.stage(changing), [rows.relation for rows in inputs], self.ttls)
+
+
+def lasting(request: StageRequest, state_ttl: Any, inputs: int) -> StageRequest:
+    """Return a request whose state ends by time, where `state_ttl=` says so.
+
+    Raises:
+        OptionError: it is no duration, no `StateTtl`, and no tuple of them.
+    """
+    ttls = state_ttls(state_ttl, inputs)
+    return request if all(ttl is None for ttl in ttls) else ExpiringRequest(request, ttls)

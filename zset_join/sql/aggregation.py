@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression, lit
-from zset_join.pipeline import Aggregated, View
+from zset_join.pipeline import Aggregated, StateTtl, View
 from zset_join.sql.binding import QueryContext
 from zset_join.sql.places import near, written_name
 from zset_join.sql.scalars import ScalarBinder
@@ -74,7 +74,7 @@ class Aggregation:
         self._keys: list[tuple[str, Expression]] = []
         self._calls: list[tuple[exp.Expr, str]] = []
 
-    def group(self, node: exp.Select, outputs: Sequence[tuple[str, Any]]) -> View:
+    def group(self, node: exp.Select, outputs: Sequence[tuple[str, Any]], *, state_ttl: StateTtl | None = None) -> View:
         """Return the groups, with keys and aggregates as columns.
 
         Raises:
@@ -104,8 +104,8 @@ class Aggregation:
         keys = {name: Column("left", tree.name) if isinstance(tree, Column) else tree for name, tree in self._keys}
         try:
             if not aggregated:
-                return self._view.select(keys).distinct()
-            return self._view.groupBy(**keys).agg(*aggregated)
+                return self._view.select(keys).distinct(state_ttl=state_ttl)
+            return self._view.groupBy(**keys).agg(*aggregated, state_ttl=state_ttl)
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=self._query.at(node)) from error
 

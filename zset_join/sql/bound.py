@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zset_join.pipeline import View
+from zset_join.pipeline import StateTtl, View
 
 __all__ = ["BoundQuery", "FirstRows"]
 
@@ -20,11 +20,13 @@ class FirstRows:
         name: what the number is called.
         keys: columns of PARTITION BY.
         order_by: columns of ORDER BY, as `"t"` or `"price desc"`.
+        state_ttl: how long a key is remembered after its last row.
     """
 
     name: str
     keys: tuple[str, ...]
     order_by: tuple[str, ...]
+    state_ttl: StateTtl | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,6 +90,6 @@ def keep_first(view: View, first_rows: FirstRows, count: int, at: Place) -> View
         SqlError: columns that rows cannot be told apart or ordered by.
     """
     try:
-        return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count)
+        return view.dedup(keys=first_rows.keys, order_by=first_rows.order_by, n=count, state_ttl=first_rows.state_ttl)
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error

@@ -1,4 +1,4 @@
-"""Hints of a SELECT: `/*+ LOOKUP('table'='dim', 'async'='true') */`.
+"""Hints of a SELECT: `/*+ LOOKUP('table'='dim', 'async'='true'), STATE_TTL('orders'='1d') */`.
 
 A hint is a suggestion: one that is not known, or names no table of the query, warns and changes nothing.
 """
@@ -18,9 +18,11 @@ class Hints:
 
     Args:
         lookups: by the table it names, the options of LOOKUP.
+        state_ttls: by the table it names, the duration of STATE_TTL.
     """
 
     lookups: dict[str, dict[str, str]] = field(default_factory=dict)
+    state_ttls: dict[str, str] = field(default_factory=dict)
 
 
 def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
@@ -32,14 +34,20 @@ def read_hints(node: exp.Select, warnings: list[str]) -> Hints:
             warnings.append(f"the hints {one} cannot be read and change nothing.")
             continue
         name = one.name.upper()
-        if name != "LOOKUP" or not isinstance(one, exp.Anonymous):
-            warnings.append(f"the hint {name or one.sql()} is not known and changes nothing; LOOKUP is.")
+        if name not in {"LOOKUP", "STATE_TTL"} or not isinstance(one, exp.Anonymous):
+            warnings.append(f"the hint {name or one.sql()} is not known and changes nothing; LOOKUP and STATE_TTL are.")
             continue
         options = {
             pair.this.name: pair.expression.name
             for pair in one.expressions
             if isinstance(pair, exp.EQ) and isinstance(pair.this, exp.Literal) and isinstance(pair.expression, exp.Literal)
         }
+        if name == "STATE_TTL":
+            if len(options) != len(one.expressions):
+                warnings.append("the hint STATE_TTL changes nothing: it takes pairs 'table'='duration', each table once.")
+                continue
+            hints.state_ttls.update(options)
+            continue
         table = options.pop("table", None)
         if table is None or len(options) + 1 != len(one.expressions):
             warnings.append("the hint LOOKUP changes nothing: it takes 'key'='value' pairs, 'table' among them.")

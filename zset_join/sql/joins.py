@@ -9,7 +9,7 @@ Refused: a join without a pair of equal expressions, NOT IN, two items of one na
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlglot import exp
@@ -26,6 +26,7 @@ from zset_join.sql.hints import Hints, read_hints
 from zset_join.sql.places import near
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
+from zset_join.sql.state_ttl import StateTtls
 from zset_join.sql.timed_joins import Version, as_of_join, temporal_join, versions_of
 from zset_join.sql.windows import WINDOWS, windowed
 
@@ -63,6 +64,7 @@ class JoinPlanner:
     outer: Scope | None
     correlated: list[exp.Expr] = field(default_factory=list)
     hints: Hints = field(default_factory=Hints)
+    state_ttls: StateTtls = field(default_factory=StateTtls)
 
     def plan(self, node: exp.Select) -> tuple[Scope, View, list[exp.Expr]]:
         """Return the items in sight, the joined rows, and the conditions that are still to be asked.
@@ -87,6 +89,7 @@ class JoinPlanner:
         scope.items = [first, *(step.item for step in steps)]
         self._check_hints(steps)
         self._check_names(scope, node)
+        self.state_ttls = StateTtls.of(self.hints, scope.items, self.query.settings, self.query.warnings)
         self._rename(scope)
         where = node.args.get("where")
         conjuncts = conjuncts_of(where.this if where is not None else None)
@@ -240,7 +243,7 @@ class JoinPlanner:
             item.columns = {name: mine.get(physical, physical) for name, physical in item.columns.items()}
             if item.first_rows is not None:
                 keys = tuple(mine.get(name, name) for name in item.first_rows.keys)
-                item.first_rows = type(item.first_rows)(item.first_rows.name, keys, item.first_rows.order_by)
+                item.first_rows = replace(item.first_rows, keys=keys)
 
     def _correlated(self, conjuncts: list[exp.Expr], scope: Scope) -> list[exp.Expr]:
         """Set those conditions aside that read the query around this one."""
@@ -314,9 +317,12 @@ class JoinPlanner:
                 trees.append(binder.condition(node.args["match_condition"]))
             return as_of_join(self, view, step, trees), conjuncts
         view, right, trees = self._asked_before(view, right, trees, step.how)
-        return self.equi_join(view, right, trees, step.how, node), conjuncts
+        ttls = (self.state_ttls.of_items(joined), self.state_ttls.of_items([item]))
+        return self.equi_join(view, right, trees, step.how, node, state_ttl=ttls), conjuncts
 
-    def equi_join(self, view: View, right: View, trees: Sequence[Expression], how: str, node: exp.Expr) -> View:
+    def equi_join(
+        self, view: View, right: View, trees: Sequence[Expression], how: str, node: exp.Expr, *, state_ttl: Any = None
+    ) -> View:
         """Join two views on conditions over `left(...)` and `right(...)`.
 
         Raises:
@@ -332,7 +338,7 @@ class JoinPlanner:
                 at=at,
             )
         try:
-            return view.join(right, on=condition, how=how)
+            return view.join(right, on=condition, how=how, state_ttl=state_ttl)
         except PlanError as error:
             message = error.message
             if error.code == "CROSS_JOIN":
@@ -435,7 +441,8 @@ class JoinPlanner:
 
             pairs = ScalarBinder(both, schemas, self.query.statement)
             trees += [pairs.compared("eq", one, other) for one, other in zip(sought, outputs, strict=True)]
-        return self.equi_join(view, right.alias("subquery"), trees, how, conjunct)
+        ttls = (self.state_ttls.of_items(scope.items), planner.state_ttls.of_items(inner_scope.items))
+        return self.equi_join(view, right.alias("subquery"), trees, how, conjunct, state_ttl=ttls)
 
 
 def _is_name(call: exp.Anonymous) -> bool:

@@ -24,7 +24,7 @@ from zset_join.expressions.sql_text import quote_name, to_sql
 from zset_join.pipeline import View
 from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
-from zset_join.plan.timed_requests import DedupRequest
+from zset_join.plan.timed_requests import DedupRequest, ExpiringRequest
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
 from zset_join.stages.join import JoinStage
 from zset_join.state.join.join_shape import joined_schema
@@ -100,6 +100,8 @@ class _Writer:
                 return self._grouped(node, node.request)
             case DedupRequest():
                 return self._first(node, node.request)
+            case ExpiringRequest():
+                raise _unwritten("state that ends by time")
             case LatestRequest():
                 return f"SELECT {_names(node.relation.schema.names)} FROM {self.source(node.inputs[0])}"
         raise _unwritten(type(node.request).__name__.removesuffix("Request"))

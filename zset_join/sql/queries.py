@@ -11,14 +11,14 @@ Refusals say why, what to do, and where (semantics 17).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Call, Column, Expression
 from zset_join.expressions.rows import named
-from zset_join.pipeline import View, appends
+from zset_join.pipeline import StateTtl, View, appends
 from zset_join.plan.conditions import together
 from zset_join.sql.aggregation import Aggregation, has_aggregates
 from zset_join.sql.bound import BoundQuery, FirstRows
@@ -31,6 +31,7 @@ from zset_join.sql.places import Place, near, place_of
 from zset_join.sql.scalar_subqueries import ScalarSubqueries
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.scopes import Item, Scope
+from zset_join.sql.state_ttl import StateTtls
 
 __all__ = ["QueryBinder"]
 
@@ -100,12 +101,14 @@ class QueryBinder:
                 at=self.at(node),
             )
         left, right = self.bind(node.this, ctes=ctes), self.bind(node.expression, ctes=ctes)
+        ttl = StateTtls(self.settings).of_group(())
         try:
             if isinstance(node, exp.Union):
                 view = left.view.union(right.view)
-                view = view.distinct() if node.args.get("distinct") else view
+                view = view.distinct(state_ttl=ttl) if node.args.get("distinct") else view
             else:
-                view = _compared_whole(left.view, right.view, "left_semi" if isinstance(node, exp.Intersect) else "left_anti")
+                how = "left_semi" if isinstance(node, exp.Intersect) else "left_anti"
+                view = _compared_whole(left.view, right.view, how, ttl)
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=self.at(node.expression)) from error
         bounded = left.is_bounded and right.is_bounded
@@ -139,8 +142,9 @@ class QueryBinder:
         bounded = all(item.is_bounded for item in scope.items)
         reads = frozenset().union(*(item.reads for item in scope.items))
         outputs, shows_delta, row_number = self._outputs(node, scope)
+        state_ttl = planner.state_ttls.of_group(scope.items)
         if has_aggregates(node):
-            return self._grouped(node, scope, view, binder, outputs, reads, bounded)
+            return self._grouped(node, scope, view, binder, outputs, reads, bounded, state_ttl)
         if node.args.get("having") is not None:
             raise SqlError(
                 "HAVING needs GROUP BY or an aggregate; write WHERE.", code="NOT_OFFERED", at=self.at(node.args["having"])
@@ -150,6 +154,7 @@ class QueryBinder:
         first_rows: FirstRows | None = None
         if row_number is not None:
             first_rows, hidden = read_row_number(row_number, chosen, binder, self)
+            first_rows = replace(first_rows, state_ttl=state_ttl)
         qualify = node.args.get("qualify")
         view = self._projected(view, [*chosen, *hidden], node)
         shown = tuple(name for name, _ in chosen)
@@ -159,7 +164,7 @@ class QueryBinder:
         if node.args.get("distinct") is not None:
             if node.args["distinct"].args.get("on") is not None:
                 raise SqlError("DISTINCT ON is not offered; write ROW_NUMBER() ... = 1.", code="NOT_OFFERED", at=self.at(node))
-            view = view.distinct()
+            view = self._distinct(view, state_ttl, node)
         order, limit = self._order(node, list(shown), is_bounded=bounded)
         return BoundQuery(
             view=view,
@@ -171,6 +176,12 @@ class QueryBinder:
             first_rows=first_rows,
             shown=shown if hidden and first_rows is not None else None,
         )
+
+    def _distinct(self, view: View, state_ttl: StateTtl | None, node: exp.Expr) -> View:
+        try:
+            return view.distinct(state_ttl=state_ttl)
+        except PlanError as error:
+            raise SqlError(error.message, code=error.code, at=self.at(node)) from error
 
     def check_clauses(self, node: exp.Select) -> None:
         """Refuse what a SELECT may not have.
@@ -297,9 +308,10 @@ class QueryBinder:
         outputs: list[tuple[str, Expression | exp.Expr]],
         reads: frozenset[str],
         bounded: bool,
+        state_ttl: StateTtl | None,
     ) -> BoundQuery:
         aggregation = Aggregation(self, scope, view, binder)
-        grouped = aggregation.group(node, outputs)
+        grouped = aggregation.group(node, outputs, state_ttl=state_ttl)
         after = ScalarBinder(aggregation.not_grouped, {"row": grouped.schema}, self.statement, replace=aggregation.replace)
         having = node.args.get("having")
         if having is not None:
@@ -402,7 +414,7 @@ class QueryBinder:
         )
 
 
-def _compared_whole(left: View, right: View, how: str) -> View:
+def _compared_whole(left: View, right: View, how: str, state_ttl: StateTtl | None) -> View:
     """Return the rows, each once, that are or are not among others; NULL equals NULL."""
     if len(left.columns) != len(right.columns):
         raise PlanError(
@@ -412,7 +424,7 @@ def _compared_whole(left: View, right: View, how: str) -> View:
     condition = together([Call("eq_null_safe", (Column("left", one), Column("right", other))) for one, other in pairs])
     if condition is None:
         raise PlanError("rows without columns are not compared.", code="UNION_TYPES")
-    return left.distinct().join(right.alias("others"), on=condition, how=how)
+    return left.distinct(state_ttl=state_ttl).join(right.alias("others"), on=condition, how=how, state_ttl=(None, state_ttl))
 
 
 def _distinctly_named(chosen: Sequence[tuple[str, Expression]]) -> list[tuple[str, Expression]]:

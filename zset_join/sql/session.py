@@ -175,7 +175,7 @@ class Session:
             )
         for warning in (*binder.warnings, *without_effect({**self.catalog.settings, **settings})):
             warnings.warn(SqlWarning(warning), stacklevel=4)
-        return Query(self, bound, statement.sql, {**self.catalog.settings, **settings}, emits_changelog)
+        return Query(self, bound, statement.sql, dict(binder.settings), emits_changelog)
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:
         """Run a query; see `Query.start`."""

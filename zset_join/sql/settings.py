@@ -11,6 +11,10 @@
 | `on_bad_input` | `error`, `quarantine` |
 | `tombstone_retention` | a duration, such as `2 days` |
 | `table.exec.async-lookup.output-mode`, `.buffer-capacity`, `.timeout` | defaults of LOOKUP hints |
+| `state_ttl`, `table.exec.state.ttl` | a duration after which what joins, groups and first rows remember ends; `0` never |
+| `state_ttl_by` | `processing`, `event` |
+| `state_ttl_on_expire` | `retract`, `forget` |
+| `state_ttl_refreshed_by` | `write`, `read` |
 | `temporal_join_emit` | `on_watermark`, `eager`, `once`: when a join by event time answers |
 | `idle_timeout`, `table.exec.source.idle-timeout` | a duration after which a silent source holds no watermark up |
 
@@ -20,20 +24,33 @@ A name that is not among them is an error that lists the near ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, parse_seconds
 from zset_join.errors import OptionError, PlanError, SqlError
 from zset_join.sql.places import Place, near
+from zset_join.stages.expiring import StateTtl
 from zset_join.stages.stage import StageOptions
 
-__all__ = ["SETTINGS", "check_setting", "idle_timeout", "is_ignored", "known_setting", "stage_options", "without_effect"]
+__all__ = [
+    "SETTINGS",
+    "check_setting",
+    "idle_timeout",
+    "is_ignored",
+    "known_setting",
+    "seconds_of",
+    "stage_options",
+    "state_ttl_of",
+    "without_effect",
+]
 
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table",
     "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
-    "max_hot_keys", "on_bad_input", "on_evict", "table.exec.async-lookup.buffer-capacity",
+    "max_hot_keys", "on_bad_input", "on_evict", "state_ttl", "state_ttl_by", "state_ttl_on_expire",
+    "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
-    "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "tombstone_retention",
+    "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "table.exec.state.ttl", "tombstone_retention",
 )  # fmt: skip
 
 
@@ -42,7 +59,7 @@ _EMITS = ("eager", "on_watermark", "once")
 
 
 # Settings of other systems that change nothing here: names, and beginnings of names.
-_IGNORED = ("table.exec.mini-batch.", "table.exec.state.ttl", "table.exec.sink.", "table.exec.resource.", "table.optimizer.",
+_IGNORED = ("table.exec.mini-batch.", "table.exec.sink.", "table.exec.resource.", "table.optimizer.",
             "table.exec.spill-compression.", "table.local-time-zone", "table.dml-sync", "table.sql-dialect", "execution.",
             "pipeline.", "parallelism.", "state.", "sql-client.", "restart-strategy", "taskmanager.", "spark.",
             "streaming_parallelism", "streaming_rate_limit", "rw_", "background_ddl", "timezone", "search_path")  # fmt: skip
@@ -82,6 +99,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
                   "on_evict": ("join_buffer_policy", "evict_oldest")}  # fmt: skip
         stage_options({**dict([beside[plain]] if plain in beside else []), plain: value})
         idle_timeout({plain: value})
+        state_ttl_of({plain: value})
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at, name=name) from error
     return found
@@ -142,6 +160,22 @@ def idle_timeout(settings: Mapping[str, str]) -> float | None:
     return _seconds(settings, "idle_timeout") or _seconds(settings, "table.exec.source.idle-timeout")
 
 
+def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:
+    """Return how long what joins, groups and first rows remember lives; None: until it is taken back.
+
+    Raises:
+        OptionError: a duration or a word that is not understood.
+    """
+    text = settings.get("state_ttl", settings.get("table.exec.state.ttl", "0"))
+    words: dict[str, Any] = {
+        option: settings[f"state_ttl_{option}"]
+        for option in ("by", "on_expire", "refreshed_by")
+        if f"state_ttl_{option}" in settings
+    }
+    made = StateTtl(seconds_of(text, option="state_ttl"), **words)
+    return made if made.after else None
+
+
 def _number(settings: Mapping[str, str], name: str) -> int | None:
     value = settings.get(name)
     if value is None:
@@ -153,12 +187,24 @@ def _number(settings: Mapping[str, str], name: str) -> int | None:
 
 def _seconds(settings: Mapping[str, str], name: str) -> int | None:
     value = settings.get(name)
-    if value is None:
-        return None
+    return None if value is None else seconds_of(value, option=name)
+
+
+def seconds_of(value: str, *, option: str) -> int:
+    """Return a duration in seconds; `90 minutes`, or `90min`, `2h`, `1d` as Flink has them.
+
+    Raises:
+        OptionError: it is none.
+
+    >>> seconds_of("36 h", option="state_ttl")
+    129600
+    """
     text = value.strip()
+    if text.endswith("ms") and text[:-2].strip().isdecimal() and int(text[:-2]) % 1000 == 0:
+        text = str(int(text[:-2]) // 1000)
     spelled = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
     for short, long in spelled.items():
         if text.endswith(short) and text[: -len(short)].strip().isdecimal():
             text = f"{text[: -len(short)].strip()} {long}"
             break
-    return parse_seconds(text, option=name)
+    return parse_seconds(text, option=option)

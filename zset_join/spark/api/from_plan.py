@@ -42,7 +42,7 @@ from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.rows.schemas import arrow_schema, field_type
 from zset_join.spark.rows.text_select import select_text
-from zset_join.stages import AggregateStage, JoinStage, RouteStage, Stage, UnchangedStage, needs_route
+from zset_join.stages import AggregateStage, ExpiringStage, JoinStage, RouteStage, Stage, UnchangedStage, needs_route
 
 __all__ = ["Rows", "view_of"]
 
@@ -129,9 +129,16 @@ class _Translation:
 
     def _told_apart(self, stage: Stage, rows: Sequence[Rows]) -> tuple[Stage, list[Rows]]:
         """Give every input of a stage a name that no other one has, and a stream the same."""
+        called: list[Rows]
+        if isinstance(stage, ExpiringStage):
+            inside, called = self._told_apart(stage.inside, rows)
+            sources = [
+                replace(source, name=given.relation.name) for source, given in zip(stage.sources, inside.inputs, strict=True)
+            ]
+            return replace(stage, inside=inside, sources=tuple(sources)), called
         described: Any = stage
         relations = [one.name for one in fields(described) if isinstance(getattr(described, one.name), Relation)]
-        called: list[Rows] = []
+        called = []
         for argument, row in zip(relations, rows, strict=True):
             relation: Relation = getattr(described, argument)
             name = self._free(relation.name)
