@@ -32,7 +32,7 @@ from zset_join.spark.planning.stages import PlannedStage, StageStep, Step, expla
 from zset_join.spark.rows.names import column_named, names_clash
 from zset_join.spark.rows.schemas import refuse_collations, spark_schema
 from zset_join.spark.rows.user_functions import UserFunction, explained_functions
-from zset_join.stages import AggregateStage, Stage
+from zset_join.stages import AggregateStage, Stage, expiring_stage, state_ttls
 
 if TYPE_CHECKING:
     from zset_join.spark.api.grouped import AggregateExpression, GroupedStream
@@ -244,15 +244,20 @@ class View(LooksUp, ABC):
         """Aggregate all rows into one, which is there from the first epoch on; see `GroupedStream.agg`."""
         return self.groupBy().agg(*expressions)
 
-    def distinct(self) -> View:
+    def distinct(self, *, state_ttl: Any = None) -> View:
         """Return every distinct row once; it stays as long as a copy of it is there.
+
+        Args:
+            state_ttl: how long a row is remembered after its last copy came: a duration or a `StateTtl`.
 
         Raises:
             KeyTypeError: a column without equality, such as a map.
             PlanError: a column with a collation.
         """
         refuse_collations(self.output.schema, self.columns, relation=self.name, use="part of distinct")
-        return self.then(StageStep(stage=AggregateStage(source=self.output, group_by=tuple(self.columns), calls=())))
+        source = self.output if state_ttl is None else replace(self.output, mode="changelog")
+        stage = AggregateStage(source=source, group_by=tuple(self.columns), calls=(), reduces=state_ttl is None)
+        return self.then(StageStep(stage=expiring_stage(stage, [self.output], state_ttls(state_ttl, 1))))
 
     def dedup(
         self,
