@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,6 +26,7 @@ from faults.driver import Driver, Place
 from faults.histories import History, grouped_history, recorded_history
 from faults.profiles import chosen
 from faults.tally import Tally
+from spill.duckdb_pages import DuckDBFile
 
 POINTS_OF_AN_EPOCH = chosen(short=9, long=None)
 ERRORS_WANTED = 30
@@ -93,6 +97,23 @@ def test_the_histories_do_all_the_work_that_is_to_be_disturbed(query: str, mediu
     wanted, least = WORK_OF[query]
     assert wanted - set(found) == set()
     assert found.total() >= least
+
+
+def test_a_process_that_keeps_a_bucket_opens_its_duckdb_file_once(scratch: Path) -> None:
+    opened: Counter[str] = Counter()
+    open_file = DuckDBFile.__init__
+
+    def counted(self: DuckDBFile, path: Path, **options: Any) -> None:
+        opened.update([str(path)] if scratch in Path(path).parents else [])
+        open_file(self, path, **options)
+
+    history = history_of("full", "duckdb", seed=5)
+    with mock.patch.object(DuckDBFile, "__init__", counted):
+        driver = Driver(history, Place(scratch)).open()
+        driver.run(range(len(history.epochs)))
+        driver.close()
+
+    assert (len(opened), set(opened.values())) == (4, {1})  # two buckets of the join, two of the route; one file for both sides
 
 
 @pytest.mark.timeout(chosen(short=300, long=0))

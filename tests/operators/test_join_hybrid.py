@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spill.duckdb_pages import DuckDBPages
+from spill.file_pages import FilePages
 from tests.epochs import Change, Epochs, delete, insert, net, upsert
 from zset_join.errors import OptionError, ResourceError, StateError
 from zset_join.operators.join import HashJoin
@@ -63,6 +65,11 @@ def many_orders(rows: int, *, first: int = 0, keys: int = 1000) -> ZSet:
     """Return orders of `keys` customers."""
     ids = np.arange(first, first + rows)
     return ZSet.of({"id": ids, "k": [f"customer {number % keys}" for number in ids], "text": [A_LONG_TEXT] * rows})
+
+
+def many_customers(rows: int) -> ZSet:
+    """Return customers, the first of `many_orders`."""
+    return ZSet.of({"k": [f"customer {number}" for number in range(rows)], "name": [A_LONG_TEXT] * rows})
 
 
 # ---------------------------------------------------------------- answers
@@ -344,6 +351,38 @@ def test_nothing_is_fetched_and_nothing_written_while_all_fits() -> None:
     counts = join.statistics()
 
     assert (counts["left_cold_rows"], counts["left_cold_disk_bytes"], counts["left_spilled_rows"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("medium", "pages"), [("files", FilePages), ("duckdb", DuckDBPages)])
+def test_however_many_keys_an_epoch_asks_for_each_question_is_one_bulk_fetch(
+    medium: str, pages: type[FilePages | DuckDBPages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[int] = []
+    read = pages.read
+
+    def counted(self: Any, runs: Any, page_runs: Any, *rest: Any, **options: Any) -> Any:
+        fetched.append(len(page_runs))
+        return read(self, runs, page_runs, *rest, **options)
+
+    monkeypatch.setattr(pages, "read", counted)
+
+    def questions(changed: int) -> int:
+        join = hybrid("full", cold_store=medium)
+        for epoch in range(2):
+            deltas = [many_orders(2000, first=2000 * epoch), many_customers(1000)]
+            list(join.answer(Tick(epoch), deltas))
+            join.absorb(Tick(epoch), deltas)
+        fetched.clear()
+        list(join.answer(Tick(2), [many_orders(changed), many_customers(changed)]))
+        asked = len(fetched)
+        join.close()
+        return asked
+
+    # Per side: its rows by primary key, the rows of the keys that changed, the witnesses of matches; a fetch of many megabytes
+    # comes in several parts.
+    asked = [questions(changed) for changed in (3, 30, 900)]
+
+    assert all(2 <= count <= 8 for count in asked)
 
 
 # ---------------------------------------------------------------- snapshots

@@ -11,7 +11,7 @@ import json
 import pkgutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 import pyarrow as pa
@@ -32,11 +32,14 @@ from tests.sinks.under_test import (
     positions,
     summed,
 )
+from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.epoch_chain import ChainLink, accepts_argument
 from zset_join.errors import PlanError, SinkError, ZsetJoinError
 from zset_join.pipeline.outputs import FunctionSink
 from zset_join.relation import Relation
+from zset_join.sinks import postgres_sql, row_files
 from zset_join.sinks.duckdb_sql import quote
+from zset_join.sinks.record_texts import RECORD_FORMS
 from zset_join.sinks.sink import DIGESTS_KEPT, ChainedSink, Sink, is_replay
 from zset_join.sql.sink_tables import PrintSink
 from zset_join.storage.operations import observe
@@ -194,6 +197,7 @@ RESERVED_NAMES = [
     "_file",
     "_zset_weight",
     "_zset_hash",
+    "_zset_nulls",
     "_zset_join_epochs",
     "_tp_delta",
     "_query",
@@ -215,6 +219,15 @@ RESERVED_NAMES = [
     "filename",
     "file_row_number",
 ]
+
+
+def test_every_word_that_the_product_adds_to_rows_is_among_the_reserved_names() -> None:
+    bare = pa.schema({"k": pa.int64()})
+    forms = [*RECORD_FORMS.values(), *(format_named(name) for name in get_args(ChangelogForm))]
+    added = {name for form in forms for name in encoded_schema(bare, form).names} - {"k"}
+
+    assert added >= {"_weight", "_row_kind", "_change_type"}
+    assert (added | set(postgres_sql.RESERVED) | {row_files._WEIGHT}) - set(RESERVED_NAMES) == set()
 
 
 @pytest.mark.parametrize("name", RESERVED_NAMES)
