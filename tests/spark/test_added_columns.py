@@ -9,8 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected
-from zset_join.spark import JoinQuery, changes
-from zset_join.spark.api.joined import JoinedStream
+from zset_join.spark import JoinedStream, JoinQuery, changes
 
 Run = Callable[..., JoinQuery]
 RECORDS = "key string, value string, topic string, partition int, offset long"

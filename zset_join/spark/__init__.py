@@ -17,11 +17,9 @@ Rooms, from the bottom up: `rows` (DataFrames to rows), `worker` (the task of a 
 
 from __future__ import annotations
 
-from zset_join.spark.api.joined import JoinedStream
 from zset_join.spark.api.query import JoinQuery
-from zset_join.spark.api.streams import ChangeStream, appends, changes
-from zset_join.spark.api.unions import UnionedStream
-from zset_join.spark.api.views import View
+from zset_join.spark.api.streams import appends, changes
+from zset_join.spark.api.views import ChangeStream, JoinedStream, UnionedStream, View
 from zset_join.spark.api.writer import JoinStreamWriter
 from zset_join.spark.epoch.progress import join_progress
 from zset_join.spark.session import cluster_settings, local_session

@@ -232,7 +232,7 @@ class SessionOnSpark(Session):
 
     def explain(self, query: Query) -> str:
         """Return what a query does inside Spark, and what it must remember."""
-        return str(self.view_of(query).explanation())
+        return str(self.view_of(query).plan.explanation())
 
     def forget(self, name: str) -> None:
         """Let go of what is kept of a dropped table, and end its queries."""

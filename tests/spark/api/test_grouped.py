@@ -355,7 +355,7 @@ def test_explain_tells_which_stages_share_the_budget(
 def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> None:
     view = joined.groupBy("name").agg(ZF.count().alias("n"), ZF.max("item")).where("n > 1").agg(ZF.sum("n").alias("all"))
 
-    lines = view.explanation(buckets=4).splitlines()
+    lines = view.plan.explanation(buckets=4).splitlines()
 
     assert lines[:11] == [
         "key: none; the view may hold equal rows",
@@ -370,7 +370,7 @@ def test_explain_shows_what_is_shuffled_and_remembered(joined: JoinedStream) -> 
         "         not fused: rows are made in buckets by customer_id, and go by name",
         "      └─ Join left on customer_id = customer_id",
     ]
-    assert joined.groupBy("name").count().explanation().startswith("key: name\n")
+    assert joined.groupBy("name").count().plan.explanation().startswith("key: name\n")
 
 
 WRONG: dict[str, tuple[Callable[[JoinedStream], Any], str]] = {
@@ -423,7 +423,7 @@ def test_two_functions_of_python_with_one_name_are_two_arguments(joined: JoinedS
 
     view = joined.agg(ZF.sum(twice("order_id")).alias("a"), ZF.sum(thrice("order_id")).alias("b"), ZF.max(twice("order_id")))
 
-    (step,) = (step for step in view.steps if hasattr(step, "stage"))
+    (step,) = (step for step in view.plan.steps if hasattr(step, "stage"))
     assert [call.columns for call in step.stage.calls] == [("__a0",), ("__a1",), ("__a0",)]
 
 

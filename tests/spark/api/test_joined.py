@@ -41,7 +41,7 @@ def test_columns_that_only_order_changes_are_not_shown(pair: tuple[ChangeStream,
 
 
 def test_a_side_is_routed_only_when_its_join_key_can_move(pair: tuple[ChangeStream, ChangeStream]) -> None:
-    node = pair[0].join(pair[1], on="customer_id").node
+    node = pair[0].join(pair[1], on="customer_id").plan.node
 
     assert isinstance(node.left, RouteNode)
     assert not isinstance(node.right, RouteNode)

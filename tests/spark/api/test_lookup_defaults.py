@@ -126,7 +126,7 @@ def test_a_selection_asks_for_what_it_reads(spark: SparkSession, tmp_path: Path)
 
     fewer = view.where("kind = 1").select("o", F.col("kind").alias("k"))
 
-    assert fewer.planned_stages[0].stage.table.schema.names == ["code", "kind"]
+    assert fewer.plan.planned_stages[0].stage.table.schema.names == ["code", "kind"]
     assert fewer.columns == ["o", "k"]
-    assert view.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]
-    assert view.withColumn("x", F.lit(1)).planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]
+    assert view.plan.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]
+    assert view.withColumn("x", F.lit(1)).plan.planned_stages[0].stage.table.schema.names == ["code", "kind", "name"]

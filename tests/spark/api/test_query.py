@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.spark.conftest import Collected, Source, weights
 from zset_join.errors import BadInputError, OptionError, StateError
 from zset_join.expressions import left, right
-from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes
 
 Run = Callable[..., JoinQuery]
 
@@ -92,9 +92,8 @@ def test_a_row_is_explained_from_the_log(orders: Source, customers: Source, run:
 
 def emitted(query: JoinQuery, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
-    joined = query._joined
-    schema = joined.schema.add("_weight", "long")
-    return joined.left.dataframe.sparkSession.createDataFrame(rows, schema)
+    view = View(query._plan)
+    return view.session.createDataFrame(rows, view.schema.add("_weight", "long"))
 
 
 @pytest.mark.parametrize("how", ["inner", "leftouter", "right_outer", "full", "semi", "left_anti"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
 from tests.spark.conftest import Collected, Source
 from zset_join.spark import JoinedStream, JoinQuery, changes, join_progress
+from zset_join.spark.planning import view_plan
 
 Run = Callable[..., JoinQuery]
 
@@ -71,15 +74,34 @@ def test_an_epoch_is_told_in_rows_bytes_and_seconds(orders: Source, customers: S
     )
 
 
-def test_sparks_own_listener_finds_the_numbers_of_the_join(
-    spark: SparkSession, orders: Source, customers: Source, run: Run
+class Plannings(Collected):
+    """Remembers, per epoch, how often something of a plan had been computed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.done = 0
+        self.until: list[int] = []
+        for name in ("with_steps", "named", "fusings_of", "fused_stages_of", "written_plan"):
+            monkeypatch.setattr(view_plan, name, partial(self._counted, getattr(view_plan, name)))
+
+    def _counted(self, function: Callable[..., Any], *given: Any) -> Any:
+        self.done += 1
+        return function(*given)
+
+    def write(self, *given: Any) -> None:
+        self.until.append(self.done)
+        super().write(*given)
+
+
+def test_sparks_own_listener_finds_the_numbers_of_the_join_and_an_epoch_plans_nothing(
+    spark: SparkSession, orders: Source, customers: Source, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders.add(("i", 1, 10, "pen", 1)).add(("i", 2, 10, "ink", 1))
     customers.add((10, "Ann", 1))
     heard = Heard()
     spark.streams.addListener(heard)
     try:
-        query = run(join_of(orders, customers), Collected())
+        query = run(join_of(orders, customers), plannings := Plannings(monkeypatch))
         heard.wait_for(2)
     finally:
         spark.streams.removeListener(heard)
@@ -88,6 +110,7 @@ def test_sparks_own_listener_finds_the_numbers_of_the_join(
         (progress["batchId"], progress["join"]) for progress in query.recentProgress
     ]
     assert len(heard.progress) == 2
+    assert 0 < plannings.until[0] == plannings.until[1]
 
 
 def test_a_progress_of_another_query_has_no_numbers_of_a_join() -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from tests.spark.conftest import CUSTOMERS, ORDERS, Collected, Source, weights
 from zset_join.errors import BadInputError, PlanError, StateError, ZsetJoinError
-from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, View, appends, changes
 
 Run = Callable[..., JoinQuery]
 
@@ -46,7 +46,7 @@ def join_of(left: ChangeStream, right: ChangeStream, how: str = "full") -> Joine
 
 def emitted(spark: SparkSession, query: JoinQuery, sink: Collected) -> DataFrame:
     rows = [(*row, weight) for epoch in sink.epochs for row, weight in epoch]
-    return spark.createDataFrame(rows, query._joined.schema.add("_weight", "long"))
+    return spark.createDataFrame(rows, View(query._plan).schema.add("_weight", "long"))
 
 
 def test_a_view_starts_from_its_baselines_before_any_stream_has_a_row(

@@ -31,13 +31,14 @@ from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import TemporalRequest
 from zset_join.plan.tree import Apply, InputRows, Merge, Node, Operate, Read, with_columns
 from zset_join.relation import Relation
-from zset_join.spark.api.joined import JoinedStream
-from zset_join.spark.api.staged import as_changes, check_inputs, staged
-from zset_join.spark.api.streams import ChangeStream
+from zset_join.spark.api.staged import as_changes, staged
 from zset_join.spark.api.unions import union
 from zset_join.spark.api.views import View
+from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.row_steps import RowStep, row_step
+from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import StageStep
+from zset_join.spark.planning.view_plan import ViewPlan, check_inputs
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.row_reading import RAW, REJECT, WEIGHT
 from zset_join.spark.rows.schemas import arrow_schema, field_type
@@ -46,7 +47,7 @@ from zset_join.stages import AggregateStage, ExpiringStage, JoinStage, RouteStag
 
 __all__ = ["Rows", "view_of"]
 
-Rows = ChangeStream | View
+Rows = SourceStream | ViewPlan
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class _Part:
 
     @property
     def relation(self) -> Relation:
-        return self.rows.relation(()) if isinstance(self.rows, ChangeStream) else self.rows.output
+        return self.rows.relation(()) if isinstance(self.rows, SourceStream) else self.rows.output
 
 
-def view_of(root: Node, streams: Callable[[PlanSource], ChangeStream]) -> View:
+def view_of(root: Node, streams: Callable[[PlanSource], SourceStream]) -> View:
     """Return a query as a view, for `writeStream`.
 
     Args:
@@ -75,13 +76,13 @@ def view_of(root: Node, streams: Callable[[PlanSource], ChangeStream]) -> View:
     part = translation.part(root)
     view = translation.as_view(part.rows)
     shown = [name for name in view.columns if name not in part.hidden]
-    return view if shown == view.columns else view.then(_picking(view, shown))
+    return View(view if shown == view.columns else view.then(_picking(view, shown)))
 
 
 class _Translation:
     """Turn nodes into streams and views, leaves first."""
 
-    def __init__(self, streams: Callable[[PlanSource], ChangeStream]) -> None:
+    def __init__(self, streams: Callable[[PlanSource], SourceStream]) -> None:
         self._streams = streams
         self._taken: set[str] = set()
 
@@ -107,19 +108,19 @@ class _Translation:
             part = self.part(child)
             if part.relation.mode == "upsert" and not node.request.takes_upserts(place):
                 part = _Part(self._changed(part.rows))
-            elif isinstance(part.rows, ChangeStream):
+            elif isinstance(part.rows, SourceStream):
                 part = _Part(self._changed(part.rows)) if part.rows.control is not None else part
             if keys:
                 step = with_columns(part.relation, keys)
                 part = _Part(_applied(part.rows, step, is_internal=True), (*part.hidden, *(name for name, _ in keys)))
             parts.append(part)
         request = node.request.with_keys_computed()
-        given = [InputRows(part.relation, part.hidden, isinstance(part.rows, View)) for part in parts]
+        given = [InputRows(part.relation, part.hidden, isinstance(part.rows, ViewPlan)) for part in parts]
         stage = request.stage(given)
-        if isinstance(request, AggregateRequest) and isinstance(stage, AggregateStage) and isinstance(parts[0].rows, View):
+        if isinstance(request, AggregateRequest) and isinstance(stage, AggregateStage) and isinstance(parts[0].rows, ViewPlan):
             stage = replace(stage, reduces=True)
         stage, rows = self._told_apart(stage, [part.rows for part in parts])
-        if len(parts) == 1 and isinstance(rows[0], View):
+        if len(parts) == 1 and isinstance(rows[0], ViewPlan):
             return _Part(rows[0].then(StageStep(stage=stage)))
         if isinstance(stage, JoinStage):
             return _Part(_joined(rows, stage, [part.hidden for part in parts]))
@@ -144,15 +145,15 @@ class _Translation:
             name = self._free(relation.name)
             if name != relation.name:
                 described = replace(described, **{argument: replace(relation, name=name)})
-            called.append(row.alias(name) if isinstance(row, ChangeStream) and row.name != name else row)
+            called.append(replace(row, name=name) if isinstance(row, SourceStream) and row.name != name else row)
         return described, called
 
     def _changed(self, rows: Rows) -> Rows:
         """Return upserts of a stream as changes of whole rows."""
-        if isinstance(rows, View) or rows.mode != "upsert":
+        if isinstance(rows, ViewPlan) or rows.mode != "upsert":
             return rows
         name = self._free(rows.name)
-        return as_changes(rows if name == rows.name else rows.alias(name))
+        return as_changes(rows if name == rows.name else replace(rows, name=name))
 
     def _free(self, name: str) -> str:
         """Return a name, or one like it that no other input has; messages tell inputs apart by it."""
@@ -164,7 +165,7 @@ class _Translation:
 
     def _merged(self, parts: Sequence[_Part]) -> Rows:
         plain = [self._visible(part) for part in parts]
-        streams = [rows for rows in plain if isinstance(rows, ChangeStream)]
+        streams = [rows for rows in plain if isinstance(rows, SourceStream)]
         if len(streams) == len(plain):
             return _united(streams)
         views = [self.as_view(rows) for rows in plain]
@@ -176,20 +177,20 @@ class _Translation:
     def _visible(self, part: _Part) -> Rows:
         """Return the changes of whole rows, without hidden columns."""
         rows = self._changed(part.rows)
-        return rows if rows is not part.rows and isinstance(part.rows, ChangeStream) else _shown(part).rows
+        return rows if rows is not part.rows and isinstance(part.rows, SourceStream) else _shown(part).rows
 
-    def as_view(self, rows: Rows) -> View:
+    def as_view(self, rows: Rows) -> ViewPlan:
         """Return rows as a view: a stream goes through a stage that tells old values, or one that hands rows on."""
         changed = self._changed(rows)
-        if isinstance(changed, View):
+        if isinstance(changed, ViewPlan):
             return changed
         stream = changed.of_whole_rows()
         name = self._free(stream.name)
-        stream = stream if name == stream.name else stream.alias(name)
+        stream = stream if name == stream.name else replace(stream, name=name)
         return staged([stream], UnchangedStage(source=stream.relation(())))
 
 
-def _united(streams: Sequence[ChangeStream]) -> ChangeStream:
+def _united(streams: Sequence[SourceStream]) -> SourceStream:
     """Return the rows of streams as one stream; columns go by position."""
     first = streams[0]
     prepared = first.prepared
@@ -216,14 +217,14 @@ def _united(streams: Sequence[ChangeStream]) -> ChangeStream:
     )
 
 
-def _joined(rows: Sequence[Rows], stage: JoinStage, hidden: Sequence[tuple[str, ...]]) -> View:
+def _joined(rows: Sequence[Rows], stage: JoinStage, hidden: Sequence[tuple[str, ...]]) -> ViewPlan:
     """Return a join; as the fluent API makes it, unless a view has columns that only this join is to see."""
-    if any(isinstance(row, View) and names for row, names in zip(rows, hidden, strict=True)):
+    if any(isinstance(row, ViewPlan) and names for row, names in zip(rows, hidden, strict=True)):
         routes = [_route(row, relation) for row, relation in zip(rows, stage.relations, strict=True)]
         return staged(rows, stage, routes)
     sides: list[SideNode] = []
     for row, relation, names, key in zip(rows, stage.relations, hidden, stage.row_keys, strict=True):
-        if isinstance(row, View):
+        if isinstance(row, ViewPlan):
             plain = Relation(name=relation.name, schema=relation.schema, join_key=relation.join_key, mode="changelog")
             sides.append(ViewNode(relation=plain, key=key or ()))
             continue
@@ -232,20 +233,20 @@ def _joined(rows: Sequence[Rows], stage: JoinStage, hidden: Sequence[tuple[str, 
     node = JoinNode(
         left=sides[0], right=sides[1], how=stage.how, null_safe=stage.flags, using=stage.using, residual=stage.residual
     )
-    made = JoinedStream(left=rows[0], right=rows[1], node=node)
+    made = JoinPlan(left=rows[0], right=rows[1], node=node)
     check_inputs(made)
     return made
 
 
 def _route(rows: Rows, relation: Relation) -> Stage | None:
-    return RouteStage(source=relation) if isinstance(rows, ChangeStream) and needs_route(relation) else None
+    return RouteStage(source=relation) if isinstance(rows, SourceStream) and needs_route(relation) else None
 
 
 def _shown(part: _Part) -> _Part:
     """Return rows without their hidden columns."""
     if not part.hidden:
         return part
-    if isinstance(part.rows, View):
+    if isinstance(part.rows, ViewPlan):
         left = [name for name in part.rows.columns if name not in part.hidden]
         return _Part(part.rows if left == part.rows.columns else part.rows.then(_picking(part.rows, left)))
     names = [name for name in part.rows.schema.names if name not in part.hidden]
@@ -260,7 +261,7 @@ def _shown(part: _Part) -> _Part:
     )
 
 
-def _picking(view: View, names: Sequence[str]) -> RowStep:
+def _picking(view: ViewPlan, names: Sequence[str]) -> RowStep:
     chosen = list(map(column_named, names))
     return row_step(
         view.session, view.output, "select", lambda rows, kept: rows.select(*chosen, *map(column_named, kept)), is_internal=True
@@ -283,10 +284,10 @@ def _applied(rows: Rows, step: object, *, is_internal: bool = False) -> Rows:
 
 
 def _kept(rows: Rows, condition: Expression) -> Rows:
-    before = rows.relation(()) if isinstance(rows, ChangeStream) else rows.output
+    before = rows.relation(()) if isinstance(rows, SourceStream) else rows.output
     text = to_sql(condition, {"row": before.schema}, dialect="spark")
     step = row_step(rows.session, before, f"where {text}", lambda given, _: given.where(text))
-    if isinstance(rows, View):
+    if isinstance(rows, ViewPlan):
         return rows.then(step)
     passes = F.expr(text)
     told = F.col(REJECT).isNotNull()
@@ -299,7 +300,7 @@ def _kept(rows: Rows, condition: Expression) -> Rows:
 
 
 def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
-    before = rows.relation(()) if isinstance(rows, ChangeStream) else rows.output
+    before = rows.relation(()) if isinstance(rows, SourceStream) else rows.output
     relation = step.output(before)
     texts = [to_sql(tree, {"row": before.schema}, dialect="spark") for _, tree in step.columns]
     made = _row_step(rows, before, relation, texts, is_internal=is_internal)
@@ -309,7 +310,7 @@ def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
         for at in differing:
             texts[at] = f"CAST({texts[at]} AS {field_type(relation.schema.field(at)).simpleString()})"
         made = _row_step(rows, before, relation, texts, is_internal=is_internal)
-    if isinstance(rows, View):
+    if isinstance(rows, ViewPlan):
         return rows.then(made)
     kept = step.kept
     named = [f"{text} AS {quote_name(field.name, 'spark')}" for text, field in zip(texts, relation.schema, strict=True)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
@@ -23,14 +23,12 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import references
 from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
 from zset_join.spark.planning.stages import StageStep
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named, first_line
 from zset_join.spark.rows.schemas import refuse_collations, spark_type
 from zset_join.stages import AggregateStage, expiring_stage, state_ttls
 
-if TYPE_CHECKING:
-    from zset_join.spark.api.views import View
-
-__all__ = ["AggregateExpression", "GroupedStream"]
+__all__ = ["AggregateExpression", "Grouping"]
 
 _ARGUMENT = "__a"
 _OF_SPARK = {**{name: name for name in FUNCTIONS if name not in ("first", "last")}, "std": "stddev_samp"}
@@ -71,7 +69,7 @@ class AggregateExpression:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GroupedStream:
+class Grouping:
     """The rows of a view in groups; made by `View.groupBy`.
 
     Args:
@@ -80,12 +78,12 @@ class GroupedStream:
         computed: those of them that are not columns of the view as they are.
     """
 
-    rows: View
+    rows: ViewPlan
     keys: tuple[str, ...]
     computed: Mapping[str, Column] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: View, columns: Sequence[Any]) -> GroupedStream:
+    def of(cls, rows: ViewPlan, columns: Sequence[Any]) -> Grouping:
         """Group a view.
 
         Raises:
@@ -115,13 +113,9 @@ class GroupedStream:
             )
         return cls(rows=rows, keys=tuple(keys), computed=computed)
 
-    def count(self, *, state_ttl: Any = None) -> View:
-        """Return the number of rows per group, as the column `count`."""
-        return self.agg(AggregateExpression(function="count", name="count"), state_ttl=state_ttl)
-
     def agg(
         self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None
-    ) -> View:
+    ) -> ViewPlan:
         """Return one row per group: the key columns, which identify it, and a column per aggregate.
 
         Args:
@@ -139,8 +133,8 @@ class GroupedStream:
         wanted = [_translated(rows, one) if isinstance(one, Column) else one for one in flat]
         lowering = _Lowering(self, rows)
         calls = [lowering.call(one) for one in wanted]
-        before = lowering.rows_before(calls, keeps_time=state_ttl is not None)
         ends = state_ttl is not None
+        before = lowering.rows_before(calls, keeps_time=ends)
         source = replace(before.output, mode="changelog") if ends else before.output
         stage = AggregateStage(source=source, group_by=self.keys, calls=tuple(calls), reduces=not ends)
         _check_collations(stage)
@@ -162,7 +156,7 @@ class GroupedStream:
 class _Lowering:
     """Turn aggregates as they were written into calls over columns, and remember the columns that must be computed."""
 
-    def __init__(self, grouped: GroupedStream, rows: DataFrame) -> None:
+    def __init__(self, grouped: Grouping, rows: DataFrame) -> None:
         self._grouped = grouped
         self._rows = grouped.rows
         self._template = rows
@@ -193,7 +187,7 @@ class _Lowering:
         names = tuple(self._argument(one, given.function) for one in columns)
         return AggregateCall(given.function, names, name=named, limit=given.limit)
 
-    def rows_before(self, calls: Sequence[AggregateCall], *, keeps_time: bool = False) -> View:
+    def rows_before(self, calls: Sequence[AggregateCall], *, keeps_time: bool = False) -> ViewPlan:
         """Return the view that is aggregated: with one more step where something is computed."""
         if not self._computed and not self._grouped.computed:
             return self._rows
@@ -341,7 +335,7 @@ def _as_column(given: str | Column) -> Column:
     return F.col(given) if isinstance(given, str) else given
 
 
-def _is_plain(rows: View, column: Column) -> bool:
+def _is_plain(rows: ViewPlan, column: Column) -> bool:
     """Say whether an expression is a column of a view as it is."""
     return class_name(_only_expression(template(rows.session, rows.output).select(column))) == "AttributeReference"
 

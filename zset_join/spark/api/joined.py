@@ -1,119 +1,49 @@
-"""The join of two streams, or of what other joins give, as a description: checked, explained, not yet running.
+"""The join of two streams, or of what other joins give: checked when it is described.
 
 `on` follows PySpark: one name or a list of names both sides have (the output then shows them once, first), or pairs of
 names when they differ. A condition over both rows beside the keys is a tree from `zset_join.expressions`; text is not
 accepted, so nothing a user writes is ever evaluated as code.
 
-What is done with the joined rows is in `views`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, SparkSession
+from pyspark.sql import Column
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, references
-from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, explain, join_type, needs_route
+from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, join_type, needs_route
 from zset_join.relation import Relation
-from zset_join.spark.api.staged import StagedView, as_changes, check_inputs, filled, planned_stages_of, staged
-from zset_join.spark.api.streams import ChangeStream
-from zset_join.spark.api.views import View, check_names
-from zset_join.spark.planning.stages import PlannedStage
+from zset_join.spark.api.staged import as_changes, filled, staged
+from zset_join.spark.planning.join_plan import JoinPlan
+from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stage_plan import StagePlan
+from zset_join.spark.planning.view_plan import ViewPlan, check_inputs, check_names
 from zset_join.spark.rows.schemas import refuse_collations
-from zset_join.stages import JoinStage, Stage, expiring_stage, state_ttls
+from zset_join.stages import JoinStage, expiring_stage, state_ttls
 
-__all__ = ["JoinedStream", "join", "key_pairs"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JoinedStream(View):
-    """A join, and what is done with its rows; made by `join` of a stream or a view.
-
-    Args:
-        left: the left stream, or a view.
-        right: the right stream, or a view.
-        node: the checked description of the join.
-    """
-
-    left: ChangeStream | View
-    right: ChangeStream | View
-    node: JoinNode = field(repr=False)
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of the streams."""
-        return self.left.session
-
-    @property
-    def inputs(self) -> tuple[ChangeStream | View, ChangeStream | View]:
-        """Return both sides."""
-        return self.left, self.right
-
-    @property
-    def stage_before_steps(self) -> Stage:
-        """Return the join as a stage."""
-        return self.node.stage
-
-    @cached_property
-    def before_steps(self) -> Relation:
-        """Return the columns of the join itself, without those that only order the inputs."""
-        return self.node.stage.output
-
-    @cached_property
-    def joined(self) -> tuple[JoinedStream, ...]:
-        """Return the joins that this one is made of, in the order of an epoch, and this one last."""
-        return (*super().joined, self)
-
-    def _described(self) -> dict[str, Any]:
-        described = self.node.fingerprint()
-        for side, source in zip(("left", "right"), self.inputs, strict=True):
-            if isinstance(source, View):
-                described[side] = {**described[side], "view": source.fingerprint()}
-            elif source.operation:
-                described[side] = {**described[side], "operation": list(source.operation)}
-        return described
-
-    def _explained(self, buckets: int | None) -> list[str]:
-        views = {
-            side: source.explanation(buckets=buckets).splitlines()
-            for side, source in enumerate(self.inputs)
-            if isinstance(source, View)
-        }
-        of_views = [side for side, source in enumerate(self.inputs) if isinstance(source, View)]
-        found = {one.side: one for one in self.fusings if one.target == self.number_before_steps and one.side in of_views}
-        return explain(
-            self.node,
-            buckets=buckets,
-            views=views,
-            fusings={side: one.line(self.inputs[side].name) for side, one in found.items()},
-            fused=[side for side, one in found.items() if one.why_not is None],
-        ).splitlines()
-
-    def _source_stages(self) -> list[PlannedStage]:
-        routes = [side.stage if isinstance(side, RouteNode) else None for side in self.node.sides]
-        return planned_stages_of(self.inputs, self.node.stage, routes)
+__all__ = ["join", "key_pairs"]
 
 
 def join(
-    left: ChangeStream | View,
-    right: ChangeStream | View,
+    left: SourceStream | ViewPlan,
+    right: SourceStream | ViewPlan,
     on: Any,
     how: str = "inner",
     *,
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
     state_ttl: Any = None,
-) -> View:
+) -> ViewPlan:
     """Describe the join of two streams or views.
 
     Args:
-        left: the left stream, or a view.
-        right: the right stream, or a view.
+        left: the left stream, or the plan of a view.
+        right: the right stream, or the plan of a view.
         on: a column name, a list of names, or a list of pairs (left name, right name).
         how: any spelling PySpark accepts except cross.
         null_safe: compare with `<=>` instead of `=`, for all key columns or one flag each.
@@ -123,7 +53,7 @@ def join(
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
     """
-    if not isinstance(right, ChangeStream | View):
+    if not isinstance(right, SourceStream | ViewPlan):
         raise OptionError(
             f"join expects another stream or view, got {type(right).__name__}. Wrap the DataFrame first: changes(df, name=..., "
             "keys=[...]) or appends(df, name=...).",
@@ -144,7 +74,7 @@ def join(
         )
     sides = [_side(source, [pair[position] for pair in pairs]) for position, source in enumerate((left, right))]
     node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
-    joined = JoinedStream(left=left, right=right, node=node)
+    joined = JoinPlan(left=left, right=right, node=node)
     _check_collations([side.relation for side in node.sides], condition)
     check_inputs(joined)
     check_names(joined.columns)  # making the output checks the condition as well
@@ -152,8 +82,8 @@ def join(
 
 
 def _lasting_join(
-    left: ChangeStream | View,
-    right: ChangeStream | View,
+    left: SourceStream | ViewPlan,
+    right: SourceStream | ViewPlan,
     pairs: Sequence[tuple[str, str]],
     how: str,
     *,
@@ -161,7 +91,7 @@ def _lasting_join(
     flags: tuple[bool, ...],
     condition: Expression | None,
     state_ttl: Any,
-) -> StagedView:
+) -> StagePlan:
     """Describe the join of two streams or views whose rows end by time.
 
     Args:
@@ -194,8 +124,8 @@ def _lasting_join(
     return staged(sides, expiring_stage(stage, sources, state_ttls(state_ttl, 2)))
 
 
-def _source(rows: ChangeStream | View, join_key: tuple[str, ...]) -> Relation:
-    return rows.relation(join_key) if isinstance(rows, ChangeStream) else replace(rows.output, join_key=join_key)
+def _source(rows: SourceStream | ViewPlan, join_key: tuple[str, ...]) -> Relation:
+    return rows.relation(join_key) if isinstance(rows, SourceStream) else replace(rows.output, join_key=join_key)
 
 
 def _check_collations(sides: Sequence[Relation], condition: Expression | None) -> None:
@@ -207,9 +137,9 @@ def _check_collations(sides: Sequence[Relation], condition: Expression | None) -
         refuse_collations(relation.schema, known, relation=relation.name, use="part of condition")
 
 
-def _side(source: ChangeStream | View, join_key: Sequence[str]) -> SideNode:
+def _side(source: SourceStream | ViewPlan, join_key: Sequence[str]) -> SideNode:
     """Describe one input of a join."""
-    if isinstance(source, View):
+    if isinstance(source, ViewPlan):
         rows = source.output
         relation = Relation(name=rows.name, schema=rows.schema, join_key=tuple(join_key), mode="changelog")
         return ViewNode(relation=relation, key=rows.primary_key)
@@ -218,7 +148,7 @@ def _side(source: ChangeStream | View, join_key: Sequence[str]) -> SideNode:
     return RouteNode(source=made) if needs_route(relation) else made
 
 
-def key_pairs(left: ChangeStream | View, right: ChangeStream | View, on: Any) -> tuple[list[tuple[str, str]], bool]:
+def key_pairs(left: SourceStream | ViewPlan, right: SourceStream | ViewPlan, on: Any) -> tuple[list[tuple[str, str]], bool]:
     """Return the pairs of columns that `on` names, and whether both sides name them alike.
 
     Raises:

@@ -18,17 +18,18 @@ from zset_join.expressions import Expression
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
-from zset_join.spark.api.staged import StagedView, filled, staged
-from zset_join.spark.api.streams import ChangeStream
-from zset_join.spark.api.views import View
+from zset_join.spark.api.staged import filled, staged
 from zset_join.spark.planning.row_steps import row_step
+from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stage_plan import StagePlan
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import arrow_schema
 from zset_join.stages import LookupJoinStage, ProcessTimeJoinStage, RouteStage, Stage, needs_route
 
 __all__ = ["join_as_of_now", "lookup_join"]
 
-Rows = ChangeStream | View
+Rows = SourceStream | ViewPlan
 _KEY = "__key_"
 
 
@@ -43,7 +44,7 @@ def lookup_join(
     constants: Mapping[str, Any] | None = None,
     condition: Expression | None = None,
     alias: str | None = None,
-) -> StagedView:
+) -> StagePlan:
     """Join with what an outside table says when a row comes.
 
     Args:
@@ -138,7 +139,7 @@ def join_as_of_now(
     *,
     snapshot: str = "current",
     condition: Expression | None = None,
-) -> StagedView:
+) -> StagePlan:
     """Join each row with another stream or view as it is when the row comes.
 
     Args:
@@ -168,21 +169,21 @@ def join_as_of_now(
 
 
 def _relation(rows: Rows, join_key: Sequence[str]) -> Relation:
-    if isinstance(rows, ChangeStream):
+    if isinstance(rows, SourceStream):
         return rows.relation(join_key)
     return replace(rows.output, join_key=tuple(join_key), primary_key=())
 
 
 def _hidden(rows: Rows) -> tuple[str, ...]:
-    return tuple(rows.hidden) if isinstance(rows, ChangeStream) else ()
+    return tuple(rows.hidden) if isinstance(rows, SourceStream) else ()
 
 
 def _route(rows: Rows, relation: Relation) -> Stage | None:
     """Return what upserts go through whose lookup key may change; None where it cannot."""
-    return RouteStage(source=relation) if isinstance(rows, ChangeStream) and needs_route(relation) else None
+    return RouteStage(source=relation) if isinstance(rows, SourceStream) and needs_route(relation) else None
 
 
-def _with_hidden_column(rows: ChangeStream | View, name: str, column: Column) -> ChangeStream | View:
+def _with_hidden_column(rows: SourceStream | ViewPlan, name: str, column: Column) -> SourceStream | ViewPlan:
     """Return the same rows with a computed column more, which is in no answer.
 
     It depends on its row alone, so a retraction carries the key of its insertion. Of a stream in upsert mode a delete may have
@@ -197,7 +198,7 @@ def _with_hidden_column(rows: ChangeStream | View, name: str, column: Column) ->
         PlanError: Spark cannot make sense of it, or it depends on more than the row.
     """
     call = f"on={column}"
-    if isinstance(rows, View):
+    if isinstance(rows, ViewPlan):
         return rows.then(
             row_step(rows.session, rows.output, call, lambda found, _: found.withColumn(name, column), is_internal=True)
         )
@@ -214,7 +215,7 @@ def _with_hidden_column(rows: ChangeStream | View, name: str, column: Column) ->
     )
 
 
-def _with_column(rows: ChangeStream, prepared: DataFrame, name: str, column: Column) -> DataFrame:
+def _with_column(rows: SourceStream, prepared: DataFrame, name: str, column: Column) -> DataFrame:
     """Return prepared rows with a column more, behind the hidden ones."""
     own = [*rows.columns, *rows.hidden]
     beside = [other for other in prepared.columns if other not in own]

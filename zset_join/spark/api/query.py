@@ -19,8 +19,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from zset_join.checkpoint.reading import stored_query_id
 from zset_join.errors import StateError, ZsetJoinError
 from zset_join.spark.api.stored_query import StoredQuery
-from zset_join.spark.api.views import View
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.planning.view_plan import ViewPlan
 
 __all__ = ["JoinQuery", "start_query"]
 
@@ -31,11 +31,11 @@ class JoinQuery(StoredQuery):
     Args:
         spark_query: Spark's own handle.
         runner: what runs the epochs.
-        joined: the join.
+        plan: of the view.
     """
 
-    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, joined: View) -> None:
-        super().__init__(joined, runner)
+    def __init__(self, spark_query: StreamingQuery, runner: EpochRunner, plan: ViewPlan) -> None:
+        super().__init__(plan, runner)
         self.spark_query = spark_query
         if runner.heartbeat is not None:
             runner.heartbeat.start()
@@ -175,7 +175,7 @@ class _Gate:
 def start_query(
     stream: DataStreamWriter,
     runner: EpochRunner,
-    joined: View,
+    plan: ViewPlan,
     *,
     checkpoint_location: str,
 ) -> JoinQuery:
@@ -213,4 +213,4 @@ def start_query(
         runner.close()
         raise
     gate.open()
-    return JoinQuery(spark_query, runner, joined)
+    return JoinQuery(spark_query, runner, plan)

@@ -1,110 +1,21 @@
-"""A stage over streams and views as a view: what any stage becomes part of a query by, whatever it computes.
-
-A join has a class of its own, for what is asked of it besides (`joined`); the other stages are views of this one.
-"""
+"""A stage over streams and views, checked when it is described."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
 
-from pyspark.sql import SparkSession
+from zset_join.spark.planning.row_steps import row_step
+from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stage_plan import StagePlan
+from zset_join.spark.planning.view_plan import ViewPlan, check_inputs, check_names
+from zset_join.spark.rows.names import column_named
+from zset_join.stages import LatestStage, Stage
 
-from zset_join.errors import OptionError
-from zset_join.relation import Relation
-from zset_join.spark.api.streams import ChangeStream
-from zset_join.spark.api.views import View, check_names
-from zset_join.spark.planning.row_steps import RowStep, row_step
-from zset_join.spark.planning.stages import PlannedStage, Step, shifted
-from zset_join.stages import LatestStage, LookupJoinStage, Stage
-from zset_join.stages.effect import unchangeable
-
-__all__ = ["StagedView", "as_changes", "check_inputs", "filled", "planned_stages_of", "staged"]
+__all__ = ["as_changes", "filled", "staged", "without"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StagedView(View):
-    """The answer of a stage, and what is done with its rows; made by `staged`.
-
-    Args:
-        sources: the streams and views that it is fed, one per input.
-        stage: what it computes.
-        routes: per input that is a stream, the stage that its changes go through first; None where they do not.
-    """
-
-    sources: tuple[ChangeStream | View, ...]
-    stage: Stage = field(repr=False)
-    routes: tuple[Stage | None, ...] = field(repr=False)
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of the streams."""
-        return self.sources[0].session
-
-    @property
-    def inputs(self) -> tuple[ChangeStream | View, ...]:
-        """Return what the stage is fed."""
-        return self.sources
-
-    @property
-    def stage_before_steps(self) -> Stage:
-        """Return the stage."""
-        return self.stage
-
-    @property
-    def before_steps(self) -> Relation:
-        """Return the answer of the stage."""
-        return self.stage.output
-
-    def _described(self) -> dict[str, Any]:
-        described: dict[str, Any] = {"stage": self.stage.kind, "is": unchangeable(self.stage)}
-        described["inputs"] = [
-            {"view": source.fingerprint()} if isinstance(source, View) else _described_stream(source) for source in self.sources
-        ]
-        return described
-
-    def _explained(self, buckets: int | None) -> list[str]:
-        lines = self.stage.explain(buckets)
-        for at, source in enumerate(self.sources):
-            is_last = at == len(self.sources) - 1
-            route = self.routes[at]
-            inner = source.explanation(buckets=buckets).splitlines() if isinstance(source, View) else [source.describe()]
-            before = [] if route is None else route.explain(buckets)
-            first, *rest = [*before, *(f"└─ {line}" if before else line for line in inner)]
-            lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
-        return lines
-
-    def then(self, step: Step) -> Self:
-        """Return the view with one more step; a selection lets a lookup join ask for no more than is read."""
-        stage = self.stage
-        if not isinstance(stage, LookupJoinStage) or not isinstance(step, RowStep) or not _selects(self.output, step):
-            return super().then(step)
-        before = [one for one in self.steps if isinstance(one, RowStep) and not _selects(self.before_steps, one)]
-        fewer = stage.reading(step.reads.union(*(one.reads for one in before)))
-        if len(before) < len(self.steps) or fewer is stage:
-            return super().then(step)
-        made = replace(self, stage=fewer, steps=())
-        for one in before:
-            made = super(StagedView, made).then(row_step(self.session, made.output, one.title, one.transform))
-        return super(StagedView, made).then(row_step(self.session, made.output, step.title, step.transform))
-
-    def _source_stages(self) -> list[PlannedStage]:
-        return planned_stages_of(self.sources, self.stage, self.routes)
-
-
-def _selects(before: Relation, step: RowStep) -> bool:
-    """Say whether a step leaves columns out, so that what is read of the rows before it is known."""
-    return not set(before.schema.names) <= set(step.kept)
-
-
-def _described_stream(stream: ChangeStream) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": stream.name, "operation": list(stream.operation)}
-    return {**described, **({"baseline": True} if stream.baseline is not None else {})}
-
-
-def staged(sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequence[Stage | None] = ()) -> StagedView:
-    """Return the answer of a stage as a view.
+def staged(sources: Sequence[SourceStream | ViewPlan], stage: Stage, routes: Sequence[Stage | None] = ()) -> StagePlan:
+    """Return the answer of a stage as the plan of a view.
 
     Args:
         sources: what it is fed, one per input.
@@ -115,68 +26,28 @@ def staged(sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequenc
         OptionError: two inputs of the query have one name.
         PlanError: the stage does not fit what it is fed, or its answer has columns that Spark would take for one.
     """
-    made = StagedView(sources=tuple(sources), stage=stage, routes=tuple(routes) or (None,) * len(sources))
+    made = StagePlan(sources=tuple(sources), stage=stage, routes=tuple(routes) or (None,) * len(sources))
     check_names(made.columns)
     check_inputs(made)
     return made
 
 
-def as_changes(rows: ChangeStream | View) -> ChangeStream | View:
+def as_changes(rows: SourceStream | ViewPlan) -> SourceStream | ViewPlan:
     """Return a stream of upserts as the changes of its table, with old rows; other rows as they are."""
-    if isinstance(rows, ChangeStream) and rows.mode == "upsert":
+    if isinstance(rows, SourceStream) and rows.mode == "upsert":
         return staged([rows], LatestStage(source=rows.relation(()), hidden=rows.hidden, control=rows.control))
     return rows
 
 
-def filled(rows: ChangeStream | View) -> ChangeStream | View:
+def filled(rows: SourceStream | ViewPlan) -> SourceStream | ViewPlan:
     """Return a stream whose changes may leave columns out as the changes of its table; other rows as they are."""
-    return as_changes(rows) if isinstance(rows, ChangeStream) and rows.control is not None else rows
+    return as_changes(rows) if isinstance(rows, SourceStream) and rows.control is not None else rows
 
 
-def planned_stages_of(
-    sources: Sequence[ChangeStream | View], stage: Stage, routes: Sequence[Stage | None]
-) -> list[PlannedStage]:
-    """Return the planned stages of a stage and of what it is fed, numbered from 0.
-
-    Args:
-        sources: what it is fed, one per input.
-        stage: what it computes; it is the last one.
-        routes: per input that is a stream, what its changes go through first.
-    """
-    before: list[PlannedStage] = []
-    ends: list[tuple[int, int]] = []
-    streams: dict[int, ChangeStream] = {}
-    for side, (source, route) in enumerate(zip(sources, routes, strict=True)):
-        if isinstance(source, View):
-            found = shifted(source.unnamed_stages, len(before))
-        elif route is not None:
-            found = [PlannedStage(number=len(before), stage=route, streams={0: source})]
-        else:
-            streams[side] = source
-            continue
-        ends += [(one.number, side) for one in found if one.target is None]
-        before += found
-    number = len(before)
-    for at, side in ends:
-        before[at] = replace(before[at], target=number, side=side)
-    return [*before, PlannedStage(number=number, stage=stage, streams=streams)]
-
-
-def check_inputs(view: View) -> None:
-    """Refuse inputs that messages and the dead-letter table could not tell apart."""
-    stages = [one for one in view.planned_stages if not one.stage.forwards]
-    latest = {(one.target, one.side): one.stage.output.name for one in stages if one.stage.kind == "latest"}
-    names = [
-        given.relation.name
-        for one in stages
-        for side, given in enumerate(one.stage.inputs)
-        if given.reduce is None and latest.get((one.number, side)) != given.relation.name  # the same rows, filled
-    ]
-    taken = sorted({name for name in names if names.count(name) > 1})
-    if taken:
-        raise OptionError(
-            f"several inputs of the query are called {taken}; messages and the dead-letter table tell them apart by their "
-            'names. Give each its own: a stream that is used twice is stream.alias("another name") the second time.',
-            code="SAME_NAME",
-            names=taken,
-        )
+def without(plan: StagePlan, names: Sequence[str]) -> StagePlan:
+    """Return the plan of a view without some of its columns."""
+    kept = [name for name in plan.columns if name not in names]
+    step = row_step(
+        plan.session, plan.output, f"drop{tuple(names)}", lambda rows, also: rows.select(*map(column_named, [*kept, *also]))
+    )
+    return plan.then(step)

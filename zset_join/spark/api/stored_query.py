@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from zset_join.spark.api.views import View
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.planning.view_plan import ViewPlan
 
 if TYPE_CHECKING:
     from zset_join.checkpoint.row_history import RowHistory
@@ -29,12 +29,12 @@ class StoredQuery:
     """Ask about what a query has stored; a context manager, so that the checkpoint is let go.
 
     Args:
-        joined: the view.
+        plan: of the view.
         runner: what runs its epochs, attached to its checkpoint.
     """
 
-    def __init__(self, joined: View, runner: EpochRunner) -> None:
-        self._joined = joined
+    def __init__(self, plan: ViewPlan, runner: EpochRunner) -> None:
+        self._plan = plan
         self._runner = runner
 
     def __enter__(self) -> StoredQuery:
@@ -46,7 +46,7 @@ class StoredQuery:
     @property
     def schema(self) -> pa.Schema:
         """Return the columns of the output."""
-        return self._joined.arrow_schema
+        return self._plan.output.schema
 
     def explain(self) -> None:
         """Print what the query does and remembers."""
@@ -79,7 +79,7 @@ class StoredQuery:
         from zset_join.spark.tools.verification import verify
 
         return verify(
-            self._joined,
+            self._plan,
             self._runner,
             left_df=left_df,
             right_df=right_df,
@@ -125,4 +125,4 @@ class StoredQuery:
         """
         from zset_join.spark.tools.row_explaining import explain_row
 
-        return explain_row(self._joined, self._runner, row, most_rows=most_rows)
+        return explain_row(self._plan, self._runner, row, most_rows=most_rows)

@@ -22,28 +22,25 @@ A stream may start from a `baseline`, a batch DataFrame of the rows that are the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
-import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
+from pyspark.sql import Column, DataFrame
 
 from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import OptionError, PlanError
-from zset_join.relation import ChangelogMode, Relation
-from zset_join.spark.api.looks_up import LooksUp
+from zset_join.relation import ChangelogMode
 from zset_join.spark.api.stream_arguments import (
     check_combination,
     check_dataframe,
     check_known,
-    check_stream_name,
     column_names,
     parsed_condition,
     sequence_columns,
     table_columns,
 )
+from zset_join.spark.api.views import ChangeStream
 from zset_join.spark.rows.baseline import NULL_AFTER_BASELINE, check_baseline, check_overlap, in_types_of, used_columns
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import first_line, quoted
@@ -54,7 +51,6 @@ from zset_join.spark.rows.record_streams import (
     declared_schema,
     is_record_format,
     records_as_rows,
-    reject_partial,
     sampled_table,
 )
 from zset_join.spark.rows.row_reading import (
@@ -68,144 +64,10 @@ from zset_join.spark.rows.row_reading import (
 )
 from zset_join.spark.rows.schemas import arrow_schema, refuse_collations
 from zset_join.spark.rows.text_select import select_text
-from zset_join.spark.rows.user_functions import UserFunction, functions_in
+from zset_join.spark.rows.user_functions import functions_in
 from zset_join.spark.rows.watermark import with_watermark
 
-if TYPE_CHECKING:
-    from zset_join.operators.deduplicate import Keep
-    from zset_join.spark.api.staged import StagedView
-    from zset_join.spark.api.views import View
-
 __all__ = ["RAW", "REJECT", "WEIGHT", "ChangeStream", "appends", "changes"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangeStream(LooksUp):
-    """A streaming DataFrame whose rows change a table; made by `changes` and `appends`.
-
-    Args:
-        name: what messages call it.
-        mode: changelog mode.
-        columns: the columns of the table, in order.
-        keys: its primary key.
-        sequence_by: columns that order the changes of one key.
-        hidden: those among them that are not part of the table.
-        dataframe: the DataFrame as it was given.
-        prepared: columns, hidden columns, then weight, reject code and raw value of each row.
-        schema: Arrow schema of columns and hidden columns.
-        may_reject: rows may be undecodable.
-        operation: what a row does and what orders its changes, as Spark writes the expressions.
-        functions: the user's own functions in the plan of `prepared`.
-        baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
-        event_time: the column that says when a row happened; None: rows have no time.
-        watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
-        control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
-    """
-
-    name: str
-    mode: ChangelogMode
-    columns: tuple[str, ...]
-    keys: tuple[str, ...]
-    sequence_by: tuple[str, ...]
-    hidden: tuple[str, ...]
-    dataframe: DataFrame = field(repr=False)
-    prepared: DataFrame = field(repr=False)
-    schema: pa.Schema = field(repr=False)
-    may_reject: bool = False
-    operation: tuple[str, ...] = ()
-    functions: tuple[UserFunction, ...] = field(default=(), repr=False)
-    baseline: DataFrame | None = field(default=None, repr=False)
-    event_time: str | None = None
-    watermark_delay: int | None = None
-    control: str | None = None
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of the stream."""
-        return self.dataframe.sparkSession
-
-    def alias(self, name: str) -> ChangeStream:
-        """Return the same stream under another name, to be used twice in one query.
-
-        Raises:
-            OptionError: the name is empty, or one of those the dead-letter table needs.
-        """
-        check_stream_name(name)
-        return replace(self, name=name)
-
-    def describe(self) -> str:
-        """Return what `explain` says of the stream."""
-        facts: list[str] = [self.mode]
-        if self.keys:
-            facts.append(f"keys=[{', '.join(self.keys)}]")
-        if self.sequence_by:
-            facts.append(f"sequence_by=[{', '.join(self.sequence_by)}]")
-        beginning = " from a baseline" if self.baseline is not None else ""
-        return f'Input "{self.name}" {" ".join(facts)} columns=[{", ".join(self.columns)}]{beginning}'
-
-    def relation(self, join_key: Sequence[str]) -> Relation:
-        """Return the description the engine works with."""
-        return Relation(
-            name=self.name,
-            schema=self.schema,
-            join_key=tuple(join_key),
-            primary_key=self.keys,
-            sequence_by=self.sequence_by,
-            mode=self.mode,
-            event_time=self.event_time,
-            watermark_delay=self.watermark_delay,
-        )
-
-    def of_whole_rows(self) -> ChangeStream:
-        """Return the stream for where nothing can fill what changes leave out: partial ones and truncates are bad input."""
-        if self.control is None:
-            return self
-        reject = reject_partial(F.col(REJECT), F.col(self.control))
-        return replace(
-            self,
-            prepared=self.prepared.withColumn(REJECT, reject).drop(self.control),
-            baseline=None if self.baseline is None else self.baseline.drop(self.control),
-            schema=pa.schema([field for field in self.schema if field.name != self.control]),
-            hidden=tuple(name for name in self.hidden if name != self.control),
-            control=None,
-        )
-
-    def dedup(
-        self,
-        keys: Sequence[str] | str,
-        *,
-        order_by: Sequence[str] | str,
-        keep: Keep = "first",
-        n: int = 1,
-        state_ttl: Any = None,
-    ) -> StagedView:
-        """Keep the first rows of every key in an order; see `View.dedup`.
-
-        Raises:
-            PlanError: as there; or the stream says by `keys` which row is replaced, so that it has one per key already.
-        """
-        from zset_join.spark.api.dedup import dedup_stage
-        from zset_join.spark.api.staged import staged
-
-        return staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n, state_ttl=state_ttl))
-
-    def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
-        """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
-        from zset_join.spark.api.timed import temporal_join
-
-        return temporal_join(self, versions, on, how, **options)
-
-    def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
-        """Join each row with the nearest one in time; see `zset_join.spark.api.timed.join_asof`."""
-        from zset_join.spark.api.timed import join_asof
-
-        return join_asof(self, other, on, how, **options)
-
-    def join(self, other: ChangeStream | View, on: Any = None, how: str = "inner", **options: Any) -> View:
-        """Join with another stream, or with a view; see `zset_join.spark.api.joined.join` for the options."""
-        from zset_join.spark.api.joined import join
-
-        return join(self, other, on, how, **options)
 
 
 def appends(

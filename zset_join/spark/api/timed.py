@@ -25,15 +25,16 @@ from zset_join.pipeline.looking_up import PROCESSING_TIME
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.looking_up import join_as_of_now
-from zset_join.spark.api.staged import StagedView, as_changes, filled, staged
-from zset_join.spark.api.streams import ChangeStream
-from zset_join.spark.api.views import View
+from zset_join.spark.api.staged import as_changes, filled, staged, without
+from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stage_plan import StagePlan
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
 
 __all__ = ["join_asof", "temporal_join"]
 
-Rows = ChangeStream | View
+Rows = SourceStream | ViewPlan
 
 
 def temporal_join(
@@ -51,7 +52,7 @@ def temporal_join(
     is_change_time: bool = False,
     as_of: str | None = None,
     snapshot: str = "current",
-) -> StagedView:
+) -> StagePlan:
     """Describe the join of rows with the versions that were valid at their times.
 
     Args:
@@ -79,7 +80,7 @@ def temporal_join(
     sides = (filled(left), _versions_behind(versions))
     pairs, using = key_pairs(left, versions, on)
     relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]
-    if isinstance(versions, View) and sides[1] is not versions:
+    if isinstance(versions, ViewPlan) and sides[1] is not versions:
         relations[1] = replace(relations[1], primary_key=versions.output.primary_key)
     kind = relations[0].schema.field(relations[0].event_time).type if relations[0].event_time is not None else None
     options = TemporalOptions(
@@ -107,7 +108,7 @@ def join_asof(
     tolerance: str | int | None = None,
     tie: AsOfTie = "latest_arrival",
     condition: Expression | None = None,
-) -> StagedView:
+) -> StagePlan:
     """Describe the join of rows with the nearest ones in time.
 
     Args:
@@ -151,7 +152,7 @@ def join_asof(
 
 def _versions_behind(rows: Rows) -> Rows:
     """Return the rows that are the versions: those before a deduplication that keeps the newest one by event time."""
-    if isinstance(rows, ChangeStream):
+    if isinstance(rows, SourceStream):
         return rows.of_whole_rows()
     if rows.output.event_time is None:
         return rows
@@ -159,13 +160,13 @@ def _versions_behind(rows: Rows) -> Rows:
         last = rows.steps[-1]
         is_dedup = isinstance(getattr(last, "stage", None), DeduplicateStage)
         return replace(rows, steps=rows.steps[:-1]) if is_dedup else rows
-    if isinstance(rows, StagedView) and isinstance(rows.stage, DeduplicateStage):
+    if isinstance(rows, StagePlan) and isinstance(rows.stage, DeduplicateStage):
         return rows.sources[0]
     return rows
 
 
 def _relation(rows: Rows, join_key: Sequence[str]) -> Relation:
-    if isinstance(rows, ChangeStream):
+    if isinstance(rows, SourceStream):
         return rows.relation(join_key)
     return replace(rows.output, join_key=tuple(join_key))
 
@@ -177,8 +178,8 @@ def _duration(given: str | int | None, kind: Any, option: str) -> int | None:
     return parse_seconds(given, option=option) * 1_000_000
 
 
-def _shown(view: StagedView, sides: Sequence[Rows]) -> StagedView:
+def _shown(view: StagePlan, sides: Sequence[Rows]) -> StagePlan:
     """Leave out columns that only order the changes of a stream."""
-    hidden = {name for side in sides if isinstance(side, ChangeStream) for name in side.hidden}
+    hidden = {name for side in sides if isinstance(side, SourceStream) for name in side.hidden}
     names = [name for name in view.columns if name in hidden or name.removesuffix("_right") in hidden]
-    return view if not names else view.drop(*names)  # type: ignore[return-value]  # a view with one more step is of its class
+    return view if not names else without(view, names)

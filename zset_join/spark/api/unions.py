@@ -10,69 +10,17 @@ in one epoch is a retraction and an insertion. `distinct()` behind it gives UNIO
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
-
-from pyspark.sql import SparkSession
-
 from zset_join.errors import OptionError, PlanError
-from zset_join.relation import Relation
-from zset_join.spark.api.staged import check_inputs
-from zset_join.spark.api.views import View
 from zset_join.spark.planning.row_steps import row_step
-from zset_join.spark.planning.stages import PlannedStage, shifted
+from zset_join.spark.planning.union_plan import UnionPlan
+from zset_join.spark.planning.view_plan import ViewPlan, check_inputs
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type
 
-__all__ = ["UnionedStream", "union"]
+__all__ = ["union"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnionedStream(View):
-    """The rows of several views, and what is done with them; made by `union` of a view.
-
-    Args:
-        branches: the views, with the same columns.
-    """
-
-    branches: tuple[View, ...] = field(default=())
-
-    @property
-    def session(self) -> SparkSession:
-        """Return the session of the streams."""
-        return self.branches[0].session
-
-    @property
-    def inputs(self) -> tuple[View, ...]:
-        """Return the branches."""
-        return self.branches
-
-    @cached_property
-    def before_steps(self) -> Relation:
-        """Return the columns of the branches; no key, for two of them may hold one row."""
-        name = "_and_".join(branch.name for branch in self.branches)
-        return Relation(name=name, schema=self.branches[0].output.schema, mode="changelog")
-
-    def _described(self) -> dict[str, Any]:
-        return {"union": [branch.fingerprint() for branch in self.branches]}
-
-    def _explained(self, buckets: int | None) -> list[str]:
-        lines = ["Union"]
-        for at, branch in enumerate(self.branches):
-            is_last = at == len(self.branches) - 1
-            first, *rest = branch.explanation(buckets=buckets).splitlines()
-            lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]
-        return lines
-
-    def _source_stages(self) -> list[PlannedStage]:
-        made: list[PlannedStage] = []
-        for branch in self.branches:
-            made += shifted(branch.unnamed_stages, len(made))
-        return made
-
-
-def union(first: View, other: View) -> UnionedStream:
+def union(first: ViewPlan, other: ViewPlan) -> UnionPlan:
     """Describe the union of two views.
 
     Args:
@@ -83,7 +31,7 @@ def union(first: View, other: View) -> UnionedStream:
         OptionError: `other` is no view, or uses a stream that `first` uses under the same name.
         PlanError: the columns do not go together.
     """
-    if not isinstance(other, View):
+    if not isinstance(other, ViewPlan):
         raise OptionError(
             f"union expects another view, that is a join and what is done with it; got {type(other).__name__}. Streams of "
             "rows that are only added, or that carry weights, are united before: df.union(other_df).",
@@ -104,7 +52,7 @@ def union(first: View, other: View) -> UnionedStream:
             other.session, other.output, "union", lambda rows, kept: rows.select(*renamed, *map(column_named, kept))
         )
         other = other.then(step)
-    branches = first.branches if isinstance(first, UnionedStream) and not first.steps else (first,)
-    made = UnionedStream(branches=(*branches, other))
+    branches = first.branches if isinstance(first, UnionPlan) and not first.steps else (first,)
+    made = UnionPlan(branches=(*branches, other))
     check_inputs(made)
     return made

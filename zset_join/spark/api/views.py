@@ -1,139 +1,139 @@
-"""A view: rows that follow from streams, and what is done with them, as a description that is not yet running.
+"""Streams and views with the words of PySpark: what a user holds, each over a plan that is plain data.
 
-What is done with the rows has PySpark's names: `where`, `select`, `withColumn` and their like take Spark's own expressions
-(`row_steps`), `groupBy(...).agg(...)` aggregates (`grouped`), `join` joins them with the next stream or view, and `union`
-adds those of another view. All of it is one query with one checkpoint.
+`ChangeStream` is a stream (made by `changes` and `appends`), `View` what follows from streams, `GroupedStream` its groups.
+What is done with the rows of a view has PySpark's names: `where`, `select`, `withColumn` and their like take Spark's own
+expressions (`row_steps`), `groupBy(...).agg(...)` aggregates, `join` joins them with the next stream or view, and `union` adds
+those of another view. All of it is one query with one checkpoint.
+
+A word only makes the next plan: what it means and what it refuses is in the module of its name (`joined`, `timed`,
+`looking_up`, `grouped`, `unions`), which knows plans and no words.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, SparkSession
 from pyspark.sql.types import StructType
 
-from zset_join.config import QueryOptions
+from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import PlanError
+from zset_join.lookup import LookupSource
 from zset_join.operators.deduplicate import Keep
 from zset_join.relation import Relation
+from zset_join.spark.api import joined, looking_up, timed, unions
 from zset_join.spark.api.dedup import dedup_stage
-from zset_join.spark.api.looks_up import LooksUp
-from zset_join.spark.api.streams import ChangeStream
+from zset_join.spark.api.grouped import AggregateExpression, Grouping
+from zset_join.spark.api.staged import staged
+from zset_join.spark.api.stream_arguments import check_stream_name
 from zset_join.spark.api.unknown_methods import missing_on_view
-from zset_join.spark.planning.buffer_limit import explained_limit
-from zset_join.spark.planning.fusing import Fusing, fusings_of
-from zset_join.spark.planning.row_steps import RowStep, Transform, row_step
-from zset_join.spark.planning.stages import PlannedStage, StageStep, Step, explained_state, named, with_steps, written_plan
-from zset_join.spark.rows.names import column_named, names_clash
+from zset_join.spark.api.writer import JoinStreamWriter
+from zset_join.spark.planning.row_steps import Transform, row_step
+from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stages import StageStep
+from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import refuse_collations, spark_schema
-from zset_join.spark.rows.user_functions import UserFunction, explained_functions
-from zset_join.stages import AggregateStage, Stage, expiring_stage, state_ttls
+from zset_join.stages import AggregateStage, expiring_stage, state_ttls
 
-if TYPE_CHECKING:
-    from zset_join.spark.api.grouped import AggregateExpression, GroupedStream
-    from zset_join.spark.api.joined import JoinedStream
-    from zset_join.spark.api.staged import StagedView
-    from zset_join.spark.api.unions import UnionedStream
-    from zset_join.spark.api.writer import JoinStreamWriter
+__all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "View"]
 
-__all__ = ["View", "check_names"]
+
+class _Joinable:
+    """The words that streams and views have in common: rows that can be joined."""
+
+    def join(
+        self,
+        other: ChangeStream | View,
+        on: Any = None,
+        how: str = "inner",
+        *,
+        null_safe: bool | Sequence[bool] = False,
+        condition: Any = None,
+        state_ttl: Any = None,
+    ) -> View:
+        """Join with another stream or view, in one query; see `zset_join.spark.api.joined.join`."""
+        return View(
+            joined.join(_plan(self), _plan(other), on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
+        )
+
+    def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> View:
+        """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
+        return View(timed.temporal_join(_plan(self), _plan(versions), on, how, **options))
+
+    def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> View:
+        """Join each row with the nearest one in time; see `zset_join.spark.api.timed.join_asof`."""
+        return View(timed.join_asof(_plan(self), _plan(other), on, how, **options))
+
+    def lookup_join(self, source: LookupSource, on: Any = None, how: str = "inner", **options: Any) -> View:
+        """Join with what an outside table says when a row comes; see `zset_join.spark.api.looking_up.lookup_join`."""
+        return View(looking_up.lookup_join(_plan(self), source, on, how, **options))
+
+
+def _plan(rows: Any) -> Any:
+    """Return the plan of a view; a stream, and what is neither, as it is."""
+    return rows.plan if isinstance(rows, View) else rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class View(LooksUp, ABC):
+class ChangeStream(SourceStream, _Joinable):
+    """A streaming DataFrame whose rows change a table, with the words of a stream; made by `changes` and `appends`."""
+
+    def alias(self, name: str) -> ChangeStream:
+        """Return the same stream under another name, to be used twice in one query.
+
+        Raises:
+            OptionError: the name is empty, or one of those the dead-letter table needs.
+        """
+        check_stream_name(name)
+        return replace(self, name=name)
+
+    def dedup(
+        self,
+        keys: Sequence[str] | str,
+        *,
+        order_by: Sequence[str] | str,
+        keep: Keep = "first",
+        n: int = 1,
+        state_ttl: Any = None,
+    ) -> View:
+        """Keep the first rows of every key in an order; see `View.dedup`.
+
+        Raises:
+            PlanError: as there; or the stream says by `keys` which row is replaced, so that it has one per key already.
+        """
+        return View(staged([self], dedup_stage(self.relation(()), keys, order_by, keep, n, state_ttl=state_ttl)))
+
+
+@dataclass(frozen=True)
+class View(_Joinable):
     """Rows that follow from streams, which can be kept up to date with `writeStream`.
 
     Every method returns another view and leaves this one as it is.
 
     Args:
-        steps: what is done with the rows, in order.
+        plan: how they follow.
     """
 
-    steps: tuple[Step, ...] = field(default=(), repr=False)
-
-    @property
-    @abstractmethod
-    def session(self) -> SparkSession:
-        """Return the session of the streams."""
-
-    @property
-    @abstractmethod
-    def inputs(self) -> tuple[ChangeStream | View, ...]:
-        """Return what the view is made of."""
-
-    @property
-    @abstractmethod
-    def before_steps(self) -> Relation:
-        """Return the columns before the steps."""
-
-    @property
-    def stage_before_steps(self) -> Stage | None:
-        """Return the stage that makes the rows before the steps of the inputs; None where they are just put together."""
-        return None
-
-    @abstractmethod
-    def _described(self) -> dict[str, Any]:
-        """Return what a checkpoint remembers of the view, without its steps."""
-
-    @abstractmethod
-    def _explained(self, buckets: int | None) -> list[str]:
-        """Return what `explain` says of the view, without its steps."""
-
-    @abstractmethod
-    def _source_stages(self) -> list[PlannedStage]:
-        """Return the planned stages before the steps, numbered from 0; those without a target are this view's rows."""
+    plan: ViewPlan
 
     @property
     def name(self) -> str:
         """Return what messages call the view."""
-        return self.output.name
+        return self.plan.name
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self.plan.session
 
     @property
     def output(self) -> Relation:
         """Return the columns of the view, and its key where it has one."""
-        return self.steps[-1].relation if self.steps else self.before_steps
-
-    @cached_property
-    def planned_stages(self) -> tuple[PlannedStage, ...]:
-        """Return the stages of the view with what happens to their answers, in the order of an epoch."""
-        return named(self.unnamed_stages)
-
-    @property
-    def unnamed_stages(self) -> list[PlannedStage]:
-        """Return the planned stages of the view as a part of a larger one."""
-        return with_steps(self._source_stages(), self.steps)
-
-    @cached_property
-    def fusings(self) -> list[Fusing]:
-        """Return, for every input of a stage that earlier stages make, whether it is fused."""
-        return fusings_of(self.planned_stages)
-
-    @property
-    def number_before_steps(self) -> int:
-        """Return the number of the last stage that is none of the steps."""
-        return self.planned_stages[-1].number - sum(isinstance(step, StageStep) for step in self.steps)
-
-    @cached_property
-    def joined(self) -> tuple[JoinedStream, ...]:
-        """Return the joins among the views that this one is made of, itself included, in the order of an epoch."""
-        return tuple(join for one in self.inputs if isinstance(one, View) for join in one.joined)
-
-    @cached_property
-    def functions(self) -> tuple[UserFunction, ...]:
-        """Return the user's own functions in the view and its inputs."""
-        found = [one for source in self.inputs for one in source.functions]
-        found += [one for step in self.steps if isinstance(step, RowStep) for one in step.functions]
-        return tuple(dict.fromkeys(found))
-
-    @cached_property
-    def streams(self) -> tuple[ChangeStream, ...]:
-        """Return the streams that the view follows from."""
-        return tuple(found for one in self.inputs for found in (one.streams if isinstance(one, View) else (one,)))
+        return self.plan.output
 
     @property
     def arrow_schema(self) -> pa.Schema:
@@ -148,14 +148,12 @@ class View(LooksUp, ABC):
     @property
     def columns(self) -> list[str]:
         """Return the names of the columns of the view."""
-        return list(self.output.schema.names)
+        return self.plan.columns
 
     @property
     def writeStream(self) -> JoinStreamWriter:  # noqa: N802 - the name PySpark users type
         """Return a writer to choose options, an output and a trigger with."""
-        from zset_join.spark.api.writer import JoinStreamWriter
-
-        return JoinStreamWriter(self)
+        return JoinStreamWriter(self.plan)
 
     def where(self, condition: str | Column) -> View:
         """Keep the rows that fulfil a condition; behind `agg` it is HAVING.
@@ -234,9 +232,7 @@ class View(LooksUp, ABC):
         Raises:
             PlanError: a column that is not there, or cannot be grouped by.
         """
-        from zset_join.spark.api.grouped import GroupedStream
-
-        return GroupedStream.of(self, columns)
+        return GroupedStream(Grouping.of(self.plan, columns))
 
     groupby = groupBy
 
@@ -257,7 +253,7 @@ class View(LooksUp, ABC):
         refuse_collations(self.output.schema, self.columns, relation=self.name, use="part of distinct")
         source = self.output if state_ttl is None else replace(self.output, mode="changelog")
         stage = AggregateStage(source=source, group_by=tuple(self.columns), calls=(), reduces=state_ttl is None)
-        return self.then(StageStep(stage=expiring_stage(stage, [self.output], state_ttls(state_ttl, 1))))
+        return self._with(StageStep(stage=expiring_stage(stage, [self.output], state_ttls(state_ttl, 1))))
 
     def dedup(
         self,
@@ -288,42 +284,9 @@ class View(LooksUp, ABC):
             event_time=rows.event_time,
             watermark_delay=rows.watermark_delay,
         )
-        return self.then(StageStep(stage=dedup_stage(source, keys, order_by, keep, n, state_ttl=state_ttl)))
+        return self._with(StageStep(stage=dedup_stage(source, keys, order_by, keep, n, state_ttl=state_ttl)))
 
-    def temporal_join(self, versions: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
-        """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
-        from zset_join.spark.api.timed import temporal_join
-
-        return temporal_join(self, versions, on, how, **options)
-
-    def join_asof(self, other: ChangeStream | View, on: Any, how: str = "inner", **options: Any) -> StagedView:
-        """Join each row with the nearest one in time; see `zset_join.spark.api.timed.join_asof`."""
-        from zset_join.spark.api.timed import join_asof
-
-        return join_asof(self, other, on, how, **options)
-
-    def then(self, step: Step) -> Self:
-        """Return the view with one more step."""
-        made = replace(self, steps=(*self.steps, step))
-        check_names(made.columns)  # making the output checks the step as well
-        return made
-
-    def join(
-        self,
-        other: ChangeStream | View,
-        on: Any = None,
-        how: str = "inner",
-        *,
-        null_safe: bool | Sequence[bool] = False,
-        condition: Any = None,
-        state_ttl: Any = None,
-    ) -> View:
-        """Join the rows of this view with a stream or another view, in this query; see `zset_join.spark.api.joined.join`."""
-        from zset_join.spark.api.joined import join
-
-        return join(self, other, on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
-
-    def union(self, other: View) -> UnionedStream:
+    def union(self, other: View) -> View:
         """Return the rows of this view and of another one, in the same query; equal rows stay apart, as in PySpark.
 
         Args:
@@ -333,67 +296,22 @@ class View(LooksUp, ABC):
             OptionError: `other` is no view.
             PlanError: the columns do not go together.
         """
-        from zset_join.spark.api.unions import union
-
-        return union(self, other)
+        return View(unions.union(self.plan, _plan(other)))
 
     unionAll = union  # noqa: N815 - the name PySpark users type
 
-    def fingerprint(self) -> dict[str, Any]:
-        """Return a JSON-ready description; a checkpoint refuses a query whose description differs."""
-        described = self._described()
-        return {**described, "steps": [list(step.description) for step in self.steps]} if self.steps else described
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what it takes to build the operators of the view without its program, JSON-ready."""
-        return written_plan(self.planned_stages)
-
     def explain(self) -> None:
         """Print what the query will do and what it must remember, as DataFrame.explain does."""
-        print(self.explanation())  # noqa: T201 - printing is what explain() does in PySpark
-
-    def query_explanation(self, output: str | None, options: QueryOptions) -> str:
-        """Return what `explain` of a query prints.
-
-        Args:
-            output: where the answer goes; None when not yet known.
-            options: of the query.
-
-        Raises:
-            OptionError: groups are to be hybrid, and there are none; or the limit of append-only joins does not fit.
-        """
-        lines = [] if output is None else [f"Output to {output}"]
-        lines += explained_state(self.planned_stages, options, workers=self.session.sparkContext.defaultParallelism)
-        lines += explained_limit(self.planned_stages, options.buffer_limit)
-        lines += explained_functions(self.functions, options.udf_version)
-        return "\n".join([*lines, self.explanation(buckets=options.buckets)])
-
-    def explanation(self, *, buckets: int | None = None) -> str:
-        """Return what `explain` prints."""
-        lines: list[str] = []
-        if self.steps:
-            key = ", ".join(self.output.primary_key)
-            lines.append(f"key: {key}" if key else "key: none; the view may hold equal rows")
-        number = self.planned_stages[-1].number
-        for depth, step in enumerate(reversed(self.steps)):
-            branch = f"{'   ' * (depth - 1)}└─ " if depth else ""
-            lines.append(f"{branch}{step.title}")
-            if isinstance(step, StageStep):
-                (fusing,) = (one for one in self.fusings if one.target == number)
-                shuffled = step.shuffled if fusing.why_not is not None else "nothing"
-                told = [*step.facts(buckets), f"shuffles: {shuffled}", fusing.line(self.before_steps.name)]
-                lines += [f"{'   ' * depth}   {line}" for line in told]
-                number -= 1
-        source = self._explained(buckets)
-        indent = "   " * len(self.steps)
-        source = [f"{indent[3:]}└─ {source[0]}", *(f"{indent}{line}" for line in source[1:])] if self.steps else source
-        return "\n".join([*lines, *source])
+        print(self.plan.explanation())  # noqa: T201 - printing is what explain() does in PySpark
 
     def __getattr__(self, name: str) -> Any:
         raise missing_on_view(name)
 
+    def _with(self, step: StageStep) -> View:
+        return View(self.plan.then(step))
+
     def _then(self, call: str, transform: Transform) -> View:
-        return self.then(row_step(self.session, self.output, call, transform))
+        return View(self.plan.then(row_step(self.session, self.output, call, transform)))
 
     def _check_columns(self, names: Sequence[str], call: str) -> None:
         missing = [name for name in names if name not in self.columns]
@@ -405,16 +323,37 @@ class View(LooksUp, ABC):
             )
 
 
-def check_names(columns: list[str]) -> None:
-    """Refuse columns that Spark would take for one.
+@dataclass(frozen=True)
+class GroupedStream:
+    """The rows of a view in groups; made by `View.groupBy`.
 
-    Raises:
-        PlanError: there are such.
+    Args:
+        grouping: the rows and the columns that they are grouped by.
     """
-    clashing = names_clash(columns)
-    if clashing:
-        raise PlanError(
-            f"the view would have the columns {clashing}, which differ only by case; Spark takes them for one. Rename one.",
-            code="OUTPUT_NAMES",
-            columns=clashing,
-        )
+
+    grouping: Grouping
+
+    def count(self, *, state_ttl: Any = None) -> View:
+        """Return the number of rows per group, as the column `count`."""
+        return self.agg(AggregateExpression(function="count", name="count"), state_ttl=state_ttl)
+
+    def agg(
+        self, *expressions: AggregateExpression | AggregateCall | Column | Mapping[str, str], state_ttl: Any = None
+    ) -> View:
+        """Return one row per group: the key columns, which identify it, and a column per aggregate.
+
+        Args:
+            expressions: calls of `zset_join.spark.functions`; Columns such as `F.sum("x").alias("y")` that are one of them; or
+                a dictionary from column to function.
+            state_ttl: how long a group is remembered after its last row: a duration or a `StateTtl`.
+
+        Raises:
+            PlanError: an aggregate that cannot be kept up to date, or columns it does not take.
+        """
+        return View(self.grouping.agg(*expressions, state_ttl=state_ttl))
+
+
+JoinedStream = View
+"""What `join` returns, for annotations."""
+UnionedStream = View
+"""What `union` returns, for annotations."""

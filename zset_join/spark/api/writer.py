@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
@@ -29,6 +29,7 @@ from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.epoch.upsert_output import UpsertOutput
 from zset_join.spark.planning.buffer_limit import limited_join
 from zset_join.spark.planning.normalise import TaggedStreams, tag
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.baseline import has_baseline, with_start
 from zset_join.spark.session import check_session
 from zset_join.stages import LookupJoinStage, Stage, StageOptions
@@ -37,9 +38,6 @@ from zset_join.stages.warm_up import warm_up
 from zset_join.storage.folder import folder_below, is_local, local_path, open_folder
 from zset_join.storage.local import make_directories
 
-if TYPE_CHECKING:
-    from zset_join.spark.api.views import View
-
 __all__ = ["JoinStreamWriter"]
 
 
@@ -47,11 +45,11 @@ class JoinStreamWriter:
     """Collect what a running join needs; made by `View.writeStream`.
 
     Args:
-        joined: the join.
+        plan: of the view.
     """
 
-    def __init__(self, joined: View) -> None:
-        self._joined = joined
+    def __init__(self, plan: ViewPlan) -> None:
+        self._plan = plan
         self._options: dict[str, Any] = {}
         self._name: str | None = None
         self._trigger: dict[str, Any] = {}
@@ -314,10 +312,10 @@ class JoinStreamWriter:
             OptionError: an option is unknown, or its value is not allowed.
         """
         options = QueryOptions.draft(self._query_options)
-        defaults = job_defaults(self._joined.session, self._options)
+        defaults = job_defaults(self._plan.session, self._options)
         output = SeveralOutputs(self._outputs).describe() if self._outputs else None
         with explained_for({} if defaults is None else {"lookup": defaults}):
-            told = self._joined.query_explanation(output, options)
+            told = self._plan.query_explanation(output, options)
         print(told)  # noqa: T201 - printing is what explain() does in PySpark
 
     def start(self) -> JoinQuery:
@@ -339,7 +337,7 @@ class JoinStreamWriter:
             stream = stream.queryName(self._name)
         if self._trigger:
             stream = stream.trigger(**self._trigger)
-        return start_query(stream, runner, self._joined, checkpoint_location=location)
+        return start_query(stream, runner, self._plan, checkpoint_location=location)
 
     def attach(self) -> StoredQuery:
         """Open the checkpoint and the output of the query while it does not run, to verify it or to explain a row.
@@ -356,35 +354,35 @@ class JoinStreamWriter:
         if query_id is None:
             raise no_checkpoint(location)
         runner.attach(query_id)
-        return StoredQuery(self._joined, runner)
+        return StoredQuery(self._plan, runner)
 
     def _prepared(self, *, makes_place: bool = False) -> tuple[EpochRunner, TaggedStreams, str]:
         """Check everything; return what runs the epochs, the rows it will be given, and the checkpoint's place."""
         options = QueryOptions.from_options(self._query_options)
         checkpoint_folder(options.checkpoint_location)
-        limited_join(self._joined.planned_stages, options.buffer_limit)
+        limited_join(self._plan.planned_stages, options.buffer_limit)
         if not self._outputs:
             raise OptionError(
                 "no output was chosen; add .toDuckDB(path, table), .toDelta(path), .toParquet(path) or "
                 ".foreachBatch(function).",
                 code="MISSING_OUTPUT",
             )
-        encoded_schema(self._joined.arrow_schema, format_named("weight"))
-        session = self._joined.session
-        stages = [one.stage for one in self._joined.planned_stages]
+        encoded_schema(self._plan.output.schema, format_named("weight"))
+        session = self._plan.session
+        stages = [one.stage for one in self._plan.planned_stages]
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         if makes_place:
             _make_place(options.checkpoint_location)
         stored = stored_buckets(options.checkpoint_location)
         buckets = options.buckets or stored or session.sparkContext.defaultParallelism
-        tagged = tag(self._joined.planned_stages, buckets)
+        tagged = tag(self._plan.planned_stages, buckets)
         if options.dead_letter_path is None:
             quarantine = folder_below(options.checkpoint_location, "quarantine")
         else:
             quarantine = open_folder(options.dead_letter_path, option="deadLetterPath")
         runner = EpochRunner(
-            self._joined,
+            self._plan,
             tagged,
             options,
             buckets=buckets,
@@ -401,7 +399,7 @@ class JoinStreamWriter:
 
     def _lookup_options(self, stages: Sequence[Stage], buckets: int) -> dict[str, Any]:
         """Return what lookup joins are told of the job; refuse more tasks than connections."""
-        session = self._joined.session
+        session = self._plan.session
         defaults = job_defaults(session, self._options)
         processes = min(buckets, session.sparkContext.defaultParallelism)
         more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}

@@ -33,7 +33,6 @@ from zset_join.errors import StateError
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.savepoint import Savepoint, backup
-from zset_join.spark.api.views import View
 from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
@@ -44,11 +43,11 @@ from zset_join.spark.epoch.outputs import Output
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
 from zset_join.spark.epoch.several_outputs import SeveralOutputs
 from zset_join.spark.planning.buffer_limit import QueryBuffer, limited_join
-from zset_join.spark.planning.fusing import fused_stages_of
 from zset_join.spark.planning.job_settings import all_rows_settings, described_jobs, job_settings, wanted_settings
 from zset_join.spark.planning.normalise import TaggedStreams
 from zset_join.spark.planning.stage_names import stage_order
 from zset_join.spark.planning.stages import check_rows, hybrid_stages, places_of
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.baseline import resolve_baselines
 from zset_join.spark.rows.user_functions import with_functions
 from zset_join.spark.worker.locality import Locality
@@ -68,7 +67,7 @@ class EpochRunner:
     """Run the epochs of one query; callable, for `foreachBatch`.
 
     Args:
-        joined: the join.
+        query: the plan of its view; nothing of it is planned again in an epoch.
         tagged: the union of its streams.
         options: the options of the query.
         buckets: N.
@@ -87,7 +86,7 @@ class EpochRunner:
 
     def __init__(
         self,
-        joined: View,
+        query: ViewPlan,
         tagged: TaggedStreams,
         options: QueryOptions,
         *,
@@ -97,20 +96,20 @@ class EpochRunner:
         more: Mapping[str, Any] | None = None,
     ) -> None:
         self.error: BaseException | None = None
-        self.name = joined.name
+        self.name = query.name
         self.progress = ProgressLog()
         self.checkpoint: Checkpoint | None = None
         self.lock = threading.Lock()
         self.is_open = False
         self._owner: Ownership | None = None
-        self._joined = joined
+        self._query = query
         self._tagged = tagged
         self._options = options
         self._buckets = buckets
         self._output = output
         self._dead_letter_path = dead_letter_path
-        self.buffer = QueryBuffer(limited_join(joined.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
-        shared = buckets * max(1, hybrid_stages(joined.planned_stages, options))
+        self.buffer = QueryBuffer(limited_join(query.planned_stages, options.buffer_limit), options.buffer_limit, buckets)
+        shared = buckets * max(1, hybrid_stages(query.planned_stages, options))
         self.operator_options = StageOptions(
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
@@ -120,13 +119,13 @@ class EpochRunner:
             table_budget=None if options.table_budget is None else options.table_budget.share(shared),
             more=dict(more or {}),
         )
-        self._times = EventTimes(joined.planned_stages)
+        self._times = EventTimes(query.planned_stages)
         self.heartbeat: Heartbeat | None = None
-        self._places = places_of(joined.planned_stages)
-        self._main_stage = next(one.name for one in joined.planned_stages if not one.stage.forwards)
-        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(joined.planned_stages) > 1)
-        if any(planned.steps for planned in joined.planned_stages):
-            self._wanted |= all_rows_settings(joined.session)
+        self._places = places_of(query.planned_stages)
+        self._main_stage = next(one.name for one in query.planned_stages if not one.stage.forwards)
+        self._wanted = wanted_settings(options.max_records_per_batch, is_routed=len(query.planned_stages) > 1)
+        if any(planned.steps for planned in query.planned_stages):
+            self._wanted |= all_rows_settings(query.session)
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
 
@@ -147,11 +146,11 @@ class EpochRunner:
             raise
 
     def _open(self, query_id: str) -> None:
-        given = {**self._joined.fingerprint(), **self.buffer.description()}
+        given = {**self._query.fingerprint(), **self.buffer.description()}
         location = self._options.checkpoint_location
         stored = stored_description(location)
         description = resolve_baselines(given, stored, is_loaded=has_commits(location))
-        description = with_functions(description, stored, self._joined.functions, self._options.udf_version)
+        description = with_functions(description, stored, self._query.functions, self._options.udf_version)
         self._output.open(self.relation, query_id)
         self.is_open = True
         self.progress.publish(query_id)
@@ -160,7 +159,7 @@ class EpochRunner:
             query_id=query_id,
             buckets=self._buckets,
             description=description,
-            plan=self._joined.to_json(),
+            plan=self._query.to_json(),
             local_state_dir=self._options.local_state_dir,
             snapshot_after_bytes=self._options.snapshot_after_bytes,
             retain_input_log=self._options.retain_input_log,
@@ -174,12 +173,12 @@ class EpochRunner:
     def explanation(self) -> str:
         """Return what `explain` prints."""
         with explained_for(self.operator_options.more):
-            return self._joined.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
+            return self._query.query_explanation(self._output.describe(), replace(self._options, buckets=self._buckets))
 
     @property
     def relation(self) -> Relation:
         """Return the relation of the answer."""
-        return self._joined.output
+        return self._query.output
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Run one epoch.
@@ -278,7 +277,7 @@ class EpochRunner:
         with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
             plan = self._plan(tick, self._buckets)
-            keep_epoch_rows(self._joined.planned_stages, self._opened().files.folder, tick.epoch)
+            keep_epoch_rows(self._query.planned_stages, self._opened().files.folder, tick.epoch)
             if self._times.is_needed:
                 lines, times = self._answered_in_time(plan, batch)
             else:
@@ -306,7 +305,7 @@ class EpochRunner:
         if last is None:
             return None
         times = [due.processing_time_us for due in last.dues.values() if due.processing_time_us is not None]
-        parking = {one.name for one in self._joined.planned_stages if one.stage.parks}
+        parking = {one.name for one in self._query.planned_stages if one.stage.parks}
         for key, history in last.histories.items():
             if key.partition("/")[0] in parking and history.logs and history.logs[-1].last_epoch == last.epoch:
                 times.append(0)
@@ -338,9 +337,9 @@ class EpochRunner:
         return replace(record, parts=tuple(part for receipt in receipts for part in receipt.parts))
 
     def _plan(self, tick: Tick, buckets: int) -> EpochPlan:
-        checkpoint, planned_stages = self._opened(), self._joined.planned_stages
+        checkpoint, planned_stages = self._opened(), self._query.planned_stages
         return EpochPlan(
-            fused_stages=fused_stages_of(planned_stages),
+            fused_stages=self._query.fused_stages,
             tagged=self._tagged,
             checkpoint=checkpoint,
             tick=tick,
@@ -355,7 +354,7 @@ class EpochRunner:
         )
 
     def _title(self, epoch: int) -> str:
-        return epoch_title(self.name, epoch, [one.stage.kind for one in self._joined.planned_stages])
+        return epoch_title(self.name, epoch, [one.stage.kind for one in self._query.planned_stages])
 
     def _processing_time_us(self) -> int:
         """Return the wall-clock time in microseconds; it never goes back."""
@@ -366,7 +365,7 @@ class EpochRunner:
     def _check(self, receipts: Sequence[TaskReceipt], epoch: int) -> None:
         """Raise what a task reported; count rows in against rows applied and quarantined."""
         self._raise_first(receipts)
-        check_rows(self._joined.planned_stages, self._places, receipts, self._buckets, epoch)
+        check_rows(self._query.planned_stages, self._places, receipts, self._buckets, epoch)
 
     def _refuse_if_full(self, session: SparkSession, receipts: Sequence[TaskReceipt], tick: Tick) -> None:
         """Raise where the epoch would bring an append-only join to its limit."""

@@ -25,10 +25,10 @@ from zset_join.checkpoint.row_causes import CauseFinder
 from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_values
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
-from zset_join.spark.api.joined import JoinedStream
-from zset_join.spark.api.views import View
+from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import Step, name_after
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_view import batch_stage
@@ -52,7 +52,7 @@ class Branch:
         view_schema: the columns of the view.
     """
 
-    join: JoinedStream
+    join: JoinPlan
     steps: tuple[Step, ...] = field(repr=False)
     view_schema: pa.Schema = field(repr=False)
 
@@ -108,15 +108,15 @@ class Branch:
         return self.join.node.left.relation, self.join.node.right.relation
 
 
-def branches_of(view: View) -> tuple[Branch, ...]:
+def branches_of(view: ViewPlan) -> tuple[Branch, ...]:
     """Return the joins that a view is made of, without those behind its sides, each with all steps behind it."""
     return tuple(Branch(join=join, steps=steps, view_schema=view.output.schema) for join, steps in _joins_of(view, view.steps))
 
 
-def _joins_of(view: View, steps: tuple[Step, ...]) -> list[tuple[JoinedStream, tuple[Step, ...]]]:
-    if isinstance(view, JoinedStream):
+def _joins_of(view: ViewPlan, steps: tuple[Step, ...]) -> list[tuple[JoinPlan, tuple[Step, ...]]]:
+    if isinstance(view, JoinPlan):
         return [(view, steps)]
-    return [found for one in view.inputs if isinstance(one, View) for found in _joins_of(one, (*one.steps, *steps))]
+    return [found for one in view.inputs if isinstance(one, ViewPlan) for found in _joins_of(one, (*one.steps, *steps))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +257,7 @@ class Question:
             )
         return made
 
-    def _versions(self, join: JoinedStream, stage: str, side: int) -> DataFrame:
+    def _versions(self, join: JoinPlan, stage: str, side: int) -> DataFrame:
         """Return every row that came in on one side, as far back as the log goes, each with weight 1."""
         schemas = [each.relation.schema for each in join.node.sides]
         histories, table = stage_histories(self.checkpoint, stage), list(join.node.stage.state_tables)[side]

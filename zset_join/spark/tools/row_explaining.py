@@ -31,8 +31,8 @@ import pyarrow as pa
 from zset_join.checkpoint.row_causes import frozen
 from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHistory, asked_values, together
 from zset_join.errors import OptionError, StateError
-from zset_join.spark.api.views import View
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.tools.row_branches import Branch, Question, branches_of
 
 __all__ = ["explain_row"]
@@ -42,7 +42,7 @@ _OF_MANY = "it is made of many rows, and the view does not show which"
 _Place = tuple[int, tuple[Any, ...]]
 
 
-def explain_row(joined: View, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
+def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *, most_rows: int) -> RowHistory:
     """Return which input changes made and unmade the output rows with given values.
 
     Args:
@@ -125,9 +125,9 @@ class Tracing:
         question: asks a stage.
     """
 
-    def __init__(self, view: View, question: Question) -> None:
+    def __init__(self, view: ViewPlan, question: Question) -> None:
         names = [one.name for one in view.planned_stages if one.stage.kind == "join"]
-        self._stages = {id(join): name for join, name in zip(view.joined, names, strict=True)}
+        self._stages = {id(join): name for join, name in zip(view.joins, names, strict=True)}
         self._question = question
         self.is_cut_off = False
         """What made some rows of a view is older than the log that is kept."""
@@ -145,11 +145,11 @@ class Tracing:
         """
         told = tuple(events)
         for source, side in zip(branch.join.inputs, branch.join.node.sides, strict=True):
-            if isinstance(source, View):
+            if isinstance(source, ViewPlan):
                 told = self._of_side(source, side.relation.name, told)
         return told
 
-    def _of_side(self, view: View, name: str, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
+    def _of_side(self, view: ViewPlan, name: str, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
         asked = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
         if not asked:
             return tuple(events)

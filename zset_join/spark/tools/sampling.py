@@ -31,11 +31,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.errors import KeyTypeError, OptionError
 from zset_join.key_types import common_key_type
 from zset_join.plan import JoinNode
-from zset_join.spark.api.joined import JoinedStream
-from zset_join.spark.api.streams import ChangeStream
-from zset_join.spark.api.views import View
+from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.normalise import hashed_type
+from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import StageStep, Step, name_after
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
 from zset_join.state.join.join_shape import joined_schema
 
@@ -73,7 +73,7 @@ class Sample:
         return F.pmod(F.xxhash64(*columns), F.lit(_HASHES)) < F.lit(max(1, int(self.share * _HASHES)))
 
 
-def sample_of(joined: View, share: Any) -> Sample:
+def sample_of(joined: ViewPlan, share: Any) -> Sample:
     """Return a sample of a view.
 
     Args:
@@ -116,7 +116,7 @@ class _KeyPart:
 _Key = tuple[_KeyPart, ...]
 
 
-def _by_key(view: View, share: float) -> Sample | None:
+def _by_key(view: ViewPlan, share: float) -> Sample | None:
     """Sample by the key by which most streams can be filtered; None where there is none."""
     best: tuple[_Key, dict[str, tuple[Column, ...]]] = ((), {})
     for key in _keys_of(view):
@@ -138,11 +138,11 @@ def _hashed(columns: Sequence[Column], kind: pa.DataType) -> Column:
     return F.coalesce(*(column.cast(hashed_type(kind)) for column in columns))
 
 
-def _keys_of(view: View) -> Iterator[_Key]:
+def _keys_of(view: ViewPlan) -> Iterator[_Key]:
     """Yield the keys of joins and of streams that a view shows, those nearest to it first."""
-    if not isinstance(view, JoinedStream):
+    if not isinstance(view, JoinPlan):
         for branch in view.inputs:
-            if isinstance(branch, View):
+            if isinstance(branch, ViewPlan):
                 yield from _behind(_keys_of(branch), view.steps)
         return
     shown = list(_shown_keys(view.node))
@@ -153,11 +153,11 @@ def _keys_of(view: View) -> Iterator[_Key]:
     yield from _behind(own, view.steps)
     for side, source in enumerate(view.inputs):
         carried = {name: after for (at, name), after in _named(view.node).items() if at in (_SIDES[side], "both")}
-        keys = _keys_of(source) if isinstance(source, View) else _primary_key(source)
+        keys = _keys_of(source) if isinstance(source, ViewPlan) else _primary_key(source)
         yield from _behind((_renamed(key, carried) for key in keys), view.steps)
 
 
-def _primary_key(stream: ChangeStream) -> Iterator[_Key]:
+def _primary_key(stream: SourceStream) -> Iterator[_Key]:
     if stream.keys:
         yield tuple(_KeyPart(names=(name,), kind=stream.schema.field(name).type) for name in stream.keys)
 
@@ -179,7 +179,7 @@ def _renamed(key: _Key, names: Mapping[str, str]) -> _Key | None:
     return tuple(replace(part, names=tuple(names[name] for name in part.names)) for part in key)
 
 
-def _filters(view: View, key: _Key) -> dict[str, tuple[Column, ...]]:
+def _filters(view: ViewPlan, key: _Key) -> dict[str, tuple[Column, ...]]:
     """Return what has to be hashed of the rows of streams so that the rows of a view that are in a sample are all there.
 
     Args:
@@ -191,15 +191,15 @@ def _filters(view: View, key: _Key) -> dict[str, tuple[Column, ...]]:
     found = _renamed(key, before)
     if found is None:
         return {}
-    if not isinstance(view, JoinedStream):
-        branches = [branch for branch in view.inputs if isinstance(branch, View)]
+    if not isinstance(view, JoinPlan):
+        branches = [branch for branch in view.inputs if isinstance(branch, ViewPlan)]
         return {name: made for branch in branches for name, made in _filters(branch, found).items()}
     made: dict[str, tuple[Column, ...]] = {}
     for side, source in enumerate(view.inputs):
         of_side = _on_side(view.node, side, found)
         if of_side is None:
             continue
-        if isinstance(source, View):
+        if isinstance(source, ViewPlan):
             made |= _filters(source, of_side)
         else:
             made[source.name] = tuple(_hashed([column_named(name) for name in part.names], part.kind) for part in of_side)
@@ -255,7 +255,7 @@ def _shown_keys(node: JoinNode) -> Iterator[list[str]]:
         yield [name for name in candidates if name is not None]
 
 
-def _by_columns(joined: View, share: float) -> Sample:
+def _by_columns(joined: ViewPlan, share: float) -> Sample:
     """Sample by the group key of the last aggregate, or by whole rows.
 
     Raises:
@@ -277,7 +277,7 @@ def _by_columns(joined: View, share: float) -> Sample:
     return Sample(share=share, columns=tuple(columns), by_output=tuple(_numbered(joined, name) for name in columns))
 
 
-def _numbered(joined: View, name: str) -> Column:
+def _numbered(joined: ViewPlan, name: str) -> Column:
     return F.col(f"c{joined.columns.index(name)}")
 
 

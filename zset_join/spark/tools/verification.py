@@ -36,11 +36,11 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.relation import Relation
-from zset_join.spark.api.streams import ChangeStream
-from zset_join.spark.api.views import View
 from zset_join.spark.epoch.event_times import stage_watermark
 from zset_join.spark.epoch.runner import EpochRunner
+from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage
+from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_schema, spark_type
@@ -108,7 +108,7 @@ class VerificationReport:
 
 
 def verify(
-    joined: View,
+    joined: ViewPlan,
     runner: EpochRunner,
     *,
     left_df: DataFrame | None = None,
@@ -176,7 +176,7 @@ def verify(
 
 
 def _compare_all(
-    joined: View,
+    joined: ViewPlan,
     expected: DataFrame,
     emitted: Mapping[str, DataFrame],
     epoch: int | None,
@@ -197,14 +197,14 @@ def _compare_all(
 
 
 def _given_tables(
-    joined: View, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
+    joined: ViewPlan, left_df: DataFrame | None, right_df: DataFrame | None, tables: Mapping[str, DataFrame] | None
 ) -> dict[str, DataFrame]:
     """Return the tables that were given, by the names of their streams."""
     given = dict(tables or {})
     for source, argument, table in zip(joined.inputs, ("left_df", "right_df"), (left_df, right_df), strict=False):
         if table is None:
             continue
-        if isinstance(source, View):
+        if isinstance(source, ViewPlan):
             raise OptionError(
                 f'{argument} is the table of a stream, and "{source.name}" is a view. Pass tables={{"name of a stream": '
                 "DataFrame, ...}.",
@@ -219,7 +219,7 @@ def _given_tables(
     return given
 
 
-def _given_table(stream: ChangeStream, given: DataFrame) -> DataFrame:
+def _given_table(stream: SourceStream, given: DataFrame) -> DataFrame:
     missing = [name for name in stream.columns if name not in given.columns]
     if missing or given.isStreaming:
         what = f"lacks the columns {missing}" if missing else "streams"
@@ -234,7 +234,7 @@ def _given_table(stream: ChangeStream, given: DataFrame) -> DataFrame:
     )
 
 
-def _kind(stream: ChangeStream, name: str) -> Any:
+def _kind(stream: SourceStream, name: str) -> Any:
     return field_type(stream.schema.field(name))
 
 
@@ -243,7 +243,7 @@ def _own_table(
     checkpoint: Checkpoint,
     planned_stages: Sequence[PlannedStage],
     first: PlannedStage,
-    stream: ChangeStream,
+    stream: SourceStream,
     side: int,
 ) -> tuple[DataFrame, str]:
     """Return the table of a stream from what the checkpoint holds.
@@ -386,7 +386,7 @@ def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
 
 
 def tables_view(
-    view: View, tables: Mapping[str, DataFrame], *, is_empty: bool, watermarks: Mapping[int, int | None] | None = None
+    view: ViewPlan, tables: Mapping[str, DataFrame], *, is_empty: bool, watermarks: Mapping[int, int | None] | None = None
 ) -> DataFrame:
     """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch.
 
@@ -398,7 +398,7 @@ def tables_view(
     """
     known = watermarks or {}
     inputs = [
-        tables_view(one, tables, is_empty=is_empty, watermarks=known) if isinstance(one, View) else tables[one.name]
+        tables_view(one, tables, is_empty=is_empty, watermarks=known) if isinstance(one, ViewPlan) else tables[one.name]
         for one in view.inputs
     ]
     stage = view.stage_before_steps
@@ -407,14 +407,14 @@ def tables_view(
     return made.limit(0) if is_empty else made
 
 
-def _numbered(joined: View, made: DataFrame) -> DataFrame:
+def _numbered(joined: ViewPlan, made: DataFrame) -> DataFrame:
     """Return a view with its columns numbered; the weight is called `expected`."""
     named = [column_named(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)]
     return made.select(*named, F.col(WEIGHT).alias("expected"))
 
 
 def _compare(
-    joined: View,
+    joined: ViewPlan,
     expected: DataFrame,
     actual: DataFrame,
     epoch: int | None,
@@ -459,7 +459,7 @@ def _compare(
     )
 
 
-def _has_rounded_columns(joined: View) -> bool:
+def _has_rounded_columns(joined: ViewPlan) -> bool:
     """Say whether the view shows floats of an aggregate, in rows that a key tells apart."""
     has_floats = any(pa.types.is_floating(at.type) for at in joined.output.schema)
     last = [one.stage for one in joined.planned_stages if one.stage.kind == "aggregate"][-1:]
