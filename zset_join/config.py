@@ -35,7 +35,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Final, Literal, Self, cast, get_args
 
 from spill.media import duckdb_memory_bytes, require_medium
 from zset_join.errors import OptionError
@@ -57,6 +57,7 @@ __all__ = [
 BadInputPolicy = Literal["error", "quarantine"]
 LocalityMode = Literal["auto", "on", "off"]
 BufferPolicy = Literal["abort", "evict_oldest", "spill"]
+_EVICTS: Final = "evict_oldest"
 EvictionMode = Literal["retract", "forget"]
 HashJoinKind = Literal["memory", "hybrid"]
 ColdStoreKind = Literal["files", "duckdb"]
@@ -136,7 +137,7 @@ class BufferLimit:
     @property
     def evicts(self) -> bool:
         """Say whether rows are dropped at the limit."""
-        return self.policy == "evict_oldest"
+        return self.policy == _EVICTS
 
     @property
     def refuses(self) -> bool:
@@ -211,9 +212,28 @@ class BufferLimit:
         budget = HotBudget.of(kind, max_hot_keys, max_hot_bytes, given[0], cold_store=given[1])
         return self.beside(budget, cold_store)
 
+    @classmethod
+    def written(cls, description: Mapping[str, Any]) -> Self:
+        """Return the limit at which the query of a checkpoint drops rows, as its description has it; no limit for others.
+
+        Args:
+            description: of the query, as the checkpoint keeps it.
+
+        >>> BufferLimit.written(BufferLimit.of(1000, "evict_oldest").description()).max_bytes, BufferLimit.written({}).max_bytes
+        (1000, 0)
+        """
+        found = description.get(_EVICTS)
+        return cls(max_bytes=0) if found is None else cls.of(found["join_max_buffered_bytes"], _EVICTS, found["on_evict"])
+
+    def description(self) -> dict[str, Any]:
+        """Return what is fixed for the life of a checkpoint: a limit at which rows are dropped."""
+        if not self.evicts:
+            return {}
+        return {_EVICTS: {"join_max_buffered_bytes": self.max_bytes, "on_evict": self.on_evict}}
+
     def share(self, buckets: int) -> Self:
         """Return the limit of one of so many buckets; together they stay below this one."""
-        return replace(self, max_bytes=max(1, self.max_bytes // buckets))
+        return replace(self, max_bytes=max(1, self.max_bytes // buckets)) if self.max_bytes else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,10 +178,7 @@ def _shown(name: str, stage: Stage, limit: BufferLimit) -> _Shown:
 
 def _limit(location: str, buckets: int) -> BufferLimit:
     """Return the limit within which a bucket drops rows while epochs are folded in; none for most queries."""
-    evicting = (stored_description(location) or {}).get("evict_oldest")
-    if evicting is None:
-        return BufferLimit(max_bytes=0)
-    return BufferLimit.of(evicting["join_max_buffered_bytes"], "evict_oldest", evicting["on_evict"]).share(buckets)
+    return BufferLimit.written(stored_description(location) or {}).share(buckets)
 
 
 def _opened(

@@ -380,5 +380,5 @@ def test_a_limit_for_one_append_only_join_is_refused_where_there_are_two(source:
 
     with pytest.raises(OptionError, match="Set join_max_buffered_bytes=0"):
         run(view, Collected())
-    with pytest.raises(OptionError, match="works for a join alone"):
-        run(a.join(b, on="k").join(c, on="k"), Collected(), join_buffer_policy="evict_oldest", join_max_buffered_bytes=10_000)
+    with pytest.raises(OptionError, match="which all of them share"):
+        run(a.join(b, on="k").join(c, on="k"), Collected(), join_buffer_policy="spill", join_max_buffered_bytes=10_000)

@@ -18,8 +18,9 @@ from zset_join.key_types import common_key_type
 from zset_join.operators.join import HashJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.stage import NO_LIMIT, OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.state.join.append_buffer import with_distinct_ages
 from zset_join.state.join.join_shape import joined_schema, output_key, visible_columns
 
 __all__ = ["JoinStage"]
@@ -177,9 +178,15 @@ class JoinStage(Stage):
         """Return "joins"."""
         return "joins"
 
+    def regrouped(self, name: str, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:
+        """Return a table of a snapshot with rows of other buckets; of rows that may be dropped each has an age of its own."""
+        made = super().regrouped(name, table, epoch=epoch, metadata=metadata)
+        return with_distinct_ages(made, list(self.state_tables).index(name)) if self.is_append_only else made
+
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""
         budget = options.hot_budget
+        limit = options.buffer_limit if self.is_append_only else NO_LIMIT
         hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
         made: Any = HashJoin(
             self.left,
@@ -191,9 +198,9 @@ class JoinStage(Stage):
             hidden=self.hidden,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
-            join_max_buffered_bytes=options.buffer_limit.max_bytes,
-            join_buffer_policy=options.buffer_limit.policy,
-            on_evict=options.buffer_limit.on_evict,
+            join_max_buffered_bytes=limit.max_bytes,
+            join_buffer_policy=limit.policy,
+            on_evict=limit.on_evict,
             chunk_rows=options.chunk_rows,
             hash_seed=options.hash_seed,
             directory=directory,

@@ -344,7 +344,7 @@ class EpochRunner:
             checkpoint=checkpoint,
             tick=tick,
             buckets=buckets,
-            options=self.operator_options,
+            options=replace(self.operator_options, buffer_limit=self.buffer.operator_limit_of(buckets)),
             parts=self._output.parts,
             dead_letters=dead_letters_of(planned_stages, self._dead_letter_path, checkpoint.query_id),
             buffer=self.buffer,

@@ -6,7 +6,8 @@ applied, whatever bucket its rows lie in.
 
 `evict_oldest` is decided in the buckets, each within an equal share of the limit, because a bucket must come to the same end
 when it folds the epoch later, without asking anybody. So a query with skewed keys evicts before it holds as much as its limit.
-For the same reason limit and number of buckets are then fixed for the life of a checkpoint: it cannot be rescaled.
+For the same reason the limit is then fixed for the life of a checkpoint. In other buckets, after a rescaling, each keeps within
+its new share. Later joins of a chain get what is retracted as they get any retraction.
 
 `spill` is a budget of the query, as that of `default_hash_join="hybrid"`; rows on disk are counted like those in memory.
 """
@@ -38,10 +39,7 @@ from zset_join.state.join.append_buffer import buffer_full
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["EVICTION", "QueryBuffer", "explained_limit", "limited_join"]
-
-EVICTION = "evict_oldest"
-"""What the description of a query that drops rows has, and others have not."""
+__all__ = ["QueryBuffer", "explained_limit", "limited_join"]
 
 _Held = Mapping[str, tuple[int, int]]
 
@@ -60,16 +58,10 @@ def limited_join(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> 
     joins = [one for one in planned_stages if len(one.stage.inputs) > 1]
     names = _names_of((found or joins or list(planned_stages))[0])
     limit.check_applies(is_append_only=bool(found), left=names[0], right=names[-1])
-    if len(joins) > 1 and limit.policy != "abort":
-        why = (
-            "drops rows, and works for a join alone: in a chain the later joins would have to drop what came of them. Leave it "
-            'out, or set default_hash_join="hybrid".'
-            if limit.evicts
-            else "is about one join of two append-only inputs, and this query has more joins. Set "
-            'default_hash_join="hybrid" with max_hot_bytes, which all of them share.'
-        )
+    if len(joins) > 1 and limit.spills:
         raise OptionError(
-            f'join_buffer_policy="{limit.policy}" {why}',
+            'join_buffer_policy="spill" is about one join of two append-only inputs, and this query has more joins. Set '
+            'default_hash_join="hybrid" with max_hot_bytes, which all of them share.',
             code="BUFFER_IN_CHAIN",
             option="join_buffer_policy",
         )
@@ -135,13 +127,15 @@ class QueryBuffer:
     @property
     def operator_limit(self) -> BufferLimit:
         """Return the limit of one bucket's operator."""
-        return self._limit.share(self._buckets) if self.evicts else NO_LIMIT
+        return self.operator_limit_of(self._buckets)
+
+    def operator_limit_of(self, buckets: int) -> BufferLimit:
+        """Return the limit of one bucket's operator in an epoch that was answered in so many buckets."""
+        return self._limit.share(buckets) if self.evicts else NO_LIMIT
 
     def description(self) -> dict[str, Any]:
         """Return what is to be fixed for the life of a checkpoint."""
-        if not self.evicts:
-            return {}
-        return {EVICTION: {"join_max_buffered_bytes": self._limit.max_bytes, "on_evict": self._limit.on_evict}}
+        return self._limit.description() if self.evicts else {}
 
     def uncounted(self, histories: Mapping[str, BucketHistory], known: _Held) -> frozenset[int]:
         """Return the buckets that hold rows and have not told how many bytes; they must be opened even without new rows."""

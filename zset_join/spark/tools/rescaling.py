@@ -47,9 +47,8 @@ from zset_join.checkpoint.reading import (
 )
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import write_snapshot
-from zset_join.config import QueryOptions
+from zset_join.config import BufferLimit, QueryOptions
 from zset_join.errors import OptionError, StateError, ZsetJoinError
-from zset_join.spark.planning.buffer_limit import EVICTION
 from zset_join.spark.planning.job_settings import job_settings, wanted_settings
 from zset_join.spark.planning.normalise import slot_bucket
 from zset_join.spark.rows.layout import SlotLayout, collect_rows, make_layout, pack_receipts, pack_rows, travelling_schema
@@ -146,18 +145,11 @@ def rescale(
         epoch = None if opened.last is None else opened.last.epoch
         if before == options.buckets:
             return RescaleReport(before=before, buckets=before, epoch=epoch, rows=0)
-        if EVICTION in description:
-            raise StateError(
-                f'the query of the checkpoint {location} drops rows at its limit (join_buffer_policy="evict_oldest"), each '
-                "bucket within its share of it: which rows are there depends on the number of buckets. Start the query anew "
-                "with a new checkpointLocation and output.",
-                code="EVICTS_BY_BUCKET",
-                location=location,
-            )
+        folding = replace(_NO_TOMBSTONE_EXPIRES, buffer_limit=BufferLimit.written(description).share(before))
         histories: dict[str, BucketHistory] = {}
         rows = 0
         for name, stage in _with_state(opened, stages_of(location)).items():
-            made, moved = _moved(name, stage, chosen, opened, options.buckets)
+            made, moved = _moved(name, stage, chosen, opened, options.buckets, folding)
             histories |= made
             rows += moved
         opened.rescale(options.buckets, histories)
@@ -167,18 +159,18 @@ def rescale(
 
 
 def _moved(
-    name: str, stage: Stage, session: SparkSession, opened: Checkpoint, buckets: int
+    name: str, stage: Stage, session: SparkSession, opened: Checkpoint, buckets: int, folding: StageOptions
 ) -> tuple[dict[str, BucketHistory], int]:
     """Write the snapshots of the new buckets of a stage; return what to list, and the rows moved."""
     if opened.last is None:
         return {}, 0
     old, last = opened.buckets, opened.last
-    schemas = _schemas(stage)
+    schemas = _schemas(stage, folding)
     plain = [pa.schema([field for field in schema if field.name != SNAPSHOT_WEIGHT]) for schema in schemas.values()]
     layout = make_layout(*plain, has_raw=False)
     context = opened.stage(name, Tick(last.epoch + 1, last.processing_time_us))
     context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
-    read = _ReadBuckets(context=context, stage=stage, layout=layout, names=tuple(schemas))
+    read = _ReadBuckets(context=context, stage=stage, options=folding, layout=layout, names=tuple(schemas))
     write = _WriteBuckets(context=context, stage=stage, layout=layout, schemas=schemas, epoch=last.epoch)
     keys = [_rule(stage, stage.state_tables[table]) for table in schemas]
     wanted = wanted_settings(_ROWS_AT_ONCE, is_routed=True)
@@ -198,9 +190,9 @@ def _rule(stage: Stage, table: TableKey) -> tuple[StageInput, tuple[str, ...]]:
     return replace(stage.inputs[0], unmatchable="by_key"), table.columns
 
 
-def _schemas(stage: Stage) -> dict[str, pa.Schema]:
+def _schemas(stage: Stage, options: StageOptions) -> dict[str, pa.Schema]:
     """Return the columns of each table of a snapshot."""
-    operator = stage.build(_NO_TOMBSTONE_EXPIRES, None)
+    operator = stage.build(options, None)
     try:
         return {name: table.schema.remove_metadata() for name, table in operator.snapshot().items()}
     finally:
@@ -213,6 +205,7 @@ class _ReadBuckets:
 
     context: StageContext
     stage: Stage
+    options: StageOptions
     layout: SlotLayout
     names: tuple[str, ...]
 
@@ -229,7 +222,7 @@ class _ReadBuckets:
                 yield pack_receipts([receipt.to_json()], self.layout)
 
     def _rows(self, bucket: int, receipt: TaskReceipt) -> Iterator[pa.RecordBatch]:
-        with BucketState(self.context, bucket, partial(self.stage.build, _NO_TOMBSTONE_EXPIRES)) as state:
+        with BucketState(self.context, bucket, partial(self.stage.build, self.options)) as state:
             tables = state.operator.snapshot()
         sent = 0
         receipt.rows_in = [tables[name].num_rows for name in self.names]

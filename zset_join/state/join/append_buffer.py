@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from zset_join.config import BufferLimit
 from zset_join.errors import ResourceError
@@ -32,13 +33,15 @@ from zset_join.kernels.values import columns as c
 from zset_join.state.cold.cold_side import ColdSide
 from zset_join.state.cold.largest_key import largest_key
 from zset_join.state.rows.side import PreparedSide, SideState
+from zset_join.state.rows.side_snapshot import SNAPSHOT_SEQUENCE
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["AppendBuffer", "BufferedEpoch", "buffer_full"]
+__all__ = ["AppendBuffer", "BufferedEpoch", "buffer_full", "with_distinct_ages"]
 
 _Numbers = npt.NDArray[np.int64]
 _POSITION_BITS = 32
+_AGE = f"{SNAPSHOT_SEQUENCE}0"
 _QUEUED_PART = 8
 _QUEUED_LEAST = 65_536
 
@@ -219,6 +222,29 @@ class AppendBuffer:
             own = sides == number
             sizes[own] = side.sizes_of(side.refs_of(numbers[own]))
         return _Queue(numbering, sides, numbers, sizes, np.cumsum(sizes))
+
+
+def with_distinct_ages(table: pa.Table, side: int) -> pa.Table:
+    """Return rows of a side that come from several buckets with ages that no two rows of the new bucket have in common.
+
+    The order is that of their ages: by epoch, left rows before right ones, then by position. Rows of several buckets that have
+    one position go by their order in the table, which every attempt finds the same.
+
+    Args:
+        table: a snapshot of a side in append mode; unchanged where its rows have no ages.
+        side: 0 for the left, 1 for the right.
+    """
+    at = table.schema.get_field_index(_AGE)
+    if at < 0 or not table.num_rows:
+        return table
+    ages = table.column(at).to_numpy()
+    order = np.argsort(ages, kind="stable")
+    epochs = ages[order] >> _POSITION_BITS
+    begins = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
+    ranks = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))
+    distinct = np.empty(len(order), np.int64)
+    distinct[order] = (epochs << _POSITION_BITS) + (side << (_POSITION_BITS - 1)) + ranks
+    return table.set_column(at, table.schema.field(at), pa.array(distinct))
 
 
 def buffer_full(
