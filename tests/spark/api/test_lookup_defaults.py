@@ -105,7 +105,7 @@ def test_more_tasks_than_connections_are_refused_by_the_options_name() -> None:
 def test_explain_tells_the_options_in_force_and_which_are_the_jobs(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = FunctionSource(name="codes", schema=TABLE, function=lambda keys: ROWS)
+    source = FunctionSource(name="codes", schema=TABLE, function=lambda _keys: ROWS)
     orders = appends(Source(spark, tmp_path / "orders", ORDERS).stream(), name="orders")
     view = orders.lookup_join(source, on="code", hint=Lookup(cache="partial"))
 
