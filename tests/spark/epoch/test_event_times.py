@@ -38,7 +38,16 @@ def priced(bought: Source, rates: Source, **options: Any) -> Any:
     return left.temporal_join(right, on="currency", how="left", **options)
 
 
-def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_comes(
+def answers_of(checkpoint: Path, epoch: int) -> list[bytes]:
+    """Return the files of an answer that hold rows, and remove all of them."""
+    found = sorted((checkpoint / "zset/delta").glob(f"*/*{epoch}-*"))
+    contents = [path.read_bytes() for path in found]
+    for path in found:
+        path.unlink()
+    return sorted(contents)
+
+
+def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_comes_also_a_second_time(
     bought: Source, rates: Source, run: Run, tmp_path: Path
 ) -> None:
     bought.add((1, "EUR", 1000)).add((2, "EUR", 2000), (3, "EUR", 900))
@@ -48,10 +57,18 @@ def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_c
     committed = read_committed(location)
     shutil.rmtree(tmp_path / "local")
     bought.add()
-    rates.add(("USD", 3000, 1.0))
+    rates.add(("USD", 3000, 1.0))  # of another bucket: the one that answers is opened because something is due
+    sink.fails_in = 2
+    with pytest.raises(Exception, match="failed in epoch 2"):
+        run(priced(bought, rates), sink)
+    answers = [answers_of(tmp_path / "checkpoint", 2)]
+    shutil.rmtree(tmp_path / "local")
+    sink.fails_in = -1
 
     query = run(priced(bought, rates), sink)
 
+    assert query.lastProgress["join"]["replayed"]
+    assert answers == [answers_of(tmp_path / "checkpoint", 2)] != [[]]
     assert sink.epochs[0] == [(("EUR", 1, 1000, 800, 1.2), 1)]
     assert sink.epochs[1] == []
     assert sink.epochs[2] == [(("EUR", 2, 2000, 1200, 1.3), 1)]
