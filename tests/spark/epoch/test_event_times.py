@@ -76,7 +76,7 @@ def test_rows_wait_for_the_watermark_and_a_bucket_without_rows_answers_when_it_c
     assert committed.last is not None
     assert committed.last.watermarks == {"bought": 2000, "rates": 1200, "stage:temporal_join-0": 1200}
     progress = [one for run_ in (first, query) for one in run_.recentProgress if "epoch" in (one["join"] or {})]
-    assert [one["numInputRows"] for one in progress] == [4, 2, 1]
+    assert [one["numInputRows"] for one in progress] == [4, 2, 0]  # the second answer comes from the log
     assert progress[1]["join"]["late_rows"] == {"bought": 1, "rates": 0}
     assert progress[1]["join"]["quarantined"] == {"bought": 1, "rates": 0}
 
