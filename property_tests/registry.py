@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from property_tests.aggregate_preaggregated import build_preaggregated
 from property_tests.aggregate_reference import build_reference_aggregate
 from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate
+from property_tests.lookup_shapes import LookupSpec, build_lookup, lookup_specs
 from property_tests.reference_join import ReferenceJoin
 from property_tests.routed_join import RoutedJoin
 from property_tests.shapes import HOWS, JoinSpec, LatestSpec, Mode, RouteSpec, Spec
@@ -73,6 +74,7 @@ MODE_PAIRS: tuple[tuple[Mode, Mode], ...] = (
 ROUTE_MODES: tuple[Mode, ...] = ("upsert", "sequenced")
 AGGREGATE_MODES: tuple[Mode, ...] = ("changelog", "keyed_changelog", "append")
 VIEW_MODES: tuple[Mode, ...] = ("changelog", "append")
+LOOKUP_MODES: tuple[Mode, ...] = ("append", "sequenced", "changelog")
 _NO_DIRECTORY = "it maps one delta to one answer and keeps nothing, so there is no directory to open again"
 _NO_ROWS = "what was reduced before the shuffle does not know its rows any more, so none of them can be named"
 _NO_FILES = "the reference keeps its rows in memory only; the laws about directories are the product's to obey"
@@ -166,7 +168,7 @@ class RouteView:
 class Subject:
     """One operator description under test, with the way to build it."""
 
-    spec: Spec | AggregateSpec | ViewSpec
+    spec: Spec | AggregateSpec | ViewSpec | LookupSpec
     build: Build
     live_rows: Callable[[Operator], int]
 
@@ -365,6 +367,19 @@ def registered_view(kind: ViewKind, mode: Mode) -> Registered:
     return Registered(f"{kind}-{mode}", view_specs(kind, mode), build_view, hash_join_live_rows, exemptions)
 
 
+def registered_lookup(mode: Mode) -> Registered:
+    """Return the entry of lookup joins over a stream in one mode, the outside standing still."""
+    exemptions = {} if mode == "sequenced" else {"duplicate_delivery_is_invisible": _NO_DUPLICATES}
+    if mode == "append":
+        exemptions["undo_is_complete"] = _NO_UNDO
+    return Registered(f"lookup-{mode}", lookup_specs(mode), build_lookup, _lookup_live_rows, exemptions)
+
+
+def _lookup_live_rows(operator: Operator) -> int:
+    """Count the left rows of the snapshot; what each was joined with is remembered beside them."""
+    return sum(weight != 0 for weight in operator.snapshot()["left"].column("_zset_weight").to_pylist())
+
+
 _ENTRIES: tuple[Registered, ...] = (
     *(
         registered_join("join", how, modes, build=build_hash_join, live_rows=hash_join_live_rows, hides=(False, True, True))
@@ -400,6 +415,7 @@ _ENTRIES: tuple[Registered, ...] = (
         for is_global in (False, True)
     ),
     *(registered_view(kind, mode) for kind in VIEW_KINDS for mode in VIEW_MODES),
+    *map(registered_lookup, LOOKUP_MODES),
     *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
     *(Registered(f"latest-{mode}", latest_specs(mode), build_latest, hash_join_live_rows) for mode in ROUTE_MODES),
     *(

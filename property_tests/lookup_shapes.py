@@ -1,0 +1,145 @@
+"""The lookup join under test, with an outside that stands still: what it is over, and what the oracle says about it.
+
+While the outside table does not change, the sum of the answers is the batch join, so every law of an operator holds. What the
+outside knows of a key is decided by the key alone: nothing, one row or two.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from property_tests.shapes import PAYLOADS, Change, KeyShape, Knobs, Mode, key_shape_named, live_rows, oracle_side, relation_of
+from property_tests.strategies import make_knobs
+from zset_join.expressions import left, right
+from zset_join.operators.lookup_join import LookupJoin
+from zset_join.protocol import Operator
+from zset_join.relation import Relation
+from zset_join.testing import reference as oracle
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["AskedLookup", "LookupSpec", "build_lookup", "lookup_specs"]
+
+_SHAPES = ("int64", "float64", "string", "int64+string", "float64+bool", "decimal", "date", "timestamp")
+
+
+def _known(key: tuple[Hashable, ...]) -> range:
+    """Return what the outside has for a key: a value per row."""
+    return range(zlib.crc32(repr(key).encode()) % 3)
+
+
+@dataclass(frozen=True)
+class LookupSpec:
+    """Everything about one lookup join under test."""
+
+    how: str
+    inputs: tuple[Relation, ...]
+    key_shape: KeyShape
+    payload: str
+    id_type: str
+    has_residual: bool
+    knobs: Knobs = field(default_factory=Knobs)
+
+    @property
+    def table(self) -> Relation:
+        """Return the outside table: the key columns and a value."""
+        (probe,) = self.inputs
+        fields = [(f"t{at}", probe.schema.field(name).type) for at, name in enumerate(probe.join_key)]
+        return Relation(
+            name="table", schema=pa.schema([*fields, ("y", pa.int64())]), join_key=tuple(name for name, _ in fields)
+        )
+
+    def expected(self, changes: Sequence[Change]) -> oracle.Counts:
+        """Return the oracle's output for all changes so far."""
+        (probe,) = self.inputs
+        side = oracle_side(probe)
+        counts: oracle.Counts = {}
+        for row, weight in live_rows(side, changes, 0):
+            key = oracle.row_identity(row[name] for name in probe.join_key)
+            is_asked = all(row[name] is not None for name in probe.join_key)
+            own = oracle.row_identity(row[name] for name in side.columns)
+            met = [value for value in _known(key) if is_asked and self._passes(row["x"], value)]
+            lines = [(*own, *key, oracle.identity(value)) for value in met]
+            if not met and self.how == "left":
+                lines = [(*own, *oracle.row_identity([None] * (len(key) + 1)))]
+            for line in lines:
+                counts[line] = counts.get(line, 0) + weight
+        return counts
+
+    def _passes(self, own: int | None, value: int) -> bool:
+        return not self.has_residual or (own is not None and value <= own)
+
+    def __repr__(self) -> str:
+        (probe,) = self.inputs
+        return f"lookup {self.how} of {probe.mode} {probe.schema.names}, residual {self.has_residual}, {self.knobs}"
+
+
+class AskedLookup:
+    """A lookup join that is asked with what the outside says, as a runner does it."""
+
+    def __init__(self, join: LookupJoin) -> None:
+        self._join = join
+        self.inputs, self.output = join.inputs[:1], join.output
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Ask the outside, then the join."""
+        return self._join.answer(tick, self._completed(tick, deltas))
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the rows and what was said of them."""
+        self._join.absorb(tick, self._completed(tick, deltas))
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows of the stream that break its contract; nobody has been asked yet."""
+        return self._join.rejections(tick, [*deltas, ZSet.empty(self._join.inputs[1].schema)])
+
+    def _completed(self, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
+        if len(deltas) != 1:
+            return list(deltas)  # the join says what is wrong with that
+        keys = self._join.keys_to_fetch(tick, deltas[0])
+        rows = [{**key, "y": value} for key in keys.to_pylist() for value in _known(oracle.row_identity(key.values()))]
+        table = self._join.shape.table.schema
+        return [deltas[0], self._join.fetched_answer(keys, pa.Table.from_pylist(rows, schema=table))]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._join, name)
+
+
+def build_lookup(spec: LookupSpec, *, on_bad_input: str = "error", directory: str | None = None) -> Operator:
+    """Build the product's lookup join of a spec, and who asks it."""
+    join = LookupJoin(
+        spec.inputs[0],
+        spec.table,
+        spec.how,
+        residual=right("y") <= left("x") if spec.has_residual else None,
+        on_bad_input=on_bad_input,
+        chunk_rows=spec.knobs.chunk_rows,
+        hash_bits=spec.knobs.hash_bits,
+        directory=directory,
+    )
+
+    return cast("Operator", AskedLookup(join))  # the rest of the protocol is the join's
+
+
+def lookup_specs(mode: Mode) -> st.SearchStrategy[LookupSpec]:
+    """Draw lookup joins over a stream in one mode."""
+
+    @st.composite
+    def specs(draw: st.DrawFn) -> LookupSpec:
+        def pick(choices: Sequence[Any]) -> Any:
+            return draw(st.sampled_from(choices))
+
+        shape = key_shape_named(pick(_SHAPES))
+        payload, id_type = pick(sorted(PAYLOADS)), pick(("float64", "int64", "string"))
+        probe = relation_of(0, mode, shape.name, primary_key=pick(("id", "two_ids")), payload=payload, id_type=id_type)
+        return LookupSpec(
+            pick(("inner", "left")), (probe,), shape, payload, id_type, pick((False, True)), knobs=make_knobs(pick)
+        )
+
+    return specs()
