@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -118,13 +119,22 @@ def _parser() -> argparse.ArgumentParser:
         _dialect_option(verb)
         verb.set_defaults(run=run)
         if name == "run":
-            verb.add_argument("--engine", default="local", help="local, in this process (local)")
-            verb.add_argument("--once", action="store_true", help="end when all files of its tables are read")
+            _run_options(verb)
     verbs.add_parser("compile", help="compile what queries need first, in parallel").set_defaults(run=_compile)
     shell = verbs.add_parser("sql", help="type statements")
     _dialect_option(shell)
     shell.set_defaults(run=_sql_shell)
     return parser
+
+
+def _run_options(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--engine", default="local", help="local, in this process, or spark (local)")
+    verb.add_argument("--once", action="store_true", help="end when all that is there has been read; else at Ctrl-C")
+    verb.add_argument("--directory", help="inside Spark: where rows, checkpoints and state are kept; run again to go on")
+    verb.add_argument("--trigger", help='inside Spark: an interval between epochs, such as "5 seconds"')
+    verb.add_argument("--progress-seconds", type=float, default=10.0, help="between lines of progress; 0 for none (10)")
+    verb.add_argument("--cores", type=int, help="of a local Spark (all)")
+    verb.add_argument("--conf", action="append", default=[], help="NAME=VALUE, a setting of Spark; repeatable")
 
 
 def _dialect_option(verb: argparse.ArgumentParser) -> None:
@@ -143,9 +153,22 @@ def _tell(line: str) -> None:
 
 
 def _run_sql(options: argparse.Namespace) -> int:
-    from zset_join.sql.commands import run_file
+    from zset_join.sql.running_files import run_file
 
-    return run_file(options.file, engine=options.engine, dialect=options.dialect, once=options.once)
+    wrong = [one for one in options.conf if "=" not in one]
+    if wrong:
+        raise OptionError(f"--conf {wrong[0]}: expected NAME=VALUE.", code="OPTION_VALUE", name="conf")
+    conf = dict(one.split("=", 1) for one in options.conf)
+    return run_file(
+        options.file,
+        engine=options.engine,
+        dialect=options.dialect,
+        once=options.once,
+        directory=options.directory,
+        trigger=options.trigger,
+        progress_seconds=options.progress_seconds,
+        spark=lambda: _session(options.cores, conf),
+    )
 
 
 def _check_sql(options: argparse.Namespace) -> int:
@@ -272,7 +295,7 @@ def _restore(options: argparse.Namespace) -> int:
     return 0
 
 
-def _session(cores: int | None) -> SparkSession:
+def _session(cores: int | None, conf: dict[str, str] | None = None) -> SparkSession:
     try:
         from pyspark.sql import SparkSession
 
@@ -283,7 +306,9 @@ def _session(cores: int | None) -> SparkSession:
             code="MISSING_PACKAGE",
             package="pyspark",
         ) from error
-    return SparkSession.getActiveSession() or local_session(cores=cores)
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has said where and how
+        return SparkSession.builder.getOrCreate()
+    return SparkSession.getActiveSession() or local_session(cores=cores, options=conf)
 
 
 def _writer(options: argparse.Namespace) -> JoinStreamWriter:

@@ -87,3 +87,35 @@ def test_completion_knows_words_names_and_settings(monkeypatch: pytest.MonkeyPat
 
         assert {"SELECT", "orders", "customer", "max_hot_keys", "sum"} <= set(completions(session))
         assert list(prompt(session)) == ["SELECT 1", "SELECT 2"]
+
+
+def test_run_goes_on_until_it_is_stopped_and_reads_files_that_come(
+    pipeline: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = iter([lambda: (pipeline.parent / "orders" / "3.json").write_text('{"id": 3, "customer": "Bob", "total": 7}\n')])
+
+    def sleep(_: float) -> None:
+        next(idle, interrupted)()
+
+    monkeypatch.setattr("zset_join.sql.running_files.time.sleep", sleep)
+
+    assert main(["run", str(pipeline), "--progress-seconds", "60"]) == 0
+
+    captured = capsys.readouterr()
+    assert [json.loads(line)["revenue"] for line in captured.out.splitlines()] == [30, 30, 42, 7]
+    assert json.loads(captured.err.splitlines()[-1]) == {"query": "query_1", "epoch": 2, "rows_in": 1, "rows_out": 1}
+    assert "stopped." in captured.err
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_directory_belongs_to_spark(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(pipeline), "--directory", "x"]) == 1
+    assert "[ENGINE]" in capsys.readouterr().err
+
+
+def test_a_setting_of_spark_has_a_name_and_a_value(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(pipeline), "--engine", "spark", "--conf", "x"]) == 1
+    assert "NAME=VALUE" in capsys.readouterr().err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from zset_join.sql import Query, Session, connect
+from zset_join.sql.running_files import run_file
 
 TABLES = """CREATE MUTABLE STREAM left_mu (
         i  int,
@@ -73,6 +76,8 @@ def test_the_session_of_the_timeplus_page_gives_its_numbers(session: Session) ->
     historical = AGGREGATES.replace("FROM left_mu", "FROM table(left_mu) AS left_mu")
     historical = historical.replace("JOIN right_mu", "JOIN table(right_mu) AS right_mu")
     assert rows(query(session, historical).table()) == [(1, 2, 2, 2.0, 22, 22, 22.0)]
+    assert console_2.verify().equal
+    assert "remembers:" in console_2.query.explain()
 
 
 def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session) -> None:
@@ -82,3 +87,32 @@ def test_a_view_inside_spark_knows_the_hint_that_its_state_ends(session: Session
     told = session.view_of(query(session, joined)).explanation(buckets=2)
 
     assert 'rows of "o" are taken back from the answer, 10 seconds after their last write' in told
+
+
+def test_a_file_of_statements_that_is_run_again_goes_on(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    orders = tmp_path / "orders"
+    orders.mkdir()
+    (orders / "1.json").write_text('{"id": 1, "customer": "Ada", "total": 30}\n')
+    spark.createDataFrame([("Ada", "Ada L."), ("Bob", "Bob M.")], "customer string, name string").createOrReplaceTempView(
+        "names"
+    )
+    file = tmp_path / "pipeline.sql"
+    file.write_text(f"""
+        CREATE TABLE orders (id INT, customer STRING, total INT, twice AS total * 2)
+            WITH ('connector' = 'filesystem', 'path' = '{orders}', 'format' = 'json');
+        CREATE TABLE revenue (name STRING, revenue BIGINT, PRIMARY KEY (name));
+        INSERT INTO revenue VALUES ('nobody', 0);
+        INSERT INTO revenue SELECT name, sum(twice) FROM orders o JOIN names n ON o.customer = n.customer GROUP BY name;
+        SELECT name, revenue FROM revenue WHERE revenue < 100;
+    """)
+
+    def run() -> list[tuple[str, int, int]]:
+        state = str(tmp_path / "state")
+        assert run_file(str(file), engine="spark", dialect="spark", once=True, directory=state, spark=lambda: spark) == 0
+        return [tuple(json.loads(line).values()) for line in capsys.readouterr().out.splitlines()]
+
+    assert sorted(run()) == [("Ada L.", 60, 1), ("nobody", 0, 1)]
+    (orders / "2.json").write_text('{"id": 2, "customer": "Ada", "total": 1}\n{"id": 3, "customer": "Ada", "total": 99}\n')
+    assert run() == [("Ada L.", 60, -1)]

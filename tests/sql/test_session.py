@@ -394,3 +394,14 @@ def test_rows_that_do_not_fit_are_refused_by_column(session: Session) -> None:
     assert query(session, "SELECT k FROM t").table().num_rows == 0
     with pytest.raises(SqlError, match="places that fit an INT"):
         session.sql("SELECT substring('abc', 9223372036854775807, 2) AS s FROM t")
+
+
+def test_a_running_query_is_verified_where_the_session_keeps_what_came() -> None:
+    with connect(keep_inputs=True) as session:
+        session.sql("CREATE TABLE t (k STRING, v INT)")
+        running = query(session, "SELECT k, sum(v) AS total FROM t GROUP BY k").start()
+        session.sql("INSERT INTO t VALUES ('a', 1), ('a', 2); INSERT INTO t VALUES ('b', 3)")
+
+        report = running.verify()
+
+    assert (report.equal, report.expected_rows) == (True, 2)

@@ -1,9 +1,10 @@
-"""The SQL verbs of the command line: run a file, check it, explain it, or type statements.
+"""The SQL verbs of the command line that run nothing for long: check a file, explain it, or type statements.
 
-    zset-join run pipeline.sql [--once]      run its statements; its files are read, and what its queries say is printed
     zset-join check pipeline.sql             parse, bind and plan; say what each query keeps; run nothing
     zset-join explain pipeline.sql           the plan of each query
     zset-join sql                            a shell
+
+`zset-join run` is in `zset_join.sql.running_files`.
 
 A changelog is printed as lines of JSON, the weight as `_tp_delta`.
 """
@@ -20,55 +21,17 @@ import pyarrow as pa
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.sql.connecting import connect
 from zset_join.sql.dialects import split
-from zset_join.sql.feeds import read_available
-from zset_join.sql.results import Message, Query, Running, changelog_table
+from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
-from zset_join.zset import ZSet
 
-__all__ = ["check_file", "explain_file", "run_file", "show", "write_lines"]
-
-
-def run_file(path: str, *, engine: str, dialect: str, once: bool, output: TextIO | None = None) -> int:
-    """Run the statements of a file.
-
-    Args:
-        path: of the file.
-        engine: `local`.
-        dialect: whose SQL it is.
-        once: end when all files of its tables are read; else what it printed stays up to date as long as it is called again.
-        output: where to print.
-
-    Returns:
-        The exit code.
-    """
-    stream = output or sys.stdout
-    text = _text(path)
-    with connect(engine=engine, dialect=dialect) as session:
-        queries: list[Query] = []
-        for statement in split(text, dialect=dialect):
-            made = execute(session, statement)
-            if isinstance(made, Query) and not made.bound.is_bounded:
-                session.start(made, output=_printer(stream))
-            elif isinstance(made, Query):
-                queries.append(made)
-        read_tables(session)
-        for query in queries:
-            write_lines(query.table(), stream)
-        if not once:
-            _say("all files are read; run again for what came since (--once says that this is meant).", sys.stderr)
-    return 0
-
-
-def read_tables(session: Session) -> None:
-    """Read what the tables have outside: a file or a poll is an epoch."""
-    read_available(session)
+__all__ = ["check_file", "explain_file", "file_text", "run_shell", "show", "write_lines"]
 
 
 def check_file(path: str, *, dialect: str, output: TextIO | None = None) -> int:
     """Parse, bind and plan every statement of a file; say what each query keeps, and run nothing."""
     stream = output or sys.stdout
-    text = _text(path)
+    text = file_text(path)
     with connect(dialect=dialect) as session:
         for number, statement in enumerate(split(text, dialect=dialect), 1):
             made = execute(session, statement) if statement.words[0] != "INSERT" else _checked_insert(session, statement)
@@ -93,7 +56,7 @@ def explain_file(path: str, *, dialect: str, output: TextIO | None = None) -> in
     """Print the plan of every query of a file."""
     stream = output or sys.stdout
     with connect(dialect=dialect) as session:
-        for statement in split(_text(path), dialect=dialect):
+        for statement in split(file_text(path), dialect=dialect):
             made = execute(session, statement) if statement.words[0] != "INSERT" else _checked_insert(session, statement)
             if isinstance(made, Query):
                 _say(made.explain(), stream)
@@ -114,15 +77,12 @@ def write_lines(table: pa.Table, stream: TextIO) -> None:
         _say(json.dumps(row, default=str, ensure_ascii=False), stream)
 
 
-def _printer(stream: TextIO) -> Any:
-    def output(delta: ZSet) -> None:
-        if len(delta):
-            write_lines(changelog_table(delta), stream)
+def file_text(path: str) -> str:
+    """Return the statements of a file.
 
-    return output
-
-
-def _text(path: str) -> str:
+    Raises:
+        SqlError: it cannot be read.
+    """
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -158,6 +118,3 @@ def run_shell(*, dialect: str) -> int:
             except ZsetJoinError as error:
                 _say(str(error), sys.stderr)
     return 0
-
-
-__all__ += ["run_shell"]

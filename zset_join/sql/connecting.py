@@ -22,6 +22,7 @@ def connect(
     keep_tables: bool = True,
     clock: Callable[[], int] | None = None,
     directory: str | Path | None = None,
+    keep_inputs: bool = False,
 ) -> Session:
     """Return a new session.
 
@@ -32,6 +33,8 @@ def connect(
         keep_tables: keep the rows of tables for later queries; inside Spark they are always kept.
         clock: returns the processing time in microseconds since 1970; default: the wall clock.
         directory: inside Spark, where inserted rows, checkpoints and local state are kept; default: a temporary one.
+        keep_inputs: let running queries keep every change that comes, for `Running.verify()`; inside Spark the checkpoint has
+            them.
 
     Raises:
         OptionError: an engine or dialect that is not there, or an argument of the other engine.
@@ -58,4 +61,4 @@ def connect(
         return SessionOnSpark(spark, dialect=dialect, clock=clock, directory=directory)
     if spark is not None or directory is not None:
         raise OptionError("spark=... and directory=... belong to engine='spark'.", code="ENGINE")
-    return Session(dialect=dialect, keep_tables=keep_tables, clock=clock)
+    return Session(dialect=dialect, keep_tables=keep_tables, clock=clock, keep_inputs=keep_inputs)

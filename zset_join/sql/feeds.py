@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Iterator
+from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ import pyarrow.json as pj
 from zset_join.errors import BadInputError, SqlError
 from zset_join.sql.catalog import Table
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.files import read_files
+from zset_join.sql.files import list_files, read_file
 
 if TYPE_CHECKING:
     from zset_join.pipeline import Pipeline
@@ -97,21 +98,27 @@ def read_available(session: StatementContext, *, wait_seconds: float = 2.0) -> i
 
 
 class FileFeed:
-    """Give the rows of files, a file a poll."""
+    """Give the rows of files, a file a poll; those that have come since the last one, too."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._files: Iterator[pa.Table] | None = None
+        self._seen: set[Path] = set()
+        self._left: deque[Path] = deque()
 
     def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | None:  # noqa: ARG002 - as the protocol has it
         """Return the rows of the next file."""
-        if self._files is None:
-            self._files = read_files(self.table)
-        return next(self._files, None)
+        if not self._left:
+            self._left.extend(file for file in list_files(self.table) if file not in self._seen)
+        if not self._left:
+            return None
+        file = self._left.popleft()
+        self._seen.add(file)
+        return read_file(self.table, file)
 
     def close(self) -> None:
         """Begin anew at the next poll."""
-        self._files = None
+        self._seen.clear()
+        self._left.clear()
 
 
 class KafkaFeed:

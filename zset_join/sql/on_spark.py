@@ -18,25 +18,23 @@ temporary directory ends with the session; with a directory of one's own, statem
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 import threading
-import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
 
 from zset_join.errors import SqlError
 from zset_join.expressions.sql_text import to_sql
-from zset_join.pipeline.contents import Contents
 from zset_join.plan.query_plan import PlanSource
 from zset_join.relation import Relation
-from zset_join.sinks.sink import Sink, SinkProgress
+from zset_join.sinks.sink import Sink
 from zset_join.spark import ChangeStream, local_session
 from zset_join.spark.api.from_plan import view_of
 from zset_join.spark.api.table_streams import (
@@ -47,6 +45,7 @@ from zset_join.spark.api.table_streams import (
     stored_rows,
     table_stream,
     with_columns,
+    write_stored,
 )
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.dialects import Statement
@@ -56,6 +55,7 @@ from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
 from zset_join.sql.settings import stage_options
 from zset_join.sql.sink_tables import SinkWriter
+from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.stored_tables import StoredTables, StoredTableSink, file_name
 from zset_join.sql.writing import TableWriter
 from zset_join.zset import ZSet, single_batch
@@ -89,6 +89,11 @@ class SessionOnSpark(Session):
         dialect: whose SQL statements are written in.
         clock: returns the processing time in microseconds since 1970, for inserted rows.
         directory: where rows, checkpoints and local state are kept; None: a temporary one.
+
+    Attributes:
+        mode: `interactive`: statements wait until queries have answered; `once`: queries run when `refresh` is called, and end
+            when they have answered what there is; `continuous`: queries run, and nobody waits for them.
+        trigger: the interval between the epochs of queries, such as "5 seconds"; None: one after the other.
     """
 
     def __init__(self, spark: Any, *, dialect: str, clock: Callable[[], int] | None, directory: str | Path | None) -> None:
@@ -105,7 +110,8 @@ class SessionOnSpark(Session):
         self._changed: set[str] = set()
         self._lock = threading.RLock()
         self._owner = threading.get_ident()
-        self._asked = 0
+        self.mode: Literal["interactive", "once", "continuous"] = "interactive"
+        self.trigger: str | None = None
 
     def register(
         self, name: str, rows: Any, *, keys: Sequence[str] | str = (), watermark: tuple[str, int] | None = None
@@ -129,7 +135,7 @@ class SessionOnSpark(Session):
             super().register(name, rows, keys=keys, watermark=watermark)
             return
         if not rows.isStreaming:
-            super().register(name, rows.toArrow(), keys=keys, watermark=watermark)
+            self._register_batch(name, rows, keys=keys, watermark=watermark)
             return
         schema = schema_of(rows, name)
         key = (keys,) if isinstance(keys, str) else tuple(keys)
@@ -164,14 +170,16 @@ class SessionOnSpark(Session):
         """
         if query.bound.is_bounded:
             raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
-        name = name or f"query_{len(self.running) + 1}"
-        running = Running(name, query, pipeline=_no_pipeline(), output=output)
-        pipeline: Any = _SparkPipeline(self, query, running, self._sink(output))
+        sink = self._sink(output)
+        running = RunningOnSpark(name or self._free_name(output), query, pipeline=_no_pipeline(), output=output)
+        pipeline: Any = self._pipeline_of(running, sink)
         running.pipeline = pipeline
         self.running.append(running)
+        self._changed |= running.reads
+        if self.mode == "once":
+            return running
         try:
-            pipeline.start(self._place(name))
-            self._changed |= running.reads
+            pipeline.start(trigger=self.trigger)
             self.settle()
         except BaseException:
             self.stop(running)
@@ -199,17 +207,25 @@ class SessionOnSpark(Session):
         """
         if threading.get_ident() != self._owner:
             return  # a query writes into a table; whoever waits for it waits for the readers too
+        if self.mode == "interactive":
+            self._answer()
+
+    def _answer(self) -> None:
         while self._changed:
             with self._lock:
                 changed, self._changed = self._changed, set()
             for running in list(self.running):
                 if running.reads & changed:
-                    self._handle(running).process()
+                    pipeline = self.pipeline_of(running)
+                    if self.mode == "once":
+                        pipeline.run()
+                    else:
+                        pipeline.process()
 
     def refresh(self) -> None:
         """Wait until every query has answered what its sources have, files and topics included."""
         self._changed |= {name for running in self.running for name in running.reads}
-        self.settle()
+        self._answer()
 
     def advance(self) -> None:
         """Do nothing: inside Spark queries wake up by themselves when something is due."""
@@ -219,16 +235,15 @@ class SessionOnSpark(Session):
 
         Cost: every epoch of its tables is answered again.
         """
-        running = Running("snapshot", query, pipeline=_no_pipeline())
-        pipeline = _SparkPipeline(self, query, running, None)
-        self._asked += 1
-        place = self._place(f"snapshot_{self._asked}")
+        self._numbered += 1
+        running = RunningOnSpark(f"snapshot_{self._numbered}", query, pipeline=_no_pipeline())
+        pipeline = self._pipeline_of(running, None)
         try:
-            pipeline.start(place, ends=True)
+            pipeline.run()
             return sorted_rows(pipeline.view(), query.bound)
         finally:
             pipeline.close()
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(self._place(running.name), ignore_errors=True)
 
     def explain(self, query: Query) -> str:
         """Return what a query does inside Spark, and what it must remember."""
@@ -248,6 +263,15 @@ class SessionOnSpark(Session):
             shutil.rmtree(self._directory, ignore_errors=True)
 
     # ---------------------------------------------------------------- tables
+
+    def _register_batch(self, name: str, rows: Any, *, keys: Sequence[str] | str, watermark: tuple[str, int] | None) -> None:
+        """Make a table of a batch DataFrame: Spark writes its rows as one file, one epoch; they never come to the driver."""
+        super().register(name, schema_of(rows, name), keys=keys, watermark=watermark)
+        table = self.catalog.tables[name]
+        self._stored_rows.make(table)
+        written = self._directory / "written" / file_name(name)
+        write_stored(rows, str(written))
+        self._stored_rows.adopt(table, written, once="registered")
 
     def _register_stream(self, name: str, stream: ChangeStream) -> None:
         shown = pa.schema([stream.schema.field(column) for column in stream.columns])
@@ -315,10 +339,12 @@ class SessionOnSpark(Session):
         with self._lock:
             self._changed.add(table.name)
 
-    def _sink(self, output: Callable[[ZSet], None] | None) -> Sink | None:
+    def _sink(self, output: object) -> Sink | None:
         """Return the sink that an output is; None where the driver takes the deltas itself."""
         if isinstance(output, SinkWriter):
             return output.sink
+        if isinstance(output, Sink):
+            return output
         if not isinstance(output, TableWriter):
             return None
         table = output.table
@@ -336,10 +362,25 @@ class SessionOnSpark(Session):
     def _place(self, name: str) -> Path:
         return self._directory / "queries" / file_name(name)
 
-    def _handle(self, running: Running) -> _SparkPipeline:
+    def pipeline_of(self, running: Running) -> SparkPipeline:
+        """Return what runs a query of this session."""
         handle: Any = running.pipeline
-        made: _SparkPipeline = handle
+        made: SparkPipeline = handle
         return made
+
+    def _pipeline_of(self, running: Running, sink: Sink | None) -> SparkPipeline:
+        query = running.query
+        return SparkPipeline(running, lambda: self.view_of(query), self.options_of(query), sink, self._place(running.name))
+
+    def _free_name(self, output: object) -> str:
+        """Return a name that no running query has; one that writes into a table is called after it, for its checkpoint."""
+        table = output.table.name if isinstance(output, TableWriter) else getattr(output, "table_name", None)
+        if table is None:
+            self._numbered += 1
+            return f"query_{self._numbered}"
+        taken = {running.name for running in self.running}
+        more = (f"into_{table}_{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain((f"into_{table}",), more) if name not in taken)
 
     def options_of(self, query: Query) -> dict[str, str]:
         """Return the options of a query inside Spark.
@@ -383,107 +424,6 @@ class _CatalogOverSpark(Catalog):
                 raise
             self._session.register(name, spark.table(name))
             return super().find(name, at=at)
-
-
-class _SparkPipeline:
-    """What a running query asks of a pipeline, for a query inside Spark: it takes the deltas on the driver.
-
-    Args:
-        session: whose it is.
-        query: what runs.
-        running: whom to tell.
-        sink: where the deltas go; None: they come to the driver.
-    """
-
-    def __init__(self, session: SessionOnSpark, query: Query, running: Running, sink: Sink | None) -> None:
-        self._session = session
-        self._query = query
-        self._running = running
-        self._sink = sink
-        self._taken = _Taken(query.schema, running)
-        self._handle: Any = None
-        self.schema: pa.Schema = query.schema
-
-    def start(self, place: Path, *, ends: bool = False) -> None:
-        """Start the query.
-
-        Args:
-            place: of its checkpoint and its local state.
-            ends: it ends once it has answered what its sources have.
-        """
-        if self._sink is None:
-            shutil.rmtree(place, ignore_errors=True)
-        view = self._session.view_of(self._query)
-        writer = view.writeStream.options(**self._session.options_of(self._query))
-        writer = writer.option("checkpointLocation", str(place / "checkpoint")).option("localStateDir", str(place / "local"))
-        writer = writer.toSink(self._taken if self._sink is None else self._sink)
-        if ends:
-            self._handle = writer.trigger(availableNow=True).start()
-            self._handle.awaitTermination()
-        else:
-            self._handle = writer.queryName(self._running.name).start()
-
-    def process(self) -> None:
-        """Wait until what the sources have is answered."""
-        self._handle.processAllAvailable()
-
-    def view(self) -> pa.Table:
-        """Return the contents of the view.
-
-        Raises:
-            SqlError: they are in a sink.
-        """
-        if self._sink is not None:
-            raise SqlError(f"this query writes into {self._sink!r}; read that.", code="NOT_A_TABLE")
-        return self._taken.table()
-
-    def close(self) -> None:
-        """End the query."""
-        if self._handle is not None:
-            self._handle.stop()
-
-
-class _Taken:
-    """A sink that keeps the contents of a query on the driver, and hands its deltas to whom they concern.
-
-    Args:
-        schema: the columns as the statement has them.
-        running: the query.
-    """
-
-    def __init__(self, schema: pa.Schema, running: Running) -> None:
-        self._schema = schema
-        self._running = running
-        self._contents = Contents(schema)
-        self._epoch: int | None = None
-
-    def table(self) -> pa.Table:
-        """Return every row as often as it is there."""
-        rows = self._contents.rows()
-        copies = np.repeat(np.arange(len(rows)), rows.weights)
-        return pa.Table.from_batches([rows.rows]).take(pa.array(copies))
-
-    def open(self, output: Relation, query_id: str) -> None:
-        """Do nothing: the columns are known."""
-
-    def last_epoch(self) -> int | None:
-        """Return the last epoch it took."""
-        return self._epoch
-
-    def write(self, epoch: int, chunks: Iterable[ZSet]) -> SinkProgress:
-        """Take a delta."""
-        started = time.perf_counter()
-        parts = [ZSet(single_batch(pa.Table.from_batches([chunk.rows]).cast(self._schema)), chunk.weights) for chunk in chunks]
-        delta = ZSet.concat(parts, schema=self._schema)
-        self._contents.add(delta)
-        self._running.deltas.append(delta)
-        if self._running.output is not None:
-            self._running.output(delta)
-        self._epoch = epoch
-        return SinkProgress(epoch, len(delta), int((delta.weights < 0).sum()), time.perf_counter() - started)
-
-    def close(self) -> None:
-        """Keep what was taken; whoever started the query reads it."""
 
 
 def _no_pipeline() -> Any:

@@ -167,6 +167,23 @@ class Running:
         """Return the contents of the view."""
         return self.pipeline.view()
 
+    def progress(self) -> dict[str, Any] | None:
+        """Return what its newest epoch did: query, epoch, rows in and out; None before the first."""
+        told = self.pipeline.progress
+        if not told:
+            return None
+        rows = sum(told["rows"].values())
+        return {"query": self.name, "epoch": told["epoch"], "rows_in": rows, "rows_out": told["answer_rows"]}
+
+    def verify(self) -> Any:
+        """Compare what it answered with the batch query over everything that came; the report says `equal`.
+
+        Raises:
+            OptionError: in process, of a session that does not keep what came: `connect(keep_inputs=True)`.
+            PlanError: no batch query is known for a part of it.
+        """
+        return self.pipeline.verify()
+
     def stop(self) -> None:
         """Let go of its state; it answers no more."""
         self.query.session.stop(self)

@@ -50,15 +50,18 @@ class Session:
         dialect: whose SQL statements are written in.
         keep_tables: keep the rows of tables.
         clock: returns the processing time in microseconds since 1970.
+        keep_inputs: let running queries keep every change that comes, for `Running.verify()`.
     """
 
-    def __init__(self, *, dialect: str, keep_tables: bool, clock: Callable[[], int] | None) -> None:
+    def __init__(self, *, dialect: str, keep_tables: bool, clock: Callable[[], int] | None, keep_inputs: bool = False) -> None:
         self.catalog = Catalog()
         self.dialect = dialect
         self.running: list[Running] = []
         self._keep_tables = keep_tables
+        self._keep_inputs = keep_inputs
         self._clock = clock or (lambda: time.time_ns() // 1000)
         self._stored: dict[str, Pipeline] = {}
+        self._numbered = 0
 
     def sql(self, text: str, *, dialect: str | None = None) -> Message | Query:
         """Run statements, one after the other; return what the last one gives.
@@ -140,6 +143,14 @@ class Session:
         for running in list(self.running):
             running.step({}, self._clock())
 
+    def advance_due(self) -> bool:
+        """Let an epoch pass in the queries that have something to say by now; say whether there were any."""
+        now = self._clock()
+        due = [running for running in self.running if self._is_due(running, now)]
+        for running in due:
+            running.step({}, now)
+        return bool(due)
+
     def create_temporal_table_function(self, name: str, relation: str, time: str, key: str) -> None:
         """Name the versions of a table, for `LATERAL TABLE(name(o.time))`.
 
@@ -183,7 +194,10 @@ class Session:
             raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
         if isinstance(output, SinkWriter):
             output.begin()
-        running = Running(name or f"query_{len(self.running) + 1}", query, self._pipeline(query), output)
+        if name is None:
+            self._numbered += 1
+            name = f"query_{self._numbered}"
+        running = Running(name, query, self._pipeline(query), output)
         rows = self._contents(query)
         self.running.append(running)
         if rows:
@@ -244,7 +258,16 @@ class Session:
             options=stage_options(query.settings),
             idle_timeout_seconds=idle_timeout(query.settings),
             keep_view=True,
+            keep_inputs=self._keep_inputs,
         )
+
+    @staticmethod
+    def _is_due(running: Running, now: int) -> bool:
+        due = running.pipeline.next_due()
+        if due.processing_time_us is not None and due.processing_time_us <= now:
+            return True
+        # A source that has been silent for long enough holds no watermark up, and only an epoch shows it.
+        return due.watermark_us is not None and idle_timeout(running.query.settings) is not None
 
     def _contents(self, query: Query) -> dict[str, Any]:
         known = {source.name for source in query.bound.view.plan().sources}

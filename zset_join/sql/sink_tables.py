@@ -179,6 +179,10 @@ class PrintSink:
         self._last = epoch
         return SinkProgress(epoch, rows, 0, 0.0)
 
+    def __call__(self, delta: ZSet) -> None:
+        """Print the changes of the next epoch; what `session.start` takes as `output`."""
+        self.write(0 if self._last is None else self._last + 1, [delta])
+
     def close(self) -> None:
         """Do nothing."""
 

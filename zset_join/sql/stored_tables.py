@@ -78,19 +78,46 @@ class StoredTables:
             weights = _ones(given.num_rows)
         directory = self.directory_of(table.name)
         with self._lock:
-            if table.name not in self._files:
-                for half in directory.glob(".*.parquet"):
-                    half.unlink()  # of a process that was killed while it wrote
-                self._files[table.name] = len(list(directory.glob("*.parquet")))
-            number = self._files[table.name]
+            number = self._count(table)
             path = directory / f"{once or f'{number:012d}'}.parquet"
             if path.exists():
                 return
             hidden = path.with_name(f".{path.name}")
             pq.write_table(given.append_column(STORED_WEIGHT, weights), hidden)
-            os.utime(hidden, (_FIRST_TIME + number, _FIRST_TIME + number))
-            hidden.rename(path)
-            self._files[table.name] = number + 1
+            self._publish(table, hidden, path, number)
+
+    def adopt(self, table: Table, written: Path, *, once: str) -> None:
+        """Take the one file that Spark has written as a file of a table, with weights; what it was written to is gone then.
+
+        Args:
+            table: it.
+            written: the directory that Spark wrote to.
+            once: the name of the file; where it is there, nothing changes.
+        """
+        directory = self.directory_of(table.name)
+        with self._lock:
+            number = self._count(table)
+            path = directory / f"{once}.parquet"
+            if not path.exists():
+                (made,) = written.glob("*.parquet")
+                hidden = path.with_name(f".{path.name}")
+                made.rename(hidden)
+                self._publish(table, hidden, path, number)
+        shutil.rmtree(written)
+
+    def _count(self, table: Table) -> int:
+        """Return how many files a table has; half a file, of a process that was killed while it wrote, goes."""
+        directory = self.directory_of(table.name)
+        if table.name not in self._files:
+            for half in directory.glob(".*.parquet"):
+                half.unlink()
+            self._files[table.name] = len(list(directory.glob("*.parquet")))
+        return self._files[table.name]
+
+    def _publish(self, table: Table, hidden: Path, path: Path, number: int) -> None:
+        os.utime(hidden, (_FIRST_TIME + number, _FIRST_TIME + number))
+        hidden.rename(path)
+        self._files[table.name] = number + 1
 
     def forget(self, name: str) -> None:
         """Throw the rows of a table away."""

@@ -1,0 +1,86 @@
+"""Rows that INSERT puts into tables inside Spark: files, each once and in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from zset_join.relation import Relation
+from zset_join.sql.catalog import ColumnDefinition, Table
+from zset_join.sql.stored_tables import StoredTables, StoredTableSink
+from zset_join.zset import ZSet
+
+TABLE = Table(name="t", word="TABLE", columns=(ColumnDefinition("k", pa.int64()),), mode="changelog")
+ROWS = pa.table({"k": pa.array([1, 2], pa.int64())})
+
+
+def lines(tables: StoredTables) -> list[list[dict[str, Any]]]:
+    files = sorted(tables.directory_of("t").glob("*.parquet"), key=lambda one: one.stat().st_mtime)
+    return [pq.read_table(file).to_pylist() for file in files]
+
+
+def test_the_first_file_of_a_table_has_no_rows(tmp_path: Path) -> None:
+    tables = StoredTables(tmp_path)
+
+    tables.make(TABLE)
+    tables.make(TABLE)
+
+    assert lines(tables) == [[]]
+
+
+def test_files_are_in_the_order_of_their_times_also_after_a_restart(tmp_path: Path) -> None:
+    first = StoredTables(tmp_path)
+    first.make(TABLE)
+    first.write(TABLE, ROWS, once="zz")
+    again = StoredTables(tmp_path)
+
+    again.write(TABLE, ZSet(ROWS.to_batches()[0], np.array([-1, 2])), once="aa")
+
+    assert [len(one) for one in lines(again)] == [0, 2, 2]
+    assert lines(again)[2] == [{"k": 1, "_stored_weight": -1}, {"k": 2, "_stored_weight": 2}]
+
+
+def test_what_has_a_name_is_written_once(tmp_path: Path) -> None:
+    tables = StoredTables(tmp_path)
+    tables.make(TABLE)
+
+    tables.write(TABLE, ROWS, once="statement-1")
+    tables.write(TABLE, ROWS, once="statement-1")
+
+    assert len(lines(tables)) == 2
+
+
+def test_a_half_written_file_is_taken_away(tmp_path: Path) -> None:
+    StoredTables(tmp_path).make(TABLE)
+    (tmp_path / "t" / ".000000000001.parquet").write_bytes(b"half")
+
+    tables = StoredTables(tmp_path)
+    tables.write(TABLE, ROWS)
+
+    assert [one.name for one in (tmp_path / "t").glob(".*")] == []
+    assert [len(one) for one in lines(tables)] == [0, 2]
+
+
+def test_an_epoch_of_a_query_is_there_once_whoever_writes_it_again(tmp_path: Path) -> None:
+    tables = StoredTables(tmp_path)
+    tables.make(TABLE)
+
+    def sink() -> StoredTableSink:
+        made = StoredTableSink(TABLE, tables, lambda rows, once: tables.write(TABLE, rows, once=once), lambda delta: delta)
+        made.open(Relation(name="t", schema=TABLE.schema, mode="changelog"), "q1")
+        return made
+
+    first, second = sink(), sink()
+    first.write(0, [ZSet.of({"k": [1]})])
+    first.write(1, [])
+
+    assert (second.has(0, None), second.has(1, None), second.has(2, None)) == (True, False, False)
+    second.write(0, [ZSet.of({"k": [1]})])
+    assert [len(one) for one in lines(tables)] == [0, 1]
