@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from zset_join.epoch_chain import ChainLink
+from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.stored_tables import StoredTables, StoredTableSink
@@ -72,15 +74,20 @@ def test_an_epoch_of_a_query_is_there_once_whoever_writes_it_again(tmp_path: Pat
     tables = StoredTables(tmp_path)
     tables.make(TABLE)
 
+    def tables_insert(rows: Any, once: str, digest: str) -> None:
+        tables.write(TABLE, rows, once=once, digest=digest)
+
     def sink() -> StoredTableSink:
-        made = StoredTableSink(TABLE, tables, lambda rows, once: tables.write(TABLE, rows, once=once), lambda delta: delta)
+        made = StoredTableSink(TABLE, tables, tables_insert, lambda delta: delta)
         made.open(Relation(name="t", schema=TABLE.schema, mode="changelog"), "q1")
         return made
 
     first, second = sink(), sink()
-    first.write(0, [ZSet.of({"k": [1]})])
+    first.write(0, [ZSet.of({"k": [1]})], link=ChainLink("d0"))
     first.write(1, [])
 
     assert (second.has(0, None), second.has(1, None), second.has(2, None)) == (True, False, False)
-    second.write(0, [ZSet.of({"k": [1]})])
+    assert second.write(0, [ZSet.of({"k": [1]})]).replayed
     assert [len(one) for one in lines(tables)] == [0, 1]
+    with pytest.raises(SinkError, match="older checkpoint"):
+        second.has(0, ChainLink("another"))

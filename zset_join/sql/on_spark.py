@@ -333,9 +333,9 @@ class SessionOnSpark(Session):
         self._add(table, rows, self._once)
         self.settle()
 
-    def _add(self, table: Table, rows: Any, once: str | None) -> None:
+    def _add(self, table: Table, rows: Any, once: str | None, digest: str = "") -> None:
         self._stored_rows.make(table)
-        self._stored_rows.write(table, rows, once=once)
+        self._stored_rows.write(table, rows, once=once, digest=digest)
         with self._lock:
             self._changed.add(table.name)
 
@@ -349,10 +349,10 @@ class SessionOnSpark(Session):
             return None
         table = output.table
 
-        def insert(rows: pa.Table | ZSet, once: str) -> None:
+        def insert(rows: pa.Table | ZSet, once: str, digest: str) -> None:
             given = pa.Table.from_batches([rows.rows]) if isinstance(rows, ZSet) else rows
             completed = self._completed(table, given, self._clock())
-            self._add(table, ZSet(single_batch(completed), rows.weights) if isinstance(rows, ZSet) else completed, once)
+            self._add(table, ZSet(single_batch(completed), rows.weights) if isinstance(rows, ZSet) else completed, once, digest)
 
         self._stored_rows.make(table)
         return StoredTableSink(table, self._stored_rows, insert, output.rows)

@@ -23,6 +23,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zset_join.epoch_chain import ChainLink
+from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.sink import SinkProgress
 from zset_join.spark.api.table_streams import STORED_WEIGHT
@@ -32,6 +34,7 @@ from zset_join.zset import ZSet
 __all__ = ["StoredTableSink", "StoredTables", "file_name"]
 
 _FIRST_TIME = 1_600_000_000
+_DIGEST = b"zset_join.epoch_digest"
 
 
 class StoredTables:
@@ -59,17 +62,22 @@ class StoredTables:
                 self.write(table, table.schema.empty_table())
             return directory
 
-    def has(self, table: Table, once: str) -> bool:
-        """Say whether a file of this name is there."""
-        return (self.directory_of(table.name) / f"{once}.parquet").exists()
+    def digest_of(self, table: Table, once: str) -> str | None:
+        """Return the digest that a file of this name was written with, "" for none; None where there is no such file."""
+        path = self.directory_of(table.name) / f"{once}.parquet"
+        if not path.exists():
+            return None
+        found: bytes = (pq.read_schema(path).metadata or {}).get(_DIGEST, b"")
+        return found.decode()
 
-    def write(self, table: Table, rows: pa.Table | ZSet, *, once: str | None = None) -> None:
+    def write(self, table: Table, rows: pa.Table | ZSet, *, once: str | None = None, digest: str = "") -> None:
         """Add a file to those of a table.
 
         Args:
             table: it.
             rows: all its columns; a Z-set has weights.
             once: the name of the file; where it is there, nothing is written. None: a number.
+            digest: of the epoch whose rows they are.
         """
         given, weights = _weighted(rows)
         if isinstance(rows, ZSet) and table.delta_column is not None:
@@ -83,7 +91,7 @@ class StoredTables:
             if path.exists():
                 return
             hidden = path.with_name(f".{path.name}")
-            pq.write_table(given.append_column(STORED_WEIGHT, weights), hidden)
+            pq.write_table(given.append_column(STORED_WEIGHT, weights).replace_schema_metadata({_DIGEST: digest}), hidden)
             self._publish(table, hidden, path, number)
 
     def adopt(self, table: Table, written: Path, *, once: str) -> None:
@@ -131,7 +139,7 @@ class StoredTableSink:
 
     Args:
         table: where they go.
-        insert: completes rows and adds them, under the name of the epoch.
+        insert: completes rows and adds them, under the name of the epoch and with its digest.
         tables: the files.
         rows_of: makes a delta what the table takes.
     """
@@ -140,7 +148,7 @@ class StoredTableSink:
         self,
         table: Table,
         tables: StoredTables,
-        insert: Callable[[pa.Table | ZSet, str], None],
+        insert: Callable[[pa.Table | ZSet, str, str], None],
         rows_of: Callable[[ZSet], pa.Table | ZSet],
     ) -> None:
         self._table = table
@@ -161,17 +169,39 @@ class StoredTableSink:
         """Return the last epoch it was given."""
         return self._last
 
-    def has(self, epoch: int, link: object) -> bool:  # noqa: ARG002 - files are told apart by the number of the epoch
-        """Say whether the rows of an epoch are there."""
-        return self._tables.has(self._table, self._name(epoch))
+    def has(self, epoch: int, link: ChainLink | None) -> bool:
+        """Say whether the rows of an epoch are there; one without rows never is.
 
-    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: object = None) -> SinkProgress:  # noqa: ARG002 - as `has`
-        """Insert the rows of an epoch; an epoch of none is none of the table's."""
+        Raises:
+            SinkError: other rows are there under its number: an older checkpoint was restored beside a newer table.
+        """
+        found = self._tables.digest_of(self._table, self._name(epoch))
+        if found is None or link is None or found == link.digest:
+            return found is not None
+        raise SinkError(
+            f"{self!r} holds the epoch {epoch} of this query, and it is another one than the checkpoint's: an older checkpoint "
+            "was restored beside it, or the other way round. Bring back the session's directory as a whole, or begin with a new "
+            "one.",
+            code="SINK_OTHER_CHAIN",
+            sink=repr(self),
+            epoch=epoch,
+            found=found,
+            expected=link.digest,
+        )
+
+    def write(self, epoch: int, chunks: Iterable[ZSet], *, link: ChainLink | None = None) -> SinkProgress:
+        """Insert the rows of an epoch; an epoch of none is none of the table's.
+
+        Raises:
+            SinkError: see `has`.
+        """
         started = time.perf_counter()
+        if self.has(epoch, link):
+            return SinkProgress(epoch, 0, 0, time.perf_counter() - started, replayed=True)
         parts = [one for one in chunks if len(one)]
         delta = ZSet.concat(parts, schema=parts[0].schema) if parts else None
         if delta is not None:
-            self._insert(self._rows_of(delta), self._name(epoch))
+            self._insert(self._rows_of(delta), self._name(epoch), "" if link is None else link.digest)
         self._last = epoch
         rows, retractions = (0, 0) if delta is None else (len(delta), int((delta.weights < 0).sum()))
         return SinkProgress(epoch, rows, retractions, time.perf_counter() - started)
