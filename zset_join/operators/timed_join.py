@@ -11,6 +11,7 @@ from zset_join.relation import Relation
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.state.time.version_join_shape import VersionJoinShape
+from zset_join.state.time.version_joins import VersionJoins
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -57,11 +58,12 @@ class TimedJoin:
             hash_bits=hash_bits,
             directory=directory,
         )
+        self._joins = VersionJoins([self._join])
 
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded into the state, -1 when there was none."""
-        return self._join.state.absorbed_epoch
+        return self._joins.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the join: what is taken back, then what is said.
@@ -78,7 +80,7 @@ class TimedJoin:
             BadInputError: as `answer`; the state is unchanged.
             StateError: an epoch that was absorbed before.
         """
-        self._join.absorb(tick, deltas)
+        self._joins.absorb(tick, [deltas])
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
@@ -91,19 +93,19 @@ class TimedJoin:
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of the state and of the working arrays."""
-        return self._join.resident_bytes() + self.working_bytes()
+        return self._joins.resident_bytes() + self.working_bytes()
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
-        return self._join.working_bytes()
+        return self._joins.working_bytes()
 
     def is_current(self) -> bool:
         """Say whether the mapped files are still those of the directory, whole."""
-        return self._join.is_current()
+        return self._joins.is_current()
 
     def statistics(self) -> dict[str, int]:
         """Return counts: rows kept per input, keys, bytes, and what was late, ignored, answered and freed so far."""
-        return self._join.state.statistics()
+        return self._joins.statistics()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the rows that are kept, as tables `left` (where some are) and `right`."""
@@ -111,12 +113,12 @@ class TimedJoin:
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
-        return self._join.state.snapshot_readers()
+        return self._joins.snapshot_readers()
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
-        self._join.restore(tables)
+        self._joins.restore(tables)
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
-        self._join.close()
+        self._joins.close()

@@ -34,12 +34,12 @@ class ExpiringRuns:
     def __init__(
         self, rows: VersionedRows, keys: KeyRuns, *, keeps_newest: bool, first_word: int, directory: str | None
     ) -> None:
-        self._rows, self._keys, self._keeps_newest = rows, keys, keeps_newest
+        self.rows, self._keys, self._keeps_newest = rows, keys, keeps_newest
         self._first_word, self._directory = first_word, directory
         self._open()
 
     def _open(self) -> None:
-        header, name = self._keys.header, self._rows.name
+        header, name = self._keys.header, self.rows.name
         self._due = DueHeap(header, self._first_word, directory=self._directory, name=name)
         self._forget = DueHeap(header, self._first_word + 1, directory=self._directory, name=f"{name}.forget")
 
@@ -56,7 +56,7 @@ class ExpiringRuns:
             changes: rows of the epoch; what is freed in one epoch is at most in proportion to them.
         """
         past = -NEVER if horizon is None else horizon
-        view, place, side = self._keys.view, self._rows.place, self._rows.view
+        view, place, side = self._keys.view, self.rows.place, self.rows.view
         self._due.make_room(len(touched))
         self._due.length = int(
             e.schedule(view, place, side, self._keeps_newest, touched, self._due.address, self._due.length, past)
@@ -66,7 +66,7 @@ class ExpiringRuns:
         most = min(max(_LEAST_KEYS, changes + changes // 4), self._due.length)
         dues, keys, forgetting = (np.empty(most, np.int64) for _ in range(3))
         forget_time = NEVER if now is None else now + retention
-        forget_place, variables = self._keys.forget_place, self._rows.variables.address
+        forget_place, variables = self._keys.forget_place, self.rows.variables.address
         self._due.make_room(1)
         length, freed, count, forgets = e.expire(
             view,

@@ -177,9 +177,15 @@ class KeyRuns:
                 )
             group_of.append(groups_here)
             unfits.append(unfit)
-        numbers = np.zeros(groups, np.int64)
-        g.find_groups(self.view, self.columns.address, self._probe_columns.address, reps, codes, groups, numbers)
-        return KeyGroups(groups, table, bits, reps, codes, numbers, group_of, unfits, owners)
+        found = KeyGroups(groups, table, bits, reps, codes, np.zeros(groups, np.int64), group_of, unfits, owners)
+        self.number(found)
+        return found
+
+    def number(self, groups: KeyGroups) -> None:
+        """Write down which number each key has in the state, 0 for none; anew after others have stored keys."""
+        shape = self.view, self.columns.address, self._probe_columns.address
+        groups.numbers[:] = 0
+        g.find_groups(*shape, groups.reps, groups.codes, groups.count, groups.numbers)
 
     def _as_keys(self, columns: Sequence[pa.Array]) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_] | None]:
         unfit: npt.NDArray[np.bool_] | None = None

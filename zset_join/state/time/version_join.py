@@ -16,8 +16,7 @@ Remembers: see `zset_join.state.time.versioned_rows` and `waiting_rows`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,8 +35,8 @@ from zset_join.state.time.joined_pairs import JoinedPairs, Transitions
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyGroups, KeyRuns
 from zset_join.state.time.order_words import NULL_WORD, count_order_words, order_words
-from zset_join.state.time.timed_state import TimedState
-from zset_join.state.time.version_join_shape import COUNTERS, VersionJoinShape
+from zset_join.state.time.version_epoch import VersionEpoch
+from zset_join.state.time.version_join_shape import VersionJoinShape
 from zset_join.state.time.versioned_rows import PreparedRows, VersionedRows
 from zset_join.state.time.waiting_rows import DueRows, WaitingRows
 from zset_join.tick import Tick
@@ -51,22 +50,6 @@ _Marks = npt.NDArray[np.bool_]
 _H_RIGHT_DUE, _H_LEFT_DUE = 32, 34  # of the header of the keys; each takes two words
 
 
-@dataclass(slots=True)
-class _Epoch:
-    """One epoch, resolved against the state before it."""
-
-    tick: Tick
-    deltas: tuple[ZSet, ZSet]
-    groups: KeyGroups
-    right: PreparedRows
-    left: PreparedRows | None  # where left rows are kept in runs
-    left_address: int
-    left_times: _Words
-    given: tuple[b.GivenRows, b.GivenRows]
-    counts: dict[str, int] = field(default_factory=dict)
-    owners: list[Any] = field(default_factory=list)
-
-
 class VersionJoin:
     """Join by key and time.
 
@@ -78,6 +61,9 @@ class VersionJoin:
         chunk_rows: rows per chunk.
         hash_bits: below 32, force collisions.
         directory: where to map files; None keeps everything in memory.
+        place: among the joins that share the right rows.
+        eager_places: how many of these places may have runs of left rows.
+        table_of: the join whose right rows are shared; None: they are its own.
     """
 
     def __init__(
@@ -90,6 +76,9 @@ class VersionJoin:
         chunk_rows: int,
         hash_bits: int,
         directory: str | None,
+        place: int = 0,
+        eager_places: int = 1,
+        table_of: VersionJoin | None = None,
     ) -> None:
         self.shape = shape
         self.on_bad_input = on_bad_input
@@ -97,28 +86,30 @@ class VersionJoin:
         self._retention_us = retention_us
         left, right = shape.left, shape.right
         self._is_eager, self._waits = shape.emit == "eager", shape.emit == "on_watermark"
-        runs = 2 if self._is_eager else 1
-        self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, directory=directory, facts=facts)
-        words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
+        self._owns_table = table_of is None
         same: dict[str, Any] = {"directory": directory, "facts": facts}
-        self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
+        if table_of is None:
+            runs = 1 + max(eager_places, 1 if self._is_eager else 0)
+            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, **same)
+            words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
+            self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
+        else:
+            self.keys, self.right = table_of.keys, table_of.right
+        name = "left" if place == 0 else f"left_{place}"
         self.left: KeptRows | None = None
         if self._is_eager:
-            self.left = VersionedRows(left.schema, self.keys, run=1, words=1, name="left", **same)
+            self.left = VersionedRows(left.schema, self.keys, run=1 + place, words=1, name=name, **same)
         elif self._waits:
-            self.left = WaitingRows(left.schema, self.keys, words=1, name="left", **same)
+            self.left = WaitingRows(left.schema, self.keys, words=1, name=name, **same)
         self._left_layout = RowLayout(left.schema, sequence_words=2) if self.left is None else self.left.layout
-        kept: list[KeptRows] = [self.right] if self.left is None else [self.left, self.right]
-        self.state = TimedState(self.keys, kept, COUNTERS, on_cleared=self._reopen)
         self._expiring: list[ExpiringRuns] = []
-        if shape.is_versioned:
+        if shape.is_versioned and self._owns_table:
             self._expiring.append(
                 ExpiringRuns(self.right, self.keys, keeps_newest=True, first_word=_H_RIGHT_DUE, directory=directory)
             )
-            if isinstance(self.left, VersionedRows):
-                self._expiring.append(
-                    ExpiringRuns(self.left, self.keys, keeps_newest=False, first_word=_H_LEFT_DUE, directory=directory)
-                )
+        if shape.is_versioned and isinstance(self.left, VersionedRows):
+            word = _H_LEFT_DUE + 2 * place
+            self._expiring.append(ExpiringRuns(self.left, self.keys, keeps_newest=False, first_word=word, directory=directory))
         self._pairs = JoinedPairs(
             left,
             right,
@@ -133,7 +124,7 @@ class VersionJoin:
         )
         self._reach = NEVER if shape.reach is None else shape.reach - (1 if shape.is_strict else 0)
         self._right_deletes = right.mode == "upsert"
-        self._prepared: _Epoch | None = None
+        self._prepared: VersionEpoch | None = None
 
     # ---------------------------------------------------------------- reading
 
@@ -164,7 +155,7 @@ class VersionJoin:
         first, passed = waiting.due.first(), self.shape.times.of_watermark(tick.watermark_us)
         return first is not None and passed is not None and first <= passed
 
-    def _first_answers(self, epoch: _Epoch) -> Transitions:
+    def _first_answers(self, epoch: VersionEpoch) -> Transitions:
         """Return what is said of left rows for the first and only time."""
         parts = []
         passed = self.shape.times.of_watermark(epoch.tick.watermark_us)
@@ -176,13 +167,13 @@ class VersionJoin:
         parts.append(self._looked_up(epoch, self._rows_of_delta(epoch, np.flatnonzero(now))))
         return Transitions.added(parts)
 
-    def _rows_of_delta(self, epoch: _Epoch, places: _Words, weights: _Words | None = None) -> DueRows:
+    def _rows_of_delta(self, epoch: VersionEpoch, places: _Words, weights: _Words | None = None) -> DueRows:
         refs = epoch.left_address + places * self._left_layout.stride
         groups = epoch.groups.group_of[0][places]
         weights = np.ascontiguousarray(epoch.deltas[0].weights) if weights is None else weights
         return DueRows(refs, epoch.groups.numbers[groups], groups, weights[places])
 
-    def _looked_up(self, epoch: _Epoch, rows: DueRows) -> Transitions:
+    def _looked_up(self, epoch: VersionEpoch, rows: DueRows) -> Transitions:
         """Return the answers to rows that have none yet."""
         count, right = len(rows.refs), epoch.right
         found = np.empty(count, np.int64)
@@ -208,7 +199,7 @@ class VersionJoin:
         )
         return Transitions(rows.refs, np.full(count, -1, np.int64), found, rows.weights)
 
-    def _corrections(self, epoch: _Epoch) -> Transitions:
+    def _corrections(self, epoch: VersionEpoch) -> Transitions:
         """Return what becomes of the left rows that are kept, and of those that come and go."""
         left, right, groups, rows = epoch.left, epoch.right, epoch.groups, self.left
         if left is None or not isinstance(rows, VersionedRows):
@@ -278,7 +269,7 @@ class VersionJoin:
 
     # ---------------------------------------------------------------- preparing
 
-    def _refuse(self, epoch: _Epoch) -> None:
+    def _refuse(self, epoch: VersionEpoch) -> None:
         if self.on_bad_input == "error":
             b.refuse_bad_rows(epoch.given, epoch.tick)
 
@@ -289,7 +280,7 @@ class VersionJoin:
             return None
         return passed - self.shape.keep_probe_for if self._is_eager else passed
 
-    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Epoch:
+    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> VersionEpoch:
         kept = self._prepared
         if kept is not None and kept.tick == tick and all(a is c for a, c in zip(kept.deltas, deltas, strict=True)):
             return kept
@@ -341,7 +332,9 @@ class VersionJoin:
             b.GivenRows(shape.left, deltas[0], [pair[0] for pair in shape.key], left_status),
             b.GivenRows(shape.right, deltas[1], [pair[1] for pair in shape.key], right_status),
         )
-        self._prepared = _Epoch(tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners)
+        self._prepared = VersionEpoch(
+            tick, (deltas[0], deltas[1]), groups, right, left, address, probe_times, given, counts, owners
+        )
         return self._prepared
 
     def _probe_times(self, times: _Words) -> _Words:
@@ -441,34 +434,39 @@ class VersionJoin:
             "late_corrections": corrections,
         }
 
-    # ---------------------------------------------------------------- writing
+    # ---------------------------------------------------------------- writing; `VersionJoins` says when
 
-    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
-        """Fold the deltas of one epoch into the state, and free what the watermark has passed.
+    def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Find out what the deltas of an epoch change.
 
         Raises:
-            BadInputError: as `answer`; the state is unchanged.
-            StateError: an epoch that was absorbed before.
+            BadInputError: as `answer`.
         """
-        tick.check_follows(self.state.absorbed_epoch)
-        epoch = self._prepare(tick, deltas)
-        self._refuse(epoch)
-        self.state.begin()
-        released = self._store(epoch, tick)
-        self._expire(epoch, tick, released)
-        for name, amount in epoch.counts.items():
-            self.state.count(name, amount)
-        self.state.count(
-            "rejected", sum(int(((one.status > ch.LAST_HARMLESS) & (one.status < 30)).sum()) for one in epoch.given)
-        )
-        self._prepared = None
-        self.state.end(tick.epoch)
+        self._refuse(self._prepare(tick, deltas))
 
-    def _store(self, epoch: _Epoch, tick: Tick) -> _Words:
+    def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> tuple[_Words, dict[str, int]]:
+        """Store what was resolved, the right rows where they are its own, and free what the watermark has passed.
+
+        Returns:
+            Numbers of keys that may hold nothing any more, and counts.
+        """
+        epoch, rejected = self._prepare(tick, deltas), list(self._prepare(tick, deltas).given)
+        if not self._owns_table:  # keys that another join has stored have their numbers now
+            self.keys.number(epoch.groups)
+            rejected = rejected[:1]
+            late = int((epoch.given[0].status == b.LATE_CORRECTION).sum())
+            epoch.counts = {"late_rows": epoch.counts.get("late_rows", 0), "late_corrections": late}
+        keys = self._expire(epoch, tick, self._store(epoch, tick))
+        epoch.counts["rejected"] = sum(one.bad_rows() for one in rejected)
+        self._prepared = None
+        return keys, epoch.counts
+
+    def _store(self, epoch: VersionEpoch, tick: Tick) -> _Words:
         """Store what came, release what is due; return the keys of released rows."""
         groups, right, rows = epoch.groups, epoch.right, self.left
-        wanted = self.right.wanted(right)
-        run_bytes = self.right.run_bytes(right, groups)
+        wanted, run_bytes = np.zeros(groups.count, np.bool_), 0
+        if self._owns_table:
+            wanted, run_bytes = self.right.wanted(right), self.right.run_bytes(right, groups)
         waiting = np.zeros(0, np.int64)
         numbers = waiting
         passed = self.shape.times.of_watermark(tick.watermark_us)
@@ -483,8 +481,9 @@ class VersionJoin:
             waiting = np.flatnonzero(stays)
             wanted[groups.group_of[0][waiting]] = True
         self.keys.store(groups, wanted, run_bytes)
-        self.right.absorb(right, groups, supersedes=self._right_deletes)
-        self.right.count_arrivals(right.count)
+        if self._owns_table:
+            self.right.absorb(right, groups, supersedes=self._right_deletes)
+            self.right.count_arrivals(right.count)
         if isinstance(rows, VersionedRows) and epoch.left is not None:
             rows.absorb(epoch.left, groups, supersedes=False)
             epoch.counts["answered_rows"] = int((epoch.left.left > 0).sum())
@@ -501,18 +500,18 @@ class VersionJoin:
         epoch.counts["freed_rows"] = len(numbers)
         return keys
 
-    def _wait(self, rows: WaitingRows, epoch: _Epoch, waiting: _Words) -> None:
+    def _wait(self, rows: WaitingRows, epoch: VersionEpoch, waiting: _Words) -> None:
         if len(waiting):
             weights = np.ascontiguousarray(epoch.deltas[0].weights)
             rows.store(epoch.left_address, len(weights), waiting, weights, epoch.groups, epoch.groups.group_of[0])
 
-    def _expire(self, epoch: _Epoch, tick: Tick, released: _Words) -> None:
+    def _expire(self, epoch: VersionEpoch, tick: Tick, released: _Words) -> _Words:
         numbers, empty = epoch.groups.numbers, [released]
         removed = epoch.right.removed_begin[-1] or (epoch.left is not None and epoch.left.removed_begin[-1])
         if removed:
             empty.append(numbers)
         changes = len(epoch.deltas[0]) + len(epoch.deltas[1])
-        for expiring, name in zip(self._expiring, ("freed_versions", "freed_rows"), strict=False):
+        for expiring in self._expiring:
             freed, keys = expiring.expire(
                 numbers,
                 self.horizon(tick.watermark_us),
@@ -520,22 +519,27 @@ class VersionJoin:
                 retention=self._retention_us,
                 changes=changes,
             )
+            name = "freed_versions" if expiring.rows is self.right else "freed_rows"
             epoch.counts[name] = epoch.counts.get(name, 0) + freed
             empty.append(keys)
-        touched = np.concatenate(empty)
-        if len(touched):
-            self.keys.drop_empty(touched)
+        return np.concatenate(empty)
 
     # ---------------------------------------------------------------- the state as a whole
 
-    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
-        """Replace the state by a snapshot. Cost: its rows."""
-        self._prepared = None
-        self.state.restore(tables, self._take_back)
+    @property
+    def kept(self) -> list[KeptRows]:
+        """Return the rows that are its own."""
+        own: list[KeptRows] = [self.right] if self._owns_table else []
+        return own if self.left is None else [self.left, *own]
 
-    def _take_back(
+    def forget_epoch(self) -> None:
+        """Let go of what was prepared."""
+        self._prepared = None
+
+    def take_back(
         self, rows: KeptRows, batch: pa.RecordBatch, weights: _Words, arrivals: _Words, deletes: npt.NDArray[np.uint8]
     ) -> None:
+        """Take rows of a snapshot back."""
         side = 1 if rows is self.right else 0
         shape = self.shape
         columns: list[list[pa.Array]] = [[], []]
@@ -565,13 +569,14 @@ class VersionJoin:
         for expiring in self._expiring:
             expiring.expire(groups.numbers, None, now=None, retention=0, changes=0)
 
-    def _reopen(self) -> None:
+    def reopen(self) -> None:
+        """Forget what waits, after the rows have been forgotten."""
         for one in self._expiring:
             one.reopen()
 
     def resident_bytes(self) -> int:
-        """Return the bytes of memory of the state."""
-        return self.state.resident_bytes() + sum(one.resident_bytes() for one in self._expiring)
+        """Return the bytes of what waits for a time, beside the rows."""
+        return sum(one.resident_bytes() for one in self._expiring)
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
@@ -581,12 +586,11 @@ class VersionJoin:
         return left * (self._left_layout.stride + 80) + right * (self.right.layout.stride + 80)
 
     def is_current(self) -> bool:
-        """Say whether the mapped files are still those of the directory, whole."""
-        return self.state.is_current() and all(one.is_current() for one in self._expiring)
+        """Say whether what waits is still that of the directory."""
+        return all(one.is_current() for one in self._expiring)
 
     def close(self) -> None:
-        """Unmap the state."""
+        """Unmap what waits."""
         self._prepared = None
-        self.state.close()
         for one in self._expiring:
             one.close()

@@ -1,0 +1,46 @@
+"""One epoch of a join by key and time, resolved against the state before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from zset_join.state.time.bad_rows import GivenRows
+from zset_join.state.time.key_runs import KeyGroups
+from zset_join.state.time.versioned_rows import PreparedRows
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["VersionEpoch"]
+
+
+@dataclass(slots=True)
+class VersionEpoch:
+    """Hold what an epoch does.
+
+    Args:
+        tick: the epoch.
+        deltas: of the left and the right input.
+        groups: the keys of both.
+        right: what becomes of the right rows.
+        left: what becomes of the left rows, where they are kept in runs.
+        left_address: of the records of the left rows.
+        left_times: the times they ask for.
+        given: the rows of both inputs with the status of each.
+        counts: what was late, and more, by name.
+        owners: keeps what addresses point to.
+    """
+
+    tick: Tick
+    deltas: tuple[ZSet, ZSet]
+    groups: KeyGroups
+    right: PreparedRows
+    left: PreparedRows | None
+    left_address: int
+    left_times: npt.NDArray[np.int64]
+    given: tuple[GivenRows, GivenRows]
+    counts: dict[str, int] = field(default_factory=dict)
+    owners: list[Any] = field(default_factory=list)

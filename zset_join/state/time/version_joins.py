@@ -1,0 +1,119 @@
+"""Joins by key and time that share one table of right rows, and one set of keys; of most there is just one.
+
+The law: each answers as it would with right rows of its own. All see the state before the epoch; then the right rows are stored
+once, by the first join, and every join stores its left rows. A key goes when no row of any is left under it.
+
+The joins agree on their right input, its key and how far back their left rows reach (`zset_join.plan.sharing`), so they free
+the same right rows at the same watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from zset_join.state.time.kept_rows import KeptRows
+from zset_join.state.time.timed_state import TimedState
+from zset_join.state.time.version_join import VersionJoin
+from zset_join.state.time.version_join_shape import COUNTERS
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["VersionJoins"]
+
+
+class VersionJoins:
+    """Own the state of joins; the first one owns the right rows.
+
+    Args:
+        joins: the joins.
+
+    Raises:
+        StateError: the files of the state stand at different epochs.
+    """
+
+    def __init__(self, joins: Sequence[VersionJoin]) -> None:
+        self.joins = tuple(joins)
+        self._owner_of: dict[int, VersionJoin] = {id(rows): join for join in joins for rows in join.kept}
+        kept = [rows for join in joins for rows in join.kept]
+        self._state = TimedState(joins[0].keys, kept, COUNTERS, on_cleared=self._reopen)
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded in, -1 when there was none."""
+        return self._state.absorbed_epoch
+
+    def absorb(self, tick: Tick, deltas: Sequence[Sequence[ZSet]]) -> None:
+        """Fold one epoch in, and free what the watermark has passed.
+
+        Args:
+            tick: the epoch.
+            deltas: of each join, those of its left and its right input; the right one is the same for all.
+
+        Raises:
+            BadInputError: rows that break a contract; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        for join, given in zip(self.joins, deltas, strict=True):
+            join.resolve(tick, given)
+        self._state.begin()
+        touched = []
+        for join, given in zip(self.joins, deltas, strict=True):
+            keys, counts = join.fold(tick, given)
+            touched.append(keys)
+            for name, amount in counts.items():
+                self._state.count(name, amount)
+        numbers = np.concatenate(touched)
+        if len(numbers):
+            self._state.keys.drop_empty(numbers)
+        self._state.end(tick.epoch)
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the rows of each input, batch by batch, until the state changes."""
+        return self._state.snapshot_readers()
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        for join in self.joins:
+            join.forget_epoch()
+        self._state.restore(tables, self._take_back)
+
+    def _take_back(
+        self,
+        rows: KeptRows,
+        batch: pa.RecordBatch,
+        weights: npt.NDArray[np.int64],
+        arrivals: npt.NDArray[np.int64],
+        deletes: npt.NDArray[np.uint8],
+    ) -> None:
+        self._owner_of[id(rows)].take_back(rows, batch, weights, arrivals, deletes)
+
+    def _reopen(self) -> None:
+        for join in self.joins:
+            join.reopen()
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows kept per input, keys, bytes, and what was late, ignored, answered and freed so far."""
+        return self._state.statistics()
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the state."""
+        return self._state.resident_bytes() + sum(join.resident_bytes() for join in self.joins)
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays; there are some only between an answer and its absorption."""
+        return sum(join.working_bytes() for join in self.joins)
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._state.is_current() and all(join.is_current() for join in self.joins)
+
+    def close(self) -> None:
+        """Unmap the state."""
+        self._state.close()
+        for join in self.joins:
+            join.close()
