@@ -21,15 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import OptionError, PlanError, StateError
+from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, check
+from zset_join.expressions import left as left_column
+from zset_join.expressions import right as right_column
+from zset_join.operators.latest_joins import LatestJoins
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
+from zset_join.state.join.latest_table import LatestTable
 from zset_join.state.join.lookup_shape import LookupShape
 from zset_join.state.join.match_memo import (
     EMITTED_KINDS,
@@ -44,7 +49,7 @@ from zset_join.state.join.match_memo import (
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
 from zset_join.state.rows.guarded import guarded
-from zset_join.state.rows.keyed_rows import KeyedRows, KeyFinder
+from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
@@ -84,12 +89,16 @@ class ProcessTimeJoin:
         null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
+        find_by: columns of the right key that its rows are found by, the index; the others are compared row by row. Default:
+            all.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
+        place: among the joins that share the right rows.
+        table_of: the join whose right rows are shared; None: they are its own.
 
     Raises:
         PlanError: relations that cannot be joined, or options (`OptionError`) that are not allowed.
@@ -118,18 +127,29 @@ class ProcessTimeJoin:
         null_safe: Sequence[bool] | None = None,
         using: bool = False,
         residual: Expression | None = None,
+        find_by: Sequence[str] | None = None,
         output_names: Sequence[str] | None = None,
         on_bad_input: str = "error",
         tombstone_retention_seconds: int = 172_800,
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
         directory: str | None = None,
+        place: int = 0,
+        table_of: ProcessTimeJoin | None = None,
     ) -> None:
         _check_options(how, snapshot, on_bad_input)
         shape = LookupShape.of(left, right, how, using=using, output_names=output_names, leaves_process=False)
         if residual is not None:
             check(residual, left.schema, right.schema)
-        safe = [False] * len(right.join_key) if null_safe is None else list(null_safe)
+        flags = [False] * len(right.join_key) if null_safe is None else list(null_safe)
+        self._found_by = [at for at, name in enumerate(right.join_key) if find_by is None or name in find_by]
+        safe = [flags[at] for at in self._found_by]
+        compared = [
+            left_column(a).eqNullSafe(right_column(b)) if flags[at] else left_column(a) == right_column(b)
+            for at, (a, b) in enumerate(zip(left.join_key, right.join_key, strict=True))
+            if at not in self._found_by
+        ]
+        residual = _all_of([*compared, *([] if residual is None else [residual])])
         is_append_only = left.mode == "append"
         self.how, self.snapshot_of = how, snapshot
         self.on_bad_input = on_bad_input
@@ -145,7 +165,8 @@ class ProcessTimeJoin:
         self._chunk_rows, self._hash_bits, self._safe = chunk_rows, hash_bits, safe
         retention_us = tombstone_retention_seconds * 1_000_000
         whole = left.primary_key if left.mode == "upsert" else tuple(left.schema.names)
-        key_types = [field.type for field in shape.key_schema]
+        key_types = [shape.key_schema.field(at).type for at in self._found_by]
+        suffix = "" if place == 0 else f"_{place}"
         self._left_side = SideState(
             replace(left, join_key=whole, event_time=None, watermark_delay=None),
             key_types=[left.schema.field(column).type for column in whole],
@@ -155,45 +176,38 @@ class ProcessTimeJoin:
             tombstone_retention_us=retention_us,
             hash_bits=hash_bits,
             directory=directory,
-            name="left",
+            name=f"left{suffix}",
             arranges=False,
         )
-        self._right_side = SideState(
-            replace(right, event_time=None, watermark_delay=None),
-            key_types=key_types,
-            null_safe=safe,
-            keeps_unmatchable=False,
-            has_degree=False,
-            tombstone_retention_us=retention_us,
-            hash_bits=hash_bits,
-            directory=directory,
-            name="right",
-        )
-        self._left = SideChanges(self._left_side, stores=not is_append_only)
-        self._right = SideChanges(self._right_side, stores=True)
-        self._finder = KeyFinder(self._right_side, key_types, safe)
-        identity = () if is_append_only else whole
-        self._memo = MatchMemo(left.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits)
-        if len({side.absorbed_epoch for side in self._parts}) > 1:
-            raise StateError(
-                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the "
-                f"directory and "
-                "it is rebuilt from the checkpoint.",
-                code="STATE_HALF_WRITTEN",
+        self._owns_table = table_of is None
+        self.table: LatestTable = (
+            LatestTable(
+                replace(right, join_key=tuple(right.join_key[at] for at in self._found_by)),
+                key_types,
+                null_safe=safe,
+                tombstone_retention_us=retention_us,
+                hash_bits=hash_bits,
                 directory=directory,
             )
+            if table_of is None
+            else table_of.table
+        )
+        self._left = SideChanges(self._left_side, stores=not is_append_only)
+        identity = () if is_append_only else whole
+        self._memo = MatchMemo(
+            left.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits, file_name=f"memo{suffix}"
+        )
+        own = {f"left{suffix}": self._left_side, f"memo{suffix}": self._memo.lines.side}
+        self.sides: Mapping[str, SideState] = {**own, "right": self.table.side} if self._owns_table else own
+        self.joins = LatestJoins([self])
         self._prepared: _Prepared | None = None
-
-    @property
-    def _parts(self) -> tuple[SideState, SideState, SideState]:
-        return self._left_side, self._right_side, self._memo.lines.side
 
     # ---------------------------------------------------------------- the operator protocol
 
     @property
     def absorbed_epoch(self) -> int:
         """Return the last epoch folded into the state, -1 when there was none."""
-        return self._left_side.absorbed_epoch
+        return self.joins.absorbed_epoch
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the join in chunks; all retractions come first. Right changes alone: nothing.
@@ -216,24 +230,41 @@ class ProcessTimeJoin:
             BadInputError: as `answer`; the state is unchanged.
             StateError: an epoch that was absorbed before.
         """
-        tick.check_follows(self.absorbed_epoch)
+        self.joins.absorb(tick, [deltas])
+
+    def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Find out what the deltas of an epoch change.
+
+        Raises:
+            BadInputError: as `answer`.
+        """
         prepared = self._prepare(tick, deltas)
         self._refuse_bad_input(prepared)
         self._answered(prepared)
-        for side in self._parts:
-            side.begin_absorb()
+
+    def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Store what was resolved last, the right rows where they are its own; `LatestJoins` says when."""
+        prepared = self._prepared
+        if prepared is None or prepared.tick != tick or any(a is not b for a, b in zip(prepared.deltas, deltas, strict=True)):
+            raise AssertionError("an epoch is resolved before it is folded in")
         self._memo.remove(prepared.taken)
         self._left.absorb(prepared.left, tick.processing_time_us)
-        self._right.absorb(prepared.right, tick.processing_time_us)
         kept = prepared.kept
         if kept is not None and not self._is_append_only:
             self._memo.add(kept.rows, kept.copies, kept.kinds, kept.arrivals, times=kept.times)
         self._prepared = None
-        for side, found in zip(self._parts, (*prepared.sides, None), strict=True):
-            side.shrink_working(found)
-        self._left_side.end_absorb(tick.epoch)
-        self._right_side.end_absorb(tick.epoch)
-        self._memo.end_absorb(tick.epoch)
+        self._left_side.shrink_working(prepared.sides[0])
+        self._memo.lines.side.shrink_working(None)
+        if self._owns_table:
+            self.table.absorb(prepared.right, tick.processing_time_us)
+            self.table.side.shrink_working(prepared.sides[1])
+
+    def end_absorb(self, epoch: int) -> None:
+        """Mark what is its own as whole, with `epoch` folded in."""
+        self._left_side.end_absorb(epoch)
+        self._memo.end_absorb(epoch)
+        if self._owns_table:
+            self.table.side.end_absorb(epoch)
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
@@ -243,19 +274,19 @@ class ProcessTimeJoin:
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of both sides, of the memo and of the working arrays."""
-        return sum(side.resident_bytes() for side in self._parts)
+        return self.joins.resident_bytes()
 
     def working_bytes(self) -> int:
         """Return the bytes of the working arrays alone."""
-        return sum(side.working_bytes() for side in self._parts)
+        return self.joins.working_bytes()
 
     def is_current(self) -> bool:
         """Say whether the mapped files are still those of the directory, whole."""
-        return all(side.is_current() for side in self._parts)
+        return self.joins.is_current()
 
     def statistics(self) -> dict[str, int]:
         """Return counts: rows, keys, lines of the memo, tombstones and state bytes."""
-        return {name: count for side in self._parts for name, count in side.statistics().items()}
+        return self.joins.statistics()
 
     def snapshot(self) -> Mapping[str, pa.Table]:
         """Return the live rows of both sides (no left ones where it is append-only) and the lines of the memo."""
@@ -263,33 +294,45 @@ class ProcessTimeJoin:
 
     def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
         """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
-        return {"left": side_reader(self._left_side), "right": side_reader(self._right_side), "memo": self._memo.lines.reader()}
+        return self.joins.snapshot_readers()
+
+    def own_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables that are its own."""
+        return {
+            name: self._memo.lines.reader() if name.startswith("memo") else side_reader(side)
+            for name, side in self.sides.items()
+        }
 
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
+        self.joins.restore(tables)
+
+    def restore_own(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace what is its own by a snapshot."""
         self._prepared = None
-        restore_side(self._left_side, tables["left"])
-        restore_side(self._right_side, tables["right"])
-        self._memo.restore(tables["memo"])
-        epoch = snapshot_epoch(tables["left"])
-        self._left_side.end_absorb(epoch)
-        self._right_side.end_absorb(epoch)
-        self._memo.end_absorb(epoch)
+        self.table.forget_epoch()
+        for name, side in self.sides.items():
+            if name.startswith("memo"):
+                self._memo.restore(tables[name])
+            else:
+                restore_side(side, tables[name])
+        epoch = next(snapshot_epoch(tables[name]) for name in self.sides if name.startswith("left"))
+        self.end_absorb(epoch)
 
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
-        for side in self._parts:
-            side.close()
+        self.joins.close()
 
     # ---------------------------------------------------------------- resolving an epoch
 
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
         kept = self._prepared
-        if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
+        right = self.table.resolve(deltas[1])
+        is_same = kept is not None and kept.tick == tick and kept.right is right
+        if kept is not None and is_same and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept
         left = self._left.resolve(deltas[0]) if len(deltas[0]) else None
-        right = self._right.resolve(deltas[1]) if len(deltas[1]) else None
         taken = TakenBack() if left is None else self._memo.take_back(left.lost, left.lost_copies)
         self._prepared = _Prepared(tick, tuple(deltas), left, right, taken)
         return self._prepared
@@ -330,16 +373,16 @@ class ProcessTimeJoin:
 
     def _meet(self, new: pa.RecordBatch, right: NetChanges | None) -> tuple[Int64s, pa.RecordBatch, Int64s]:
         """Return which left rows meet which right rows, these one by one, and how many copies of each there are."""
-        side, keys = self._right_side, self.shape.keys_of(new)
-        positions, numbers = self._finder.find(keys)
+        side, keys = self.table.side, self.shape.keys_of(new).select(self._found_by)
+        positions, numbers = self.table.finder.find(keys)
         if right is not None and self.snapshot_of == "current":
             stays = ~np.isin(numbers, right.touched)
             positions, numbers = positions[stays], numbers[stays]
         weights = side.weights(numbers) if len(numbers) else np.zeros(0, np.int64)
-        rows = self._right.rows_of(side.refs_of(numbers) if len(numbers) else numbers)
+        rows = self.table.changes.rows_of(side.refs_of(numbers) if len(numbers) else numbers)
         if right is not None and self.snapshot_of == "current":
-            came = self._right.rows_of(right.after_refs)
-            own = self.shape.table_keys_of(came)
+            came = self.table.changes.rows_of(right.after_refs)
+            own = self.shape.table_keys_of(came).select(self._found_by)
             beside = KeyedRows("right", own.schema, own.schema.names, null_safe=self._safe, hash_bits=self._hash_bits)
             beside.add(own)
             met, found = beside.find(keys)
@@ -355,6 +398,10 @@ class ProcessTimeJoin:
     def _refuse_bad_input(self, prepared: _Prepared) -> None:
         if self.on_bad_input == "error" and any(side is not None and side.rejected for side in prepared.sides):
             raise describe_rejection(self.inputs, prepared.sides, prepared.tick)
+
+
+def _all_of(conditions: Sequence[Expression]) -> Expression | None:
+    return reduce(lambda one, other: one & other, conditions) if conditions else None
 
 
 def _check_options(how: str, snapshot: str, on_bad_input: str) -> None:

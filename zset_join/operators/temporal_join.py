@@ -92,6 +92,9 @@ class TemporalJoin(TimedJoin):
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
+        place: among the joins that share the versions.
+        eager_places: how many of these places may have runs of left rows.
+        table_of: the join whose versions are shared; None: they are its own.
 
     Raises:
         PlanError: relations that cannot be joined so, or options (`OptionError`) that are not allowed.
@@ -121,6 +124,9 @@ class TemporalJoin(TimedJoin):
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
         directory: str | None = None,
+        place: int = 0,
+        eager_places: int = 0,
+        table_of: TemporalJoin | None = None,
     ) -> None:
         check_join(left, right, options.how, None, options.using, on_bad_input, chunk_rows, hash_bits)
         self.options = options
@@ -134,6 +140,9 @@ class TemporalJoin(TimedJoin):
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
             directory=directory,
+            place=place,
+            eager_places=eager_places,
+            table_of=table_of,
         )
 
 

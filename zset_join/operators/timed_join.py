@@ -31,6 +31,9 @@ class TimedJoin:
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
         directory: map the state from files here; None keeps it in memory.
+        place: among the joins that share the right rows.
+        eager_places: how many of these places may have runs of left rows.
+        table_of: the join whose right rows are shared; None: they are its own.
     """
 
     def __init__(
@@ -44,6 +47,9 @@ class TimedJoin:
         chunk_rows: int,
         hash_bits: int,
         directory: str | None,
+        place: int = 0,
+        eager_places: int = 0,
+        table_of: TimedJoin | None = None,
     ) -> None:
         self.inputs: tuple[Relation, ...] = (shape.left, shape.right)
         self.output = output
@@ -57,8 +63,16 @@ class TimedJoin:
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
             directory=directory,
+            place=place,
+            eager_places=eager_places,
+            table_of=None if table_of is None else table_of.join,
         )
         self._joins = VersionJoins([self._join])
+
+    @property
+    def join(self) -> VersionJoin:
+        """Return the join itself."""
+        return self._join
 
     @property
     def absorbed_epoch(self) -> int:

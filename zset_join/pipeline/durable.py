@@ -36,7 +36,7 @@ from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.history import InputHistory
-from zset_join.pipeline.stage_states import due_of
+from zset_join.pipeline.stage_states import due_of, operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan, StageNode
 from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
@@ -100,7 +100,7 @@ class PipelineDirectory:
                     buckets=1,
                     description=_description(plan, keeps_view=contents is not None, keeps_inputs=history is not None),
                     plan={
-                        "stages": [{"name": node.name, "stage": node.stage.to_json()} for node in plan.nodes],
+                        "stages": [{"name": state.name, "stage": state.stage.to_json()} for state in plan.states],
                         "plan": plan.to_json(),
                     },
                     local_state_dir=str(Path(location) / "local"),
@@ -151,16 +151,15 @@ class PipelineDirectory:
         """
         histories = dict(self.checkpoint.histories)
         dues = dict(self.checkpoint.last.dues) if self.checkpoint.last is not None else {}
-        for number, (_, fed) in answered.asked.items():
-            epoch.log(number, fed)
+        epoch.log({number: fed for number, (_, fed) in answered.asked.items()})
         for number, state in epoch.states.items():
-            key = f"{self._plan.nodes[number].name}/0"
+            key = f"{self._plan.state_of[number].name}/0"
             _keep(histories, key, state.snapshot, state.merged, epoch.logs.get(number))
             dues.pop(key, None)
             due = due_of(state.operator)
             if due != NOTHING_DUE:
                 dues[key] = due
-            self.statistics[self._plan.nodes[number].name] = state.operator.statistics()
+            self.statistics[self._plan.state_of[number].name] = state.operator.statistics()
         tick = Tick(answered.epoch, answered.processing_time_us)
         self._log_view(histories, tick, answered.delta)
         self._log_inputs(histories, tick, deltas)
@@ -295,23 +294,23 @@ class DurableEpoch:
     logs: dict[int, LogEntry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for node in self.plan.nodes:  # what was put off until the next epoch is done although no row comes
-            context = self.checkpoint.stage(node.name, self.tick)
+        for state in self.plan.states:  # what was put off until the next epoch is done although no row comes
+            context = self.checkpoint.stage(state.name, self.tick)
             if context.is_work_due(0):
-                self.operator(node.number, self.tick)
+                self.operator(state.number, self.tick)
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:
         """Return the operator of a stage, in the state before the epoch."""
-        state = self.states.get(number)
+        node = self.plan.state_of[number]
+        state = self.states.get(node.number)
         if state is not None:
             state.context = replace(state.context, tick=tick)
         else:
-            node = self.plan.nodes[number]
             state = BucketState(
                 self.checkpoint.stage(node.name, tick), 0, lambda directory: node.stage.build(self.options, directory)
             )
-            self.states[number] = self.opened.enter_context(state)
-        return state.operator
+            self.states[node.number] = self.opened.enter_context(state)
+        return operators_of(node, state.operator)[number]
 
     def completed(self, number: int, operator: DurableOperator, tick: Tick, fed: list[ZSet]) -> list[ZSet]:
         """Return the deltas that the operator of a stage is asked with, what the outside says among them."""
@@ -323,7 +322,7 @@ class DurableEpoch:
 
         The commit record knows it, unless the last epoch had rows for the stage: these are folded in only now.
         """
-        key = f"{self.plan.nodes[number].name}/0"
+        key = f"{self.plan.state_of[number].name}/0"
         last = self.checkpoint.last
         if last is None:
             return NOTHING_DUE
@@ -332,11 +331,13 @@ class DurableEpoch:
             return due_of(self.operator(number, self.tick))
         return last.dues.get(key, NOTHING_DUE)
 
-    def log(self, number: int, deltas: Sequence[ZSet]) -> None:
-        """Write down what a stage was given."""
-        entry = self.states[number].log(deltas, is_due=True)
-        if entry is not None:
-            self.logs[number] = entry
+    def log(self, fed: Mapping[int, Sequence[ZSet]]) -> None:
+        """Write down what the stages were given, by their numbers."""
+        for state in self.plan.states:
+            if any(number in fed for number in state.readers):
+                entry = self.states[state.number].log(state.fed(fed), is_due=True)
+                if entry is not None:
+                    self.logs[state.number] = entry
 
 
 def _input(number: int) -> str:

@@ -62,13 +62,14 @@ class Engine:
         self.plan = plan
         self._quarantines = quarantines
         self.watermarks = watermarks
-        self._inputs = [
-            [
-                Feeding(plan, feeds, stage_input.relation.schema)
-                for feeds, stage_input in zip(node.feeds, node.stage.inputs, strict=True)
-            ]
-            for node in plan.nodes
-        ]
+        self._inputs: list[list[Feeding]] = []
+        for node in plan.nodes:
+            schemas = [one.relation.schema for one in node.stage.inputs]
+            made = [Feeding(plan, feeds, schema) for feeds, schema in zip(node.feeds, schemas, strict=True)]
+            state = plan.state_of[node.number]
+            if state.is_shared and node.number != state.number:
+                made[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
+            self._inputs.append(made)
         self._output = Feeding(plan, plan.outputs, plan.output.schema)
         self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(plan.outputs[0].origin, int)
         self._shown = [node.stage.output.schema for node in plan.nodes]
@@ -93,8 +94,13 @@ class Engine:
         known: dict[str | int, ZSet] = dict(deltas.items())
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
+        collected: dict[int, ZSet] = {}
         for number, feedings in enumerate(self._inputs):
-            fed = [feeding.collect(known) for feeding in feedings]
+            fed = []
+            for feeding in feedings:
+                if id(feeding) not in collected:
+                    collected[id(feeding)] = feeding.collect(known)
+                fed.append(collected[id(feeding)])
             tick = Tick(epoch, processing_time_us, before.stages[number], times.stages[number])
             if not any(map(len, fed)) and not self._speaks(states, number, tick):
                 continue

@@ -67,8 +67,7 @@ def explain_row(
                 causes = _Causes(engine, states, past, row, emitted, most_changes).find()
                 events.append(RowEvent(past.epoch, tuple(emitted), tuple(_told(past, cause) for cause in causes)))
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
-            for number, (tick, fed) in answered.asked.items():
-                states.operators[number].absorb(tick, fed)
+            states.absorb(answered.asked)
             engine.take(answered)
     finally:
         states.close()

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
-from zset_join.expressions.rows import named, value_type
+from zset_join.expressions.rows import named, plain_column, value_type
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
+from zset_join.pipeline.indexes import chosen_index
 from zset_join.pipeline.joining import equal_pairs
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
@@ -117,6 +118,7 @@ def temporal_join(
     snapshot: str = "current",
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
+    index: str | None = None,
 ) -> _R:
     """Describe a temporal join; see `View.temporal_join`.
 
@@ -131,7 +133,13 @@ def temporal_join(
         )
     pairs, flags, using, more = equal_pairs(left, right, on, null_safe, condition)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
-    request = ProcessTimeJoinRequest(pairs, _how(how), snapshot, flags, using=using, condition=more, names=names)
+    compared = [column for _, expression in pairs if (column := plain_column(expression)) is not None]
+    used = chosen_index(right, compared, index, exactly=False)
+    named = None if used is None else used.name
+    found = () if used is None or len(used.columns) == len(pairs) else used.columns
+    request = ProcessTimeJoinRequest(
+        pairs, _how(how), snapshot, flags, using=using, condition=more, names=names, index=named, find_by=found
+    )
     return left.operate(request, right).alias(f"{left.name}_as_of_now_{names[1]}")
 
 

@@ -193,8 +193,7 @@ class Pipeline:
         if self._memory is not None:
             answered = self._engine.answer(self._memory, self.epoch, deltas, time_us)
             self._is_broken = True
-            for number, (tick, fed) in answered.asked.items():
-                self._memory.operators[number].absorb(tick, fed)
+            self._memory.absorb(answered.asked)
             self._is_broken = False
             self.dead_letters = dead_letters(answered.epoch, answered.rejected, unread)
             self.progress = self._counts(deltas, answered, unread)
@@ -321,7 +320,7 @@ class Pipeline:
         save_state(
             Path(path),
             self.plan,
-            self._in_memory("save()").operators,
+            self._in_memory("save()").states,
             SavedState(
                 epoch=self.epoch,
                 processing_time_us=self._processing_time_us,
@@ -338,7 +337,7 @@ class Pipeline:
             OptionError: the pipeline has a directory.
             StateError: there is no state, or that of another query.
         """
-        operators = self._in_memory("load()").operators
+        operators = self._in_memory("load()").states
         state = load_state(Path(path), self.plan, operators, keeps_view=self._contents is not None)
         self.epoch = state.epoch
         self._processing_time_us, self._last = state.processing_time_us, None
@@ -357,7 +356,7 @@ class Pipeline:
         counts = self._directory.statistics if self._memory is None and self._directory is not None else {}
         found: dict[str, Mapping[str, Any]] = {}
         for node in self.plan.nodes:
-            own: Mapping[str, Any] = counts.get(node.name, {})
+            own: Mapping[str, Any] = counts.get(self.plan.state_of[node.number].name, {})
             if self._memory is not None:
                 operator = self._memory.operators[node.number]
                 own = {**operator.statistics(), "resident_bytes": operator.resident_bytes()}

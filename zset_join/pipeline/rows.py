@@ -22,7 +22,22 @@ from zset_join.plan.row_steps import SelectStep, WhereStep, keeps_upserts
 from zset_join.plan.timed_requests import lasting
 from zset_join.plan.tree import Apply, Merge, Node, Operate, visible
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "TableIndex"]
+
+
+@dataclass(frozen=True, eq=False)
+class TableIndex:
+    """A declared index; see `zset_join.pipeline.indexes`.
+
+    Args:
+        name: what joins and messages call it.
+        columns: what rows are found by.
+        node: the rows.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    node: Node
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,11 +48,13 @@ class Rows:
         node: how they come about.
         name: what messages call them.
         readings: the sources below, with how they are read.
+        indexes: declared ones.
     """
 
     node: Node
     name: str
     readings: tuple[Reading, ...]
+    indexes: tuple[TableIndex, ...] = ()
 
     @property
     def columns(self) -> list[str]:

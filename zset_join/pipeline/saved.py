@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,14 @@ class SavedState:
     contents: ZSet | None
 
 
-def save_state(path: Path, plan: QueryPlan, operators: Sequence[DurableOperator], state: SavedState) -> None:
+def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], state: SavedState) -> None:
     """Write a state; one that is there already is replaced by it as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     made.mkdir()
     try:
         tables = {}
-        for number, operator in enumerate(operators):
+        for number, operator in operators.items():
             held = operator.snapshot()
             tables[str(number)] = sorted(held)
             for name, table in held.items():
@@ -89,7 +89,7 @@ def save_state(path: Path, plan: QueryPlan, operators: Sequence[DurableOperator]
         raise
 
 
-def load_state(path: Path, plan: QueryPlan, operators: Sequence[DurableOperator], *, keeps_view: bool) -> SavedState:
+def load_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], *, keeps_view: bool) -> SavedState:
     """Restore operators, and return what else there is to go on from.
 
     Raises:
@@ -116,7 +116,7 @@ def load_state(path: Path, plan: QueryPlan, operators: Sequence[DurableOperator]
             code="VIEW_NOT_KEPT",
             path=str(path),
         )
-    for number, operator in enumerate(operators):
+    for number, operator in operators.items():
         names = written["tables"][str(number)]
         operator.restore({name: pq.read_table(path / _table(number, name)) for name in names})
     contents = None

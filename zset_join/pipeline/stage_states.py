@@ -1,18 +1,23 @@
-"""Where the operators of an epoch come from: memory, or the directory of a pipeline."""
+"""Where the operators of an epoch come from: memory, or the directory of a pipeline.
+
+Joins that look up in one table (`zset_join.plan.sharing`) have one state: each is asked by its own number, and their epoch is
+folded in once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from zset_join.plan.query_plan import QueryPlan
+from zset_join.operators.shared_table import SharedTable
+from zset_join.plan.query_plan import QueryPlan, StateNode
 from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["MemoryStates", "StageStates", "due_of", "earliest"]
+__all__ = ["MemoryStates", "StageStates", "due_of", "earliest", "operators_of"]
 
 
 class StageStates(Protocol):
@@ -40,16 +45,18 @@ class MemoryStates:
     """
 
     def __init__(self, plan: QueryPlan, options: StageOptions) -> None:
-        self.operators: list[DurableOperator] = []
+        self.states: dict[int, DurableOperator] = {}
+        self.operators: dict[int, DurableOperator] = {}
         self.effects = Effects()
         self._plan, self._options = plan, options
         try:
-            for node in plan.nodes:
-                self.operators.append(node.stage.build(options, None))
+            for state in plan.states:
+                built = self.states[state.number] = state.stage.build(options, None)
+                self.operators |= operators_of(state, built)
         except BaseException:
             self.close()
             raise
-        self._is_timed = [isinstance(operator, TimedOperator) for operator in self.operators]
+        self._is_timed = {number: isinstance(operator, TimedOperator) for number, operator in self.operators.items()}
 
     def operator(self, number: int, tick: Tick) -> DurableOperator:  # noqa: ARG002 - as the protocol has it
         """Return the operator of a stage."""
@@ -64,11 +71,30 @@ class MemoryStates:
         node = self._plan.nodes[number]
         return self.effects.completed(node.stage, operator, tick, fed, options=self._options, name=node.name)
 
+    def absorb(self, asked: Mapping[int, tuple[Tick, Sequence[ZSet]]]) -> None:
+        """Fold an epoch in.
+
+        Args:
+            asked: by the number of each stage that was asked, its tick and its deltas.
+        """
+        fed = {number: deltas for number, (_, deltas) in asked.items()}
+        for state in self._plan.states:
+            first = next((number for number in state.readers if number in asked), None)
+            if first is not None:
+                self.states[state.number].absorb(asked[first][0], state.fed(fed))
+
     def close(self) -> None:
         """Let go of all state, and of what asks the outside."""
         self.effects.close()
-        for operator in self.operators:
+        for operator in self.states.values():
             operator.close()
+
+
+def operators_of(state: StateNode, built: DurableOperator) -> dict[int, DurableOperator]:
+    """Return the operators that the stages of a state are asked by, by the numbers of the stages."""
+    if isinstance(built, SharedTable):
+        return dict(zip(state.readers, built.readers, strict=True))
+    return {state.number: built}
 
 
 def due_of(operator: DurableOperator) -> NextDue:

@@ -13,6 +13,7 @@ from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.deduplicate import Keep
 from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.pipeline.event_times import duration, with_watermark
+from zset_join.pipeline.indexes import chosen_index, indexes_of
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
 from zset_join.plan.tree import Operate, Read
@@ -46,8 +47,10 @@ def versioned_by(view: _R, column: str, *, delay: Any = None) -> _R:
 
 
 def describe(view: Rows) -> Versioning:
-    """Say whether a view is versioned or latest-only, and why; see `View.describe`."""
-    return versioning_of(view.node)
+    """Say whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
+    found = versioning_of(view.node)
+    declared = tuple(f"{index.name} ({', '.join(index.columns)})" for index in indexes_of(view))
+    return replace(found, indexes=declared)
 
 
 def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int, state_ttl: Any) -> _R:
@@ -68,6 +71,7 @@ def temporal_join(
     keep_probe_for: Any,
     condition: Expression | None,
     is_change_time: bool,
+    index: str | None,
 ) -> _R:
     """Join with the versions of another view; see `View.temporal_join`."""
     _check_view(right, "temporal_join")
@@ -99,7 +103,9 @@ def temporal_join(
         residual=condition,
         using=using,
     )
-    request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names)
+    used = chosen_index(right, versions.key, index, exactly=True)
+    named = None if used is None else used.name
+    request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, named)
     versioned = replace(right, node=versions.node)
     made = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
     if isinstance(made.node, Operate) and isinstance(made.node.stage, TemporalJoinStage):

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from zset_join.expressions import Expression
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
-from zset_join.pipeline import joining, looking_up, timed
+from zset_join.pipeline import indexes, joining, looking_up, timed
 from zset_join.pipeline.grouping import Aggregated, GroupedView
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.versioning import Versioning
@@ -115,6 +115,22 @@ class View(Rows):
         """Say whether these rows are versioned or latest-only, and why; print it, or read its fields."""
         return timed.describe(self)
 
+    def create_index(self, columns: Sequence[str] | str, *, name: str | None = None) -> View:
+        """Declare an index of these rows, for joins by event time or processing time with the view that is returned.
+
+        Joins that look up in one table by the same columns share one copy of it, declared or not. An index names it, and lets
+        joins by processing time on more columns than it has go by its columns.
+
+        Args:
+            columns: what rows are found by; for joins by event time the primary key.
+            name: of the index; default: made of the names of the view and the columns.
+
+        Raises:
+            PlanError: columns that are not there.
+            OptionError: the name is taken.
+        """
+        return indexes.create_index(self, columns, name=name)
+
     def dedup(
         self,
         *,
@@ -152,6 +168,7 @@ class View(Rows):
         snapshot: str = "current",
         null_safe: bool | Sequence[bool] = False,
         condition: Expression | None = None,
+        index: str | None = None,
     ) -> View:
         """Join each row with another view as it was at the time of the row, or as it is when the row comes.
 
@@ -170,13 +187,14 @@ class View(Rows):
             snapshot: by processing time: `current` joins with the right changes of the same epoch, `previous` without them.
             null_safe: by processing time: compare with `<=>` instead of `=`, for all key columns or one flag each.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+            index: the declared index of the other view to look up in; default: one that fits, see `create_index`.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
         if as_of == looking_up.PROCESSING_TIME:
             return looking_up.temporal_join(
-                self, other, on, how, as_of=as_of, snapshot=snapshot, null_safe=null_safe, condition=condition
+                self, other, on, how, as_of=as_of, snapshot=snapshot, null_safe=null_safe, condition=condition, index=index
             )
         return timed.temporal_join(
             self,
@@ -189,6 +207,7 @@ class View(Rows):
             keep_probe_for=keep_probe_for,
             condition=condition,
             is_change_time=is_change_time,
+            index=index,
         )
 
     def join_asof(

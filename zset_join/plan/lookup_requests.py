@@ -100,6 +100,8 @@ class ProcessTimeJoinRequest:
         using: the pairs are columns of the same names, and the answer shows them once.
         condition: what must hold beside the keys; None for nothing.
         names: what messages call the two sides; none: as their relations are called.
+        index: the declared index of the right table; None: none.
+        find_by: its columns; none: the whole key.
     """
 
     keys: tuple[tuple[Expression, Expression], ...]
@@ -109,6 +111,8 @@ class ProcessTimeJoinRequest:
     using: bool = False
     condition: Expression | None = None
     names: tuple[str, str] | None = None
+    index: str | None = None
+    find_by: tuple[str, ...] = ()
 
     @property
     def computed_keys(self) -> tuple[tuple[tuple[str, Expression], ...], ...]:
@@ -153,6 +157,8 @@ class ProcessTimeJoinRequest:
             using=self.using,
             residual=self.condition,
             hidden=(inputs[0].hidden, inputs[1].hidden),
+            index=self.index,
+            find_by=self.find_by,
         )
 
 

@@ -13,6 +13,7 @@ from zset_join.plan.passes.normalise_upserts import normalise_upserts
 from zset_join.plan.passes.number_stages import number_stages
 from zset_join.plan.passes.push_columns import push_columns
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.plan.sharing import share_tables
 from zset_join.plan.tree import Node
 
 __all__ = ["passes", "plan_query"]
@@ -48,4 +49,4 @@ def plan_query(root: Node, *, name: str = "view", buckets: int | None = 1) -> Qu
     """
     for run in passes(buckets=buckets):
         root = run(root)
-    return number_stages(root, name)
+    return share_tables(number_stages(root, name))

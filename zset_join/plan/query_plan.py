@@ -11,7 +11,7 @@ only sources and stages before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,10 +21,12 @@ import pyarrow as pa
 from zset_join.errors import OptionError, PlanError
 from zset_join.plan.row_steps import RowStep, read_row_step, relation_after
 from zset_join.relation import Relation
+from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import Stage, read_stage
 from zset_join.stages.written import read_relation, write_relation
+from zset_join.zset import ZSet
 
-__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "QueryPlan", "StageNode"]
+__all__ = ["PLAN_FORMAT", "Feed", "PlanSource", "QueryPlan", "SharedIndex", "StageNode", "StateNode"]
 
 PLAN_FORMAT = 1
 
@@ -110,6 +112,63 @@ class StageNode:
 
 
 @dataclass(frozen=True)
+class SharedIndex:
+    """Say that several joins look up in one copy of a table; see `zset_join.plan.sharing`.
+
+    Args:
+        name: of the index.
+        columns: of the table, what its rows are found by.
+        readers: numbers of the joins.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    readers: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything about it, JSON-ready."""
+        return {"name": self.name, "columns": list(self.columns), "readers": list(self.readers)}
+
+    @classmethod
+    def from_json(cls, written: Mapping[str, Any]) -> SharedIndex:
+        """Build from what `to_json` gave."""
+        return cls(written["name"], tuple(written["columns"]), tuple(written["readers"]))
+
+
+@dataclass(frozen=True)
+class StateNode:
+    """What has one state, one log and one snapshot: a stage, or a table with the joins that look up in it.
+
+    Args:
+        number: of the stage, or of the first of the joins.
+        name: what its files and its lines in commit records are called.
+        stage: how its operator is built.
+        readers: the numbers of the stages it stands for.
+    """
+
+    number: int
+    name: str
+    stage: Stage
+    readers: tuple[int, ...]
+
+    @property
+    def is_shared(self) -> bool:
+        """Say whether several joins read it."""
+        return len(self.readers) > 1
+
+    def fed(self, by_stage: Mapping[int, Sequence[ZSet]]) -> list[ZSet]:
+        """Return the deltas of its operator, given those of the stages that were asked, one or more."""
+        if not self.is_shared:
+            return list(by_stage[self.number])
+        table = next(by_stage[number][1] for number in self.readers if number in by_stage)
+        lefts = [
+            by_stage[number][0] if number in by_stage else ZSet.empty(wanted.relation.schema)
+            for number, wanted in zip(self.readers, self.stage.inputs[1:], strict=True)
+        ]
+        return [table, *lefts]
+
+
+@dataclass(frozen=True)
 class QueryPlan:
     """Describe a query.
 
@@ -118,6 +177,8 @@ class QueryPlan:
         nodes: the stages, in the order of an epoch.
         outputs: whose rows are the answer; several are a union.
         name: what the view is called.
+        shared: the tables that several joins look up in.
+        copies: why a join keeps a copy of its own of a table that another one keeps too, by its number.
 
     Raises:
         OptionError: sources of one name.
@@ -128,6 +189,8 @@ class QueryPlan:
     nodes: tuple[StageNode, ...]
     outputs: tuple[Feed, ...]
     name: str = "view"
+    shared: tuple[SharedIndex, ...] = ()
+    copies: tuple[tuple[int, str], ...] = ()
 
     def __post_init__(self) -> None:
         names = [source.name for source in self.sources]
@@ -173,6 +236,26 @@ class QueryPlan:
             schema=pa.schema(fields),
             mode="append" if {one.mode for one in relations} == {"append"} else "changelog",
         )
+
+    @cached_property
+    def states(self) -> tuple[StateNode, ...]:
+        """Return what has a state, by the number of its first stage."""
+        shared = {index.readers[0]: index for index in self.shared}
+        taken = {number for index in self.shared for number in index.readers[1:]}
+        made = []
+        for node in self.nodes:
+            index = shared.get(node.number)
+            if index is not None:
+                stage: Stage = SharedTableStage(readers=tuple(self.nodes[number].stage for number in index.readers))
+                made.append(StateNode(node.number, f"{stage.kind}-{node.number}", stage, index.readers))
+            elif node.number not in taken:
+                made.append(StateNode(node.number, node.name, node.stage, (node.number,)))
+        return tuple(made)
+
+    @cached_property
+    def state_of(self) -> Mapping[int, StateNode]:
+        """Return where a stage keeps its state, by its number."""
+        return {number: state for state in self.states for number in state.readers}
 
     def source(self, name: str) -> PlanSource:
         """Return a source by its name.
@@ -232,6 +315,8 @@ class QueryPlan:
                 for node in self.nodes
             ],
             "outputs": [feed.to_json() for feed in self.outputs],
+            "shared": [index.to_json() for index in self.shared],
+            "copies": [list(one) for one in self.copies],
         }
 
     @classmethod
@@ -258,6 +343,8 @@ class QueryPlan:
             nodes=tuple(nodes),
             outputs=tuple(map(Feed.from_json, written["outputs"])),
             name=written["name"],
+            shared=tuple(map(SharedIndex.from_json, written.get("shared", ()))),
+            copies=tuple((int(number), why) for number, why in written.get("copies", ())),
         )
 
     def explain(self, *, buckets: int | None = None) -> str:
@@ -272,9 +359,20 @@ class QueryPlan:
             title, *facts = node.stage.explain(buckets)
             lines.append(f"Stage {node.number}: {title}")
             lines += [f"  {fact.strip()}" for fact in facts]
+            lines += [f"  {line}" for line in self._explained_index(node)]
             lines += [f"  {line}" for feeds in node.feeds for feed in feeds for line in self._explained(feed)]
         lines += [_explained_source(source) for source in self.sources]
         return "\n".join(lines)
+
+    def _explained_index(self, node: StageNode) -> list[str]:
+        """Return which index a join uses, and why its copy is its own."""
+        for index in self.shared:
+            if node.number in index.readers:
+                others = ", ".join(f"stage {number}" for number in index.readers if number != node.number)
+                return [f"looks up in index {index.name} ({', '.join(index.columns)}): one copy, shared with {others}"]
+        named = getattr(node.stage, "index", None)
+        used = [] if named is None else [f"looks up in index {named} ({', '.join(node.stage.inputs[1].key)})"]
+        return used + [f"keeps a second copy of its right side: {why}" for number, why in self.copies if number == node.number]
 
     def _explained(self, feed: Feed) -> list[str]:
         origin = f'"{feed.origin}"' if isinstance(feed.origin, str) else f"stage {feed.origin}"

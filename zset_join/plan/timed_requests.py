@@ -71,6 +71,7 @@ class TemporalRequest:
         options: how, when and what of late rows.
         is_change_time: the time of a version is that of its change.
         names: what messages call the two sides.
+        index: the declared index of the versions; None: none.
     """
 
     keys: tuple[tuple[str, str], ...]
@@ -79,6 +80,7 @@ class TemporalRequest:
     options: TemporalOptions
     is_change_time: bool = False
     names: tuple[str, str] = ("left", "right")
+    index: str | None = None
 
     @property
     def computed_keys(self) -> tuple[tuple[()], ...]:
@@ -109,7 +111,7 @@ class TemporalRequest:
         )
         hidden = (inputs[0].hidden, inputs[1].hidden)
         options = replace(self.options, hidden=hidden)
-        return TemporalJoinStage(left=left, right=right, options=options, is_change_time=self.is_change_time)
+        return TemporalJoinStage(left=left, right=right, options=options, is_change_time=self.is_change_time, index=self.index)
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,7 @@ class Versioning:
         node: what gives the versions; the node itself where it is latest-only.
         key: what has versions.
         delete_column: a hidden column that marks DELETEs, None where there is none.
+        indexes: the declared indexes of the rows, in words.
     """
 
     is_versioned: bool
@@ -39,9 +40,18 @@ class Versioning:
     node: Node
     key: tuple[str, ...] = ()
     delete_column: str | None = None
+    indexes: tuple[str, ...] = ()
+
+    @property
+    def looks_up(self) -> str | None:
+        """Return the declared index that the join which makes these rows looks up in; None for none."""
+        return getattr(self.node.stage, "index", None) if isinstance(self.node, Operate) else None
 
     def __str__(self) -> str:
-        return f"{'versioned' if self.is_versioned else 'latest-only'}: {self.why}"
+        lines = [f"{'versioned' if self.is_versioned else 'latest-only'}: {self.why}"]
+        lines += [f"index {index}" for index in self.indexes]
+        lines += [] if self.looks_up is None else [f"looks up in index {self.looks_up}"]
+        return "\n".join(lines)
 
 
 def versioning_of(node: Node) -> Versioning:

@@ -14,6 +14,7 @@ from zset_join.stages.latest import LatestStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.route import RouteStage, needs_route
+from zset_join.stages.shared_table import SharedTableStage
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
 from zset_join.stages.temporal_join import TemporalJoinStage
 from zset_join.stages.unchanged import UnchangedStage
@@ -29,6 +30,7 @@ __all__ = [
     "OutputKey",
     "ProcessTimeJoinStage",
     "RouteStage",
+    "SharedTableStage",
     "Stage",
     "StageInput",
     "StageOptions",

@@ -33,6 +33,8 @@ class ProcessTimeJoinStage(Stage):
         using: put the key columns once and first.
         residual: a condition over both rows beside the keys, or None.
         hidden: per input, the columns that are in it only to order its changes.
+        index: the declared index of the right table that is looked up in; None: none is.
+        find_by: the columns of that index, part of the right key; none: the whole key.
 
     Raises:
         PlanError: keys, columns or names that do not go together (when `output` is asked).
@@ -46,6 +48,8 @@ class ProcessTimeJoinStage(Stage):
     using: bool = False
     residual: Any = None
     hidden: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    index: str | None = None
+    find_by: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -60,14 +64,15 @@ class ProcessTimeJoinStage(Stage):
     def inputs(self) -> tuple[StageInput, ...]:
         """Return both inputs, bucketed by join key."""
         shape = LookupShape.of(self.left, self.right, self.how, using=self.using, leaves_process=False)
-        types = tuple(field.type for field in shape.key_schema)
+        found = [at for at, name in enumerate(self.right.join_key) if not self.find_by or name in self.find_by]
+        types = tuple(shape.key_schema.field(at).type for at in found)
         left, right = (
             StageInput(
                 relation=relation,
-                key=relation.join_key,
+                key=tuple(relation.join_key[at] for at in found),
                 key_types=types,
                 unmatchable="by_identity",
-                null_safe=self._flags,
+                null_safe=tuple(self._flags[at] for at in found),
                 keeps_unmatchable=is_left,
             )
             for relation, is_left in ((self.left, True), (self.right, False))
@@ -77,7 +82,7 @@ class ProcessTimeJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        made = self._made(StageOptions(), None)
+        made = self.made(StageOptions(), None)
         try:
             whole = made.output
         finally:
@@ -90,7 +95,7 @@ class ProcessTimeJoinStage(Stage):
     @property
     def output_key(self) -> OutputKey:
         """Return the left key, which bucketed the rows."""
-        shown, key = set(self.output.schema.names), self.left.join_key
+        shown, key = set(self.output.schema.names), self.inputs[0].key
         return OutputKey(bucketed_by=key if set(key) <= shown else ())
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
@@ -102,16 +107,19 @@ class ProcessTimeJoinStage(Stage):
     def state_tables(self) -> Mapping[str, TableKey]:
         """Return the live rows of both sides and the memo, by join key."""
         return {
-            "left": TableKey(columns=self.left.join_key, of_input=0),
-            "right": TableKey(columns=self.right.join_key, of_input=1),
-            "memo": TableKey(columns=self.left.join_key, of_input=0),
+            "left": TableKey(columns=self.inputs[0].key, of_input=0),
+            "right": TableKey(columns=self.inputs[1].key, of_input=1),
+            "memo": TableKey(columns=self.inputs[0].key, of_input=0),
         }
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the join of one bucket."""
-        return cast("DurableOperator", self._made(options, directory))
+        return cast("DurableOperator", self.made(options, directory))
 
-    def _made(self, options: StageOptions, directory: str | None) -> ProcessTimeJoin:
+    def made(
+        self, options: StageOptions, directory: str | None, *, place: int = 0, table_of: ProcessTimeJoin | None = None
+    ) -> ProcessTimeJoin:
+        """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`."""
         return ProcessTimeJoin(
             self.left,
             self.right,
@@ -120,10 +128,13 @@ class ProcessTimeJoinStage(Stage):
             null_safe=self._flags,
             using=self.using,
             residual=self.residual,
+            find_by=self.find_by or None,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
             directory=directory,
+            place=place,
+            table_of=table_of,
         )
 
     def explain(self, buckets: int | None) -> list[str]:
@@ -157,6 +168,8 @@ class ProcessTimeJoinStage(Stage):
             "using": self.using,
             "residual": None if self.residual is None else write_expression(self.residual),
             "hidden": [list(names) for names in self.hidden],
+            "index": self.index,
+            "find_by": list(self.find_by),
         }
 
 
@@ -171,6 +184,8 @@ def _read(found: Mapping[str, Any]) -> ProcessTimeJoinStage:
         using=found["using"],
         residual=None if found["residual"] is None else read_expression(found["residual"]),
         hidden=(tuple(left), tuple(right)),
+        index=found["index"],
+        find_by=tuple(found["find_by"]),
     )
 
 

@@ -30,6 +30,7 @@ class TemporalJoinStage(Stage):
         options: how, when and what of late rows.
         is_change_time: the time of a version is that of its change, not a column of the row; a DELETE then has a time of its
             own.
+        index: the declared index of the versions that is looked up in; None: none is.
 
     Raises:
         PlanError: the rules of temporal joins (when `output` or `inputs` is asked).
@@ -39,6 +40,7 @@ class TemporalJoinStage(Stage):
     right: Relation
     options: TemporalOptions = field(default_factory=TemporalOptions)
     is_change_time: bool = False
+    index: str | None = None
 
     @property
     def kind(self) -> str:
@@ -81,6 +83,22 @@ class TemporalJoinStage(Stage):
         Raises:
             OptionError: hybrid state is asked for.
         """
+        return self.made(options, directory)
+
+    def made(
+        self,
+        options: StageOptions,
+        directory: str | None,
+        *,
+        place: int = 0,
+        eager_places: int = 0,
+        table_of: TemporalJoin | None = None,
+    ) -> TemporalJoin:
+        """Return the temporal join of one bucket, perhaps over the versions of another one; see `TemporalJoin`.
+
+        Raises:
+            OptionError: hybrid state is asked for.
+        """
         refuse_hybrid(options.hot_budget, title=self.title, option="default_hash_join")
         return TemporalJoin(
             self.left,
@@ -90,6 +108,9 @@ class TemporalJoinStage(Stage):
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
             directory=directory,
+            place=place,
+            eager_places=eager_places,
+            table_of=table_of,
         )
 
     @property
@@ -149,6 +170,7 @@ class TemporalJoinStage(Stage):
             "left": write_relation(self.left),
             "right": write_relation(self.right),
             "is_change_time": self.is_change_time,
+            "index": self.index,
             "how": options.how,
             "emit": options.emit,
             "late": options.late,
@@ -207,6 +229,7 @@ def _read(found: Mapping[str, Any]) -> TemporalJoinStage:
         left=read_relation(found["left"]),
         right=read_relation(found["right"]),
         is_change_time=found["is_change_time"],
+        index=found["index"],
         options=TemporalOptions(
             how=found["how"],
             emit=found["emit"],

@@ -255,14 +255,20 @@ def mark_late_versions(
 def mark_unanswerable(
     keys: int, at: int, numbers: Any, group_of: Any, times: Any, count: int, horizon: int, status: Any, late: int
 ) -> None:
-    """Give late left rows without a version at or before their time the status `late`: it may have been freed."""
+    """Give late left rows the status `late` where the version of their time may have been freed.
+
+    It cannot be where it is the newest one up to the horizon, which every key keeps; what else is still there depends on when
+    the key was last looked at.
+    """
     for index in range(count):
         if status[index] != 0 or times[index] > horizon:
             continue
         number = numbers[group_of[index]]
         if number != 0:
             key = key_address(keys, number)
-            if entries_until(run_base(keys, key, at), run_length(key, at), times[index]) > 0:
+            base, length = run_base(keys, key, at), run_length(key, at)
+            kept = entries_until(base, length, horizon)
+            if kept > 0 and entries_until(base, length, times[index]) == kept:
                 continue
         status[index] = late
 

@@ -77,7 +77,7 @@ class VersionJoin:
         hash_bits: int,
         directory: str | None,
         place: int = 0,
-        eager_places: int = 1,
+        eager_places: int = 0,
         table_of: VersionJoin | None = None,
     ) -> None:
         self.shape = shape
@@ -89,7 +89,7 @@ class VersionJoin:
         self._owns_table = table_of is None
         same: dict[str, Any] = {"directory": directory, "facts": facts}
         if table_of is None:
-            runs = 1 + max(eager_places, 1 if self._is_eager else 0)
+            runs = 1 + max(eager_places, int(self._is_eager))
             self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, **same)
             words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
             self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)

@@ -1,0 +1,218 @@
+"""Random plans whose joins look up in one table, each answered twice: with one copy shared, and with a copy for every join.
+
+The law: sharing is invisible. In every epoch the answers, the rejected rows and the times that are waited for are the same,
+also when the state was taken out and put back on the way; and the table is kept once.
+
+A case is drawn from one number. Its joins are temporal ones by event time in all three modes, beside each other and in chains,
+over versions in any mode, or joins by processing time over latest rows by a key or a part of it. Rows come late and are taken
+back; bad rows are put aside.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from property_tests.laws import LawBrokenError
+from zset_join.expressions import col, left, lit, right
+from zset_join.pipeline import PROCESSING_TIME, appends, changes
+from zset_join.pipeline.engine import AnsweredEpoch, Engine
+from zset_join.pipeline.stage_states import MemoryStates, earliest
+from zset_join.pipeline.view import View
+from zset_join.pipeline.watermarks import Watermarks
+from zset_join.plan.query_plan import QueryPlan
+from zset_join.stages.stage import StageOptions
+from zset_join.zset import ZSet
+
+__all__ = ["SharedCase", "sharing_is_invisible"]
+
+KEYS = ("a", "b", "c", "a key that is longer than twelve letters", None)
+ORDERS = {"id": pa.int64(), "k": pa.string(), "k2": pa.string(), "g": pa.int64(), "t": pa.int64()}
+TABLE = {"k": pa.string(), "g": pa.int64(), "v": pa.string(), "at": pa.int64(), "w": pa.int64()}
+
+Line = tuple[dict[str, Any], int]
+
+
+@dataclass(frozen=True)
+class SharedCase:
+    """One plan with its history.
+
+    Args:
+        seed: what everything is drawn from.
+        by_event_time: the joins are by event time, or by processing time.
+    """
+
+    seed: int
+    by_event_time: bool
+
+    def view(self) -> tuple[View, int]:
+        """Return the view, and how many joins look up in the table."""
+        draw = random.Random(f"plan{self.by_event_time}{self.seed}")
+        orders = appends("orders", ORDERS, watermark=("t", draw.choice([0, 2])))
+        if not self.by_event_time and draw.random() < 0.5:
+            orders = changes("orders", ORDERS, keys="id")
+        others = appends("others", ORDERS, watermark=("t", 5))
+        table = self.table(draw)
+        parts, count = [], draw.choice([2, 2, 3, 4])
+        done = 0
+        while done < count:
+            rows = draw.choice([orders, orders, orders.where(col("id") % 2 == 0), others])
+            joined = self._joined(draw, rows, table, "k").select("id", "k2", "g", "t", v1=col("v"))
+            done += 1
+            # Only what is appended, or corrected by both signs, may stand on the left of another one.
+            if draw.random() < 0.4 and self.by_event_time:
+                emit = "eager" if joined.node.relation.mode != "append" else None
+                joined = self._joined(draw, joined, table, "k2", emit=emit).select("id", "t", "v1", v2=col("v"))
+                done += 1
+            else:
+                joined = joined.select("id", "t", "v1", v2=col("k2"))
+            parts.append(joined.select("id", "t", "v1", "v2", part=lit(len(parts))))
+        view = parts[0]
+        for part in parts[1:]:
+            view = view.union(part)
+        return view, done
+
+    def table(self, draw: random.Random) -> View:
+        """Return what is looked up in."""
+        more = {"watermark": ("at", draw.choice([0, 1]))} if self.by_event_time else {}
+        keys = "k" if self.by_event_time else draw.choice([["k", "g"], ["k"]])
+        mode = draw.choice(["append", "upsert", "changelog"])
+        if mode == "append":
+            table = appends("table", TABLE, keys=keys, **more)
+        elif mode == "upsert":
+            table = changes("table", TABLE, keys=keys, apply_as_deletes=col("w") < 0, **more)
+        else:
+            table = changes("table", TABLE, keys=keys, weight_column="w", **more)
+        return table.create_index("k") if draw.random() < 0.5 or not self.by_event_time else table
+
+    def _joined(self, draw: random.Random, rows: View, table: View, key: str, emit: str | None = None) -> View:
+        how = draw.choice(["inner", "left"])
+        rest = left("id") < right("g") * 3 if draw.random() < 0.3 else None
+        if self.by_event_time:
+            said: Any = emit or draw.choice(["once", "on_watermark", "eager"])
+            named = table.alias(f"table{draw.random()}") if draw.random() < 0.3 else table
+            keep = draw.choice([None, None, 3])
+            late: Any = draw.choice(["side_output", "drop", "join"])
+            return rows.temporal_join(
+                named,
+                on=[(key, "k")],
+                how=how,
+                as_of="t",
+                emit=said,
+                late=late,
+                keep_probe_for=keep,
+                condition=rest,
+                is_change_time=True,
+            )
+        on: Any = draw.choice([[(key, "k")], [(key, "k"), ("g", "g")]])
+        moment = draw.choice(["current", "previous"])
+        return rows.temporal_join(table, on=on, how=how, as_of=PROCESSING_TIME, snapshot=moment, condition=rest)
+
+    def epochs(self) -> list[dict[str, ZSet]]:
+        """Return the deltas of every epoch by source."""
+        draw = random.Random(f"rows{self.by_event_time}{self.seed}")
+        view, _ = self.view()
+        readings = {reading.source.name: reading for reading in view.readings}
+        time, number, epochs, given = 0, 0, [], []
+        for _ in range(draw.choice([3, 6])):
+            rows: dict[str, list[dict[str, Any]]] = {"orders": [], "others": [], "table": []}
+            for _ in range(draw.choice([0, 1, 4])):
+                number += 1
+                name = draw.choice(["orders", "orders", "others"])
+                k, k2 = draw.choice(KEYS), draw.choice(KEYS)
+                at = None if draw.random() < 0.05 else time + draw.randint(-3, 4)
+                rows[name].append({"id": draw.randint(1, number), "k": k, "k2": k2, "g": draw.randint(0, 2), "t": at})
+            for _ in range(draw.choice([0, 1, 4])):
+                at = None if draw.random() < 0.05 else time + draw.randint(-5, 4)
+                row = {"k": draw.choice(KEYS), "g": draw.randint(0, 2), "v": f"version {draw.randint(0, 3)} of many", "at": at}
+                if draw.random() < 0.3 and given:  # takes back what came before
+                    rows["table"].append({**draw.choice(given), "w": -1})
+                else:
+                    rows["table"].append({**row, "w": 1})
+                    given.append(row)
+            time += draw.choice([0, 1, 4])
+            epochs.append(
+                {
+                    name: readings[name].delta(pa.Table.from_pylist(lines, self._schema(name)))
+                    for name, lines in rows.items()
+                    if lines and name in readings
+                }
+            )
+        return epochs
+
+    @staticmethod
+    def _schema(name: str) -> pa.Schema:
+        return pa.schema(list((TABLE if name == "table" else ORDERS).items()))
+
+
+class _Run:
+    """A plan at work."""
+
+    def __init__(self, plan: QueryPlan) -> None:
+        self.plan = plan
+        self.engine = Engine(plan, Watermarks(plan), quarantines=True)
+        self.states = MemoryStates(plan, StageOptions(on_bad_input="quarantine"))
+
+    def step(self, epoch: int, deltas: dict[str, ZSet]) -> AnsweredEpoch:
+        answered = self.engine.answer(self.states, epoch, deltas, epoch * 1000)
+        self.states.absorb(answered.asked)
+        self.engine.take(answered)
+        return answered
+
+    def restore(self) -> None:
+        fresh = MemoryStates(self.plan, StageOptions(on_bad_input="quarantine"))
+        for number, state in self.states.states.items():
+            fresh.states[number].restore(state.snapshot())
+        self.states.close()
+        self.states = fresh
+
+    def table_rows(self) -> int:
+        """Return the rows of the right sides of all states."""
+        return sum(
+            table.num_rows
+            for state in self.states.states.values()
+            for name, table in state.snapshot().items()
+            if name == "right"
+        )
+
+
+def _told(answered: AnsweredEpoch) -> list[Any]:
+    rows = sorted(answered.delta.consolidated().to_pylist() if len(answered.delta) else [], key=repr)
+    rejected = [
+        (one.inputs, line["input"], line["row"], line["code"]) for one in answered.rejected for line in one.table.to_pylist()
+    ]
+    return [rows, rejected]
+
+
+def sharing_is_invisible(case: SharedCase, planned: Callable[[View], QueryPlan] = lambda view: view.plan()) -> bool:
+    """Compare a plan with the same plan whose joins have copies of their own.
+
+    Returns:
+        Whether rows were said at all, and one copy was kept where there would have been several.
+
+    Raises:
+        LawBrokenError: an answer differs.
+    """
+    view, _ = case.view()
+    plan = planned(view)
+    shared, alone = _Run(plan), _Run(replace(plan, shared=(), copies=()))
+    said = 0
+    try:
+        for epoch, deltas in enumerate(case.epochs()):
+            answers = [_told(run.step(epoch, deltas)) for run in (shared, alone)]
+            if answers[0] != answers[1]:
+                raise LawBrokenError(f"epoch {epoch}: shared {answers[0]}, alone {answers[1]}\n{case!r}")
+            dues = [earliest(run.states.next_due(node.number) for node in plan.nodes) for run in (shared, alone)]
+            if dues[0] != dues[1]:
+                raise LawBrokenError(f"epoch {epoch}: shared waits for {dues[0]}, alone for {dues[1]}\n{case!r}")
+            said += len(answers[0][0])
+            if epoch == 2:
+                shared.restore()
+        return bool(said and plan.shared and shared.table_rows() < alone.table_rows())
+    finally:
+        shared.states.close()
+        alone.states.close()

@@ -1,0 +1,124 @@
+"""Joins by processing time that share one table of right rows; of most there is just one.
+
+The law: each answers as it would with right rows of its own. All see the state before the epoch; then every join stores what is
+its own, the first one the right rows too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from zset_join.errors import StateError
+from zset_join.state.rows.side import SideState
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["LatestJoin", "LatestJoins"]
+
+
+class LatestJoin(Protocol):
+    """What is asked of one join."""
+
+    sides: Mapping[str, SideState]
+
+    def resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Find out what the deltas of an epoch change, and refuse bad rows."""
+        ...
+
+    def fold(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Store what was resolved last."""
+        ...
+
+    def end_absorb(self, epoch: int) -> None:
+        """Mark what is its own as whole."""
+        ...
+
+    def own_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables that are its own."""
+        ...
+
+    def restore_own(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace what is its own by a snapshot."""
+        ...
+
+
+class LatestJoins:
+    """Own the state of joins; the first one owns the right rows.
+
+    Args:
+        joins: the joins.
+
+    Raises:
+        StateError: the files of the state stand at different epochs.
+    """
+
+    def __init__(self, joins: Sequence[LatestJoin]) -> None:
+        self.joins = tuple(joins)
+        self._sides = {name: side for join in joins for name, side in join.sides.items()}
+        if len({side.absorbed_epoch for side in self._sides.values()}) > 1:
+            directory = next(iter(self._sides.values())).directory
+            raise StateError(
+                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the "
+                "directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=directory,
+            )
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded in, -1 when there was none."""
+        return next(iter(self._sides.values())).absorbed_epoch
+
+    def absorb(self, tick: Tick, deltas: Sequence[Sequence[ZSet]]) -> None:
+        """Fold one epoch in.
+
+        Args:
+            tick: the epoch.
+            deltas: of each join, those of its left and its right input; the right one is the same object for all.
+
+        Raises:
+            BadInputError: rows that break a contract; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        for join, given in zip(self.joins, deltas, strict=True):
+            join.resolve(tick, given)
+        for side in self._sides.values():
+            side.begin_absorb()
+        for join, given in reversed(list(zip(self.joins, deltas, strict=True))):  # who owns the right rows comes last
+            join.fold(tick, given)
+        for join in self.joins:
+            join.end_absorb(tick.epoch)
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of a snapshot, batch by batch, until the state changes."""
+        return {name: reader for join in self.joins for name, reader in join.own_readers().items()}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        for join in self.joins:
+            join.restore_own(tables)
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows, keys, lines of the memo, tombstones and state bytes."""
+        return {name: count for side in self._sides.values() for name, count in side.statistics().items()}
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the state and of the working arrays."""
+        return sum(side.resident_bytes() for side in self._sides.values())
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone."""
+        return sum(side.working_bytes() for side in self._sides.values())
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return all(side.is_current() for side in self._sides.values())
+
+    def close(self) -> None:
+        """Unmap the state."""
+        for side in self._sides.values():
+            side.close()

@@ -1,0 +1,223 @@
+"""One copy of a table, and the joins that look up in it: an index.
+
+    inputs: the table, then the left rows of every join; each join answers for itself, through `readers`
+
+The law: sharing is invisible. Every reader answers, epoch by epoch, what it would with a copy of its own; what the readers
+remember of their left rows is theirs.
+
+An epoch is asked of the readers, in their order, and then folded in once, for all of them. The rows of an epoch stand in one
+log and one snapshot, whose tables are `right`, and per reader `left`, `left_1`, ...
+
+The table says nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.relation import Relation
+from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.rejected_rows import no_rejections
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["SharedState", "SharedTable", "TableReader"]
+
+
+class SharedState(Protocol):
+    """What the readers remember together."""
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded in."""
+        ...
+
+    def absorb(self, tick: Tick, deltas: Sequence[Sequence[ZSet]]) -> None:
+        """Fold one epoch in, given of every reader its left and its right delta."""
+        ...
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of a snapshot."""
+        ...
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot."""
+        ...
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts for people."""
+        ...
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory."""
+        ...
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays."""
+        ...
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        ...
+
+    def close(self) -> None:
+        """Unmap the state."""
+        ...
+
+
+@guarded("the join")
+class TableReader:
+    """One join over a shared table: it answers; the table folds its rows in.
+
+    Args:
+        join: the join.
+        table: what it reads.
+    """
+
+    def __init__(self, join: DurableOperator, table: SharedState) -> None:
+        self._join, self._table = join, table
+        self.inputs = join.inputs
+        self.output = join.output
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded in; -1 when fresh."""
+        return self._table.absorbed_epoch
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield the change of this join.
+
+        Raises:
+            BadInputError: rows that break a relation's contract, with policy `error`.
+        """
+        return self._join.answer(tick, deltas)
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Take note that the table has folded an epoch in: answers that were asked for are outdated."""
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
+        return self._join.rejections(tick, deltas)
+
+    def next_due(self) -> NextDue:
+        """Return when this join must be asked though no row comes."""
+        return self._join.next_due() if isinstance(self._join, TimedOperator) else NOTHING_DUE
+
+    def statistics(self) -> dict[str, int]:
+        """Return the counts of the table and of all its readers."""
+        return self._table.statistics()
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of the table and of what all its readers remember."""
+        return self._table.resident_bytes()
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays of all readers."""
+        return self._table.working_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._table.is_current()
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return nothing: what it remembers is in the snapshot of the table."""
+        return {}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return nothing, as `snapshot`."""
+        return {}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Take note that the table was restored: answers that were asked for are outdated."""
+
+    def close(self) -> None:
+        """Let go; the table unmaps the state."""
+
+
+@guarded("the shared table")
+class SharedTable:
+    """Fold epochs into a table and what its readers remember.
+
+    Args:
+        joins: the joins, over one table.
+        state: what they remember together.
+    """
+
+    def __init__(self, joins: Sequence[DurableOperator], state: SharedState) -> None:
+        self._state = state
+        self.readers = tuple(TableReader(join, state) for join in joins)
+        table = joins[0].inputs[1]
+        self.inputs: tuple[Relation, ...] = (table, *(join.inputs[0] for join in joins))
+        self.output = table
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded in; -1 when fresh."""
+        return self._state.absorbed_epoch
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:  # noqa: ARG002 - as the protocol has it
+        """Yield nothing: the readers answer."""
+        return iter(())
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold one epoch in.
+
+        Raises:
+            BadInputError: rows that break a contract; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        table, *lefts = deltas
+        self._state.absorb(tick, [(left, table) for left in lefts])
+        for reader, left in zip(self.readers, lefts, strict=True):
+            reader.absorb(tick, (left, table))
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - as the protocol has it
+        """Return nothing: the readers tell."""
+        return no_rejections()
+
+    def next_due(self) -> NextDue:
+        """Return the earliest of what its readers wait for."""
+        dues = [reader.next_due() for reader in self.readers]
+        marks = [due.watermark_us for due in dues if due.watermark_us is not None]
+        times = [due.processing_time_us for due in dues if due.processing_time_us is not None]
+        return NextDue(min(marks, default=None), min(times, default=None))
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows of the table and of every reader, keys, bytes, and what was late, answered and freed."""
+        return self._state.statistics()
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory."""
+        return self._state.resident_bytes()
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays."""
+        return self._state.working_bytes()
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._state.is_current()
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the rows of the table, and what is kept per reader."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        return self._state.snapshot_readers()
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._state.restore(tables)
+        for reader in self.readers:
+            reader.restore({})
+
+    def close(self) -> None:
+        """Unmap the state."""
+        for reader in self.readers:
+            reader.close()
+        self._state.close()

@@ -1,0 +1,106 @@
+"""Declared indexes of a view, and which of them a join looks up in.
+
+An index names columns by which rows of a view are kept, once, for all joins that look up in it. One that was not declared is
+shared just as well: declaring it names it in `describe()` and `explain()`, lets joins by processing time on several columns go
+by fewer of them, and `index=` then says which one a join means.
+
+An index belongs to the rows it was made of: a filter or a selection of them has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from zset_join.errors import OptionError, PlanError
+from zset_join.pipeline.rows import Rows, TableIndex
+
+__all__ = ["chosen_index", "create_index", "indexes_of"]
+
+_R = TypeVar("_R", bound=Rows)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a join can look up by.
+
+    Args:
+        columns: of the right view that it compares.
+        exactly: it looks up by these and no fewer.
+    """
+
+    columns: tuple[str, ...]
+    exactly: bool
+
+
+def create_index(view: _R, columns: Sequence[str] | str, *, name: str | None) -> _R:
+    """Declare an index; see `View.create_index`."""
+    given = (columns,) if isinstance(columns, str) else tuple(columns)
+    missing = [column for column in given if column not in view.columns]
+    if not given or missing or len(set(given)) < len(given):
+        raise PlanError(
+            f'create_index({list(given)!r}) of "{view.name}": name one or more of its columns, each once; they are '
+            f"{view.columns}.",
+            code="INDEX_COLUMNS",
+            name=view.name,
+            missing=missing,
+        )
+    called = name or f"{view.name}_by_{'_'.join(given)}"
+    if any(index.name == called for index in indexes_of(view)):
+        raise OptionError(
+            f'create_index: "{view.name}" has an index {called} already; give this one another name.',
+            code="INDEX_NAME",
+            name=called,
+        )
+    return replace(view, indexes=(*indexes_of(view), TableIndex(called, given, view.node)))
+
+
+def indexes_of(view: Rows) -> tuple[TableIndex, ...]:
+    """Return the indexes of the very rows of a view."""
+    return tuple(index for index in view.indexes if index.node is view.node)
+
+
+def chosen_index(view: Rows, columns: Sequence[str], index: str | None, *, exactly: bool) -> TableIndex | None:
+    """Return the declared index that a join looks up in; None where none fits, and none was asked for.
+
+    Args:
+        view: the right rows.
+        columns: of them, what the join compares as they are.
+        index: the one that is asked for; None: the first with the most columns.
+        exactly: the join looks up by all of these columns, as one by event time by the primary key.
+
+    Raises:
+        OptionError: there is no such index.
+        PlanError: it does not fit.
+    """
+    wanted = _Wanted(tuple(columns), exactly)
+    declared = indexes_of(view)
+    if index is None:
+        fitting = [one for one in declared if _fits(one, wanted)]
+        return max(fitting, key=lambda one: len(one.columns), default=None)
+    found = next((one for one in declared if one.name == index), None)
+    if found is None:
+        raise OptionError(
+            f'index={index!r}: "{view.name}" has the indexes {[one.name for one in declared]}. Make it with '
+            "create_index(columns, name=...), and join with the view that this returns.",
+            code="NO_SUCH_INDEX",
+            name=view.name,
+            index=index,
+        )
+    if not _fits(found, wanted):
+        rule = "a join by event time looks up by the primary key of the versions" if exactly else "its columns must be compared"
+        raise PlanError(
+            f'index={index!r} of "{view.name}" is on {list(found.columns)}, and the join looks up by {list(columns)}: {rule}. '
+            "Leave index= out, or make one on these columns.",
+            code="INDEX_COLUMNS",
+            name=view.name,
+            index=index,
+            columns=list(found.columns),
+        )
+    return found
+
+
+def _fits(index: TableIndex, wanted: _Wanted) -> bool:
+    own = set(index.columns)
+    return own == set(wanted.columns) if wanted.exactly else own <= set(wanted.columns)

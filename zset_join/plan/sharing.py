@@ -1,0 +1,122 @@
+"""Which joins look up in one copy of a table: index-based lookup.
+
+    orders.temporal_join(rates, on="currency", ...)  and  refunds.temporal_join(rates, on="currency", ...)
+
+A table that joins by event time, or by processing time, look up in is kept once per bucket key, whatever number of them there
+is. The law: sharing is invisible but for memory and time; every join answers in every epoch as it would alone.
+
+Two joins share where what they keep of the right side is the same, row for row and at every moment: the same rows, found by
+the same columns in the same types, and, for versions, freed at the same watermark. Else the second one keeps a copy, and
+`explain()` says why. A join between the two does not matter: in a chain, all are answered before the epoch is folded in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zset_join.plan.query_plan import QueryPlan, SharedIndex, StageNode
+from zset_join.stages.process_time_join import ProcessTimeJoinStage
+from zset_join.stages.shared_table import MOST_READERS
+from zset_join.stages.temporal_join import TemporalJoinStage
+
+__all__ = ["share_tables"]
+
+_TimedStage = TemporalJoinStage | ProcessTimeJoinStage
+
+
+def share_tables(plan: QueryPlan) -> QueryPlan:
+    """Return a plan whose joins share what they can.
+
+    Args:
+        plan: the plan.
+    """
+    groups: list[_Readers] = []
+    copies: list[tuple[int, str]] = []
+    for node in plan.nodes:
+        stage = node.stage
+        if not isinstance(stage, TemporalJoinStage | ProcessTimeJoinStage):
+            continue
+        kept = _Kept.of(plan, node, stage)
+        beside = [group for group in groups if group.kept.rows == kept.rows]
+        reasons = [(group, group.why_not(kept)) for group in beside]
+        fitting = next((group for group, why in reasons if why is None), None)
+        if fitting is None:
+            groups.append(_Readers(kept, [node.number]))
+            copies += [(node.number, f"{why}, unlike stage {group.numbers[0]}") for group, why in reasons[:1]]
+        else:
+            fitting.take(kept, node.number)
+    shared = [group.index() for group in groups if len(group.numbers) > 1]
+    return replace(plan, shared=tuple(shared), copies=tuple(copies))
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a join keeps of its right side.
+
+    Args:
+        rows: where they come from, as text.
+        table: what they are called.
+        index: the declared index that is looked up in, None for none.
+        columns: what they are found by.
+        facts: what else must be the same, with what is said where it is not.
+    """
+
+    rows: str
+    table: str
+    index: str | None
+    columns: tuple[str, ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plan: QueryPlan, node: StageNode, stage: _TimedStage) -> _Kept:
+        rows = json.dumps([feed.to_json() for feed in node.feeds[1]], sort_keys=True)
+        right = stage.inputs[1]
+        facts: dict[str, Any] = {
+            "it keeps latest rows, or versions": stage.kind,
+            "it finds rows by other columns": right.key,
+            "it compares keys in other types": [str(kind) for kind in right.key_types],
+            "it compares keys with <=> where the other does not, or the reverse": right.null_safe,
+            "it tells its rows apart by other columns": right.relation.primary_key,
+        }
+        if isinstance(stage, TemporalJoinStage):
+            options = stage.options
+            facts |= {
+                "it waits for the watermarks of other sources": sorted(plan.timed_sources(node.number)),
+                "it compares times in another type": str(stage.shape.times.kind),
+                "it keeps rows for corrections longer or shorter": options.keep_probe_for if options.emit == "eager" else 0,
+                "it allows another jump of the watermark": options.max_watermark_jump,
+                "it takes other rows for DELETEs": options.delete_column,
+            }
+        return cls(rows, right.relation.name, stage.index, right.key, facts)
+
+
+@dataclass
+class _Readers:
+    """Joins that share a table, so far."""
+
+    kept: _Kept
+    numbers: list[int]
+
+    def why_not(self, kept: _Kept) -> str | None:
+        """Return why another join cannot look up in this table; None where it can."""
+        for why, value in self.kept.facts.items():
+            if kept.facts.get(why) != value:
+                return why
+        if self.kept.index is not None and kept.index is not None and kept.index != self.kept.index:
+            return f"it looks up in index {kept.index}"
+        return f"a table serves {MOST_READERS} joins" if len(self.numbers) == MOST_READERS else None
+
+    def take(self, kept: _Kept, number: int) -> None:
+        """Add a join."""
+        self.numbers.append(number)
+        if self.kept.index is None and kept.index is not None:
+            self.kept = replace(self.kept, index=kept.index)
+
+    def index(self) -> SharedIndex:
+        """Return the index; one that was not declared is called by its table and columns."""
+        columns: Sequence[str] = self.kept.columns
+        name = self.kept.index or f"{self.kept.table}_by_{'_'.join(columns)}"
+        return SharedIndex(name, tuple(columns), tuple(self.numbers))

@@ -1,0 +1,76 @@
+"""The latest rows of a table that several joins may look up in: one copy, found by its join key.
+
+The law: `resolve` says what a delta changes, once per delta however many ask, and changes nothing; `absorb` does it.
+
+Remembers every live row with a complete key, as a `SideState` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from zset_join.relation import Relation
+from zset_join.state.rows.keyed_rows import KeyFinder
+from zset_join.state.rows.side import SideState
+from zset_join.state.rows.side_changes import NetChanges, SideChanges
+from zset_join.zset import ZSet
+
+__all__ = ["LatestTable"]
+
+
+class LatestTable:
+    """Own the rows of the right side of joins by processing time.
+
+    Args:
+        relation: the rows; its join key is what they are found by.
+        key_types: the types the key is compared in.
+        null_safe: per key column, whether NULL is a value like any other.
+        tombstone_retention_us: how long a deleted key remembers its sequence.
+        hash_bits: below 32, force collisions; for tests.
+        directory: where to map files; None keeps everything in memory.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        key_types: Sequence[pa.DataType],
+        *,
+        null_safe: Sequence[bool],
+        tombstone_retention_us: int,
+        hash_bits: int,
+        directory: str | None,
+    ) -> None:
+        self.side = SideState(
+            replace(relation, event_time=None, watermark_delay=None),
+            key_types=key_types,
+            null_safe=null_safe,
+            keeps_unmatchable=False,
+            has_degree=False,
+            tombstone_retention_us=tombstone_retention_us,
+            hash_bits=hash_bits,
+            directory=directory,
+            name="right",
+        )
+        self.changes = SideChanges(self.side, stores=True)
+        self.finder = KeyFinder(self.side, key_types, null_safe)
+        self._delta: ZSet | None = None
+        self._resolved: NetChanges | None = None
+
+    def resolve(self, delta: ZSet) -> NetChanges | None:
+        """Return what a delta changes; None where it has no rows. Cost: its rows, for the first who asks."""
+        if self._delta is not delta:
+            self._resolved = self.changes.resolve(delta) if len(delta) else None
+            self._delta = delta
+        return self._resolved
+
+    def absorb(self, changes: NetChanges | None, processing_time_us: int | None) -> None:
+        """Store what was resolved."""
+        self._delta = self._resolved = None
+        self.changes.absorb(changes, processing_time_us)
+
+    def forget_epoch(self) -> None:
+        """Let go of what was resolved."""
+        self._delta = self._resolved = None
