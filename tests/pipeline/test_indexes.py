@@ -36,7 +36,10 @@ def both_rates(emit="on_watermark"):
 
 EPOCHS = [
     {
-        "orders": [{"id": 1, "sold_in": "EUR", "paid_in": "USD", "t": 7}, {"id": 2, "sold_in": "USD", "paid_in": "EUR", "t": 8}],
+        "orders": [
+            {"id": 1, "sold_in": "EUR", "paid_in": "USD", "t": 7},
+            {"id": 2, "sold_in": "USD", "paid_in": "EUR", "t": 8},
+        ],
         "rates": [{"currency": "EUR", "rate": 1.0, "at": 5}, {"currency": "USD", "rate": 1.1, "at": 5}],
     },
     {"rates": [{"currency": "EUR", "rate": 1.5, "at": 8}, {"currency": "USD", "rate": 1.2, "at": 9}]},

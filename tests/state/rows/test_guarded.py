@@ -27,6 +27,7 @@ from zset_join.stages import (
     LatestStage,
     ProcessTimeJoinStage,
     RouteStage,
+    SharedTableStage,
     Stage,
     StageOptions,
     TemporalJoinStage,
@@ -57,6 +58,9 @@ STAGES: dict[str, Stage] = {
     "latest": LatestStage(source=ROWS),
     "process_time_join": ProcessTimeJoinStage(left=EVENTS, right=VERSIONS),
     "route": RouteStage(source=ROWS),
+    "shared_table": SharedTableStage(
+        readers=(TemporalJoinStage(left=EVENTS, right=VERSIONS), TemporalJoinStage(left=EVENTS, right=VERSIONS))
+    ),
     "temporal_join": TemporalJoinStage(left=EVENTS, right=VERSIONS, options=TemporalOptions()),
 }
 
