@@ -49,29 +49,38 @@ class TtlCase:
     def __post_init__(self) -> None:
         draw = random.Random(self.seed)
         self.is_join = draw.random() < 0.6
-        self.how = draw.choice(["inner", "left", "full"]) if self.is_join else ""
+        self.how = draw.choice(["inner", "left", "full", "left_semi", "left_anti"]) if self.is_join else ""
         self.mode = draw.choice(["append", "changelog"])
         self.by_event = draw.random() < 0.5
         self.reads = self.is_join and draw.random() < 0.4
-        self.by_key = not self.is_join and draw.random() < 0.7
-        self.forgets = (not self.is_join or self.how == "inner") and draw.random() < 0.4
+        self.by_key = draw.random() < (0.3 if self.is_join else 0.7)
+        self.forgets = self.how != "full" and draw.random() < 0.4
+        left_only = (True,) if not self.is_join else (True, False)
+        both = (True,) * len(left_only)
+        self.ends = left_only if self.forgets and self.how not in ("inner", "") else draw.choice([both, left_only])
         self.hash_bits = draw.choice([32, 1])
         self.steps = list(self._steps(draw))
 
     def _steps(self, draw: random.Random) -> Iterator[TtlStep]:
         now, mark = 0, None
+        there: tuple[Counter[Row], ...] = tuple(Counter() for _ in self.ends)
         for epoch in range(draw.randrange(3, 12)):
             now += draw.randrange(0, 7)
             before = mark
             if draw.random() < 0.8:
                 mark = max(mark or 0, now - draw.randrange(0, 4))
-            changes = tuple(tuple(self._changes(draw, now)) for _ in range(2 if self.is_join else 1))
+            changes = tuple(tuple(self._changes(draw, now, number, there[number])) for number in range(len(self.ends)))
             yield TtlStep(Tick(epoch, now, before, mark), changes)
 
-    def _changes(self, draw: random.Random, now: int) -> Iterator[Change]:
+    def _changes(self, draw: random.Random, now: int, number: int, there: Counter[Row]) -> Iterator[Change]:
         for _ in range(draw.randrange(0, 5)):
             row = (draw.choice([0, 1, None]), draw.choice("ab"), draw.choice([None, now, now - 3, now - 8, now - 12]))
-            yield row, -1 if self.mode == "changelog" and draw.random() < 0.4 else 1
+            takes = self.mode == "changelog" and draw.random() < 0.4
+            if takes and not self.ends[number] and not there[row]:
+                continue  # of rows that do not end, only what is there may be taken back
+            weight = -1 if takes else 1
+            there[row] += weight
+            yield row, weight
 
     def make(self, directory: str | None = None, ttl: TimeToLive | None = None) -> Expiring:
         """Build the operator."""
@@ -85,8 +94,10 @@ class TtlCase:
             else Aggregate(changing[0], ("k",), (AggregateCall("count", (), name="n"),), directory=directory)
         )
         inputs = [
-            ExpiringInput(relation=source, key=("k",), key_types=(pa.int64(),), null_safe=(not self.is_join,), ttl=ttl)
-            for source in sources
+            ExpiringInput(
+                relation=source, key=("k",), key_types=(pa.int64(),), null_safe=(not self.is_join,), ttl=ttl if ends else None
+            )
+            for source, ends in zip(sources, self.ends, strict=True)
         ]
         return Expiring(inside, inputs, directory=directory, hash_bits=self.hash_bits)
 
@@ -114,6 +125,8 @@ class TtlCase:
                     answer[one + other] += copies * more
                     met[0][one] += 1
                     met[1][other] += 1
+        if self.how in ("left_semi", "left_anti"):
+            return Counter({one: copies for one, copies in left.items() if bool(met[0][one]) == (self.how == "left_semi")})
         nothing: Row = (None, None, None)
         if self.how in ("left", "full"):
             answer.update({one + nothing: copies for one, copies in left.items() if not met[0][one]})
@@ -180,7 +193,7 @@ class TtlOracle:
                     if one[0] == row:
                         one[1] = ends
             rows.extend([row, ends, True] for _ in range(net))
-            if self._case.by_key:
+            if self._case.by_key and (row[0] is not None or not self._case.is_join):
                 until[row[0]] = max(until.get(row[0], -inf), ends)
 
     def _written(self, row: Row, now: int | None) -> float:
@@ -189,6 +202,8 @@ class TtlOracle:
         return inf if now is None else now + AFTER
 
     def _ends(self, number: int, one: list[Any]) -> float:
+        if not self._case.ends[number]:
+            return inf
         known: float = self._until[number].get(one[0][0], -inf)
         return max(float(one[1]), known)
 

@@ -13,6 +13,7 @@ the name, the value and the cure, before anything runs.
 | `localStateDir` | under the host's temporary directory | where workers keep the state as mapped files; a cache, safe to lose |
 | `localStateRetention` | `7 days` | local state that no query has used for so long is removed from the host |
 | `tombstoneRetention` | `2 days` | how long a deleted key remembers its sequence |
+| `idleTimeout` | never | after which a silent stream holds up no watermark; it counts again with its next row |
 | `chunkRows` | 65536 | most rows in one piece of an answer |
 | `maxRecordsPerBatch` | 100000 | rows that Spark hands to a worker at once |
 | `locality` | `auto` | `auto`: buckets return to the executor that has their state, where there are several; `on`; `off` |
@@ -75,6 +76,7 @@ _SPELLED = {
     "localstatedir": "localStateDir",
     "localstateretention": "localStateRetention",
     "tombstoneretention": "tombstoneRetention",
+    "idletimeout": "idleTimeout",
     "chunkrows": "chunkRows",
     "maxrecordsperbatch": "maxRecordsPerBatch",
     "locality": "locality",
@@ -343,6 +345,7 @@ class QueryOptions:
     local_state_dir: str | None = None
     local_state_retention_seconds: int = 7 * 86400
     tombstone_retention_seconds: int = 2 * 86400
+    idle_timeout_seconds: int | None = None
     chunk_rows: int = 65536
     max_records_per_batch: int = 100_000
     locality: LocalityMode = "auto"
@@ -406,6 +409,7 @@ class QueryOptions:
                 given.get("localstateretention", "7 days"), option="localStateRetention"
             ),
             tombstone_retention_seconds=parse_seconds(given.get("tombstoneretention", "2 days"), option="tombstoneRetention"),
+            idle_timeout_seconds=parse_seconds(given.get("idletimeout", 0), option="idleTimeout") or None,
             chunk_rows=_whole("chunkRows", given.get("chunkrows", 65536), 1, 10_000_000),
             max_records_per_batch=_whole("maxRecordsPerBatch", given.get("maxrecordsperbatch", 100_000), 1, 10_000_000),
             locality=cast("LocalityMode", locality),

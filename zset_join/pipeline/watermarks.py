@@ -2,7 +2,8 @@
 
 The law: a watermark is the largest event time seen minus the delay, and never goes back (semantics 16). A stage's tick carries
 the one before the epoch's rows, against which late is measured, and the one after, against which is released. A source that has
-been silent for `idle_timeout` of processing time does not hold the others up; it counts again with its next row.
+been silent for `idle_timeout` of processing time, counted from the first epoch of this run at the earliest, does not hold the
+others up; it counts again with its next row.
 
 Remembers three numbers per source; a checkpoint keeps them in its commit records.
 
@@ -70,6 +71,8 @@ class Watermarks:
 
     def __init__(self, plan: QueryPlan, *, idle_timeout_us: int | None = None) -> None:
         self._idle_timeout_us = idle_timeout_us
+        self._began_us: int | None = None
+        self._now_us: int | None = None
         self._timed = {
             source.name: (source.relation.event_time, source.relation.watermark_delay)
             for source in plan.sources
@@ -83,6 +86,8 @@ class Watermarks:
         """Return what is known after an epoch with these rows; it counts once it is put into `known`."""
         if not self._timed:
             return self.known
+        self._began_us = processing_time_us if self._began_us is None else self._began_us
+        self._now_us = processing_time_us
         sources = dict(self.known.sources)
         for name, before in self.known.sources.items():
             delta = deltas.get(name)
@@ -97,9 +102,10 @@ class Watermarks:
         return KnownTimes(sources, tuple(stages))
 
     def holding(self, number: int) -> str | None:
-        """Return the source that holds the watermark of a stage; None where it waits for none."""
+        """Return the source that holds the watermark of a stage, an idle one only where all are; None where none does."""
         sources = self.known.sources
-        return min(self._waited_for[number], key=lambda name: _order(sources[name].watermark_us), default=None)
+        active = [name for name in self._waited_for[number] if not self._is_idle(sources[name], self._now_us)]
+        return min(active or self._waited_for[number], key=lambda name: _order(sources[name].watermark_us), default=None)
 
     def load(self, written: Mapping[str, int], late_rows: Mapping[str, int]) -> None:
         """Go on from the watermarks of a commit record; a source counts as active until it has been silent anew."""
@@ -125,9 +131,10 @@ class Watermarks:
         return min(least) if len(least) == len(known) else None
 
     def _is_idle(self, source: SourceTime, processing_time_us: int | None) -> bool:
-        if self._idle_timeout_us is None or processing_time_us is None or source.active_us is None:
+        active_us = self._began_us if source.active_us is None else source.active_us
+        if self._idle_timeout_us is None or processing_time_us is None or active_us is None:
             return False
-        return processing_time_us - source.active_us >= self._idle_timeout_us
+        return processing_time_us - active_us >= self._idle_timeout_us
 
 
 def _moved(before: SourceTime, times: Any, delay: int, processing_time_us: int | None) -> SourceTime:

@@ -22,7 +22,6 @@ import itertools
 import shutil
 import tempfile
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,11 +48,11 @@ from zset_join.spark.api.table_streams import (
 )
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.dialects import Statement
-from zset_join.sql.places import Place, SqlWarning
+from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
-from zset_join.sql.settings import stage_options
+from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.stored_tables import StoredTables, StoredTableSink, file_name
@@ -75,7 +74,6 @@ _OPTIONS = {
     "tombstone_retention": "tombstoneRetention",
 }
 """Settings to options of a query inside Spark."""
-_NOT_HERE = ("idle_timeout", "table.exec.source.idle-timeout")
 _HOT_BYTES = 268_435_456
 _READ = ("filesystem", "kafka", "upsert-kafka")
 """Connectors that Spark reads; other tables are stored."""
@@ -390,13 +388,10 @@ class SessionOnSpark(Session):
         """
         settings = query.settings
         stage_options(settings)
-        for name in _NOT_HERE:
-            if name in settings:
-                warnings.warn(
-                    SqlWarning(f"the setting '{name}' is not honoured inside Spark: a silent source holds watermarks up."),
-                    stacklevel=4,
-                )
         made = {option: settings[name] for name, option in _OPTIONS.items() if name in settings}
+        idle_seconds = idle_timeout(settings)
+        if idle_seconds:
+            made["idleTimeout"] = str(int(idle_seconds))
         is_hybrid = "hybrid" in (settings.get("default_hash_join"), settings.get("default_hash_table"))
         if is_hybrid and not {"max_hot_bytes", "max_hot_keys"} & settings.keys():
             made["max_hot_bytes"] = str(_HOT_BYTES)

@@ -16,6 +16,7 @@ from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import read_committed
 from zset_join.errors import OptionError, PlanError
 from zset_join.spark import appends
+from zset_join.spark.epoch.event_times import EventTimes
 
 Run = Callable[..., Any]
 ORDERS = pa.schema([("id", pa.int64()), ("currency", pa.string()), ("t", pa.int64())])
@@ -147,3 +148,19 @@ def test_the_watermark_of_a_dataframe_is_taken_over(bought: Source) -> None:
 def test_a_watermark_that_makes_no_sense_is_refused(bought: Source, watermark: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         appends(bought.stream(), name="bought", watermark=watermark)
+
+
+def test_a_stream_that_is_silent_does_not_hold_the_others_up_after_its_timeout(bought: Source, rates: Source) -> None:
+    times = EventTimes(priced(bought, rates).planned_stages, idle_timeout_us=10)
+    stage = "stage:temporal_join-0"
+
+    first, _ = times.after({}, [20, 0, None, 0], 100)
+    assert (first, times.next_idle(first, 100)) == ({"bought": 20}, 110)
+    second, late = times.after(first, [30, 1, None, 0], 110)
+    assert (second, late["bought"]) == ({"bought": 30, stage: 30}, 1)
+    assert times.next_idle(second, 110) is None
+    told = times.progress(second, late, 110)
+    assert (told["held_by"]["temporal_join-0"], told["idle"], told["largest_times"]) == ("bought", ["rates"], {"bought": 30})
+    third, _ = times.after(second, [None, 0, 25, 0], 111)
+    assert third == {"bought": 30, "rates": 25, stage: 30}
+    assert times.progress(third, {}, 111)["held_by"]["temporal_join-0"] == "rates"

@@ -4,7 +4,9 @@
 
 The law: the sources are read once. A watermark is the largest event time seen minus the delay, and never goes back (semantics
 16); a stage goes by the smallest of the streams that reach it, once each of them has one. A tick has the watermark before the
-epoch's rows, against which late is measured, and the one after, against which rows are released.
+epoch's rows, against which late is measured, and the one after, against which rows are released. A stream that has been silent
+for `idleTimeout` of processing time, counted from the start of the query at the earliest, does not hold the others up; it
+counts again with its next row.
 
 A commit record keeps the watermarks of streams under their names, and those of stages under `stage:` and theirs.
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -51,17 +54,21 @@ class EventTimes:
 
     Args:
         planned_stages: of the query.
+        idle_timeout_us: processing time after which a silent stream is left out; None for never.
 
     Attributes:
         timed: the numbers of the stages that may have something to say when time passes.
     """
 
-    def __init__(self, planned_stages: Sequence[PlannedStage]) -> None:
+    def __init__(self, planned_stages: Sequence[PlannedStage], *, idle_timeout_us: int | None = None) -> None:
         self._segments = planned_stages
         self.timed = frozenset(one.number for one in planned_stages if is_timed(one.stage))
         self._waited_for = _waited_for(planned_stages)
         needed = {name for number in self.timed for name in self._waited_for[number]}
         self._streams = [stream for stream in _timed_streams(planned_stages) if stream.name in needed]
+        self._idle_timeout_us = idle_timeout_us
+        self._active_us: dict[str, int] = {}
+        self._began_us: int | None = None
 
     @property
     def is_needed(self) -> bool:
@@ -88,25 +95,81 @@ class EventTimes:
             found += [F.max(time), late]
         return found
 
-    def after(self, before: Mapping[str, int], maxima: Sequence[int | None]) -> tuple[dict[str, int], dict[str, int]]:
+    def after(
+        self, before: Mapping[str, int], maxima: Sequence[int | None], processing_time_us: int | None
+    ) -> tuple[dict[str, int], dict[str, int]]:
         """Return the watermarks after an epoch, of streams and stages, and the late rows of each stream.
 
         Args:
             before: the watermarks before it.
             maxima: what `maxima` found.
+            processing_time_us: of the epoch.
         """
+        now = 0 if processing_time_us is None else processing_time_us
+        self._began_us = now if self._began_us is None else self._began_us
         known = dict(before)
         late: dict[str, int] = {}
         for at, stream in enumerate(self._streams):
             largest, late[stream.name] = maxima[2 * at], int(maxima[2 * at + 1] or 0)
             if largest is not None:
+                self._active_us[stream.name] = now
                 known[stream.name] = max(known.get(stream.name, largest - stream.delay), largest - stream.delay)
         for one in self._segments:
-            names = self._waited_for[one.number]
+            names = self._counting(one.number, now)
             if names and all(name in known for name in names):
                 name, least = stage_watermark(one.name), min(known[name] for name in names)
                 known[name] = max(known.get(name, least), least)
         return known, late
+
+    def _counting(self, number: int, now_us: int) -> list[str]:
+        """Return the streams that a stage waits for: those that are not idle, or all where all are."""
+        names = list(self._waited_for[number])
+        return [name for name in names if not self._is_idle(name, now_us)] or names
+
+    def _is_idle(self, name: str, now_us: int) -> bool:
+        return self._idle_timeout_us is not None and now_us >= self._idle_from(name, now_us)
+
+    def _idle_from(self, name: str, now_us: int) -> int:
+        began = now_us if self._began_us is None else self._began_us
+        return self._active_us.get(name, began) + (self._idle_timeout_us or 0)
+
+    def next_idle(self, watermarks: Mapping[str, int], now_us: int | None) -> int | None:
+        """Return the processing time at which a stream that holds others up becomes idle; None: none will."""
+        if self._idle_timeout_us is None or now_us is None:
+            return None
+        times = []
+        for number in self.timed:
+            known = {name: watermarks.get(name) for name in self._counting(number, now_us)}
+            furthest = max((one for one in known.values() if one is not None), default=None)
+            if furthest is not None:
+                behind = [name for name, one in known.items() if one is None or one < furthest]
+                times += [self._idle_from(name, now_us) for name in behind]
+        return min(times, default=None)
+
+    def progress(
+        self, watermarks: Mapping[str, int], late_rows: Mapping[str, int], processing_time_us: int | None
+    ) -> dict[str, Any]:
+        """Return what the progress of an epoch says of event time.
+
+        Args:
+            watermarks: after the epoch, of streams and stages.
+            late_rows: of the epoch, by stream.
+            processing_time_us: of the epoch.
+        """
+        now = 0 if processing_time_us is None else processing_time_us
+        times = {stream.name: watermarks[stream.name] + stream.delay for stream in self._streams if stream.name in watermarks}
+        held = {
+            one.name: min(self._counting(one.number, now), key=lambda name: (name in watermarks, watermarks.get(name, 0)))
+            for one in self._segments
+            if one.number in self.timed and self._waited_for[one.number]
+        }
+        return {
+            "largest_times": times,
+            "watermarks": dict(watermarks),
+            "held_by": held,
+            "idle": [stream.name for stream in self._streams if self._is_idle(stream.name, now)],
+            "late_rows": dict(late_rows),
+        }
 
     def ticks(
         self, epoch: int, processing_time_us: int | None, before: Mapping[str, int], after: Mapping[str, int]

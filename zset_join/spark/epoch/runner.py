@@ -119,7 +119,8 @@ class EpochRunner:
             table_budget=None if options.table_budget is None else options.table_budget.share(shared),
             more=dict(more or {}),
         )
-        self._times = EventTimes(query.planned_stages)
+        idle = options.idle_timeout_seconds
+        self._times = EventTimes(query.planned_stages, idle_timeout_us=None if idle is None else idle * 1_000_000)
         self.heartbeat: Heartbeat | None = None
         self._places = places_of(query.planned_stages)
         self._main_stage = next(one.name for one in query.planned_stages if not one.stage.forwards)
@@ -309,6 +310,8 @@ class EpochRunner:
         for key, history in last.histories.items():
             if key.partition("/")[0] in parking and history.logs and history.logs[-1].last_epoch == last.epoch:
                 times.append(0)
+        idle = self._times.next_idle(last.watermarks, last.processing_time_us)
+        times += [] if idle is None else [idle]
         return (last.epoch, min(times)) if times else None
 
     def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
@@ -318,7 +321,7 @@ class EpochRunner:
         try:
             aggregates = self._times.maxima(plan.fed_layouts, has_targets=len(self._tagged.fed) > 1, before=before)
             (found,) = shuffled.agg(*(one.alias(f"m{at}") for at, one in enumerate(aggregates))).collect()
-            after, late = self._times.after(before, list(found))
+            after, late = self._times.after(before, list(found), plan.tick.processing_time_us)
             ticks = self._times.ticks(plan.tick.epoch, plan.tick.processing_time_us, before, after)
             return replace(plan, ticks=ticks).receipts(shuffled).collect(), _Times(after, late)
         finally:
@@ -422,7 +425,7 @@ class EpochRunner:
         if budget is not None:
             counts["cold_store"] = budget.cold_store
         if self._times.is_needed:
-            counts["watermarks"], counts["late_rows"] = dict(times.watermarks), dict(times.late_rows)
+            counts |= self._times.progress(times.watermarks, times.late_rows, tick.processing_time_us)
         return replace(record, progress={**counts, "buffered": self.buffer.counts(held, receipts)})
 
 
