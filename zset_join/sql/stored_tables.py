@@ -180,8 +180,8 @@ class StoredTableSink:
             return found is not None
         raise SinkError(
             f"{self!r} holds the epoch {epoch} of this query, and it is another one than the checkpoint's: an older checkpoint "
-            "was restored beside it, or the other way round. Bring back the session's directory as a whole, or begin with a new "
-            "one.",
+            "was restored beside it, or the other way round. Bring back the session's directory as a whole, or begin with a "
+            "new one.",
             code="SINK_OTHER_CHAIN",
             sink=repr(self),
             epoch=epoch,
