@@ -10,7 +10,7 @@ import pytest
 
 from zset_join.errors import LookupFailedError, OptionError, PlanError, ResourceError
 from zset_join.expressions import left, right
-from zset_join.lookup import Lookup, LookupHintWarning, PostgresSource, TransientLookupError
+from zset_join.lookup import ArrowSource, Lookup, LookupHintWarning, PostgresSource, TransientLookupError
 from zset_join.pipeline import PROCESSING_TIME, Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - the name PySpark users know it by
 from zset_join.plan.query_plan import QueryPlan
@@ -416,3 +416,47 @@ class TestJoinsByProcessingTime:
     def test_a_plan_survives_json(self):
         plan = self._view(how="left").plan()
         assert QueryPlan.from_json(json.loads(json.dumps(plan.to_json()))).explain() == plan.explain()
+
+
+def test_a_table_on_the_right_of_a_join_by_processing_time_is_loaded_again_when_its_interval_has_passed(clock, place):
+    loaded = []
+
+    def codes():
+        loaded.append(clock.now_us())
+        return pa.table({"code": ["a"], "name": [f"name {len(loaded)}"]})
+
+    source = ArrowSource(name="codes", table=codes, schema=pa.schema({"code": pa.string(), "name": pa.string()}))
+    rows = changes("rows", {"id": pa.int64(), "code": pa.string()}, keys="id")
+    view = rows.temporal_join(source, on="code", how="left", as_of=PROCESSING_TIME, reload_interval="10 min")
+    answers = []
+    with Pipeline(view, place, options=StageOptions(more={"lookup_clock": clock})) as pipeline:
+        for minutes, row in ((0, {"id": 1, "code": "a"}), (9, {"id": 2, "code": "a"}), (1, {"id": 1, "code": "b"})):
+            clock.sleep(60.0 * minutes)
+            answers.append(pipeline.step({"rows": [row]}).to_pylist())
+        answers.append(pipeline.step({"rows": [{"id": 3, "code": "a"}]}).to_pylist())
+
+    assert answers == [
+        [(("a", 1, "name 1"), 1)],
+        [(("a", 2, "name 1"), 1)],
+        [(("a", 1, "name 1"), -1), (("b", 1, None), 1)],
+        [(("a", 3, "name 2"), 1)],
+    ]
+    assert len(loaded) == 2
+    assert "fully cached, reloaded every" in view.plan().explain(buckets=1)
+
+
+def test_an_arrow_table_may_stand_on_the_right_and_what_it_cannot_honour_is_refused():
+    rows = appends("rows", {"id": pa.int64(), "code": pa.string()})
+    table = pa.table({"code": ["a", "b"], "name": ["A", "B"]})
+    pipeline = Pipeline(rows.temporal_join(table, on="code", as_of=PROCESSING_TIME))
+
+    assert pipeline.step({"rows": [{"id": 1, "code": "b"}]}).to_pylist() == [(("b", 1, "B"), 1)]
+    for refused in ({"snapshot": "previous"}, {"null_safe": True}, {"index": "by_code"}):
+        with pytest.raises(OptionError, match="is for a view"):
+            rows.temporal_join(table, on="code", as_of=PROCESSING_TIME, **refused)
+    with pytest.raises(OptionError, match="by event time joins with a view"):
+        rows.temporal_join(table, on="code", as_of="id")
+    with pytest.raises(OptionError, match="follows its changes"):
+        rows.temporal_join(rows.alias("others"), on="code", as_of=PROCESSING_TIME, reload_interval="1 min")
+    with pytest.raises(OptionError, match="expects another view"):
+        rows.temporal_join([("a", "A")], on="code", as_of=PROCESSING_TIME)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import named, plain_column, value_type
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
+from zset_join.lookup.sources.table_files import ArrowSource
 from zset_join.pipeline.indexes import chosen_index
 from zset_join.pipeline.joining import equal_pairs
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
 
-__all__ = ["PROCESSING_TIME", "lookup_join", "temporal_join"]
+__all__ = ["PROCESSING_TIME", "check_reloaded", "loaded_table", "lookup_join", "temporal_join"]
 
 PROCESSING_TIME = "processing_time"
 """As `as_of`: the moment at which a row comes."""
@@ -110,7 +113,7 @@ def _key(view: Rows, source: LookupSource, entry: Any, on: Any) -> tuple[Express
 
 def temporal_join(
     left: _R,
-    right: Rows,
+    right: Any,
     on: Any,
     how: str = "inner",
     *,
@@ -119,6 +122,7 @@ def temporal_join(
     null_safe: bool | Sequence[bool] = False,
     condition: Expression | None = None,
     index: str | None = None,
+    reload_interval: Any = None,
 ) -> _R:
     """Describe a temporal join; see `View.temporal_join`.
 
@@ -131,6 +135,17 @@ def temporal_join(
             code="ARGUMENT",
             argument="as_of",
         )
+    if not isinstance(right, Rows):
+        check_reloaded(snapshot=snapshot, null_safe=null_safe, index=index)
+        hint = Lookup(cache="full", reload_interval=reload_interval)
+        return lookup_join(left, loaded_table(right), on, how, hint=hint, condition=condition)
+    if reload_interval is not None:
+        raise OptionError(
+            f'reload_interval={reload_interval!r} is for a table that is loaded, and "{right.name}" follows its changes. '
+            "Leave it out.",
+            code="ARGUMENT",
+            argument="reload_interval",
+        )
     pairs, flags, using, more = equal_pairs(left, right, on, null_safe, condition)
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     compared = [column for _, expression in pairs if (column := plain_column(expression)) is not None]
@@ -141,6 +156,39 @@ def temporal_join(
         pairs, _how(how), snapshot, flags, using=using, condition=more, names=names, index=named, find_by=found
     )
     return left.operate(request, right).alias(f"{left.name}_as_of_now_{names[1]}")
+
+
+def loaded_table(given: Any) -> LookupSource:
+    """Return a table that is loaded as a whole: an Arrow table as it is, or a source such as `ParquetSource`.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    if isinstance(given, pa.Table):
+        return ArrowSource(name="table", table=given)
+    if isinstance(given, LookupSource):
+        return given
+    raise OptionError(
+        f"temporal_join expects another view, an Arrow table, or a table that is loaded, such as ArrowSource or ParquetSource; "
+        f"got {type(given).__name__}.",
+        code="NOT_A_VIEW",
+    )
+
+
+def check_reloaded(*, snapshot: str, null_safe: bool | Sequence[bool], index: str | None) -> None:
+    """Refuse what a join with a table that is loaded cannot honour.
+
+    Raises:
+        OptionError: such an option.
+    """
+    for option, value, default in (("snapshot", snapshot, "current"), ("null_safe", null_safe, False), ("index", index, None)):
+        if value != default:
+            raise OptionError(
+                f"{option}={value!r} is for a view; a table that is loaded is looked up in as it was loaded last, by plain "
+                "equality. Leave it out.",
+                code="ARGUMENT",
+                argument=option,
+            )
 
 
 def _how(how: str) -> str:

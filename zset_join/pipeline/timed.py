@@ -21,7 +21,7 @@ from zset_join.plan.versioning import Versioning, versioning_of
 from zset_join.stages.temporal_join import TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
 
-__all__ = ["dedup", "describe", "join_asof", "temporal_join", "versioned_by"]
+__all__ = ["dedup", "describe", "join_asof", "temporal_join", "versioned_by", "view_for"]
 
 _R = TypeVar("_R", bound=Rows)
 
@@ -113,6 +113,21 @@ def temporal_join(
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
     return made
+
+
+def view_for(other: Any, reload_interval: Any) -> Rows:
+    """Return the right side of a join by event time, which is a view.
+
+    Raises:
+        OptionError: it is a table that is loaded.
+    """
+    if not isinstance(other, Rows) or reload_interval is not None:
+        raise OptionError(
+            "temporal_join by event time joins with a view, whose versions it has seen; a table that is loaded has only "
+            "its rows of now. Use as_of=PROCESSING_TIME, or a source of versions.",
+            code="NOT_A_VIEW",
+        )
+    return other
 
 
 def join_asof(

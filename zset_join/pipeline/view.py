@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from zset_join.expressions import Expression
 from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
@@ -156,7 +158,7 @@ class View(Rows):
 
     def temporal_join(
         self,
-        other: Rows,
+        other: Rows | LookupSource | pa.Table,
         on: Any = None,
         how: str = "inner",
         *,
@@ -169,12 +171,14 @@ class View(Rows):
         null_safe: bool | Sequence[bool] = False,
         condition: Expression | None = None,
         index: str | None = None,
+        reload_interval: Any = None,
     ) -> View:
         """Join each row with another view as it was at the time of the row, or as it is when the row comes.
 
         Args:
             other: the right rows. By event time a versioned view; a dedup of the newest row by event time is planned away, its
-                input rows are the versions.
+                input rows are the versions. By processing time also a table that is loaded as a whole: an Arrow table, or a
+                source such as `ArrowSource` with a function, `ParquetSource` or `DeltaSource`.
             on: as for `join`; by event time column names, the key of the versions among them.
             how: inner or left.
             as_of: the column of this view that says when, or `PROCESSING_TIME`; there changes of the other view say nothing.
@@ -188,17 +192,27 @@ class View(Rows):
             null_safe: by processing time: compare with `<=>` instead of `=`, for all key columns or one flag each.
             condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
             index: the declared index of the other view to look up in; default: one that fits, see `create_index`.
+            reload_interval: of a table that is loaded: how long it is believed, such as "10 minutes", which is the default.
 
         Raises:
             PlanError: see the message; it names the argument, its value and the cure.
         """
         if as_of == looking_up.PROCESSING_TIME:
             return looking_up.temporal_join(
-                self, other, on, how, as_of=as_of, snapshot=snapshot, null_safe=null_safe, condition=condition, index=index
+                self,
+                other,
+                on,
+                how,
+                as_of=as_of,
+                snapshot=snapshot,
+                null_safe=null_safe,
+                condition=condition,
+                index=index,
+                reload_interval=reload_interval,
             )
         return timed.temporal_join(
             self,
-            other,
+            timed.view_for(other, reload_interval),
             on=on,
             as_of=as_of,
             how=how,

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
-from zset_join.errors import PlanError
+from zset_join.errors import OptionError, PlanError
+from zset_join.lookup import DataFrameSource
 from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import appends, changes
 
@@ -44,3 +45,27 @@ def test_right_and_full_are_refused(spark: SparkSession, tmp_path: Path) -> None
 
     with pytest.raises(PlanError, match="INNER or LEFT"):
         _ = left.temporal_join(right, on="sku", how="full", as_of=PROCESSING_TIME).columns
+
+
+def test_a_dataframe_on_the_right_is_read_anew_when_its_interval_has_passed(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    orders = Source(spark, tmp_path / "o", ORDERS)
+    orders.add((1, 7)).add((2, 7), (3, 8))
+    read: list[int] = []
+
+    def table() -> Any:
+        read.append(len(read))
+        return spark.createDataFrame([(7, len(read))], "sku long, price long")
+
+    prices = DataFrameSource(name="prices", schema=PRICES, dataframe=table)
+    left = appends(orders.stream(), name="orders")
+    hourly = left.temporal_join(prices, on="sku", how="left", as_of=PROCESSING_TIME, reload_interval="1 hour")
+    sink = Collected()
+
+    run(hourly, sink, buckets=2)
+
+    assert read == [0]
+    assert sink.total() == {(7, 1, 1): 1, (7, 2, 1): 1, (8, 3, None): 1}
+    with pytest.raises(OptionError, match="by event time"):
+        left.temporal_join(prices, on="sku")

@@ -3,7 +3,11 @@
 The law: all tasks and attempts of an epoch see the same rows. The driver puts them there before the epoch's job, only if new,
 so an epoch that is asked for again after a failure finds those of the first time; what was looked up is journaled as ever.
 
-A file is `fetched/<stage>/rows/<epoch>.arrow`, one Arrow stream. It is removed once its epoch is committed. `dataframe` is what
+With `reload_interval` the rows of an earlier epoch are taken again until that much processing time has passed; which ones an
+epoch took is written down before its job, too, so a repeated epoch finds the same.
+
+A file is `fetched/<stage>/rows/<epoch>.arrow`, one Arrow stream: the rows, or the name of the file that has them. It is removed
+once a later epoch has its own. `dataframe` is what
 the driver reads: a batch DataFrame of Spark, or a function that makes one for every epoch. It travels nowhere: a task has only
 the description.
 
@@ -19,6 +23,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from zset_join.errors import PlanError, ResourceError, StateError
+from zset_join.lookup.options import parse_duration_us
 from zset_join.lookup.source import LookupClient, LookupSource, Opening
 from zset_join.lookup.sources.table_files import ArrowSource
 from zset_join.lookup.sources.written import register_source
@@ -26,6 +31,8 @@ from zset_join.lookup.written_schema import read_schema, write_schema
 from zset_join.storage.folder import Folder
 
 __all__ = ["DataFrameSource", "EpochSource"]
+
+_READ, _ROWS_OF = b"zset_join.read_us", b"zset_join.rows_of"
 
 
 @runtime_checkable
@@ -47,12 +54,25 @@ class DataFrameSource:
         dataframe: the DataFrame, or a function without arguments that makes it for every epoch: of files that are listed when a
             DataFrame is made, only the latter sees new ones.
         max_rows: how many rows it may have.
+        reload_interval: how much processing time passes before it is read anew, such as "10 minutes"; None: every epoch.
+
+    Raises:
+        OptionError: the interval is no duration.
     """
 
     name: str
     schema: pa.Schema
     dataframe: Any = field(default=None, repr=False, compare=False)
     max_rows: int = 1_000_000
+    reload_interval: Any = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        _ = self.interval_us
+
+    @property
+    def interval_us(self) -> int:
+        """Return how long the rows are believed; 0: for one epoch."""
+        return 0 if self.reload_interval is None else parse_duration_us(self.reload_interval, option="reload_interval")
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels: the description."""
@@ -74,7 +94,7 @@ class DataFrameSource:
 
     def explain(self) -> str:
         """Return what it is."""
-        return "a DataFrame, read once per epoch"
+        return "a DataFrame, " + ("read once per epoch" if not self.interval_us else f"read every {self.reload_interval}")
 
     def to_json(self) -> dict[str, Any]:
         """Return its name and columns; the DataFrame is the program's."""
@@ -85,7 +105,7 @@ class DataFrameSource:
         """Build from what `to_json` gave: enough to show a query and its state, not to read the table."""
         return cls(name=found["name"], schema=read_schema(found["schema"]), max_rows=found["max_rows"])
 
-    def keep(self, folder: Folder, stage: str, epoch: int, rows: pa.Table) -> None:
+    def keep(self, folder: Folder, stage: str, epoch: int, rows: pa.Table, *, read_us: int = 0) -> None:
         """Put the rows of an epoch where its tasks find them, and remove those of earlier ones.
 
         Args:
@@ -93,6 +113,7 @@ class DataFrameSource:
             stage: name of the stage.
             epoch: its number.
             rows: at most `max_rows + 1` rows.
+            read_us: the processing time of the epoch.
 
         Raises:
             ResourceError: there are more than `max_rows`.
@@ -106,15 +127,41 @@ class DataFrameSource:
                 limit=self.max_rows,
                 source=self.name,
             )
+        self._put(folder, stage, epoch, rows.replace_schema_metadata({_READ: str(read_us)}), kept=None)
+
+    def keep_earlier(self, folder: Folder, stage: str, epoch: int, *, now_us: int) -> bool:
+        """Let an epoch take the rows that were read last, if they are not too old; return whether it does.
+
+        Args:
+            folder: of the checkpoint.
+            stage: name of the stage.
+            epoch: its number.
+            now_us: its processing time.
+        """
+        name = _file(stage, epoch)
+        last = max((other for other in folder.names(f"fetched/{stage}/rows") if other < name), default=None)
+        data = None if last is None or not self.interval_us else folder.read(last)
+        if data is None or last is None:
+            return False
+        facts = pa.ipc.open_stream(data).schema.metadata or {}
+        if now_us - int(facts[_READ]) >= self.interval_us:
+            return False
+        rows_of = facts.get(_ROWS_OF, last.encode()).decode()
+        nothing = self.schema.empty_table().replace_schema_metadata({**facts, _ROWS_OF: rows_of})
+        self._put(folder, stage, epoch, nothing, kept=rows_of)
+        return True
+
+    @staticmethod
+    def _put(folder: Folder, stage: str, epoch: int, rows: pa.Table, *, kept: str | None) -> None:
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows)
         name = _file(stage, epoch)
-        for other in list(folder.names(f"fetched/{stage}/rows")):
-            if other < name:
-                folder.remove(other)
         if folder.size(name) is None:
             folder.put_new(name, sink.getvalue().to_pybytes())
+        for other in list(folder.names(f"fetched/{stage}/rows")):
+            if other < name and other != kept:
+                folder.remove(other)
 
     def has(self, folder: Folder, stage: str, epoch: int) -> bool:
         """Say whether the rows of an epoch are there already."""
@@ -129,6 +176,9 @@ class DataFrameSource:
         if folder is None:
             self.open(Opening(key=(), columns=()))
         data = None if folder is None else folder.read(_file(stage, epoch))
+        if data is not None and folder is not None:
+            rows_of = (pa.ipc.open_stream(data).schema.metadata or {}).get(_ROWS_OF)
+            data = data if rows_of is None else folder.read(rows_of.decode())
         if data is None:
             raise StateError(
                 f'the rows of the lookup source "{self.name}" for epoch {epoch} are not in the checkpoint; the driver puts '
@@ -136,7 +186,7 @@ class DataFrameSource:
                 code="DAMAGED_FILE",
                 file=_file(stage, epoch),
             )
-        return ArrowSource(name=self.name, table=pa.ipc.open_stream(data).read_all())
+        return ArrowSource(name=self.name, table=pa.ipc.open_stream(data).read_all().replace_schema_metadata(None))
 
 
 def _file(stage: str, epoch: int) -> str:

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.lookup import DataFrameSource, Lookup, LookupSource
+from zset_join.pipeline.looking_up import loaded_table
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.staged import filled, staged
@@ -27,7 +28,7 @@ from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import arrow_schema
 from zset_join.stages import LookupJoinStage, ProcessTimeJoinStage, RouteStage, Stage, needs_route
 
-__all__ = ["join_as_of_now", "lookup_join"]
+__all__ = ["join_as_of_now", "join_loaded", "lookup_join"]
 
 Rows = SourceStream | ViewPlan
 _KEY = "__key_"
@@ -166,6 +167,29 @@ def join_as_of_now(
         hidden=(_hidden(left), _hidden(right)),
     )
     return staged([left, right], stage, [_route(left, relations[0]), _route(right, relations[1])])
+
+
+def join_loaded(
+    left: Rows, table: Any, on: Any, how: str = "inner", *, reload_interval: Any, condition: Expression | None = None
+) -> StagePlan:
+    """Join each row with a table that is loaded as a whole and read anew from time to time.
+
+    Args:
+        left: the rows that speak.
+        table: a batch DataFrame, read by the driver, or a table that workers load, such as `ParquetSource`.
+        on: as for `lookup_join`.
+        how: inner or left.
+        reload_interval: how long it is believed.
+        condition: what a pair must satisfy as well, over `left(...)` and `right(...)`.
+
+    Raises:
+        PlanError: see the message; it names the argument, its value and the cure.
+    """
+    source = _table(table, None) if isinstance(table, DataFrame) else loaded_table(table)
+    if isinstance(source, DataFrameSource):
+        source = source if reload_interval is None else replace(source, reload_interval=reload_interval)
+        return lookup_join(left, source, on, how, condition=condition)
+    return lookup_join(left, source, on, how, hint=Lookup(cache="full", reload_interval=reload_interval), condition=condition)
 
 
 def _relation(rows: Rows, join_key: Sequence[str]) -> Relation:

@@ -21,10 +21,10 @@ from zset_join.errors import OptionError
 from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.temporal_join import TemporalOptions
-from zset_join.pipeline.looking_up import PROCESSING_TIME
+from zset_join.pipeline.looking_up import PROCESSING_TIME, check_reloaded
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
-from zset_join.spark.api.looking_up import join_as_of_now
+from zset_join.spark.api.looking_up import join_as_of_now, join_loaded
 from zset_join.spark.api.staged import as_changes, filled, staged, without
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stage_plan import StagePlan
@@ -39,7 +39,7 @@ Rows = SourceStream | ViewPlan
 
 def temporal_join(
     left: Rows,
-    versions: Rows,
+    versions: Any,
     on: Any,
     how: str = "inner",
     *,
@@ -52,12 +52,14 @@ def temporal_join(
     is_change_time: bool = False,
     as_of: str | None = None,
     snapshot: str = "current",
+    reload_interval: Any = None,
 ) -> StagePlan:
     """Describe the join of rows with the versions that were valid at their times.
 
     Args:
         left: rows with an event time.
-        versions: a stream with `keys` and an event time, or a deduplication that keeps the newest row by event time.
+        versions: a stream with `keys` and an event time, or a deduplication that keeps the newest row by event time; by
+            processing time any stream or view, a batch DataFrame, or a table that is loaded, such as `ParquetSource`.
         on: as for `join`; the primary key of the versions is among its columns.
         how: inner or left.
         condition: the rest of ON, asked of the one version that was chosen.
@@ -70,11 +72,23 @@ def temporal_join(
         as_of: `PROCESSING_TIME` joins each row with the other side as it is when the row comes; the options above are then
             those of event time, and not used.
         snapshot: with that, `current` or `previous`; see `zset_join.spark.api.looking_up.join_as_of_now`.
+        reload_interval: with that, and a DataFrame or a table that is loaded: how much time passes until it is read anew;
+            default for a DataFrame every epoch, else 10 minutes.
 
     Raises:
         PlanError: the rules of temporal joins; the message names the side and the cure.
         OptionError: an argument that is not allowed.
     """
+    is_loaded = not isinstance(versions, SourceStream | ViewPlan)
+    if as_of == PROCESSING_TIME and is_loaded:
+        check_reloaded(snapshot=snapshot, null_safe=False, index=None)
+        return join_loaded(left, versions, on, how, reload_interval=reload_interval, condition=condition)
+    if is_loaded or reload_interval is not None:
+        raise OptionError(
+            "temporal_join: a DataFrame or a table that is loaded, and reload_interval, are for as_of=PROCESSING_TIME; by "
+            "event time, and for what follows its changes, give a stream or a view.",
+            code="NOT_A_VIEW",
+        )
     if as_of == PROCESSING_TIME:
         return join_as_of_now(left, versions, on, how, snapshot=snapshot, condition=condition)
     sides = (filled(left), _versions_behind(versions))

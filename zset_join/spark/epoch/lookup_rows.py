@@ -1,4 +1,4 @@
-"""DataFrames that rows are looked up in: read once per epoch, before its job, into the checkpoint.
+"""DataFrames that rows are looked up in: read before the job of an epoch into the checkpoint, in each or from time to time.
 
 The law: the tasks of an epoch, whichever attempt, find the same rows; see `zset_join.lookup.sources.epoch_rows`.
 """
@@ -13,17 +13,18 @@ from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.names import column_named
 from zset_join.stages import LookupJoinStage
 from zset_join.storage.folder import Folder
+from zset_join.tick import Tick
 
 __all__ = ["keep_epoch_rows"]
 
 
-def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, epoch: int) -> None:
+def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, tick: Tick) -> None:
     """Read the DataFrames of lookup stages for an epoch, unless their rows are there.
 
     Args:
         stages: of the query.
         folder: of its checkpoint.
-        epoch: that is to be answered.
+        tick: the epoch that is to be answered.
 
     Raises:
         PlanError: the DataFrame is not known here, or streams.
@@ -34,7 +35,8 @@ def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, epoch: int) 
         if not isinstance(stage, LookupJoinStage) or not isinstance(stage.source, DataFrameSource):
             continue
         source = stage.source
-        if source.has(folder, planned.name, epoch):
+        place, now_us = (folder, planned.name, tick.epoch), tick.processing_time_us or 0
+        if source.has(*place) or source.keep_earlier(*place, now_us=now_us):
             continue
         found = source.dataframe() if callable(source.dataframe) else source.dataframe
         if found is None or found.isStreaming:
@@ -45,4 +47,4 @@ def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, epoch: int) 
             )
         wanted = stage.table.schema
         rows = found.select(*map(column_named, wanted.names)).limit(source.max_rows + 1).toArrow()
-        source.keep(folder, planned.name, epoch, rows.cast(wanted))
+        source.keep(*place, rows.cast(wanted), read_us=now_us)

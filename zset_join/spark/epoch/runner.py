@@ -278,7 +278,7 @@ class EpochRunner:
         with job_settings(batch.sparkSession, self._wanted), described_jobs(batch.sparkSession, title):
             self._locality.begin(batch.sparkSession)
             plan = self._plan(tick, self._buckets)
-            keep_epoch_rows(self._query.planned_stages, self._opened().files.folder, tick.epoch)
+            keep_epoch_rows(self._query.planned_stages, self._opened().files.folder, tick)
             if self._times.is_needed:
                 lines, times = self._answered_in_time(plan, batch)
             else:
