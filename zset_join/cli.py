@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--engine", default="local", help="local, in this process, or spark (local)")
     verb.add_argument("--once", action="store_true", help="end when all that is there has been read; else at Ctrl-C")
-    verb.add_argument("--directory", help="inside Spark: where rows, checkpoints and state are kept; run again to go on")
+    verb.add_argument("--directory", help="where rows, checkpoints and state are kept; run again to go on")
     verb.add_argument("--trigger", help='inside Spark: an interval between epochs, such as "5 seconds"')
     verb.add_argument("--progress-seconds", type=float, default=10.0, help="between lines of progress; 0 for none (10)")
     verb.add_argument("--cores", type=int, help="of a local Spark (all)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,8 +12,10 @@ from confluent_kafka import Producer
 
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
+from zset_join.sources.kafka import KafkaSource
 from zset_join.sql import Session, connect
 from zset_join.sql.feeds import read_available
+from zset_join.sql.lasting import LastingSession
 
 _numbers = itertools.count()
 
@@ -94,3 +97,45 @@ def test_changes_are_written_as_envelopes_and_read_again(kafka: KafkaBroker, top
         found = session.sql("SELECT * FROM out").table().to_pylist()
 
     assert sorted(json.dumps(row) for row in found) == ['{"k": "a", "v": 3}', '{"k": "b", "v": 2}']
+
+
+def test_a_session_in_a_directory_goes_on_behind_what_it_has_read(
+    kafka: KafkaBroker, topics: dict[str, str], tmp_path: Path
+) -> None:
+    """Orders as JSON, customers as changes of Debezium; revenue into a topic, all of it twice interrupted."""
+
+    def life() -> None:
+        with connect(dialect="flink", directory=tmp_path) as session:
+            assert isinstance(session, LastingSession)
+            declared(session, kafka, "orders", "id INT, customer STRING, total INT, at BIGINT METADATA FROM 'offset'",
+                     topics["orders"], "kafka", "json")  # fmt: skip
+            declared(session, kafka, "customers", "id STRING, name STRING, PRIMARY KEY (id) NOT ENFORCED", topics["customers"],
+                     "kafka", "debezium-json")  # fmt: skip
+            declared(session, kafka, "revenue", "name STRING, revenue BIGINT, PRIMARY KEY (name) NOT ENFORCED", topics["revenue"],
+                     "kafka", "debezium-json")  # fmt: skip
+            session.sql(
+                "INSERT INTO revenue SELECT c.name, sum(o.total) FROM orders o JOIN customers c ON o.customer = c.id GROUP BY c.name"
+            )
+            session.read(wait_seconds=3.0)
+
+    def changed(before: str | None, after: str | None, place: int) -> tuple[str, str]:
+        rows = [None if name is None else {"id": "a", "name": name} for name in (before, after)]
+        operation = "c" if before is None else "u"
+        return '{"id":"a"}', json.dumps({"op": operation, "before": rows[0], "after": rows[1], "source": {"lsn": place}})
+
+    send(kafka, topics["orders"], (None, '{"id": 1, "customer": "a", "total": 30}'))
+    send(kafka, topics["customers"], changed(None, "Ada", 1))
+    life()
+    send(kafka, topics["orders"], (None, '{"id": 2, "customer": "a", "total": 12}'))
+    life()
+    send(kafka, topics["customers"], changed("Ada", "Eve", 2))
+    life()
+    life()
+
+    source = KafkaSource({"bootstrap.servers": kafka.servers}, topics["revenue"])
+    source.open(None)
+    found, _ = source.poll(most_rows=100, wait_seconds=5.0)
+    source.close()
+    told = [json.loads(value) for value in found.column("value").to_pylist() if value is not None]
+    rows = [(one["op"], (one["before"] or {}).get("revenue"), (one["after"] or {}).get("revenue")) for one in told]
+    assert rows == [("c", None, 30), ("u", 30, 42), ("d", 42, None), ("c", None, 42)]

@@ -32,7 +32,8 @@ def connect(
         dialect: whose SQL statements are written in: spark, flink, timeplus, risingwave or laminardb.
         keep_tables: keep the rows of tables for later queries; inside Spark they are always kept.
         clock: returns the processing time in microseconds since 1970; default: the wall clock.
-        directory: inside Spark, where inserted rows, checkpoints and local state are kept; default: a temporary one.
+        directory: where inserted rows, state and positions are kept, so that the same statements run again go on where they
+            were, see `zset_join.sql.lasting`; default: in memory, inside Spark a temporary one.
         keep_inputs: let running queries keep every change that comes, for `Running.verify()`; inside Spark the checkpoint has
             them.
 
@@ -59,6 +60,10 @@ def connect(
                 package=str(error.name),
             ) from error
         return SessionOnSpark(spark, dialect=dialect, clock=clock, directory=directory)
-    if spark is not None or directory is not None:
-        raise OptionError("spark=... and directory=... belong to engine='spark'.", code="ENGINE")
+    if spark is not None:
+        raise OptionError("spark=... belongs to engine='spark'.", code="ENGINE")
+    if directory is not None:
+        from zset_join.sql.lasting import LastingSession
+
+        return LastingSession(dialect=dialect, clock=clock, directory=directory, keep_inputs=keep_inputs)
     return Session(dialect=dialect, keep_tables=keep_tables, clock=clock, keep_inputs=keep_inputs)

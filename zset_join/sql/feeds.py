@@ -9,7 +9,8 @@ the table by a pipeline of their own, which knows the rows that updates replace.
 Edge cases: a plain JSON record that cannot be read is refused with its offset; names a record lacks are NULL, others are passed
 over. Columns `METADATA FROM 'topic' | 'partition' | 'offset' | 'timestamp'` are filled from the record.
 
-Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends.
+Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends, one with
+a directory goes on (`zset_join.sql.table_sources`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from zset_join.sources.kafka import KafkaSource
     from zset_join.zset import ZSet
 
-__all__ = ["Feed", "feed_of", "feeds_of", "kafka_config", "read_available"]
+__all__ = ["Feed", "feed_of", "feeds_of", "kafka_config", "read_available", "texts_of"]
 
 _METADATA = {"topic": "topic", "partition": "partition", "offset": "offset", "timestamp": "timestamp"}
 _MOST_ROWS = 100_000
@@ -143,19 +144,28 @@ class KafkaFeed:
                 name=table.name,
             )
         form = options.get("format", options.get("value.format", "json"))
-        self._form = "upsert-json" if options["connector"] == "upsert-kafka" and form == "json" else form
+        self.form = "upsert-json" if options["connector"] == "upsert-kafka" and form == "json" else form
         self._given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
         self._source: KafkaSource | None = None
         self._decoder: Pipeline | None = None
 
     def poll(self, *, most_rows: int, wait_seconds: float) -> pa.Table | ZSet | None:
         """Return the rows of the next records, or the changes they mean."""
-        if self._source is None:
-            self._source = self._opened()
-        records, _ = self._source.poll(most_rows=most_rows, wait_seconds=wait_seconds)
+        records, _ = self.poll_records(most_rows=most_rows, wait_seconds=wait_seconds)
         if not records.num_rows:
             return None
-        return self._rows(records) if self._form == "json" else self._changes(records)
+        return self.rows(records) if self.form == "json" else self._changes(records)
+
+    def open(self, position: Any) -> None:
+        """Go to a position of the topic; None is its beginning."""
+        self.close()
+        self._source = self._opened(position)
+
+    def poll_records(self, *, most_rows: int, wait_seconds: float) -> tuple[pa.Table, Any]:
+        """Return the next records as they are, and the position behind them."""
+        if self._source is None:
+            self._source = self._opened(None)
+        return self._source.poll(most_rows=most_rows, wait_seconds=wait_seconds)
 
     def close(self) -> None:
         """Let go of the broker."""
@@ -165,14 +175,14 @@ class KafkaFeed:
             self._decoder.close()
         self._source = self._decoder = None
 
-    def _opened(self) -> KafkaSource:
+    def _opened(self, position: Any) -> KafkaSource:
         from zset_join.sources.kafka import KafkaSource
 
         source = KafkaSource(kafka_config(self.table), self.table.options["topic"])
-        source.open(None)
+        source.open(position)
         return source
 
-    def _rows(self, records: pa.Table) -> pa.Table:
+    def rows(self, records: pa.Table) -> pa.Table:
         """Return rows of plain JSON, with the metadata of their records."""
         kept = records.filter(pc.is_valid(records.column("value")))
         texts = [value.replace(b"\n", b" ") for value in kept.column("value").to_pylist()]
@@ -222,14 +232,9 @@ class KafkaFeed:
         from zset_join.pipeline.records import records as record_view
 
         if self._decoder is None:
-            view = record_view(self.table.name, self._form, self._given, keys=self.table.primary_key)
+            view = record_view(self.table.name, self.form, self._given, keys=self.table.primary_key)
             self._decoder = Pipeline(view, keep_view=False)
-        texts = {
-            "key": records.column("key").cast(pa.string()),
-            "value": records.column("value").cast(pa.string()),
-            **{name: records.column(name) for name in ("topic", "partition", "offset")},
-        }
-        return self._decoder.step({self.table.name: pa.table(texts)})
+        return self._decoder.step({self.table.name: texts_of(records)})
 
 
 class GeneratedFeed:
@@ -280,6 +285,17 @@ class GeneratedFeed:
             return pa.array([number % 2 == 0 for number in numbers])
         whole = pa.array(numbers, pa.int32() if pa.types.is_date(kind) else pa.int64())
         return whole.cast(kind)
+
+
+def texts_of(records: pa.Table) -> pa.Table:
+    """Return records as the decoder of a query takes them."""
+    return pa.table(
+        {
+            "key": records.column("key").cast(pa.string()),
+            "value": records.column("value").cast(pa.string()),
+            **{name: records.column(name) for name in ("topic", "partition", "offset")},
+        }
+    )
 
 
 def kafka_config(table: Table) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
     zset-join run pipeline.sql --once                                        until everything that is there has been read
     zset-join run pipeline.sql                                               until Ctrl-C or SIGTERM
-    zset-join run pipeline.sql --engine spark --directory /data/shop         the same inside Spark; run again to go on
+    zset-join run pipeline.sql --directory /data/shop                        the same; run it again to go on
+    zset-join run pipeline.sql --engine spark --directory /data/shop         the same inside Spark
 
 Queries that write nowhere print their changes, as lines of JSON with `_tp_delta`; what is read from `table(t)` is printed once,
 when everything that is there has been read. Progress goes to standard error, a line of JSON per query.
 
-The law: inside Spark and with a directory, a pipeline that was stopped or killed goes on where it was: no change is written
+The law: with a directory, a pipeline that was stopped or killed goes on where it was: no change is written
 twice and none is missing, where its sinks are exactly-once; statements that inserted rows insert them once. A printed line may
 come again.
 
-Known limits: in process everything is in memory, so a pipeline that runs again begins anew, and writes only to what is empty.
+Known limits: in process and without a directory everything is in memory, so a pipeline that runs again begins anew, and writes
+only to what is empty.
 A file is read once, by its name.
 """
 
@@ -39,6 +41,7 @@ from zset_join.sql.sink_tables import PrintSink
 from zset_join.sql.statements import execute
 
 if TYPE_CHECKING:
+    from zset_join.sql.lasting import LastingSession
     from zset_join.sql.on_spark import SessionOnSpark
 
 __all__ = ["run_file"]
@@ -67,7 +70,7 @@ def run_file(
         engine: `local` or `spark`.
         dialect: whose SQL it is.
         once: end when everything that is there has been read; else run until Ctrl-C.
-        directory: inside Spark, where rows, checkpoints and state are kept; None: they end with the run.
+        directory: where rows, checkpoints and state are kept; None: they end with the run.
         trigger: inside Spark, an interval between epochs, such as "5 seconds".
         progress_seconds: between lines of progress; 0 for none.
         spark: gives the session, for `engine="spark"`; it is asked once the statements can be read.
@@ -79,16 +82,14 @@ def run_file(
     Raises:
         OptionError: options that belong to the other engine.
     """
-    if engine != "spark" and (directory is not None or trigger is not None):
-        raise OptionError(
-            "--directory and --trigger belong to --engine spark; in process everything is in memory.", code="ENGINE"
-        )
+    if engine != "spark" and trigger is not None:
+        raise OptionError("--trigger belongs to --engine spark; in process an epoch is taken as soon as rows come.", code="ENGINE")
     stream = output or sys.stdout
     statements = split(file_text(path), dialect=dialect)
     session = connect(engine=engine, dialect=dialect, spark=_asked(engine, spark), directory=directory)
     progress = _Progress(session, progress_seconds, sys.stderr)
     with session, _stopping():
-        runner: _Runner = _OnSpark(session, is_durable=directory is not None) if engine == "spark" else _InProcess(session)
+        runner = _runner_of(session, engine, is_durable=directory is not None)
         runner.prepare(once=once, trigger=trigger)
         try:
             bounded = _run_statements(session, statements, runner, stream)
@@ -107,6 +108,12 @@ def run_file(
             runner.close()
             progress.tell(is_last=True)
     return 0
+
+
+def _runner_of(session: Session, engine: str, *, is_durable: bool) -> _Runner:
+    if engine == "spark":
+        return _OnSpark(session, is_durable=is_durable)
+    return _InDirectory(session) if is_durable else _InProcess(session)
 
 
 def _asked(engine: str, spark: Callable[[], Any] | None) -> Any:
@@ -189,12 +196,51 @@ class _InProcess(_Runner):
         return moved
 
 
+class _InDirectory(_Runner):
+    """Queries that read for themselves, and go on where they were."""
+
+    def __init__(self, session: Any) -> None:
+        self._session: LastingSession = session
+        self._names = _StatementNames()
+        self._next_look = 0.0
+
+    def statement(self, statement: Statement) -> Any:
+        """Let what a statement inserts be inserted once, however often the file is run."""
+        return self._session.once(self._names.of(statement))
+
+    def read(self) -> None:
+        """Read until no source gives anything."""
+        self._session.read(wait_seconds=2.0)
+
+    def step(self) -> bool:
+        """Take what has come since, or let time pass."""
+        if self._session.read(wait_seconds=0.05):
+            return True
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_SECONDS
+            self._session.advance_due()
+        return False
+
+
+class _StatementNames:
+    """Name the statements of a file: by their text, and the how-manieth of that text they are."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[str] = Counter()
+
+    def of(self, statement: Statement) -> str:
+        """Return the name of the next statement of this text."""
+        digest = hashlib.sha256(statement.sql.encode()).hexdigest()[:32]
+        self._seen[digest] += 1
+        return f"statement-{digest}-{self._seen[digest]}"
+
+
 class _OnSpark(_Runner):
     def __init__(self, session: Any, *, is_durable: bool) -> None:
         self._session: SessionOnSpark = session
         self._is_durable = is_durable
         self._once = False
-        self._seen: Counter[str] = Counter()
+        self._names = _StatementNames()
 
     def prepare(self, *, once: bool, trigger: str | None) -> None:
         """Let queries end where that is meant."""
@@ -206,9 +252,7 @@ class _OnSpark(_Runner):
         """Let what a statement inserts be inserted once, however often the file is run."""
         if not self._is_durable:
             return nullcontext()
-        digest = hashlib.sha256(statement.sql.encode()).hexdigest()[:32]
-        self._seen[digest] += 1
-        return self._session.once(f"statement-{digest}-{self._seen[digest]}")
+        return self._session.once(self._names.of(statement))
 
     def read(self) -> None:
         """Read generated rows; wait until the queries have answered everything, where they end."""

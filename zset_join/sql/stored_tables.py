@@ -1,12 +1,12 @@
-"""Rows that INSERT puts into the tables of a session inside Spark: a directory of Parquet files per table, which Spark streams.
+"""Rows that INSERT puts into the tables of a session with a directory: Parquet files per table, which its queries read.
 
     tables/orders/000000000000.parquet      no rows: the first epoch of every query
     tables/orders/000000000001.parquet      an INSERT
     tables/orders/query-5f0c...-000000000007.parquet      epoch 7 of a query that writes into the table
 
 The law: a file is there whole or not at all, and one of a name is written once: a statement or an epoch that comes again after
-a restart changes nothing. A file is one epoch of whoever reads the table; Spark takes files in the order of their times, so
-each is a second younger than the one before it.
+a restart changes nothing. A file is one epoch of whoever reads the table; files are taken in the order of their times, as Spark
+does, so each is a second younger than the one before it.
 
 Known limits: inserted rows are never thrown away; a local directory, with one session at a time.
 """
@@ -27,14 +27,15 @@ from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation
 from zset_join.sinks.sink import SinkProgress
-from zset_join.spark.api.table_streams import STORED_WEIGHT
 from zset_join.sql.catalog import Table
 from zset_join.zset import ZSet
 
-__all__ = ["StoredTableSink", "StoredTables", "file_name"]
+__all__ = ["STORED_WEIGHT", "StoredTableSink", "StoredTables", "file_name"]
 
 _FIRST_TIME = 1_600_000_000
 _DIGEST = b"zset_join.epoch_digest"
+STORED_WEIGHT = "_stored_weight"
+"""The column with the weight of a row, as `zset_join.spark.api.table_streams` reads it."""
 
 
 class StoredTables:
@@ -69,6 +70,11 @@ class StoredTables:
             return None
         found: bytes = (pq.read_schema(path).metadata or {}).get(_DIGEST, b"")
         return found.decode()
+
+    def files(self, table: Table) -> list[Path]:
+        """Return the files of a table in their order."""
+        found = [one for one in self.directory_of(table.name).glob("*.parquet") if not one.name.startswith(".")]
+        return sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name))
 
     def write(self, table: Table, rows: pa.Table | ZSet, *, once: str | None = None, digest: str = "") -> None:
         """Add a file to those of a table.

@@ -1,0 +1,163 @@
+"""A session in a directory goes on where it was: rows, sinks, tables of tables; a real process is killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zset_join.errors import SqlError, StateError
+from zset_join.sql import Query, connect
+from zset_join.sql.lasting import LastingSession
+
+DECLARED = """
+CREATE TABLE orders (id INT, customer STRING, total INT, shown AS upper(customer))
+    WITH ('connector' = 'filesystem', 'path' = '{path}/in', 'format' = 'json');
+CREATE TABLE names (customer STRING, name STRING, PRIMARY KEY (customer));
+CREATE TABLE totals (customer STRING, total BIGINT, PRIMARY KEY (customer));
+CREATE TABLE out (name STRING, total BIGINT) WITH ('connector' = 'filesystem', 'path' = '{path}/out', 'format' = 'json');
+"""
+QUERIES = """
+INSERT INTO totals SELECT shown, sum(total) FROM orders GROUP BY shown;
+INSERT INTO out SELECT n.name, t.total FROM totals t JOIN names n ON upper(n.customer) = t.customer;
+"""
+
+
+def order(path: Path, number: int) -> None:
+    (path / "in").mkdir(exist_ok=True)
+    row = {"id": number, "customer": "ab"[number % 2], "total": number}
+    hidden = path / "in" / f".{number:04d}"
+    hidden.write_text(json.dumps(row) + "\n")
+    hidden.rename(path / "in" / f"{number:04d}.json")
+
+
+def opened(path: Path) -> LastingSession:
+    session = connect(dialect="flink", directory=path / "state", clock=lambda: 0)
+    assert isinstance(session, LastingSession)
+    session.sql(DECLARED.format(path=path))
+    with session.once("names"):
+        session.sql("INSERT INTO names VALUES ('a', 'Ada'), ('b', 'Bob')")
+    session.sql(QUERIES)
+    return session
+
+
+def written(path: Path) -> dict[Any, int]:
+    """Return the sum of what was written, and check that every row of it is there as often as it is taken away."""
+    found: Counter[Any] = Counter()
+    for file in sorted((path / "out").glob("epoch-*.json")):
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            found[row["name"], row["total"]] += row["_tp_delta"]
+    return {row: weight for row, weight in found.items() if weight}
+
+
+def table(session: LastingSession, text: str) -> list[tuple[Any, ...]]:
+    made = session.sql(text)
+    assert isinstance(made, Query)
+    return sorted(tuple(row.values()) for row in made.table().to_pylist())
+
+
+def test_the_same_statements_again_take_only_what_has_come_since(tmp_path: Path) -> None:
+    order(tmp_path, 1)
+    with opened(tmp_path) as session:
+        session.read(wait_seconds=0.0)
+    assert written(tmp_path) == {("Bob", 1): 1}
+    order(tmp_path, 2)
+    order(tmp_path, 3)
+    with opened(tmp_path) as session:
+        session.read(wait_seconds=0.0)
+        assert table(session, "SELECT * FROM totals") == [("A", 2), ("B", 4)]
+        assert table(session, "SELECT count(*) FROM table(orders)") == [(3,)]
+        assert table(session, "SELECT customer FROM names") == [("a",), ("b",)]
+
+    assert written(tmp_path) == {("Ada", 2): 1, ("Bob", 4): 1}
+
+
+def test_an_epoch_that_a_sink_failed_at_is_written_when_it_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zset_join.sinks.row_files import RowFilesSink
+
+    order(tmp_path, 1)
+    with opened(tmp_path) as session:
+
+        def full(*_: Any, **__: Any) -> None:
+            raise OSError("no space left")
+
+        monkeypatch.setattr(RowFilesSink, "write", full)
+        with pytest.raises(OSError, match="no space left"):
+            session.read(wait_seconds=0.0)
+        monkeypatch.undo()
+    assert written(tmp_path) == {}
+    with opened(tmp_path) as session:
+        session.read(wait_seconds=0.0)
+
+    assert written(tmp_path) == {("Bob", 1): 1}
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from tests.sql.test_lasting import opened
+with opened(Path(sys.argv[1])) as session:
+    while True:
+        session.read(wait_seconds=0.0)
+"""
+
+
+def test_a_killed_process_goes_on_exactly_where_it_was(tmp_path: Path) -> None:
+    for number in range(9):
+        order(tmp_path, number)
+    (tmp_path / "out").mkdir()
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], cwd=Path(__file__).parents[2], env=os.environ)
+    until = time.monotonic() + 120
+    while len(list((tmp_path / "out").glob("epoch-*"))) < 3 and time.monotonic() < until:
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    with opened(tmp_path) as session:
+        session.read(wait_seconds=0.0)
+
+    assert written(tmp_path) == {("Ada", 0 + 2 + 4 + 6 + 8): 1, ("Bob", 1 + 3 + 5 + 7): 1}
+
+
+def test_a_query_that_reads_what_was_inserted_begins_with_it_and_drop_forgets_it(tmp_path: Path) -> None:
+    with connect(directory=tmp_path) as session:
+        session.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); INSERT INTO t VALUES (1, 1); INSERT INTO t VALUES (1, 5)")
+        session.sql("CREATE MATERIALIZED VIEW m AS SELECT sum(v) AS s FROM t")
+        session.sql("DELETE FROM t WHERE k = 1; INSERT INTO t VALUES (2, 7)")
+        assert session.running[0].table().to_pylist() == [{"s": 7}]
+    with connect(directory=tmp_path) as session:
+        session.sql("CREATE TABLE t (k INT, v INT, PRIMARY KEY (k)); CREATE MATERIALIZED VIEW m AS SELECT sum(v) AS s FROM t")
+        assert session.running[0].table().to_pylist() == [{"s": 7}]
+        session.sql("DROP MATERIALIZED VIEW m; CREATE MATERIALIZED VIEW m AS SELECT max(v) AS s FROM t")
+        assert session.running[0].table().to_pylist() == [{"s": 7}]
+
+
+def test_a_query_of_that_name_with_another_text_is_refused(tmp_path: Path) -> None:
+    with connect(directory=tmp_path) as session:
+        session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT sum(k) AS s FROM t; INSERT INTO t VALUES (1)")
+    with connect(directory=tmp_path) as session, pytest.raises(StateError):
+        session.sql("CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT max(k) AS s FROM t")
+
+
+def test_two_sessions_do_not_run_one_query(tmp_path: Path) -> None:
+    text = "CREATE TABLE t (k INT); CREATE MATERIALIZED VIEW m AS SELECT sum(k) AS s FROM t"
+    with connect(directory=tmp_path) as one, connect(directory=tmp_path) as other:
+        one.sql(text)
+        with pytest.raises(StateError):
+            other.sql(text)
+
+
+def test_rows_are_not_inserted_where_a_connector_brings_them(tmp_path: Path) -> None:
+    order(tmp_path, 1)
+    with opened(tmp_path) as session, pytest.raises(SqlError, match="filled by its connector"):
+        session.insert("orders", [{"id": 1}])

@@ -1,0 +1,239 @@
+"""What a query of a session with a directory reads: the rows of each table, and how far they have been read.
+
+| table | position |
+|---|---|
+| without a connector: a file per INSERT | how many files |
+| `filesystem` | the names of the files that were read |
+| `kafka` with JSON rows; with records of changes, which the query decodes | of the topic, by partition |
+| `datagen` | how many rows |
+
+The law: as of every `zset_join.sources.Source`: `poll` gives what follows the position, and the position behind it. A pipeline commits it with the
+epoch that took the rows, so a query that is started again takes every row once.
+
+Known limits: every query reads for itself, so a topic that two queries read is read twice. Names of files are kept, all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from zset_join.changelog.formats import METADATA, RecordOptions
+from zset_join.errors import PlanError, SqlError
+from zset_join.expressions import Cast, Literal
+from zset_join.expressions.rows import named
+from zset_join.pipeline import View
+from zset_join.pipeline.records import records
+from zset_join.sql.catalog import Table
+from zset_join.sql.dialects import Statement
+from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, texts_of
+from zset_join.sql.files import list_files, read_file
+from zset_join.sql.scalars import ScalarBinder
+from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["TableSource", "decoded_rows", "source_of"]
+
+_METADATA = {
+    "db_operation_time": "operation_time", "operation_time": "operation_time", "source.timestamp": "operation_time",
+    "value.source.timestamp": "operation_time", "record_time": "record_time", "ingestion-timestamp": "record_time",
+    "value.ingestion-timestamp": "record_time", "timestamp": "record_time",
+    "topic": "topic", "partition": "partition", "offset": "offset", "position": "position",
+}  # fmt: skip
+"""What statements call what a record of changes says beside its row."""
+
+_MOST_ROWS = 100_000
+Completed = Callable[[Table, pa.Table], pa.Table]
+
+
+def source_of(table: Table, stored: StoredTables, completed: Completed) -> TableSource:
+    """Return what gives the rows of a table.
+
+    Args:
+        table: it.
+        stored: the files of tables without a connector.
+        completed: gives rows all columns of a table.
+    """
+    connector = table.options.get("connector")
+    if connector == "filesystem" and table.word != "SINK":
+        return _Files(table, completed)
+    if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
+        return _KafkaRows(table, completed)
+    if connector == "datagen":
+        return _Generated(table, completed)
+    return _Stored(table, stored)
+
+
+def decoded_rows(table: Table, dialect: str) -> View | None:
+    """Return the rows of a table that is fed records of changes, decoded inside the query; None for another table.
+
+    Raises:
+        SqlError: a column that the records do not tell.
+    """
+    connector, feed = table.options.get("connector"), None
+    if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
+        feed = KafkaFeed(table)
+    if feed is None or feed.form == "json":
+        return None
+    metadata = {_metadata_of(table, column.metadata): column.name for column in table.columns if column.metadata is not None}
+    watermark = None if table.watermark is None else (table.watermark[0], f"{table.watermark[1]} microseconds")
+    view = records(
+        table.name,
+        feed.form,
+        pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None]),
+        keys=table.primary_key,
+        watermark=watermark,
+        options=RecordOptions(metadata=metadata),
+    )
+    binder = ScalarBinder.over(view.schema, Statement("", (), dialect))
+    chosen: dict[str, Any] = {}
+    for column in table.columns:
+        if column.is_processing_time:
+            chosen[column.name] = Literal(None, column.type)
+        elif column.computed is not None:
+            chosen[column.name] = Cast(binder.bind(column.computed), column.type)
+        else:
+            tree = named(column.name)
+            chosen[column.name] = tree if view.schema.field(column.name).type == column.type else Cast(tree, column.type)
+    if list(chosen) == view.columns and not any(isinstance(one, Cast | Literal) for one in chosen.values()):
+        return view
+    try:
+        return replace(view.select(chosen), name=table.name)
+    except PlanError as error:
+        raise SqlError(error.message, code=error.code) from error
+
+
+def _metadata_of(table: Table, name: str) -> str:
+    if name not in _METADATA:
+        raise SqlError(
+            f"\"{table.name}\": METADATA FROM '{name}': a record of changes tells {', '.join(METADATA)}.",
+            code="UNKNOWN_COLUMN",
+            name=table.name,
+        )
+    return _METADATA[name]
+
+
+class TableSource(Protocol):
+    """A source of the rows of a table; as `zset_join.sources.source.Source`, and rows may have weights."""
+
+    def open(self, position: Any) -> None:
+        """Go to a position; None is the beginning."""
+        ...
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:
+        """Return the next rows, None where there are none now, and the position behind them."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class _Stored:
+    """The files of a table of the session, a file a poll."""
+
+    def __init__(self, table: Table, stored: StoredTables) -> None:
+        self._table = table
+        self._stored = stored
+        self._done = 0
+
+    def open(self, position: Any) -> None:
+        """Go behind so many files."""
+        self._done = 0 if position is None else int(position["files"])
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:  # noqa: ARG002 - as the protocol has it
+        """Return the rows of the next file that has some."""
+        files = self._stored.files(self._table)
+        while self._done < len(files):
+            rows = pq.read_table(files[self._done])
+            self._done += 1
+            if rows.num_rows:
+                weights = rows.column(STORED_WEIGHT).to_numpy()
+                plain = rows.drop_columns([STORED_WEIGHT]).cast(self._table.schema)
+                is_plain = self._table.mode == "append" or bool((weights == 1).all())
+                return (plain if is_plain else ZSet(single_batch(plain), weights)), {"files": self._done}
+        return None, {"files": self._done}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _Files:
+    """The files of a user, a file a poll."""
+
+    def __init__(self, table: Table, completed: Completed) -> None:
+        self._table = table
+        self._completed = completed
+        self._done: list[str] = []
+
+    def open(self, position: Any) -> None:
+        """Go behind the files of these names."""
+        self._done = [] if position is None else list(position["files"])
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:  # noqa: ARG002 - as the protocol has it
+        """Return the rows of the next file that has some."""
+        done = set(self._done)
+        for file in [one for one in list_files(self._table) if one.name not in done]:
+            rows = self._completed(self._table, read_file(self._table, file))
+            self._done = [*self._done, file.name]
+            if rows.num_rows:
+                return rows, {"files": self._done}
+        return None, {"files": self._done}
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class _KafkaRows:
+    """The records of a topic: as rows, or as records where the query decodes them."""
+
+    def __init__(self, table: Table, completed: Completed) -> None:
+        self._table = table
+        self._completed = completed
+        self._feed = KafkaFeed(table)
+
+    def open(self, position: Any) -> None:
+        """Go to a position of the topic."""
+        self._feed.open(position)
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:
+        """Return the next records."""
+        found, position = self._feed.poll_records(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+        if not found.num_rows:
+            return None, position
+        if self._feed.form != "json":
+            return texts_of(found), position
+        return self._completed(self._table, self._feed.rows(found)), position
+
+    def close(self) -> None:
+        """Let go of the broker."""
+        self._feed.close()
+
+
+class _Generated:
+    """Rows of numbers and letters."""
+
+    def __init__(self, table: Table, completed: Completed) -> None:
+        self._table = table
+        self._completed = completed
+        self._feed = GeneratedFeed(table)
+        self._polls = 0
+
+    def open(self, position: Any) -> None:
+        """Make what was taken once more, and throw it away."""
+        self._feed, self._polls = GeneratedFeed(self._table), 0
+        for _ in range(0 if position is None else int(position["polls"])):
+            self.poll(wait_seconds=0.0)
+
+    def poll(self, *, wait_seconds: float) -> tuple[pa.Table | ZSet | None, Any]:
+        """Return the next rows."""
+        rows = self._feed.poll(most_rows=_MOST_ROWS, wait_seconds=wait_seconds)
+        self._polls += rows is not None
+        return None if rows is None else self._completed(self._table, rows), {"polls": self._polls}
+
+    def close(self) -> None:
+        """Do nothing."""
