@@ -111,9 +111,33 @@ def interrupted() -> None:
     raise KeyboardInterrupt
 
 
-def test_a_directory_belongs_to_spark(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(pipeline), "--directory", "x"]) == 1
+def test_a_trigger_belongs_to_spark(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(pipeline), "--trigger", "5 seconds"]) == 1
     assert "[ENGINE]" in capsys.readouterr().err
+
+
+def test_run_again_in_a_directory_goes_on_where_it_was(
+    pipeline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = pipeline.read_text()
+    pipeline.write_text(
+        f"{text}CREATE TABLE rates (customer STRING, factor INT); INSERT INTO rates VALUES ('Ada', 2);\n"
+        f"CREATE TABLE out (customer STRING, total INT) WITH ('connector' = 'filesystem', 'path' = '{tmp_path}/out');\n"
+        "INSERT INTO out SELECT o.customer, o.total * r.factor FROM orders o JOIN rates r ON o.customer = r.customer;\n"
+    )
+    arguments = ["run", str(pipeline), "--directory", str(tmp_path / "state"), "--once", "--progress-seconds", "0"]
+
+    assert main(arguments) == 0
+    (tmp_path / "orders" / "3.json").write_text('{"id": 3, "customer": "Ada", "total": 1}\n')
+    capsys.readouterr()
+    assert main(arguments) == 0
+
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["revenue"], line["_tp_delta"]) for line in printed][-2:] == [(42, -1), (43, 1)]
+    written = [
+        json.loads(line) for file in sorted((tmp_path / "out").glob("epoch-*")) for line in file.read_text().splitlines()
+    ]
+    assert sorted(row["total"] for row in written) == [2, 24, 60]
 
 
 def test_a_setting_of_spark_has_a_name_and_a_value(pipeline: Path, capsys: pytest.CaptureFixture[str]) -> None:

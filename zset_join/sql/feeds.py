@@ -9,8 +9,8 @@ the table by a pipeline of their own, which knows the rows that updates replace.
 Edge cases: a plain JSON record that cannot be read is refused with its offset; names a record lacks are NULL, others are passed
 over. Columns `METADATA FROM 'topic' | 'partition' | 'offset' | 'timestamp'` are filled from the record.
 
-Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends, one with
-a directory goes on (`zset_join.sql.table_sources`).
+Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends. One
+with a directory goes on (`zset_join.sql.table_sources`).
 """
 
 from __future__ import annotations

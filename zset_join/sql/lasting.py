@@ -11,11 +11,11 @@
 The law: after a stop at any moment, killed or not, the same statements run again take every row of every table once, and a
 sink has every epoch once. A printed change may come again: a screen does not say what it has shown.
 
-A query is known by its name: that of the view or sink, `into_t` of INSERT INTO t SELECT, and `query_1`, `query_2` of the SELECTs
-in their order. Its text must stay what it was; DROP forgets it, with its state.
+A query is known by its name: that of the view or sink, `into_t` of INSERT INTO t SELECT, and `query_1`, `query_2` of the
+SELECTs in their order. Its text must stay what it was; DROP forgets it, with its state.
 
-Known limits: a statement INSERT ... VALUES that is run again inserts again, unless it is run within `once`, as `zset-join run` does.
-Records of changes are decoded inside each query, so no column of theirs holds the processing time. Every query reads for itself.
+Known limits: an INSERT ... VALUES that is run again inserts again, unless it is run within `once`, as `zset-join run` does.
+Records of changes are decoded inside each query: no column of theirs holds the processing time. Every query reads for itself.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class LastingSession(Session):
         for one in {*gone, name}:
             shutil.rmtree(self._place(one), ignore_errors=True)
 
-    def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - the epochs that take them have times of their own
+    def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - epochs that take them have times of their own
         self._add(table, rows, self._once)
         self.settle()
 

@@ -83,7 +83,9 @@ def run_file(
         OptionError: options that belong to the other engine.
     """
     if engine != "spark" and trigger is not None:
-        raise OptionError("--trigger belongs to --engine spark; in process an epoch is taken as soon as rows come.", code="ENGINE")
+        raise OptionError(
+            "--trigger belongs to --engine spark; in process an epoch is taken as soon as rows come.", code="ENGINE"
+        )
     stream = output or sys.stdout
     statements = split(file_text(path), dialect=dialect)
     session = connect(engine=engine, dialect=dialect, spark=_asked(engine, spark), directory=directory)

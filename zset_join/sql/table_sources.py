@@ -7,10 +7,10 @@
 | `kafka` with JSON rows; with records of changes, which the query decodes | of the topic, by partition |
 | `datagen` | how many rows |
 
-The law: as of every `zset_join.sources.Source`: `poll` gives what follows the position, and the position behind it. A pipeline commits it with the
-epoch that took the rows, so a query that is started again takes every row once.
+The law: as of every `zset_join.sources.Source`: `poll` gives what follows the position, and the position behind it. A pipeline
+commits it with the epoch that took the rows, so a query that is started again takes every row once.
 
-Known limits: every query reads for itself, so a topic that two queries read is read twice. Names of files are kept, all of them.
+Known limits: every query reads for itself, so a topic that two queries read is read twice. Names of files are all kept.
 """
 
 from __future__ import annotations
