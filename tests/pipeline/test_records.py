@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import decimal
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.changelog.formats.altered_tables import BAD, COLUMNS, ROWS, altered
 from tests.changelog.formats.records import ORDERS, debezium, table_of
 from zset_join.changelog.formats import RecordOptions
 from zset_join.changelog.formats.records import UNAVAILABLE
-from zset_join.errors import BadInputError
+from zset_join.dead_letters import read_letters
+from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.pipeline import Pipeline, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
-from zset_join.pipeline.records import records
+from zset_join.pipeline.records import Baseline, records
+from zset_join.stages import StageOptions
 
 SMALL = pa.schema({"id": pa.int64(), "v": pa.string()})
 
@@ -141,3 +145,108 @@ def test_what_debezium_sends_again_after_a_crash_is_known_to_be_old():
 
     assert plain.view().to_pylist() == [{"id": 1, "v": "b"}]
     assert shown.view().to_pylist() == [{"id": 1, "v": "b", "lsn": 4}]
+
+
+HISTORY: list[tuple[str, int, str | None]] = [
+    ("c", 1, "a"), ("c", 2, "x"), ("u", 1, "b"), ("d", 2, None), ("c", 3, "c"), ("u", 3, "d"), ("d", 1, None), ("c", 2, "y"),
+]  # fmt: skip
+
+
+def rows_after(changes_made: int) -> dict[int, str | None]:
+    rows: dict[int, str | None] = {}
+    for op, number, text in HISTORY[:changes_made]:
+        if op == "d":
+            del rows[number]
+        else:
+            rows[number] = text
+    return rows
+
+
+def written(changes_made: slice) -> list[dict[str, Any]]:
+    made = []
+    for lsn, (op, number, text) in list(enumerate(HISTORY))[changes_made]:
+        row = None if op == "d" else {"id": number, "v": text}
+        value = {"op": op, "before": {"id": number}, "after": row, "source": {"lsn": lsn}}
+        made.append({"key": json.dumps({"id": number}), "value": json.dumps(value)})
+    return made
+
+
+@pytest.mark.parametrize("snapshot", range(len(HISTORY) + 1))
+def test_a_baseline_and_a_stream_that_began_before_it_give_the_table_without_gap_or_double(snapshot: int) -> None:
+    baseline = Baseline([{"id": number, "v": text} for number, text in rows_after(snapshot).items()])
+
+    def ends_with(begin: int) -> Any:
+        pipeline = Pipeline(records("t", "debezium-json", SMALL, keys="id"))
+        pipeline.step({"t": baseline})
+        for at in range(begin, len(HISTORY)):
+            pipeline.step({"t": written(slice(at, at + 1))})
+        return {row["id"]: row["v"] for row in pipeline.view().to_pylist()}, pipeline.view().num_rows
+
+    expected = rows_after(len(HISTORY))
+    assert [ends_with(begin) for begin in range(snapshot + 1)] == [(expected, len(expected))] * (snapshot + 1)
+
+
+def test_a_stream_that_began_after_the_baseline_has_a_gap() -> None:
+    pipeline = Pipeline(records("t", "debezium-json", SMALL, keys="id"))
+    pipeline.step({"t": Baseline([{"id": number, "v": text} for number, text in rows_after(5).items()])})
+
+    pipeline.step({"t": written(slice(6, None))})
+
+    assert {row["id"]: row["v"] for row in pipeline.view().to_pylist()} != rows_after(len(HISTORY))
+
+
+def test_values_that_were_not_sent_come_from_the_baseline() -> None:
+    pipeline = Pipeline(orders().select("id", "note"))
+    row = dict.fromkeys(ORDERS.names) | {"id": 1, "note": "a long text"}
+    pipeline.step({"orders": Baseline([row])})
+
+    pipeline.step({"orders": [{"value": json.dumps({"op": "u", "after": {"id": 1, "note": UNAVAILABLE}})}]})
+
+    assert pipeline.view().to_pylist() == [{"id": 1, "note": "a long text"}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "rows", "code"),
+    [
+        ("", [], "BASELINE_OVERLAP"),
+        ("id", pa.table({"id": [1]}), "BASELINE_COLUMNS"),
+        ("id", pa.table({"id": ["x"], "v": ["a"]}), "BASELINE_TYPE"),
+    ],
+)
+def test_what_is_no_baseline_of_the_table_is_refused(keys: str, rows: Any, code: str) -> None:
+    pipeline = Pipeline(records("t", "debezium-json", SMALL, keys=[keys] if keys else []))
+
+    with pytest.raises((OptionError, PlanError)) as refused:
+        pipeline.step({"t": Baseline(rows)})
+
+    assert refused.value.code == code
+
+
+def test_what_a_table_becomes_whose_columns_change_while_it_is_read(tmp_path: Path) -> None:
+    quarantine = StageOptions(on_bad_input="quarantine")
+    with Pipeline(records("t", "debezium-json", COLUMNS, keys="id"), tmp_path / "state", options=quarantine) as pipeline:
+        pipeline.step({"t": altered()})
+        rows = {tuple(row.values()): 1 for row in pipeline.view().to_pylist()}
+    letters = read_letters(tmp_path / "state")
+
+    assert rows == ROWS
+    assert letters["code"].to_pylist() == BAD
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"id": pa.int32(), "city": pa.string()},
+        {"id": pa.int32(), "town": pa.string(), "n": pa.int32()},
+        {"id": pa.int32(), "city": pa.string(), "n": pa.int64()},
+    ],
+    ids=["dropped", "renamed", "widened"],
+)
+def test_a_pipeline_does_not_go_on_with_other_columns(tmp_path: Path, columns: dict[str, pa.DataType]) -> None:
+    with Pipeline(records("t", "debezium-json", COLUMNS, keys="id"), tmp_path / "state") as pipeline:
+        pipeline.step({"t": altered().slice(0, 2)})
+
+    with pytest.raises(StateError) as refused:
+        Pipeline(records("t", "debezium-json", columns, keys="id"), tmp_path / "state")
+
+    assert refused.value.code == "QUERY_CHANGED"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from zset_join.changelog import AppendFormat
 from zset_join.changelog.formats import METADATA, RecordOptions, record_format
-from zset_join.errors import BadInputError, PlanError
+from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
 from zset_join.pipeline.dead_letters import Undecodable
 from zset_join.pipeline.event_times import with_watermark
@@ -32,13 +32,28 @@ from zset_join.relation import Relation
 from zset_join.sources.json_records import JsonRecordReader
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["RecordReading", "records"]
+__all__ = ["Baseline", "RecordReading", "records"]
 
 CONTROL, SEQUENCE = "__control", "__sequence_0"
 _GIVEN = pa.schema(
     {"key": pa.string(), "value": pa.string(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
 DEAD_LETTER_SCHEMA = pa.schema([*_GIVEN, pa.field("code", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The rows of a table that are there before its records: `pipeline.step({"orders": Baseline(rows)})`.
+
+    Every record of a key counts after its row, also one that was written before the rows were read. So the records may begin
+    earlier: what they say of a row that the baseline has in a newer state shows until they have caught up, and nothing is
+    missing or counted twice in the end.
+
+    Args:
+        rows: the columns of the table by name, as Arrow table or batch, dict of columns, or list of dicts.
+    """
+
+    rows: Any
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,7 +75,7 @@ class RecordReading(Reading):
 
         Args:
             rows: a table, batch, dict or list of dicts with `value`, and `key`, `topic`, `partition`, `offset` where they are
-                known; or a ZSet of the table itself.
+                known; or a `Baseline`, or a ZSet of the table itself.
 
         Raises:
             PlanError: no column `value`.
@@ -68,6 +83,8 @@ class RecordReading(Reading):
         """
         if isinstance(rows, ZSet):
             return rows
+        if isinstance(rows, Baseline):
+            return self._first_rows(rows.rows)
         delta, unread = self._read(rows)
         if unread is not None:
             self._refuse(unread)
@@ -77,6 +94,8 @@ class RecordReading(Reading):
         """Return the changes that records mean, and the records that cannot be read, where no function takes them."""
         if isinstance(rows, ZSet):
             return rows, None
+        if isinstance(rows, Baseline):
+            return self._first_rows(rows.rows), None
         delta, unread = self._read(rows)
         if unread is None or self.dead_letters is not None:
             return delta, None
@@ -112,6 +131,47 @@ class RecordReading(Reading):
             self._refuse_truncate(changes)
         weights = np.where(is_delete, np.int64(-1), np.int64(1))
         return ZSet(pa.RecordBatch.from_arrays(columns, schema=relation.schema), weights), unread
+
+    def _first_rows(self, rows: Any) -> ZSet:
+        """Return the rows of a baseline as insertions before every record.
+
+        Raises:
+            PlanError: a column of the table is missing, or is of another type; or the table has no key.
+        """
+        relation = self.source.relation
+        if not relation.primary_key:
+            raise OptionError(
+                f'source "{self.source.name}": a table without keys cannot start from a baseline, for a record that is in it '
+                "already would count twice. Name its keys.",
+                code="BASELINE_OVERLAP",
+                relation=self.source.name,
+            )
+        wanted = {field.name: field for field in relation.schema if field.name not in (SEQUENCE, CONTROL)}
+        if isinstance(rows, pa.RecordBatch | pa.Table):
+            table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        else:
+            schema = pa.schema(list(wanted.values()))
+            table = pa.table(dict(rows)) if isinstance(rows, Mapping) else pa.Table.from_pylist(list(rows), schema=schema)
+        missing = [name for name in wanted if name not in table.column_names]
+        if missing:
+            raise PlanError(
+                f'source "{self.source.name}": the baseline lacks the columns {missing}; it has {table.column_names}.',
+                code="BASELINE_COLUMNS",
+                relation=self.source.name,
+                missing=missing,
+            )
+        try:
+            columns = [table[name].cast(field.type).combine_chunks() for name, field in wanted.items()]
+        except pa.ArrowInvalid as error:
+            raise PlanError(
+                f'source "{self.source.name}": the baseline does not have the types of the table: {error}.',
+                code="BASELINE_TYPE",
+                relation=self.source.name,
+            ) from error
+        first = {SEQUENCE: -1, CONTROL: 0}
+        count = table.num_rows
+        columns += [pa.array(np.full(count, first[name])) for name in relation.schema.names if name not in wanted]
+        return ZSet(pa.RecordBatch.from_arrays(columns, schema=relation.schema), np.ones(count, np.int64))
 
     def _records(self, rows: Any) -> pa.Table:
         if isinstance(rows, pa.RecordBatch):

@@ -9,6 +9,8 @@ Limits: JSON numbers go through double precision, so a decimal that is written a
 `decimal.handling.mode=double`) keeps 15 digits; one with more is a bad value. As text or base64 all 38 are kept.
 """
 
+# ruff: noqa: S608 - every name in the statements is ours.
+
 from __future__ import annotations
 
 import json
@@ -123,7 +125,7 @@ class JsonRecordReader:
             metadata are asked for.
         """
         table = pa.Table.from_batches([records]) if isinstance(records, pa.RecordBatch) else records
-        table, undecodable = _as_text(table)
+        table, undecodable = self._as_text(table)
         table = table.append_column(_ROW, pa.array(np.arange(table.num_rows)))
         self._connection.register(_RECORDS, table)
         try:
@@ -153,6 +155,36 @@ class JsonRecordReader:
             rejects=_whole(rejects),
             records=numbers,
         )
+
+    def _as_text(self, table: pa.Table) -> tuple[pa.Table, np.ndarray]:
+        """Return key and value as text, and which records are no UTF-8."""
+        bad = np.zeros(table.num_rows, bool)
+        for name in ("key", "value"):
+            column = table.column(name) if name in table.column_names else pa.nulls(table.num_rows, pa.string())
+            column = _whole(column)
+            if pt.is_binary(column.type) or pt.is_large_binary(column.type):
+                try:
+                    column = column.cast(pa.string())
+                except pa.ArrowInvalid:
+                    column = self._decoded(column)
+                    bad |= np.asarray(pc.fill_null(pc.equal(column, _NOT_UTF8), False))
+            elif pt.is_null(column.type):
+                column = column.cast(pa.string())
+            at = table.column_names.index(name) if name in table.column_names else -1
+            table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
+        if bad.any():  # the value is replaced by what no format reads, so that the record is not passed over
+            value = pc.if_else(pa.array(bad), pa.scalar(_NOT_UTF8), table.column("value"))
+            table = table.set_column(table.column_names.index("value"), "value", value)
+        return table, bad
+
+    def _decoded(self, column: pa.Array) -> pa.Array:
+        """Return bytes as text; those that are no UTF-8 as a text that says so."""
+        self._connection.register(_RECORDS, pa.table({"bytes": column}))
+        told = f"CASE WHEN bytes IS NOT NULL THEN coalesce(TRY(decode(bytes)), '{_NOT_UTF8}') END"
+        try:
+            return _whole(self._connection.sql(f"SELECT {told} AS told FROM {_RECORDS}").to_arrow_table().column("told"))
+        finally:
+            self._connection.unregister(_RECORDS)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -257,37 +289,6 @@ class _DuckDBDialect(Dialect):
             name: self._structure(inner) if isinstance(inner, Mapping) else "JSON" if name in exact else "VARCHAR"
             for name, inner in fields.items()
         }
-
-
-def _as_text(table: pa.Table) -> tuple[pa.Table, np.ndarray]:
-    """Return key and value as text, and which records are no UTF-8."""
-    bad = np.zeros(table.num_rows, bool)
-    for name in ("key", "value"):
-        column = table.column(name).combine_chunks() if name in table.column_names else pa.nulls(table.num_rows, pa.string())
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-        if pt.is_binary(column.type) or pt.is_large_binary(column.type):
-            try:
-                column = column.cast(pa.string())
-            except pa.ArrowInvalid:
-                texts = [_decoded(value) for value in column.to_pylist()]
-                bad |= np.array([text is _NOT_UTF8 for text in texts])
-                column = pa.array(texts, pa.string())
-        elif pt.is_null(column.type):
-            column = column.cast(pa.string())
-        at = table.column_names.index(name) if name in table.column_names else -1
-        table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
-    if bad.any():  # the value is replaced by what no format reads, so that the record is not passed over
-        value = pc.if_else(pa.array(bad), pa.scalar(_NOT_UTF8), table.column("value"))
-        table = table.set_column(table.column_names.index("value"), "value", value)
-    return table, bad
-
-
-def _decoded(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return _NOT_UTF8
 
 
 def _decimals(column: pa.Array, data_type: pa.DataType) -> tuple[pa.Array, pa.Array]:

@@ -1,7 +1,7 @@
 """The handle of a running join, with the names of PySpark's StreamingQuery.
 
 What stops the query is kept as it was raised: `exception()` and `awaitTermination()` give the engine's own error, with its
-code and facts, not the text of a Java stack trace.
+code and facts, not the text of a Java stack trace; so they do for records that Kafka has lost, which Spark notices itself.
 
 The query id is Spark's: it stays the same across restarts on one checkpoint, and state, log and output carry it.
 """
@@ -126,15 +126,17 @@ class JoinQuery(StoredQuery):
         own = self._runner.error
         if isinstance(own, ZsetJoinError):
             return own
-        return self.spark_query.exception()
+        found = self.spark_query.exception()
+        return None if found is None else self._runner.failure_of(found) or found
 
     def _awaited(self, timeout: float) -> bool:
         return bool(self.spark_query.awaitTermination(timeout))  # type: ignore[arg-type]  # PySpark takes seconds as float
 
     def _raise_own(self, error: PySparkException) -> None:
         own = self._runner.error
-        if isinstance(own, ZsetJoinError):
-            raise own from error
+        told = own if isinstance(own, ZsetJoinError) else self._runner.failure_of(error)
+        if told is not None:
+            raise told from error
 
     def _with_ours(self, found: Any) -> dict[str, Any]:
         progress: dict[str, Any] = dict(found)

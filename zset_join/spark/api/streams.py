@@ -130,7 +130,8 @@ def changes(
         except_column_list: columns to leave out instead.
         weight_column: integer column that says how many copies come (positive) or go (negative).
         row_kind_column: string column that says what a row does.
-        baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. With
+        baseline: a batch DataFrame of the rows to start from, with the columns of the table and those of `sequence_by`. Every
+            record of a format counts after it, so the stream may begin before it was taken. With
             `sequence_by` the stream may overlap it: the larger sequence wins. Where it also has the columns that say what a
             row does, they count; else every row of it is a live row.
         after_baseline: condition, as SQL text or Column, that is true for the changes of the stream that are not in the
@@ -150,14 +151,14 @@ def changes(
         _check_format(df, name, {argument: value for argument, value in others.items() if value is not None})
         given = {"sequence_by": sequence_by, "column_list": column_list, "except_column_list": except_column_list}
         if is_record_format(name, format):
-            if baseline is not None or after_baseline is not None:
+            if after_baseline is not None:
                 raise OptionError(
-                    f'changes "{name}": a stream of records starts from its own snapshot (op r of Debezium, bootstrap of '
-                    "Maxwell); leave out baseline and after_baseline.",
+                    f'changes "{name}": records have an order by themselves, and every one of them counts after the baseline; '
+                    "leave out after_baseline.",
                     code="CONFLICTING_ARGUMENTS",
                     name=name,
                 )
-            return _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), **given)
+            return _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, **given)
         return _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
     check_dataframe(df, name)
     check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
@@ -208,6 +209,7 @@ def _of_records(
     schema: Any,
     sample: DataFrame | None,
     options: RecordOptions,
+    baseline: DataFrame | None,
     **given: Any,
 ) -> ChangeStream:
     """Describe a stream of records; their format gives keys, order and deletes."""
@@ -237,7 +239,7 @@ def _of_records(
     reading = RowReading(
         mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation, control=control
     )
-    return _make(rows, name, reading, None, None)
+    return _make(rows, name, reading, baseline, None, reading.of_first_rows())
 
 
 def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **given: Any) -> ChangeStream:
@@ -261,9 +263,14 @@ def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **give
 
 
 def _make(
-    df: DataFrame, name: str, reading: RowReading, baseline: DataFrame | None, after_baseline: str | Column | None
+    df: DataFrame,
+    name: str,
+    reading: RowReading,
+    baseline: DataFrame | None,
+    after_baseline: str | Column | None,
+    of_baseline: RowReading | None = None,
 ) -> ChangeStream:
-    """Build the stream and let Spark analyse every expression once."""
+    """Build the stream and let Spark analyse every expression once; a baseline may be read in its own way."""
     check_overlap(name, reading.mode, baseline, after_baseline)
     of_stream = reading
     if after_baseline is not None:
@@ -287,14 +294,15 @@ def _make(
         may_reject=of_stream.may_reject,
         operation=reading.text(df),
         functions=tuple(functions_in(prepared)),
-        baseline=None if baseline is None else _prepared_baseline(df, prepared, baseline, name, reading),
+        baseline=None if baseline is None else _prepared_baseline(df, prepared, baseline, name, of_baseline or reading),
         control=CONTROL if reading.control is not None else None,
     )
 
 
 def _prepared_baseline(df: DataFrame, prepared: DataFrame, baseline: DataFrame, name: str, reading: RowReading) -> DataFrame:
     """Read a baseline as its stream is read; without the columns that say what a row does, all rows of it are live."""
-    ordering = {column for expression in reading.hidden.values() for column in _used(df, expression, name)}
+    told = [expression for column, expression in reading.hidden.items() if column != CONTROL]
+    ordering = {column for expression in told for column in _used(df, expression, name)}
     check_baseline(baseline, name, [*reading.columns, *sorted(ordering - {*reading.columns})])
     operation = reading.operation
     if operation is not None and not operation.used <= set(baseline.columns):

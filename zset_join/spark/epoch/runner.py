@@ -38,6 +38,7 @@ from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
 from zset_join.spark.epoch.heartbeat import Heartbeat
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
+from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import offsets_digest
 from zset_join.spark.epoch.outputs import Output
 from zset_join.spark.epoch.progress import ProgressLog, epoch_counts, epoch_line, epoch_title, stage_seconds
@@ -191,11 +192,16 @@ class EpochRunner:
             with self.lock, self._owned().reporting_lost_ownership():
                 self._run(batch, epoch)
         except BaseException as error:
-            full = disk_failure(error, self._options.checkpoint_location)
-            self.error = error if full is None else full
-            if full is not None:
-                raise full from error
+            told = self.failure_of(error)
+            self.error = error if told is None else told
+            if told is not None:
+                raise told from error
             raise
+
+    def failure_of(self, error: BaseException) -> StateError | None:
+        """Return what Spark, or Python, reports in its own words in ours; None where we have none for it."""
+        location = self._options.checkpoint_location
+        return disk_failure(error, location) or lost_records(error, location)
 
     def close(self) -> None:
         """Close the output and let go of the checkpoint, once no epoch runs."""

@@ -110,6 +110,13 @@ class RowReading:
         found: Any = df.select(*told)._jdf.queryExecution().analyzed().expressions()
         return tuple(str(found.apply(at).sql()) for at in range(found.size()))
 
+    def of_first_rows(self) -> RowReading:
+        """Return a reading of whole rows without an operation, each before every change of its key that has an order."""
+        first = F.lit(-1).cast("long")
+        order = tuple((column, None if expression is None else first) for column, expression in self.sequence)
+        control = None if self.control is None else F.lit(0).cast("long")
+        return replace(self, sequence=order, operation=None, control=control)
+
     def after(self, condition: Column, code: str) -> RowReading:
         """Return a reading of the rows for which a condition is true; one for which it is NULL is rejected with a code."""
         before = self.operation or _one_more_row()

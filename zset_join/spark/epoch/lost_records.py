@@ -1,0 +1,65 @@
+"""Records that Kafka does not have any more, told as what they are, wherever in a query they were missed.
+
+Spark's connector (`failOnDataLoss`, which is true unless a user said otherwise) stops a query whose topic begins after the
+offset where the query stands (retention), ends before it (made anew, or rewound), or is gone. It does so while it plans an
+epoch, or inside a task, as a Java stack trace. All become one `StateError`, SOURCE_LOST_ROWS, as a pipeline in process raises
+it. Nothing was committed.
+
+Limit: Spark knows a topic by its name. One that was made anew and already has as many records as the query had read looks like
+the old one; a pipeline in process compares the topic's id and tells it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from zset_join.errors import StateError, ZsetJoinError
+
+__all__ = ["lost_records"]
+
+_CONDITIONS = (
+    "KAFKA_DATA_LOSS",
+    "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
+    "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW",
+)
+_TOLD = re.compile(rf"\[({'|'.join(_CONDITIONS)})(\.\w+)?\]\s*([^\n]*(?:\n(?!\s*at |\n)[^\n]*)*)")
+_REASON = re.compile(r"Reason:\s*(.*)", re.DOTALL)
+
+
+def lost_records(error: BaseException, location: str) -> StateError | None:
+    """Return the error for records that are gone; None when something else went wrong.
+
+    Args:
+        error: what was raised.
+        location: `checkpointLocation`.
+
+    >>> told = "[KAFKA_DATA_LOSS.PARTITIONS_DELETED] Some data may have been lost. Reason: Partitions t-0 have been deleted."
+    >>> print(lost_records(PySparkException(told), "/data/cp").message[:73])
+    Kafka has lost records that this query had not read: Partitions t-0 have
+    """
+    one: BaseException | None = error
+    while one is not None:
+        if isinstance(one, ZsetJoinError):
+            return None
+        found = _TOLD.search(str(one)) if isinstance(one, PySparkException | Py4JError) else None
+        if found is not None:
+            return _failure(found, location)
+        one = one.__cause__
+    return None
+
+
+def _failure(found: re.Match[str], location: str) -> StateError:
+    reason = _REASON.search(found[3])
+    told = " ".join((found[3] if reason is None else reason[1]).split()).removesuffix(".")
+    return StateError(
+        f"Kafka has lost records that this query had not read: {told}. Nothing was committed, and what is missing cannot be "
+        f"read any more: start anew from a complete topic with a new checkpointLocation (this one is {location}) and a new "
+        "output, and give the topic a longer retention. The option failOnDataLoss=false would go on without them, and the "
+        "output would be wrong.",
+        code="SOURCE_LOST_ROWS",
+        location=location,
+        kafka=found[1] + (found[2] or ""),
+    )
