@@ -9,6 +9,7 @@ import pytest
 from tests.test_documentation import ROOT, SERVICES_MARK, Page
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
+from tools.servers.redis_server import RedisServer
 
 PAGES = [
     path for path in sorted((ROOT / "docs").rglob("*.md")) if SERVICES_MARK in path.read_text(encoding="utf-8").splitlines()
@@ -17,10 +18,16 @@ PAGES = [
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_the_blocks_of_a_page_run(
-    path: Path, postgres: PostgresServer, kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path,
+    postgres: PostgresServer,
+    redis_server: RedisServer,
+    kafka: KafkaBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("POSTGRES", postgres.conninfo)
+    monkeypatch.setenv("REDIS_PORT", str(redis_server.port))
     monkeypatch.setenv("KAFKA_SERVERS", kafka.servers)
     postgres.clear()
     for topic in ("orders_by_customer", "shop.public.orders"):
