@@ -15,6 +15,8 @@ ends when all files are read. Orders are routed, the other streams are not.
 | `hybrid-duckdb` | the same with the others in DuckDB files |
 | `lookup` | orders LEFT JOIN what a server on loopback says of each, misses parked between epochs |
 | `lookups` | orders LEFT JOIN a table of PostgreSQL, that LEFT JOIN hashes of Redis, misses of both parked |
+| `temporal` | orders LEFT JOIN the rates of their times, once the watermark has passed them |
+| `eager` | the same at once, and corrected |
 
 With `--rescale` it gives the checkpoint of such a query another number of buckets, and ends. On its standard output it says
 JSON lines: `ready`, the progress of every epoch, and at last whether the changelog equals Spark's own batch query over the
@@ -58,9 +60,9 @@ __all__ = ["KILLED_ATTEMPTS", "TABLE_KEYS", "VIEWS", "main", "note_attempt", "re
 TABLE_KEYS = {"orders": "order_id", "customers": "customer_id", "regions": "region"}
 """Stream to the key of its table."""
 KILLED_ATTEMPTS = 2
-VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb", "lookup", "lookups")
+VIEWS = ("join", "groups", "chain", "hybrid", "hybrid-duckdb", "lookup", "lookups", "temporal", "eager")
 _HYBRID = {"default_hash_join": "hybrid", "default_hash_table": "hybrid", "max_hot_keys": 8}  # 2 per bucket of both stages
-_LOOKUPS = ("lookup", "lookups")
+_LOOKUPS, _TIMED = ("lookup", "lookups"), ("temporal", "eager")
 _REGIONS_OF_CUSTOMERS = 8
 _CLUSTER = "local-cluster"
 _SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -181,6 +183,9 @@ def _run(spark: SparkSession, given: argparse.Namespace) -> bool:
     if given.view in _LOOKUPS:  # what the outside said is in no batch query; the search compares
         _say({"ended": True})
         return True
+    if given.view in _TIMED:
+        _say({"ended": True})  # the search compares
+        return True
     report = query.verify(tables={name: _final(spark, place, name) for name in streams_of(given.view)})
     _say({"equal": report.equal, "rows": report.expected_rows, "different": report.different_rows, "text": str(report)})
     return report.equal
@@ -210,6 +215,8 @@ def _view(spark: SparkSession, place: Path, given: argparse.Namespace) -> View:
     name = given.view
     if name in _LOOKUPS:
         return _looked_up(spark, place, given)
+    if name in _TIMED:
+        return _priced(spark, place, name)
     joined = _stream(spark, place, "orders").join(_stream(spark, place, "customers"), on="customer_id", how="full")
     if name == "join":
         return joined
@@ -261,10 +268,23 @@ def _looked_up(spark: SparkSession, place: Path, given: argparse.Namespace) -> V
     return known.select("o", "who", "asked").lookup_join(names, **{**asked, "columns": ["name"]})
 
 
+def _priced(spark: SparkSession, place: Path, view: str) -> View:
+    """Return orders, each with the rate of its time; late ones are put aside."""
+    from zset_join.spark import appends
+
+    orders = appends(_rows(spark, place, "orders"), name="orders", watermark=("t", 0))
+    rates = appends(_rows(spark, place, "rates"), name="rates", watermark=("at", 0))
+    options: dict[str, Any] = {"emit": "eager", "keep_probe_for": 100} if view == "eager" else {"emit": "on_watermark"}
+    newest = rates.dedup("currency", order_by="at desc")
+    return orders.temporal_join(newest, on="currency", how="left", delete_column="gone", **options).drop("gone")
+
+
 def streams_of(view: str) -> tuple[str, ...]:
     """Return the streams of a view, in the order in which Spark notes how far they were read."""
     if view in _LOOKUPS:
         return ("orders",)
+    if view in _TIMED:
+        return ("orders", "rates")
     return ("orders", "customers", "regions") if view == "chain" else ("orders", "customers")
 
 
