@@ -207,16 +207,33 @@ def test_the_plan_comes_back_from_json_and_says_which_way_is_taken():
     assert "path: append-only versions" in plan.explain(buckets=1)
 
 
-@pytest.mark.parametrize("emit", ["once", "on_watermark", "eager"])
-@pytest.mark.parametrize("seed", range(4))
-def test_random_histories_with_late_rows_are_what_duckdb_says(emit, seed):
+@pytest.mark.parametrize(
+    ("emit", "keep", "late"),
+    [
+        ("once", None, None),
+        ("on_watermark", None, None),
+        ("on_watermark", None, "join"),
+        ("eager", 1000, None),
+        ("eager", 2, None),
+        ("eager", 0, None),
+        ("eager", 2, "side_output"),
+        ("eager", 0, "drop"),
+    ],
+)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_random_histories_with_late_rows_are_what_duckdb_says(emit, keep, late, seed):
     draw = random.Random(f"{emit}{seed}")
     deletes = {"apply_as_deletes": col("rate") < 0}
-    keep = 1000 if emit == "eager" else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         view = orders(3).temporal_join(
-            rates(3, **(deletes if seed % 2 else {})), on="currency", as_of="t", how="left", emit=emit, keep_probe_for=keep
+            rates(3, **(deletes if seed % 2 else {})),
+            on="currency",
+            as_of="t",
+            how="left",
+            emit=emit,
+            keep_probe_for=keep,
+            late=late,
         )
     pipeline = Pipeline(view, keep_inputs=True)
     for epoch in range(8):

@@ -1,8 +1,9 @@
 """Dedup, temporal and as-of joins as queries of DuckDB's.
 
 Window functions over all pairs of equal keys: nothing is asked of an index or of an order, so a mistake of the engine's is not
-made twice. What is late, and what was known when a row was released, is worked out from the epochs in which rows came, where
-both inputs come straight from sources; behind other stages it is taken that nothing was late.
+made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is worked out from
+the epochs in which rows came, where both inputs come straight from sources and the left one is only added to; behind other stages
+it is taken that nothing was late.
 """
 
 # ruff: noqa: S608 - names cannot be parameters of a statement; columns are c0, c1, ... here, and expressions are quoted by `to_sql`.
@@ -21,6 +22,9 @@ from zset_join.stages.temporal_join import TemporalJoinStage
 from zset_join.state.time.version_join_shape import VersionJoinShape
 
 __all__ = ["as_of_sql", "dedup_sql", "temporal_sql"]
+
+_NEVER = 2**62
+"""An epoch behind all others."""
 
 
 def dedup_sql(stage: DeduplicateStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:  # noqa: ARG001 - as others
@@ -49,7 +53,7 @@ def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], times: 
     knows_epochs = left.history is not None and right.history is not None and stage.left.mode == "append"
     versions = _versions(stage, right)
     parts = [f"versions AS ({versions})"]
-    if not knows_epochs or emit == "eager":
+    if not knows_epochs:
         parts.append(f"lefts AS (SELECT *, 0 AS known, row_number() OVER () AS id FROM {left.name})")
         passed = "" if times.watermark_us is None or emit != "on_watermark" else _at_most("l", left, left_time, times)
         if emit == "on_watermark" and times.watermark_us is None:
@@ -57,14 +61,20 @@ def temporal_sql(stage: TemporalJoinStage, inputs: Sequence[BatchTable], times: 
         known = ""
     else:
         parts += _epochs(stage, left, right, left_time, right_time)
+        kept = _behind(stage, stage.shape.keep_probe_for if emit == "eager" else 0)
         before = "(SELECT max(mark) FROM marks WHERE marks.e < h.e)"
-        released = (
-            f"(SELECT min(e) FROM marks WHERE marks.e >= h.e AND mark >= h.{left_time})" if emit == "on_watermark" else "e"
-        )
+        # What was known is fixed in the epoch in which a row is released, or may not be corrected any more.
+        freed = f"(SELECT min(e) FROM marks WHERE marks.e >= h.e AND mark{kept} >= h.{left_time})"
+        released = {"on_watermark": freed, "eager": f"coalesce({freed}, {_NEVER})", "once": "e"}[emit]
+        late = f"h.{left_time} <= {before}"
+        if stage.shape.late == "join":  # joined all the same, where a version that is kept was valid then
+            past = [*_equal(shape, left, right, "h"), "r.e < h.e", f"r.{right_time} <= {before}{kept}"]
+            newest = f"(SELECT max(r.{right_time}) FROM versions r WHERE {' AND '.join(past)})"
+            late = f"h.{left_time} <= {before}{kept} AND coalesce({newest} > h.{left_time}, true)"
         parts.append(
             f"lefts AS (SELECT h.* EXCLUDE (w, e, n), {released} AS known, row_number() OVER () AS id "
             f"FROM {left.history} h, unnest(range(CAST(w AS BIGINT))) "
-            f"WHERE {before} IS NULL OR h.{left_time} > {before})"
+            f"WHERE {before} IS NULL OR NOT ({late}))"
         )
         passed, known = "known IS NOT NULL", " AND r.e <= l.known"
     pairs = " AND ".join([*_equal(shape, left, right), f"r.{right_time} <= l.{left_time}"]) + known
@@ -111,14 +121,12 @@ def _versions(stage: TemporalJoinStage, right: BatchTable) -> str:
 
 def _epochs(stage: TemporalJoinStage, left: BatchTable, right: BatchTable, left_time: str, right_time: str) -> list[str]:
     """Return the table of the watermark after each epoch."""
-    kind = stage.shape.times.kind
     ends = []
     for table, column, delay in (
         (left, left_time, stage.left.watermark_delay),
         (right, right_time, stage.right.watermark_delay),
     ):
-        behind = "" if not delay else f" - {delay}" if pt.is_integer(kind) else f" - to_microseconds({delay})"
-        known = "NULL" if delay is None else f"max({column}){behind}"
+        known = "NULL" if delay is None else f"max({column}){_behind(stage, delay)}"
         ends.append(f"(SELECT e, {known} AS passed FROM {table.history} GROUP BY e)")
     running = "max(l.passed) OVER (ORDER BY e) AS one, max(r.passed) OVER (ORDER BY e) AS other"
     smaller = "CASE WHEN one IS NULL OR other IS NULL THEN NULL ELSE least(one, other) END"
@@ -134,14 +142,20 @@ def _at_most(alias: str, table: BatchTable, column: str, times: BatchTimes) -> s
     return f"{own} <= {times.watermark_us}"
 
 
-def _equal(shape: VersionJoinShape, left: BatchTable, right: BatchTable) -> list[str]:
+def _behind(stage: TemporalJoinStage, delay: int) -> str:
+    """Return what takes a duration, in the unit of the event times, from one."""
+    kind = stage.shape.times.kind
+    return "" if not delay else f" - {delay}" if pt.is_integer(kind) else f" - to_microseconds({delay})"
+
+
+def _equal(shape: VersionJoinShape, left: BatchTable, right: BatchTable, own: str = "l") -> list[str]:
     parts = []
     for (one, other), kind in zip(shape.key, shape.key_types, strict=True):
         sides = []
-        for alias, table, name in (("l", left, one), ("r", right, other)):
+        for alias, table, name in ((own, left, one), ("r", right, other)):
             text = f"{alias}.{table.column(name)}"
-            own = table.relation.schema.field(name).type
-            sides.append(text if own == kind else f"CAST({text} AS {type_name(kind, 'duckdb')})")
+            is_kind = table.relation.schema.field(name).type == kind
+            sides.append(text if is_kind else f"CAST({text} AS {type_name(kind, 'duckdb')})")
         parts.append(f"{sides[0]} = {sides[1]}")
     return parts
 
