@@ -99,11 +99,11 @@ class Grouping:
                 )
             name = column
             if isinstance(column, Column) or column not in rows.columns:
-                made = column if isinstance(column, Column) else F.col(column)
-                step = row_step(rows.session, rows.output, f"groupBy({column})", _selecting(made))
+                expression = column if isinstance(column, Column) else F.col(column)
+                step = row_step(rows.session, rows.output, f"groupBy({column})", _selecting(expression))
                 (name,) = step.relation.schema.names
-                if name not in rows.columns or not _is_plain(rows, made):
-                    computed[name] = made.alias(name)
+                if name not in rows.columns or not _is_plain(rows, expression):
+                    computed[name] = expression.alias(name)
             keys.append(str(name))
         if len(set(keys)) != len(keys):
             raise PlanError(
@@ -182,8 +182,8 @@ class _Lowering:
                     code="AGGREGATE_NAME",
                     function=given.function,
                 )
-        told = ", ".join(one if isinstance(one, str) else self._text(one) for one in given.columns)
-        named = given.name or (f"{given.function}({told})" if any(isinstance(one, Column) for one in columns) else "")
+        arguments = ", ".join(one if isinstance(one, str) else self._text(one) for one in given.columns)
+        named = given.name or (f"{given.function}({arguments})" if any(isinstance(one, Column) for one in columns) else "")
         names = tuple(self._argument(one, given.function) for one in columns)
         return AggregateCall(given.function, names, name=named, limit=given.limit)
 
@@ -196,8 +196,8 @@ class _Lowering:
         used |= {str(self._rows.output.event_time)} if keeps_time else set()
         used |= {name for call in calls if call.where is not None for name in references(call.where)[0]}
         plain = [name for name in self._rows.columns if name in used and name not in self._grouped.keys]
-        made = [column.alias(name) for name, column, _ in self._computed]
-        chosen = [*keys, *map(column_named, plain), *made]
+        computed = [column.alias(name) for name, column, _ in self._computed]
+        chosen = [*keys, *map(column_named, plain), *computed]
         step = row_step(
             self._rows.session,
             self._rows.output,
@@ -248,27 +248,29 @@ def _translated(rows: DataFrame, column: Column) -> AggregateExpression:
             call=str(column),
         ) from error
     nodes = [class_name(node) for node in nodes_of(plan)]
-    found = sequence(plan.aggregateExpressions()) if nodes[0] == "Aggregate" and len(nodes) == 2 else []
-    aggregate = found[0].child() if len(found) == 1 and class_name(found[0]) == "Alias" else None
+    aggregates = sequence(plan.aggregateExpressions()) if nodes[0] == "Aggregate" and len(nodes) == 2 else []
+    aggregate = aggregates[0].child() if len(aggregates) == 1 and class_name(aggregates[0]) == "Alias" else None
     if aggregate is None or class_name(aggregate) != "AggregateExpression":
         raise _refused(column, "it is not one aggregate function by itself; compute with its result behind agg, in select(...)")
     function = aggregate.aggregateFunction()
     name, arguments = str(function.prettyName()), sequence(function.children())
     condition = _again(rows, aggregate.filter().get(), column) if aggregate.filter().isDefined() else None
-    made = AggregateExpression(function="count", name=str(found[0].name()), type=str(found[0].dataType().simpleString()))
+    translated = AggregateExpression(
+        function="count", name=str(aggregates[0].name()), type=str(aggregates[0].dataType().simpleString())
+    )
     if name == "count_if":
         passes = _again(rows, arguments[0], column)
-        return replace(made, condition=passes if condition is None else condition & passes)
+        return replace(translated, condition=passes if condition is None else condition & passes)
     if name not in _OF_SPARK or (aggregate.isDistinct() and name != "count"):
         raise _refused(column, f"{'distinct ' if aggregate.isDistinct() else ''}{name} is none of the functions that work here")
     if name == "count" and not aggregate.isDistinct():
         if all(class_name(one) == "Literal" and one.value() is not None for one in arguments):
-            return replace(made, condition=condition)
+            return replace(translated, condition=condition)
         if len(arguments) > 1:
             raise _refused(column, "a count of several columns at once is none of the functions that work here")
     kind = "count_distinct" if aggregate.isDistinct() else _OF_SPARK[name]
     columns = tuple(_again(rows, one, column) for one in arguments)
-    return replace(made, function=kind, columns=columns, condition=condition)
+    return replace(translated, function=kind, columns=columns, condition=condition)
 
 
 def _again(rows: DataFrame, expression: Any, column: Column) -> Column:
@@ -280,13 +282,13 @@ def _again(rows: DataFrame, expression: Any, column: Column) -> Column:
     if class_name(expression) == "AttributeReference":
         return column_named(str(expression.name()))
     try:
-        made = F.expr(str(expression.sql()))
-        is_same = _only_expression(rows.select(made)).semanticEquals(expression)
+        parsed = F.expr(str(expression.sql()))
+        is_same = _only_expression(rows.select(parsed)).semanticEquals(expression)
     except (AnalysisException, ParseException):
         is_same = False
     if not is_same:
         raise _refused(column, f"its argument {expression.sql()} cannot be taken over; compute it first with withColumn(...)")
-    return made
+    return parsed
 
 
 def _refused(column: Column, why: str) -> PlanError:
@@ -342,8 +344,8 @@ def _is_plain(rows: ViewPlan, column: Column) -> bool:
 
 def _only_expression(rows: DataFrame) -> Any:
     """Return the expression of a selection of one column, without its name."""
-    (found,) = sequence(_analysed(rows).expressions())
-    return found.child() if class_name(found) == "Alias" else found
+    (expression,) = sequence(_analysed(rows).expressions())
+    return expression.child() if class_name(expression) == "Alias" else expression
 
 
 def _analysed(rows: DataFrame) -> Any:

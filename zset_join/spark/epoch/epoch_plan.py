@@ -103,9 +103,9 @@ class EpochPlan:
             given = self._rows(one, shuffled, sent.pop(one, []))
             target = one.last.target
             to_receiver = sent.setdefault(None if target is None else self._fused_with(target), [])
-            made = self._answered(one, given, self.buckets * len(to_receiver))
-            to_receiver.append((-1 if target is None else target, made))
-        return _whole([made for _, made in sent[None]])
+            answered = self._answered(one, given, self.buckets * len(to_receiver))
+            to_receiver.append((-1 if target is None else target, answered))
+        return _whole([answered for _, answered in sent[None]])
 
     def replayed_receipts(self, session: SparkSession, record: CommitRecord) -> DataFrame:
         """Return the plan that answers a committed epoch again, from the logged input of the stages nearest to the output.
@@ -114,19 +114,19 @@ class EpochPlan:
             session: runs it.
             record: what is committed.
         """
-        made: list[DataFrame] = []
+        answered: list[DataFrame] = []
         for planned in self.planned_stages:
             if planned.target is not None:
                 continue
             context = self.checkpoint.stage(planned.name, self.tick)
             context = replace(context, snapshot_buckets=frozenset(), merge_buckets=frozenset())
             rows = session.range(0, self.buckets, 1, self.buckets)
-            first = self.buckets * len(made)
+            first = self.buckets * len(answered)
             layout = self._layouts(self._fused_with(planned.number))[planned.number]
             task = self._task(planned, context, layout, first, self._delivery(planned))
             again = ReplayTask(task=task, logs=_logs_of(record, planned.name))
-            made.append(self._closed(planned, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
-        return _whole(made)
+            answered.append(self._closed(planned, rows.mapInArrow(again, spark_schema(task.delivery.schema)), first))
+        return _whole(answered)
 
     def _rows(self, one: FusedStages, shuffled: DataFrame, sent: Sequence[tuple[int, DataFrame]]) -> DataFrame:
         """Return what reaches fused stages, in its buckets.
@@ -159,15 +159,15 @@ class EpochPlan:
     def _layouts(self, one: FusedStages) -> dict[int, SlotLayout]:
         """Return how rows travel to the stages of fused stages; where they travel together, a slot has one type for all."""
         sent_to = self._sent_to(one)
-        made: dict[int, SlotLayout] = {}
+        layouts: dict[int, SlotLayout] = {}
         types: Sequence[pa.DataType] = self.tagged.types if one.fed else ()
         for planned in one.members:
             number = planned.number
             schemas = [given.fed.schema for given in planned.stage.inputs]
             has_raw = self.tagged.has_raw and bool(planned.streams)
-            made[number] = make_layout(*schemas, has_raw=has_raw, types=types if number in sent_to else ())
-            types = made[number].types if number in sent_to else types
-        return made
+            layouts[number] = make_layout(*schemas, has_raw=has_raw, types=types if number in sent_to else ())
+            types = layouts[number].types if number in sent_to else types
+        return layouts
 
     @cached_property
     def planned_stages(self) -> list[PlannedStage]:

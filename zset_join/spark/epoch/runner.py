@@ -237,8 +237,8 @@ class EpochRunner:
         """Return all answers in every output that can be read back, while paused, by what `explain` calls it."""
         if isinstance(self._output, SeveralOutputs):
             return self._output.readable(session)
-        found = self._output.contents(session)
-        return {} if found is None else {self._output.describe(): found}
+        rows = self._output.contents(session)
+        return {} if rows is None else {self._output.describe(): rows}
 
     def _run(self, batch: DataFrame, epoch: int) -> None:
         started = time.perf_counter()
@@ -326,8 +326,8 @@ class EpochRunner:
         shuffled = plan.shuffled(batch).persist()
         try:
             aggregates = self._times.maxima(plan.fed_layouts, has_targets=len(self._tagged.fed) > 1, before=before)
-            (found,) = shuffled.agg(*(one.alias(f"m{at}") for at, one in enumerate(aggregates))).collect()
-            after, late = self._times.after(before, list(found), plan.tick.processing_time_us)
+            (maxima,) = shuffled.agg(*(one.alias(f"m{at}") for at, one in enumerate(aggregates))).collect()
+            after, late = self._times.after(before, list(maxima), plan.tick.processing_time_us)
             ticks = self._times.ticks(plan.tick.epoch, plan.tick.processing_time_us, before, after)
             return replace(plan, ticks=ticks).receipts(shuffled).collect(), _Times(after, late)
         finally:

@@ -54,10 +54,10 @@ def limited_join(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> 
     Raises:
         OptionError: the limit was asked for and does nothing; or it does not work in a chain of joins.
     """
-    found = [one for one in planned_stages if one.stage.is_append_buffer]
+    append_only = [one for one in planned_stages if one.stage.is_append_buffer]
     joins = [one for one in planned_stages if len(one.stage.inputs) > 1]
-    names = _names_of((found or joins or list(planned_stages))[0])
-    limit.check_applies(is_append_only=bool(found), left=names[0], right=names[-1])
+    names = _names_of((append_only or joins or list(planned_stages))[0])
+    limit.check_applies(is_append_only=bool(append_only), left=names[0], right=names[-1])
     if len(joins) > 1 and limit.spills:
         raise OptionError(
             'join_buffer_policy="spill" is about one join of two append-only inputs, and this query has more joins. Set '
@@ -65,15 +65,15 @@ def limited_join(planned_stages: Sequence[PlannedStage], limit: BufferLimit) -> 
             code="BUFFER_IN_CHAIN",
             option="join_buffer_policy",
         )
-    if len(found) > 1 and limit.max_bytes:
-        told = " and ".join(" with ".join(f'"{name}"' for name in _names_of(one)) for one in found)
+    if len(append_only) > 1 and limit.max_bytes:
+        pairs = " and ".join(" with ".join(f'"{name}"' for name in _names_of(one)) for one in append_only)
         raise OptionError(
             f"join_max_buffered_bytes={limit.max_bytes} bounds one join of two append-only inputs, and this query has "
-            f'{len(found)}: {told}. Set join_max_buffered_bytes=0 for no limit, or default_hash_join="hybrid".',
+            f'{len(append_only)}: {pairs}. Set join_max_buffered_bytes=0 for no limit, or default_hash_join="hybrid".',
             code="BUFFER_IN_CHAIN",
             option="join_max_buffered_bytes",
         )
-    return found[0] if found else None
+    return append_only[0] if append_only else None
 
 
 def _names_of(planned: PlannedStage) -> list[str]:
@@ -95,8 +95,8 @@ def explained_limit(planned_stages: Sequence[PlannedStage], limit: BufferLimit) 
         return []
     names = " and ".join(f'"{name}"' for name in _names_of(limited))
     kept = "the oldest rows are dropped before" if limit.evicts else "the query stops before an epoch that reaches it"
-    told = f"{limit.max_bytes:,} bytes together (join_max_buffered_bytes); {kept} (join_buffer_policy={limit.policy})"
-    return [f"Limit: {names} hold less than {told}"]
+    bound = f"{limit.max_bytes:,} bytes together (join_max_buffered_bytes); {kept} (join_buffer_policy={limit.policy})"
+    return [f"Limit: {names} hold less than {bound}"]
 
 
 class QueryBuffer:
@@ -188,8 +188,8 @@ class QueryBuffer:
         logs = {receipt.bucket: receipt.log for receipt in receipts if receipt.stage == self.stage and receipt.log is not None}
         task = _LargestKeyTask(context=context, build=build, logs=logs)
         lines = session.range(0, self._buckets, 1, self._buckets).mapInArrow(task, "receipt string").collect()
-        found = [json.loads(line[0]) for line in lines]
-        largest = max(found, key=lambda line: int(line["bytes"]), default=None)
+        largest_keys = [json.loads(line[0]) for line in lines]
+        largest = max(largest_keys, key=lambda line: int(line["bytes"]), default=None)
         sums = (sum(left for left, _ in held.values()), sum(right for _, right in held.values()))
         key = None if largest is None else (tuple(largest["key"]), int(largest["rows"]), int(largest["bytes"]))
         return buffer_full(self._names, sums, self._limit.max_bytes, key, context.tick.epoch)
@@ -198,13 +198,13 @@ class QueryBuffer:
         """Return the numbers of an epoch, for people; None for a join that is not append-only."""
         if not self._is_append_only:
             return None
-        told = [receipt.buffered for receipt in receipts if receipt.stage == self.stage and receipt.buffered is not None]
+        buckets = [receipt.buffered for receipt in receipts if receipt.stage == self.stage and receipt.buffered is not None]
         return {
             "left_bytes": sum(left for left, _ in held.values()),
             "right_bytes": sum(right for _, right in held.values()),
             "limit": 0 if self._limit.spills else self._limit.max_bytes,
-            "evicted_rows": sum(each["evicted_rows"] for each in told),
-            "evicted_bytes": sum(each["evicted_bytes"] for each in told),
+            "evicted_rows": sum(each["evicted_rows"] for each in buckets),
+            "evicted_bytes": sum(each["evicted_bytes"] for each in buckets),
         }
 
 
@@ -222,10 +222,12 @@ class _LargestKeyTask:
             if bucket not in self.logs and bucket not in self.context.histories:
                 continue
             with BucketState(self.context, bucket, self.build) as state:
-                found = self._largest_key(state, bucket)
-            if found is not None:
-                key = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in found[0]]
-                yield pa.RecordBatch.from_pydict({"receipt": [json.dumps({"key": key, "rows": found[1], "bytes": found[2]})]})
+                largest = self._largest_key(state, bucket)
+            if largest is not None:
+                key = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in largest[0]]
+                yield pa.RecordBatch.from_pydict(
+                    {"receipt": [json.dumps({"key": key, "rows": largest[1], "bytes": largest[2]})]}
+                )
 
     def _largest_key(self, state: BucketState, bucket: int) -> tuple[tuple[Any, ...], int, int] | None:
         operator = state.operator

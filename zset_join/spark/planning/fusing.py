@@ -152,7 +152,7 @@ def fusings_of(planned_stages: Sequence[PlannedStage]) -> list[Fusing]:
         planned_stages: in the order of an epoch.
     """
     known: dict[int, _Rows] = {}
-    made: list[Fusing] = []
+    fusings: list[Fusing] = []
     expressed: set[int] = set()  # stages before which, in the same task, expressions of Spark are evaluated
     for planned in planned_stages:
         senders = [known[one.number] for one in planned_stages if one.target == planned.number]
@@ -167,16 +167,16 @@ def fusings_of(planned_stages: Sequence[PlannedStage]) -> list[Fusing]:
                     why_not = "expressions of Spark are evaluated on other rows of this task already"
                 elif any(rows_of):
                     expressed.add(planned.number)
-            made.append(Fusing(target=planned.number, side=side, senders=numbers, why_not=why_not))
+            fusings.append(Fusing(target=planned.number, side=side, senders=numbers, why_not=why_not))
         known[planned.number] = _rows_behind(planned, senders)
-    return made
+    return fusings
 
 
 def _rows_behind(planned: PlannedStage, senders: Sequence[_Rows]) -> _Rows:
     """Return what is known of the rows of a planned stage, by the names they leave it with."""
     stage = planned.stage
     full = [_never_null_in(planned, side, senders) for side in range(len(stage.inputs))]
-    after = {name: found for name in planned.before.schema.names if (found := name_after(planned.steps, name)) is not None}
+    after = {name: renamed for name in planned.before.schema.names if (renamed := name_after(planned.steps, name)) is not None}
     known = stage.output_key
     types = hashed_types(stage.inputs[0])
     is_value = [all(flags) for flags in zip(*(given.null_is_value for given in stage.inputs), strict=True)]

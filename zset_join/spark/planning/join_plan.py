@@ -74,13 +74,13 @@ class JoinPlan(ViewPlan):
             if isinstance(source, ViewPlan)
         }
         of_views = [side for side, source in enumerate(self.inputs) if isinstance(source, ViewPlan)]
-        found = {one.side: one for one in self.fusings if one.target == self.number_before_steps and one.side in of_views}
+        fusings = {one.side: one for one in self.fusings if one.target == self.number_before_steps and one.side in of_views}
         return explain(
             self.node,
             buckets=buckets,
             views=views,
-            fusings={side: one.line(self.inputs[side].name) for side, one in found.items()},
-            fused=[side for side, one in found.items() if one.why_not is None],
+            fusings={side: one.line(self.inputs[side].name) for side, one in fusings.items()},
+            fused=[side for side, one in fusings.items() if one.why_not is None],
         ).splitlines()
 
     def _source_stages(self) -> list[PlannedStage]:

@@ -115,10 +115,12 @@ def tag(planned_stages: Sequence[PlannedStage], buckets: int) -> TaggedStreams:
     for one in fed:
         layout = make_layout(*(given.relation.schema for given in one.stage.inputs), has_raw=has_raw, types=types)
         for side, source in sorted(one.streams.items()):
-            for rows, found in ((source.prepared, tagged), (source.baseline, baselines)):
+            for rows, tagged_rows in ((source.prepared, tagged), (source.baseline, baselines)):
                 if rows is not None:
-                    made = _tag_side(source, rows, layout, types, one.stage.inputs[side], side, buckets)
-                    found.append(made if len(fed) == 1 else made.select(F.lit(one.number).alias(TARGET), "*"))
+                    rows_of_side = _tag_side(source, rows, layout, types, one.stage.inputs[side], side, buckets)
+                    tagged_rows.append(
+                        rows_of_side if len(fed) == 1 else rows_of_side.select(F.lit(one.number).alias(TARGET), "*")
+                    )
     whole = union(tagged)
     if whole is None:
         raise TypeError("a query without a stream")
@@ -154,8 +156,8 @@ def _tag_side(
         for slot, (name, kind) in enumerate(zip(layout.names, types, strict=False))
     ]
     # NULL where the row is fine, the code alone where there was nothing to read, else "code:text".
-    told = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
-    raw = {"__raw_told": told} if layout.has_raw else {}
+    reject = F.when(F.col(REJECT).isNotNull(), F.concat_ws(":", F.col(REJECT), F.col(RAW)))
+    raw = {"__raw_told": reject} if layout.has_raw else {}
     nulls = {name: F.lit(None).cast(spark_type(kind)) for kind, name in empty.items()}
     bucket = row_bucket(given, given.key, NamedColumns(), buckets)
     if given.everywhere is not None:
@@ -164,9 +166,9 @@ def _tag_side(
         bucket = F.explode(
             F.when(F.col(quoted(given.everywhere)) < 0, F.lit([*range(buckets)]).cast("array<int>")).otherwise(here)
         )
-    made = rows.withColumns({"__flag": flag, **raw, **nulls, "__bucket": bucket})
+    with_flag = rows.withColumns({"__flag": flag, **raw, **nulls, "__bucket": bucket})
     shown = ["__flag AS flag", f"{WEIGHT} AS weight", *(["__raw_told AS raw"] if raw else [])]
-    return select_text(made, [*shown, *slots, "__bucket AS bucket"])
+    return select_text(with_flag, [*shown, *slots, "__bucket AS bucket"])
 
 
 def stage_bucket(layout: SlotLayout, inputs: Sequence[StageInput], buckets: int) -> Column:
@@ -189,12 +191,12 @@ def slot_bucket(layout: SlotLayout, keys: Sequence[tuple[StageInput, Sequence[st
         keys: per side, whose rule it follows, and the columns that stand for the key.
         buckets: N.
     """
-    found = F.when(F.col("flag") == RECEIPT_FLAG, F.lit(0))
+    bucket = F.when(F.col("flag") == RECEIPT_FLAG, F.lit(0))
     for side, (given, key) in enumerate(keys):
         names = layout.schemas[side].names
         columns = NamedColumns({name: f"s{slot}" for slot, name in zip(layout.slots[side], names, strict=True)})
-        found = found.when(F.col("flag") == side, row_bucket(given, key, columns, buckets))
-    return found.cast("int").alias("bucket")
+        bucket = bucket.when(F.col("flag") == side, row_bucket(given, key, columns, buckets))
+    return bucket.cast("int").alias("bucket")
 
 
 def row_bucket(given: StageInput, key: Sequence[str], columns: NamedColumns, buckets: int) -> Column:
@@ -220,8 +222,8 @@ def row_bucket(given: StageInput, key: Sequence[str], columns: NamedColumns, buc
 def _identity_bucket(relation: Relation, columns: NamedColumns, buckets: int) -> Column:
     """Return the bucket by the columns that tell rows apart, as far as Spark can hash them; as text, for there may be many."""
     hashable = [field.name for field in relation.schema if not _holds_map(field.type)]
-    told = [columns.text(name) for name in relation.primary_key or hashable]
-    return F.expr(f"CAST(pmod(hash({', '.join(told) or '0'}), {buckets}) AS INT)")
+    texts = [columns.text(name) for name in relation.primary_key or hashable]
+    return F.expr(f"CAST(pmod(hash({', '.join(texts) or '0'}), {buckets}) AS INT)")
 
 
 def hashed_types(given: StageInput) -> list[DataType | str]:

@@ -86,11 +86,11 @@ class RowStep:
             beside: columns that pass by untouched, behind the others.
         """
         with job_settings(rows.sparkSession, {_ZONE: self.zone}):
-            made = self.transform(rows, beside)
-            names = made.columns
+            transformed = self.transform(rows, beside)
+            names = transformed.columns
             places = {name: at for at, name in enumerate(names)}  # the last ones: a star has brought others
             chosen = [at for at, name in enumerate(names) if name not in beside] + [places[name] for name in beside]
-            numbered = made.toDF(*(f"c{at}" for at in range(len(names))))
+            numbered = transformed.toDF(*(f"c{at}" for at in range(len(names))))
             return numbered.select(*(F.col(f"c{at}").alias(names[at]) for at in chosen))
 
 
@@ -109,7 +109,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
     """
     rows = template(session, before)
     try:
-        made = transform(rows, [])
+        transformed = transform(rows, [])
     except (AnalysisException, ParseException) as error:
         raise PlanError(
             f"{call}: Spark cannot make sense of it: {first_line(error)} The columns here are {before.schema.names}. Write "
@@ -117,16 +117,16 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
             code="EXPRESSION",
             call=call,
         ) from error
-    plan = _analysed(made)
+    plan = _analysed(transformed)
     nodes = list(nodes_of(plan))
     _check_nodes(nodes, plan, call)
-    _check_names(made.columns, call, is_internal=is_internal)
+    _check_names(transformed.columns, call, is_internal=is_internal)
     zone = str(session.conf.get(_ZONE))
     steps = [expression for node in nodes if class_name(node) in _PER_ROW for expression in sequence(node.expressions())]
     texts = [str(expression.sql()) for expression in steps]
     if any(_needs_zone(session, part) for expression in steps for part in _parts(expression)):
         texts.append(f"in {zone}")
-    schema = arrow_schema(made.schema, relation=call)
+    schema = arrow_schema(transformed.schema, relation=call)
     kept = _kept_columns(rows, plan, schema.names)
     key = [kept[name] for name in before.primary_key if name in kept]
     return RowStep(
@@ -143,7 +143,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
         zone=zone,
         transform=transform,
         kept=kept,
-        functions=tuple(functions_in(made)),
+        functions=tuple(functions_in(transformed)),
         reads=_read_columns(rows, nodes),
     )
 
@@ -160,9 +160,9 @@ def nodes_of(plan: Any) -> Iterator[Any]:
         yield from nodes_of(child)
 
 
-def sequence(found: Any) -> list[Any]:
+def sequence(items: Any) -> list[Any]:
     """Return the items of a Scala sequence."""
-    return [found.apply(at) for at in range(found.size())]
+    return [items.apply(at) for at in range(items.size())]
 
 
 def _analysed(rows: DataFrame) -> Any:
@@ -198,7 +198,7 @@ def _check_nodes(nodes: Sequence[Any], plan: Any, call: str) -> None:
             code="NOT_DETERMINISTIC",
             call=call,
         )
-    for expression in (found for node in nodes for found in sequence(node.expressions())):
+    for expression in (one for node in nodes for one in sequence(node.expressions())):
         for part in _parts(expression):
             kind = class_name(part)
             if kind.startswith("Current") or kind in _OF_THE_MOMENT:

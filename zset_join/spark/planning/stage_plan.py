@@ -84,10 +84,10 @@ class StagePlan(ViewPlan):
         fewer = stage.reading(step.reads.union(*(one.reads for one in before)))
         if len(before) < len(self.steps) or fewer is stage:
             return super().then(step)
-        made = replace(self, stage=fewer, steps=())
+        plan = replace(self, stage=fewer, steps=())
         for one in before:
-            made = super(StagePlan, made).then(row_step(self.session, made.output, one.title, one.transform))
-        return super(StagePlan, made).then(row_step(self.session, made.output, step.title, step.transform))
+            plan = super(StagePlan, plan).then(row_step(self.session, plan.output, one.title, one.transform))
+        return super(StagePlan, plan).then(row_step(self.session, plan.output, step.title, step.transform))
 
     def _source_stages(self) -> list[PlannedStage]:
         return planned_stages_of(self.sources, self.stage, self.routes)
@@ -118,14 +118,14 @@ def planned_stages_of(
     streams: dict[int, SourceStream] = {}
     for side, (source, route) in enumerate(zip(sources, routes, strict=True)):
         if isinstance(source, ViewPlan):
-            found = shifted(source.unnamed_stages, len(before))
+            stages_before = shifted(source.unnamed_stages, len(before))
         elif route is not None:
-            found = [PlannedStage(number=len(before), stage=route, streams={0: source})]
+            stages_before = [PlannedStage(number=len(before), stage=route, streams={0: source})]
         else:
             streams[side] = source
             continue
-        ends += [(one.number, side) for one in found if one.target is None]
-        before += found
+        ends += [(one.number, side) for one in stages_before if one.target is None]
+        before += stages_before
     number = len(before)
     for at, side in ends:
         before[at] = replace(before[at], target=number, side=side)

@@ -179,19 +179,19 @@ def named(planned_stages: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
     labels: dict[int, int] = {}
     for one in planned_stages:
         labels[one.number] = sum(not other.stage.forwards for other in planned_stages[: one.number])
-    made = []
+    stages = []
     for one in planned_stages:
         label = labels[one.number] if not one.stage.forwards or one.target is None else labels[one.target]
-        made.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
-    return tuple(made)
+        stages.append(replace(one, label=label, name=stage_name(one.stage.kind, label, side=one.side)))
+    return tuple(stages)
 
 
 def name_after(steps: Sequence[Step], name: str) -> str | None:
     """Return what a column is called behind some steps; None where it is computed anew, added up or left out."""
-    found: str | None = name
+    current: str | None = name
     for step in steps:
-        found = None if found is None else step.kept.get(found)
-    return found
+        current = None if current is None else step.kept.get(current)
+    return current
 
 
 def with_steps(planned_stages: Sequence[PlannedStage], steps: Sequence[Step]) -> list[PlannedStage]:
@@ -201,18 +201,18 @@ def with_steps(planned_stages: Sequence[PlannedStage], steps: Sequence[Step]) ->
         planned_stages: in the order of an epoch.
         steps: what is done with the rows of those without a target.
     """
-    made = list(planned_stages)
+    stages = list(planned_stages)
     for step in steps:
-        ends = [at for at, one in enumerate(made) if one.target is None]
+        ends = [at for at, one in enumerate(stages) if one.target is None]
         if isinstance(step, RowStep):
             for at in ends:
-                made[at] = replace(made[at], steps=(*made[at].steps, step))
+                stages[at] = replace(stages[at], steps=(*stages[at].steps, step))
             continue
-        number = made[-1].number + 1
+        number = stages[-1].number + 1
         for at in ends:
-            made[at] = replace(made[at], target=number)
-        made.append(PlannedStage(number=number, stage=step.stage))
-    return made
+            stages[at] = replace(stages[at], target=number)
+        stages.append(PlannedStage(number=number, stage=step.stage))
+    return stages
 
 
 def written_plan(planned_stages: Sequence[PlannedStage]) -> dict[str, Any]:
@@ -234,17 +234,17 @@ def written_plan(planned_stages: Sequence[PlannedStage]) -> dict[str, Any]:
 def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:
     """Return where streams enter a query, and where else rows of them may be put aside."""
     by_number = {one.number: one for one in planned_stages}
-    made: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
+    places: dict[tuple[int, int], StreamPlace] = {}  # by the input that they are for in the end, as the query was written
     for one in planned_stages:
         for side, stream in one.streams.items():
             if one.stage.forwards and one.target is not None:
                 place = StreamPlace(
                     name=stream.name, stage=one.name, side=side, behind=((by_number[one.target].name, one.side),)
                 )
-                made[one.target, one.side] = place
+                places[one.target, one.side] = place
             else:
-                made[one.number, side] = StreamPlace(name=stream.name, stage=one.name, side=side)
-    return [place for _, place in sorted(made.items())]
+                places[one.number, side] = StreamPlace(name=stream.name, stage=one.name, side=side)
+    return [place for _, place in sorted(places.items())]
 
 
 def check_rows(

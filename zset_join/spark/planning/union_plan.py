@@ -53,7 +53,7 @@ class UnionPlan(ViewPlan):
         return lines
 
     def _source_stages(self) -> list[PlannedStage]:
-        made: list[PlannedStage] = []
+        stages: list[PlannedStage] = []
         for branch in self.branches:
-            made += shifted(branch.unnamed_stages, len(made))
-        return made
+            stages += shifted(branch.unnamed_stages, len(stages))
+        return stages

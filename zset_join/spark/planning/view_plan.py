@@ -116,14 +116,14 @@ class ViewPlan(ABC):
     @cached_property
     def functions(self) -> tuple[UserFunction, ...]:
         """Return the user's own functions in the view and its inputs."""
-        found = [one for source in self.inputs for one in source.functions]
-        found += [one for step in self.steps if isinstance(step, RowStep) for one in step.functions]
-        return tuple(dict.fromkeys(found))
+        functions = [one for source in self.inputs for one in source.functions]
+        functions += [one for step in self.steps if isinstance(step, RowStep) for one in step.functions]
+        return tuple(dict.fromkeys(functions))
 
     @cached_property
     def streams(self) -> tuple[SourceStream, ...]:
         """Return the streams that the view follows from."""
-        return tuple(found for one in self.inputs for found in (one.streams if isinstance(one, ViewPlan) else (one,)))
+        return tuple(stream for one in self.inputs for stream in (one.streams if isinstance(one, ViewPlan) else (one,)))
 
     @property
     def columns(self) -> list[str]:
@@ -132,9 +132,9 @@ class ViewPlan(ABC):
 
     def then(self, step: Step) -> Self:
         """Return the view with one more step."""
-        made = replace(self, steps=(*self.steps, step))
-        check_names(made.columns)  # making the output checks the step as well
-        return made
+        plan = replace(self, steps=(*self.steps, step))
+        check_names(plan.columns)  # making the output checks the step as well
+        return plan
 
     def fingerprint(self) -> dict[str, Any]:
         """Return a JSON-ready description; a checkpoint refuses a query whose description differs."""
@@ -174,8 +174,8 @@ class ViewPlan(ABC):
             if isinstance(step, StageStep):
                 (fusing,) = (one for one in self.fusings if one.target == number)
                 shuffled = step.shuffled if fusing.why_not is not None else "nothing"
-                told = [*step.facts(buckets), f"shuffles: {shuffled}", fusing.line(self.before_steps.name)]
-                lines += [f"{'   ' * depth}   {line}" for line in told]
+                facts = [*step.facts(buckets), f"shuffles: {shuffled}", fusing.line(self.before_steps.name)]
+                lines += [f"{'   ' * depth}   {line}" for line in facts]
                 number -= 1
         source = self._explained(buckets)
         indent = "   " * len(self.steps)

@@ -59,12 +59,12 @@ class Branch:
     @cached_property
     def row_steps(self) -> tuple[RowStep, ...]:
         """Return the steps before the first aggregate."""
-        found: list[RowStep] = []
+        before_aggregates: list[RowStep] = []
         for step in self.steps:
             if not isinstance(step, RowStep):
                 break
-            found.append(step)
-        return tuple(found)
+            before_aggregates.append(step)
+        return tuple(before_aggregates)
 
     @property
     def is_grouped(self) -> bool:
@@ -116,7 +116,7 @@ def branches_of(view: ViewPlan) -> tuple[Branch, ...]:
 def _joins_of(view: ViewPlan, steps: tuple[Step, ...]) -> list[tuple[JoinPlan, tuple[Step, ...]]]:
     if isinstance(view, JoinPlan):
         return [(view, steps)]
-    return [found for one in view.inputs if isinstance(one, ViewPlan) for found in _joins_of(one, (*one.steps, *steps))]
+    return [join for one in view.inputs if isinstance(one, ViewPlan) for join in _joins_of(one, (*one.steps, *steps))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +154,10 @@ class Question:
         plain = [name for name in values.column_names if name in of_join and not pt.is_nested(values.column(name).type)]
         narrowing = {of_join[name]: pc.unique(values.column(name)) for name in plain}
         if not _all_have_a_value(values, plain):
-            found = self._join_rows(branch, stage, values)
-            if not found.num_rows:
+            join_rows = self._join_rows(branch, stage, values)
+            if not join_rows.num_rows:
                 return RowHistory(self.row, is_complete=all(history.snapshot is None for history in histories))
-            narrowing = {at.name: pc.unique(found.column(at.name)) for at in shown if not pt.is_nested(at.type)}
+            narrowing = {at.name: pc.unique(join_rows.column(at.name)) for at in shown if not pt.is_nested(at.type)}
         # Rows in quarantine are in the log; they are left out here as they were left out then.
         build = partial(branch.join.node.stage.build, replace(self.options, on_bad_input="quarantine"))
         question = RowQuestion(
@@ -182,12 +182,12 @@ class Question:
         if not branch.row_steps:
             return [[(line, row) for line, (row, _) in enumerate(event.emitted)] for event in history.events]
         lines = _lines(history)
-        made: list[list[tuple[int, Row]]] = [[] for _ in history.events]
+        results: list[list[tuple[int, Row]]] = [[] for _ in history.events]
         if lines:
-            found, numbers = self._behind_steps(branch, lines)
-            for number, row in zip(numbers.tolist(), found.to_pylist(), strict=True):
-                made[lines[number].event].append((lines[number].line, row))
-        return made
+            rows, numbers = self._behind_steps(branch, lines)
+            for number, row in zip(numbers.tolist(), rows.to_pylist(), strict=True):
+                results[lines[number].event].append((lines[number].line, row))
+        return results
 
     def shown(self, branch: Branch, history: RowHistory, values: pa.Table) -> RowHistory:
         """Return a history of join rows as one of the rows behind the row steps, of which those with given values are left.
@@ -197,20 +197,22 @@ class Question:
         lines = _lines(history)
         if not lines or not branch.row_steps:
             return history
-        found, numbers = self._behind_steps(branch, lines)
-        kept = have_values(found, {name: pc.unique(values.column(name)) for name in values.column_names})
+        results, numbers = self._behind_steps(branch, lines)
+        kept = have_values(results, {name: pc.unique(values.column(name)) for name in values.column_names})
         numbers = numbers[kept]
         if branch.is_grouped:
             rows = pa.Table.from_pylist([lines[at].row for at in numbers.tolist()], branch.join.before_steps.schema)
         else:
-            rows = found.filter(pa.array(kept))
+            rows = results.filter(pa.array(kept))
         events = np.array([line.event for line in lines], np.int64)[numbers]
         weights = np.array([line.weight for line in lines], np.int64)[numbers]
-        told = ZSet(single_batch(rows), weights)
+        emitted = ZSet(single_batch(rows), weights)
         return replace(
             history,
             events=tuple(
-                replace(event, emitted=_emitted(ZSet(told.rows.filter(pa.array(events == number)), weights[events == number])))
+                replace(
+                    event, emitted=_emitted(ZSet(emitted.rows.filter(pa.array(events == number)), weights[events == number]))
+                )
                 for number, event in enumerate(history.events)
             ),
         )
@@ -219,12 +221,12 @@ class Question:
         """Return what the row steps make of join rows, and of which line each is."""
         rows = pa.Table.from_pylist([line.row for line in lines], branch.join.before_steps.schema)
         # The number of a line stands where its weight would, so that each result finds back to it.
-        made = branch.join.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
+        numbered = branch.join.session.createDataFrame(rows.append_column(WEIGHT, pa.array(range(len(lines)), pa.int64())))
         for step in branch.row_steps:
-            made = step.apply(made)
-        found: pa.Table = made.toArrow()
-        numbers = np.asarray(found.column(WEIGHT), np.int64)
-        columns = [as_type(found.column(at.name), at.type) for at in branch.before.schema]
+            numbered = step.apply(numbered)
+        results: pa.Table = numbered.toArrow()
+        numbers = np.asarray(results.column(WEIGHT), np.int64)
+        columns = [as_type(results.column(at.name), at.type) for at in branch.before.schema]
         return pa.Table.from_arrays(columns, schema=branch.before.schema), numbers
 
     def _join_rows(self, branch: Branch, stage: str, values: pa.Table) -> pa.Table:
@@ -245,9 +247,9 @@ class Question:
         condition: Column = F.lit(True)
         for at, name in enumerate(values.column_names):
             condition &= column_named(name).eqNullSafe(F.col(f"__{at}"))
-        found = rows.join(F.broadcast(asked), condition, "left_semi")
-        made: pa.Table = found.select(f"{_ROW}.*").limit(self.most_rows + 1).toArrow()
-        if made.num_rows > self.most_rows:
+        matching = rows.join(F.broadcast(asked), condition, "left_semi")
+        answer: pa.Table = matching.select(f"{_ROW}.*").limit(self.most_rows + 1).toArrow()
+        if answer.num_rows > self.most_rows:
             raise OptionError(
                 f"explain_row({dict(self.row)!r}): more than {self.most_rows} rows of the join have had these values; name "
                 "more columns, best a key that the view shows, or raise most_rows.",
@@ -255,7 +257,7 @@ class Question:
                 row=dict(self.row),
                 most_rows=self.most_rows,
             )
-        return made
+        return answer
 
     def _versions(self, join: JoinPlan, stage: str, side: int) -> DataFrame:
         """Return every row that came in on one side, as far back as the log goes, each with weight 1."""
@@ -286,10 +288,10 @@ def _lines(history: RowHistory) -> list[_Line]:
 
 def _all_have_a_value(values: pa.Table, names: Sequence[str]) -> bool:
     """Say whether every row has a value that is not NULL in one of some columns."""
-    found = np.zeros(values.num_rows, np.bool_)
+    has_value = np.zeros(values.num_rows, np.bool_)
     for name in names:
-        found |= np.asarray(values.column(name).is_valid(), np.bool_)
-    return bool(found.all())
+        has_value |= np.asarray(values.column(name).is_valid(), np.bool_)
+    return bool(has_value.all())
 
 
 def _emitted(rows: ZSet) -> tuple[tuple[Row, int], ...]:

@@ -69,15 +69,15 @@ def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *
         is_complete = True
         for branch in branches:
             stage = tracing.stage_of(branch)
-            values = pa.table({branch.traced[name]: found for name, found in asked.items()})
+            values = pa.table({branch.traced[name]: value for name, value in asked.items()})
             history = question.ask(branch, stage, values)
             is_complete &= history.is_complete
             for event in tracing.traced(branch, question.shown(branch, history, values).events):
                 before = events.get(event.epoch)
                 events[event.epoch] = event if before is None else together(before, event)
-        told = tuple(events[epoch] for epoch in sorted(events))
+        in_order = tuple(events[epoch] for epoch in sorted(events))
         is_group = any(branch.is_grouped for branch in branches)
-        return RowHistory(row, told, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
+        return RowHistory(row, in_order, is_complete=is_complete and not tracing.is_cut_off, is_group=is_group)
 
 
 def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, Any]) -> None:
@@ -102,7 +102,7 @@ def _check_traced(branch: Branch, asked: Mapping[str, Any], row: Mapping[str, An
 
 
 @dataclass(slots=True)
-class _Told:
+class _Reasons:
     """Collect why rows of a view came and went.
 
     Args:
@@ -143,38 +143,38 @@ class Tracing:
             OptionError: `ROW_QUESTION`: these are too many rows.
             StateError: the checkpoint cannot be read.
         """
-        told = tuple(events)
+        traced = tuple(events)
         for source, side in zip(branch.join.inputs, branch.join.node.sides, strict=True):
             if isinstance(source, ViewPlan):
-                told = self._of_side(source, side.relation.name, told)
-        return told
+                traced = self._of_side(source, side.relation.name, traced)
+        return traced
 
     def _of_side(self, view: ViewPlan, name: str, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
         asked = [(event.epoch, change.row) for event in events for change in event.changes if change.stream == name]
         if not asked:
             return tuple(events)
-        told = _Told({}, {})
+        reasons = _Reasons({}, {})
         for branch in branches_of(view):
-            self._ask(branch, asked, told)
+            self._ask(branch, asked, reasons)
         names = view.output.schema.names
 
         def caused(epoch: int, change: InputChange) -> InputChange:
             if change.stream != name:
                 return change
             place = _place(epoch, change.row, names)
-            causes = told.causes.get(place, ())
-            untold = told.untold.get(place, "" if causes else _TOO_OLD)
+            causes = reasons.causes.get(place, ())
+            untold = reasons.untold.get(place, "" if causes else _TOO_OLD)
             self.is_cut_off |= untold == _TOO_OLD
             return replace(change, causes=causes, untold=untold)
 
         return tuple(replace(event, changes=tuple(caused(event.epoch, change) for change in event.changes)) for event in events)
 
-    def _ask(self, branch: Branch, asked: Sequence[tuple[int, Row]], told: _Told) -> None:
+    def _ask(self, branch: Branch, asked: Sequence[tuple[int, Row]], reasons: _Reasons) -> None:
         """Add what a branch of a view has to tell about rows of it."""
         names = branch.view_schema.names
         places = {_place(epoch, row, names): row for epoch, row in asked}
         if not branch.traced:
-            told.untold.update(dict.fromkeys(places, _OF_MANY))
+            reasons.untold.update(dict.fromkeys(places, _OF_MANY))
             return
         columns = list(branch.traced)
         values = {
@@ -184,30 +184,30 @@ class Tracing:
         stage = self.stage_of(branch)
         epochs = {epoch for epoch, _ in places}
         history = self._question.ask(branch, stage, pa.table(values), epochs=epochs)
-        made = self._question.made(branch, history)
+        rows_per_event = self._question.made(branch, history)
         finder = branch.causes
         wanted = defaultdict(list)
         for place, row in places.items():
             wanted[_place(place[0], row, columns)].append(place)
         belonging: list[dict[_Place, list[int]]] = []
         needed: list[RowEvent] = []
-        for event, results in zip(history.events, made, strict=True):
-            found = finder.find([row for row, _ in event.emitted], event.changes)
+        for event, results in zip(history.events, rows_per_event, strict=True):
+            causes = finder.find([row for row, _ in event.emitted], event.changes)
             of_row: dict[_Place, set[int]] = defaultdict(set)
             for line, result in results:
                 place = _place(event.epoch, result, [branch.traced[name] for name in columns])
                 for one in wanted.get(place, ()):
-                    of_row[one].update(found[line])
+                    of_row[one].update(causes[line])
             used = sorted({number for numbers in of_row.values() for number in numbers})
             new = {number: at for at, number in enumerate(used)}
             needed.append(replace(event, changes=tuple(event.changes[number] for number in used)))
             belonging.append({place: sorted(new[number] for number in numbers) for place, numbers in of_row.items()})
         for event, of_place in zip(self.traced(branch, needed), belonging, strict=True):
             for place, numbers in of_place.items():
-                told.causes[place] = told.causes.get(place, ()) + tuple(event.changes[number] for number in numbers)
+                reasons.causes[place] = reasons.causes.get(place, ()) + tuple(event.changes[number] for number in numbers)
         if branch.is_grouped:  # other rows of the group may have come in a bucket that keeps a shorter log
             oldest = self._question.snapshot_epoch(stage)
-            told.untold.update({place: _TOO_OLD for place in places if place[0] <= oldest})
+            reasons.untold.update({place: _TOO_OLD for place in places if place[0] <= oldest})
 
 
 def _place(epoch: int, row: Row, names: Sequence[str]) -> _Place:

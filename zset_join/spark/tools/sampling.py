@@ -167,9 +167,9 @@ def _behind(keys: Iterable[_Key | None], steps: Sequence[Step]) -> Iterator[_Key
     for key in keys:
         if key is not None:
             kept = {name: after for part in key for name in part.names if (after := name_after(steps, name)) is not None}
-            found = _renamed(key, kept)
-            if found is not None:
-                yield found
+            shown = _renamed(key, kept)
+            if shown is not None:
+                yield shown
 
 
 def _renamed(key: _Key, names: Mapping[str, str]) -> _Key | None:
@@ -188,22 +188,22 @@ def _filters(view: ViewPlan, key: _Key) -> dict[str, tuple[Column, ...]]:
     """
     names = {name for part in key for name in part.names}
     before = {after: name for name in view.before_steps.schema.names if (after := name_after(view.steps, name)) in names}
-    found = _renamed(key, before)
-    if found is None:
+    key_before = _renamed(key, before)
+    if key_before is None:
         return {}
     if not isinstance(view, JoinPlan):
         branches = [branch for branch in view.inputs if isinstance(branch, ViewPlan)]
-        return {name: made for branch in branches for name, made in _filters(branch, found).items()}
-    made: dict[str, tuple[Column, ...]] = {}
+        return {name: filters for branch in branches for name, filters in _filters(branch, key_before).items()}
+    filters: dict[str, tuple[Column, ...]] = {}
     for side, source in enumerate(view.inputs):
-        of_side = _on_side(view.node, side, found)
+        of_side = _on_side(view.node, side, key_before)
         if of_side is None:
             continue
         if isinstance(source, ViewPlan):
-            made |= _filters(source, of_side)
+            filters |= _filters(source, of_side)
         else:
-            made[source.name] = tuple(_hashed([column_named(name) for name in part.names], part.kind) for part in of_side)
-    return made
+            filters[source.name] = tuple(_hashed([column_named(name) for name in part.names], part.kind) for part in of_side)
+    return filters
 
 
 def _on_side(node: JoinNode, side: int, key: _Key) -> _Key | None:
@@ -212,15 +212,15 @@ def _on_side(node: JoinNode, side: int, key: _Key) -> _Key | None:
     joined_by = list(zip(map(set, _shown_keys(node)), node.key_pairs, strict=True))
     is_padded = node.how in (("right", "full"), ("left", "full"))[side]
     own = {} if is_padded else {shown: name for (at, name), shown in _named(node).items() if at == _SIDES[side]}
-    found: list[_KeyPart] = []
+    parts: list[_KeyPart] = []
     for part in key:
         pair = next((pair for names, pair in joined_by if _shows(node, set(part.names), names)), None)
         name = own.get(part.names[0]) if len(part.names) == 1 else None
         name = pair[side] if pair is not None else name
         if name is None or not _is_wider(part.kind, relation.schema.field(name).type):
             return None
-        found.append(_KeyPart(names=(name,), kind=part.kind))
-    return tuple(found)
+        parts.append(_KeyPart(names=(name,), kind=part.kind))
+    return tuple(parts)
 
 
 def _shows(node: JoinNode, names: set[str], key_names: set[str]) -> bool:
@@ -265,7 +265,7 @@ def _by_columns(joined: ViewPlan, share: float) -> Sample:
     for at, step in enumerate(joined.steps):
         if isinstance(step, StageStep):
             behind = joined.steps[at + 1 :]
-            columns = [found for name in step.stage.output_key.columns if (found := name_after(behind, name)) is not None]
+            columns = [shown for name in step.stage.output_key.columns if (shown := name_after(behind, name)) is not None]
     columns = columns or [at.name for at in joined.output.schema if _is_exact(at.type)]
     if not columns:
         raise OptionError(

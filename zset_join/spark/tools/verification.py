@@ -149,7 +149,7 @@ def verify(
             code="VERIFY_EVICTED",
         )
     with runner.pause():
-        found: dict[str, tuple[DataFrame, str]] = {}
+        inputs: dict[str, tuple[DataFrame, str]] = {}
         streams = {stream.name: stream for stream in joined.streams}
         for one in joined.planned_stages:
             for side, name in [(side, source.name) for side, source in one.streams.items()]:
@@ -159,13 +159,13 @@ def verify(
                     if name in given
                     else _own_table(session, checkpoint, joined.planned_stages, one, stream, side)
                 )
-                found[name] = table if chosen is None else chosen.of_input(table, name), source
+                inputs[name] = table if chosen is None else chosen.of_input(table, name), source
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
-        of_streams = {name: table for name, (table, _) in found.items()}
+        of_streams = {name: table for name, (table, _) in inputs.items()}
         watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.planned_stages}
         expected = tables_view(joined, of_streams, is_empty=epoch is None, watermarks=watermarks)
         expected = _numbered(joined, expected)
-        basis = {name: source for name, (_, source) in found.items()}
+        basis = {name: source for name, (_, source) in inputs.items()}
         emitted = _emitted(session, runner, joined.output, actual_df)
         if chosen is not None:
             expected, emitted = chosen.of_output(expected), {name: chosen.of_output(one) for name, one in emitted.items()}
@@ -192,8 +192,8 @@ def _compare_all(
         if len(emitted) > 1:
             expected.unpersist()
     differing = tuple(name for name, report in reports.items() if not report.equal)
-    told = reports[differing[0]] if differing else next(iter(reports.values()))
-    return replace(told, outputs=tuple(name for name in reports if name), differing=tuple(name for name in differing if name))
+    chosen = reports[differing[0]] if differing else next(iter(reports.values()))
+    return replace(chosen, outputs=tuple(name for name in reports if name), differing=tuple(name for name in differing if name))
 
 
 def _given_tables(
@@ -279,8 +279,8 @@ def _own_table(
         if is_forwarded:
             newest = [F.col("__epoch").desc(), F.col("__weight").desc()]
         window = Window.partitionBy(*(column_named(name) for name in relation.primary_key)).orderBy(*newest)
-        found = changes.withColumn("__rank", F.row_number().over(window))
-        table = found.where("__rank = 1 and __weight > 0").select(*map(column_named, columns), F.col("__weight"))
+        ranked = changes.withColumn("__rank", F.row_number().over(window))
+        table = ranked.where("__rank = 1 and __weight > 0").select(*map(column_named, columns), F.col("__weight"))
     else:
         table = sums_per_row(changes, columns, ["__weight"]).where("__weight <> 0")
     return table, "snapshot and log" if has_snapshot else "log"
@@ -372,7 +372,7 @@ def _emitted(session: SparkSession, runner: EpochRunner, output: Relation, actua
             "emitted changes and their column _weight.",
             code="VERIFY_OUTPUT",
         )
-    return {name: _actual(found, output) for name, found in emitted.items()}
+    return {name: _actual(rows, output) for name, rows in emitted.items()}
 
 
 def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
@@ -403,14 +403,14 @@ def tables_view(
     ]
     stage = view.stage_before_steps
     rows = reduce(DataFrame.unionAll, inputs) if stage is None else batch_stage(stage, inputs, watermark=known.get(id(stage)))
-    made = batch_view(rows, view.steps)
-    return made.limit(0) if is_empty else made
+    answer = batch_view(rows, view.steps)
+    return answer.limit(0) if is_empty else answer
 
 
-def _numbered(joined: ViewPlan, made: DataFrame) -> DataFrame:
+def _numbered(joined: ViewPlan, rows: DataFrame) -> DataFrame:
     """Return a view with its columns numbered; the weight is called `expected`."""
     named = [column_named(at.name).cast(spark_type(at.type)).alias(f"c{n}") for n, at in enumerate(joined.output.schema)]
-    return made.select(*named, F.col(WEIGHT).alias("expected"))
+    return rows.select(*named, F.col(WEIGHT).alias("expected"))
 
 
 def _compare(
