@@ -112,15 +112,15 @@ def read_letters(
         if match is None or int(match[1]) > last:
             continue  # of an attempt that does not count
         tables.append(_letters(_table(folder, name), int(match[1]), name))
-    found = pa.concat_tables(tables)
+    letters = pa.concat_tables(tables)
     done = {tuple(one) for folder in _places(checkpoint, path) for one in _marks(folder)}
     done |= {tuple(one) for one in reached.get(REPLAYED_POSITION, ())}
-    marks = [place in done for place in zip(found["file"].to_pylist(), found["number"].to_pylist(), strict=True)]
-    found = found.set_column(LETTER_SCHEMA.get_field_index("replayed"), "replayed", pa.array(marks, pa.bool_()))
+    marks = [place in done for place in zip(letters["file"].to_pylist(), letters["number"].to_pylist(), strict=True)]
+    letters = letters.set_column(LETTER_SCHEMA.get_field_index("replayed"), "replayed", pa.array(marks, pa.bool_()))
     for column, wanted in (("stream", stream), ("epoch", epoch), ("code", code)):
         if wanted is not None:
-            found = found.filter(pc.equal(found[column], wanted))
-    return found.sort_by([("epoch", "ascending"), ("file", "ascending"), ("number", "ascending")])
+            letters = letters.filter(pc.equal(letters[column], wanted))
+    return letters.sort_by([("epoch", "ascending"), ("file", "ascending"), ("number", "ascending")])
 
 
 def listed(letters: pa.Table) -> str:
@@ -144,9 +144,9 @@ def listed(letters: pa.Table) -> str:
             )
         )
     widths = [max(len(line[at]) for line in lines) for at in range(len(titles))]
-    made = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    texts = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     count = letters.num_rows
-    return "\n".join([*made, f"{count} dead letter{'s' if count > 1 else ''}; --json shows them whole"])
+    return "\n".join([*texts, f"{count} dead letter{'s' if count > 1 else ''}; --json shows them whole"])
 
 
 def letter_text(letter: Mapping[str, Any]) -> str:
@@ -283,8 +283,8 @@ def waiting_records(letters: pa.Table) -> pa.Table:
 
 def records_of(letters: pa.Table, stream: str) -> pa.Table:
     """Return the records of one stream, as they came."""
-    found = letters.filter(pc.equal(letters["stream"], stream))
-    return found.select(["key", "value", "topic", "partition", "offset"])
+    of_stream = letters.filter(pc.equal(letters["stream"], stream))
+    return of_stream.select(["key", "value", "topic", "partition", "offset"])
 
 
 def places_of(letters: pa.Table) -> list[list[Any]]:
@@ -362,24 +362,27 @@ def _letters(found: pa.Table, epoch: int, name: str) -> pa.Table:
 
 def _record_in(reason: str) -> dict[str, Any] | None:
     """Return the record that Spark's reason ends with; None where it names none."""
-    found = _IN_REASON.search(reason or "")
-    if found is None:
+    in_reason = _IN_REASON.search(reason or "")
+    if in_reason is None:
         return None
     try:
-        told = json.loads(found[0])
+        place = json.loads(in_reason[0])
     except ValueError:
         return None
-    if not isinstance(told, dict) or not {"value", "offset", "said", "value_base64", "topic"} & told.keys():
+    if not isinstance(place, dict) or not {"value", "offset", "said", "value_base64", "topic"} & place.keys():
         return None
-    made: dict[str, Any] = {"reason": f"{reason[: found.start()].rstrip(': ')}{_said(told)}", "topic": told.get("topic")}
+    record: dict[str, Any] = {
+        "reason": f"{reason[: in_reason.start()].rstrip(': ')}{_said(place)}",
+        "topic": place.get("topic"),
+    }
     for column in ("partition", "offset"):
-        made[column] = None if told.get(column) is None else int(told[column])
+        record[column] = None if place.get(column) is None else int(place[column])
     for column in ("key", "value"):
-        if told.get(f"{column}_base64") is not None:
-            made[column] = base64.b64decode(told[f"{column}_base64"])
+        if place.get(f"{column}_base64") is not None:
+            record[column] = base64.b64decode(place[f"{column}_base64"])
         else:
-            made[column] = None if told.get(column) is None else str(told[column]).encode()
-    return made
+            record[column] = None if place.get(column) is None else str(place[column]).encode()
+    return record
 
 
 def _said(told: Mapping[str, Any]) -> str:
@@ -392,11 +395,11 @@ def _row_text(row: Any) -> str:
 
 
 def _with_texts(letter: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(letter)
+    shown = dict(letter)
     for column in ("key", "value"):
-        data = made.pop(column)
+        data = shown.pop(column)
         try:
-            made[column] = None if data is None else bytes(data).decode()
+            shown[column] = None if data is None else bytes(data).decode()
         except UnicodeDecodeError:
-            made[f"{column}_base64"] = base64.b64encode(data).decode()
-    return made
+            shown[f"{column}_base64"] = base64.b64encode(data).decode()
+    return shown

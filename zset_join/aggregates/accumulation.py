@@ -87,12 +87,12 @@ class Accumulation:
 
     def input_columns(self) -> tuple[str, ...]:
         """Return the input columns that are read."""
-        found: dict[str, None] = {}
+        columns: dict[str, None] = {}
         for call in self.calls:
-            found.update(dict.fromkeys(call.columns))
+            columns.update(dict.fromkeys(call.columns))
         for one in self._filters:
-            found.update(dict.fromkeys(sorted(references(one)[0])))
-        return tuple(found)
+            columns.update(dict.fromkeys(sorted(references(one)[0])))
+        return tuple(columns)
 
     def _filter_of(self, call: AggregateCall) -> int:
         if call.where is None:
@@ -153,11 +153,11 @@ class Accumulation:
 
     def _filtered(self, rows: pa.RecordBatch, weights: Int64s) -> list[Int64s]:
         """Return the weights under each filter: 0 for rows that do not pass."""
-        made = []
+        filtered = []
         for one in self._filters:
             columns = {name: rows.column(name) for name in references(one)[0]}
-            made.append(np.where(evaluate(one, columns, {}, rows.num_rows), weights, 0))
-        return made
+            filtered.append(np.where(evaluate(one, columns, {}, rows.num_rows), weights, 0))
+        return filtered
 
     def constraints(self, lines: Lines, rows: pa.RecordBatch) -> list[tuple[Int64s, Int64s]]:
         """Return what each row takes from: the cell it belongs to, and how many copies the cells have before the delta.
@@ -167,7 +167,7 @@ class Accumulation:
         """
         entry_of = lines.entry_of[: lines.count]
         before = lines.before
-        found: list[tuple[Int64s, Int64s]] = [(entry_of.copy(), before[:, 0].copy())]
+        constraints: list[tuple[Int64s, Int64s]] = [(entry_of.copy(), before[:, 0].copy())]
         filtered = self._filtered(rows, np.ones(lines.count, np.int64))
         for one in self.accumulators:
             counted = _counted_rows(one, rows)
@@ -177,11 +177,11 @@ class Accumulation:
             copies = np.empty((lines.entries, 2), np.int64)
             copies[:, 0] = before[:, at]
             copies[:, 1] = before[:, 0] - before[:, at]
-            found.append((2 * entry_of + ~counted, copies.reshape(-1)))
+            constraints.append((2 * entry_of + ~counted, copies.reshape(-1)))
             if isinstance(one, ValuesOf):
                 cells = lines.cells[one.at]
-                found.append((cells.cell_of, cells.before[: cells.count].copy()))
-        return found
+                constraints.append((cells.cell_of, cells.before[: cells.count].copy()))
+        return constraints
 
 
 def counted_at(accumulator: Accumulator) -> int:

@@ -150,14 +150,14 @@ class AggregateCall:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> AggregateCall:
+    def from_json(cls, written: Mapping[str, Any]) -> AggregateCall:
         """Build from what `to_json` gave.
 
         Raises:
             PlanError: it is no call that this version knows.
         """
-        where = None if found["where"] is None else read_expression(found["where"])
-        return cls(found["function"], tuple(found["columns"]), name=found["name"], where=where, limit=found["limit"])
+        where = None if written["where"] is None else read_expression(written["where"])
+        return cls(written["function"], tuple(written["columns"]), name=written["name"], where=where, limit=written["limit"])
 
     def __repr__(self) -> str:
         rest = f" where {self.where!r}" if self.where is not None else ""

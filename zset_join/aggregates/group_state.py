@@ -191,7 +191,7 @@ class GroupState:
         """
         entry_of, keys, key_codes, entries = self._group(rows, count)
         scratch = self._scratch
-        found = scratch.array("found", entries)
+        numbers = scratch.array("found", entries)
         size, shape = entries * self.line_words, (entries, self.line_words)
         before = scratch.array("before", size)[:size].reshape(shape)
         after = scratch.array("after", size)[:size].reshape(shape)
@@ -203,13 +203,13 @@ class GroupState:
             self._columns.address,
             self._layout.state_offset,
             self.line_words,
-            found,
+            numbers,
             int(before.ctypes.data),
             int(after.ctypes.data),
         )
         heap = self._arena.heap_address
         lines = Lines(
-            count, entries, self.line_words, entry_of, keys, key_codes, found, before, after, heap, scratch, self._group_of
+            count, entries, self.line_words, entry_of, keys, key_codes, numbers, before, after, heap, scratch, self._group_of
         )
         self._lines = lines
         return lines
@@ -239,9 +239,9 @@ class GroupState:
 
     def key_refs(self, lines: Lines) -> Int64s:
         """Return a record with the key of every entry: the stored one where there is one, whose bits came first."""
-        found = lines.found[: lines.entries]
-        stored = self._view[s.ROWS] + (found - 1) * self._layout.stride
-        return np.where(found != 0, stored, lines.keys[: lines.entries])
+        numbers = lines.found[: lines.entries]
+        stored = self._view[s.ROWS] + (numbers - 1) * self._layout.stride
+        return np.where(numbers != 0, stored, lines.keys[: lines.entries])
 
     def gather_keys(self, refs: Int64s) -> list[pa.Array]:
         """Return the key columns of some records."""

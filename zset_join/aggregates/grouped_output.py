@@ -62,11 +62,11 @@ class GroupedOutput:
         """Yield groups as they stand, each with its number of rows as the weight; a global group may have none."""
         readings = [result.read(lines) for result in self._results]
         exists = lines.after[:, 0] > 0 if self._state.schema.names else np.ones(1, np.bool_)
-        found, refs = np.flatnonzero(exists), self._state.key_refs(lines)
-        counts = lines.after[found, 0]
+        there, refs = np.flatnonzero(exists), self._state.key_refs(lines)
+        counts = lines.after[there, 0]
         done = 0
-        for begin in range(0, len(found), self._chunk_rows):
-            for chunk in self._chunk(refs, readings, found[:0], found[begin : begin + self._chunk_rows]):
+        for begin in range(0, len(there), self._chunk_rows):
+            for chunk in self._chunk(refs, readings, there[:0], there[begin : begin + self._chunk_rows]):
                 yield ZSet(chunk.rows, counts[done : done + len(chunk)])
                 done += len(chunk)
 

@@ -113,11 +113,11 @@ class HybridGroups:
         codes.sort()  # neighbours lie together
         size = self._groups_at_once()
         for begin in range(0, len(codes), size):
-            found = self._cold.find(codes[begin : begin + size])
-            if found is not None:
+            cold = self._cold.find(codes[begin : begin + size])
+            if cold is not None:
                 with self._moving():
-                    self._take(found)
-            del found
+                    self._take(cold)
+            del cold
         self._give_back()
 
     def _groups_at_once(self) -> int:

@@ -151,8 +151,8 @@ class _NumberCodec:
             halves[:, 1] = keys[:, 0]
         kind = pa.decimal128(self._kind.precision, self._kind.scale)
         validity = None if mask is None else pa.array(~mask).buffers()[1]
-        made = pa.Array.from_buffers(kind, len(keys), [validity, pa.py_buffer(halves)])
-        return made.cast(self._kind)
+        decimals = pa.Array.from_buffers(kind, len(keys), [validity, pa.py_buffer(halves)])
+        return decimals.cast(self._kind)
 
 
 class _TextCodec:

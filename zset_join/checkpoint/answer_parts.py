@@ -56,9 +56,9 @@ def read_arrow_parts(files: CheckpointFiles, parts: Iterable[PartEntry]) -> Iter
 
     Memory: local files are mapped, not read; others are in memory until the last row was taken.
     """
-    found = [files.view(part.file) for part in parts]
+    views = [files.view(part.file) for part in parts]
     for wanted_sign in (-1, 1):
-        for part in found:
+        for part in views:
             for batch in pa.ipc.open_stream(part):
                 weights = np.asarray(batch.column(batch.num_columns - 1), dtype=np.int64)
                 retractions = int(np.count_nonzero(weights < 0))

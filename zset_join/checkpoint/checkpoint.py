@@ -315,8 +315,8 @@ class Checkpoint:
         try:
             self._folder.put_new(name, data)
         except FileExistsError:
-            found = self._folder.read(name)  # an object store may have taken our own request, and its answer was lost
-            return found is not None and found.to_pybytes() == data
+            stored = self._folder.read(name)  # an object store may have taken our own request, and its answer was lost
+            return stored is not None and stored.to_pybytes() == data
         except FileNotFoundError:
             if self._owner is not None:
                 self._owner.check()
@@ -356,8 +356,8 @@ class Checkpoint:
                 if epoch.isdecimal() and int(epoch) < self.last.epoch and name not in listed:
                     self._folder.remove(name)
         for name in [*self._folder.names("commits"), *self._folder.names(RESCALINGS)]:
-            found = RECORD_NAME.fullmatch(name)
-            numbers = (int(found[1]), 0) if found is not None else rescaling_numbers(name)
+            match = RECORD_NAME.fullmatch(name)
+            numbers = (int(match[1]), 0) if match is not None else rescaling_numbers(name)
             if numbers is not None and numbers[0] <= self.last.epoch - _RECORDS_KEPT:
                 self._folder.remove(name)
 
@@ -370,21 +370,21 @@ class Checkpoint:
         Returns:
             The number of buckets the checkpoint was made with, and whether its query has got columns since.
         """
-        made = {"query_id": self.query_id, "buckets": buckets, "description": description}
-        found = read_format(self._folder)
-        if found is None:
+        written = {"query_id": self.query_id, "buckets": buckets, "description": description}
+        stored = read_format(self._folder)
+        if stored is None:
             try:
-                self._folder.put_new(FORMAT_FILE, seal(made, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
+                self._folder.put_new(FORMAT_FILE, seal(written, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
                 return buckets, False
             except FileExistsError:
-                found = read_format(self._folder)  # another driver was faster: it must be the same query
-        if found is None:
+                stored = read_format(self._folder)  # another driver was faster: it must be the same query
+        if stored is None:
             raise StateError(f"{self.files.uri(FORMAT_FILE)} vanished. {START_ANEW}", code="DAMAGED_FILE")
-        if found["query_id"] != self.query_id:
-            raise foreign_state(self.files.uri(FORMAT_FILE), found["query_id"], self.query_id)
-        differing = _differences(found["description"], json.loads(_stable_json(description)))
-        if differing and self._takes_columns(found, json.loads(_stable_json(description)), plan):
-            return int(found["buckets"]), True
+        if stored["query_id"] != self.query_id:
+            raise foreign_state(self.files.uri(FORMAT_FILE), stored["query_id"], self.query_id)
+        differing = _differences(stored["description"], json.loads(_stable_json(description)))
+        if differing and self._takes_columns(stored, json.loads(_stable_json(description)), plan):
+            return int(stored["buckets"]), True
         if differing:
             raise StateError(
                 f"the checkpoint {self._folder.location} was made for another query; different: {'; '.join(differing)}. State "
@@ -392,7 +392,7 @@ class Checkpoint:
                 code="QUERY_CHANGED",
                 differences=differing,
             )
-        return int(found["buckets"]), bool(found.get("added_columns"))
+        return int(stored["buckets"]), bool(stored.get("added_columns"))
 
     def _takes_columns(self, found: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None) -> bool:
         """Go on with a query that differs in nothing but columns it has more; say whether it does."""
@@ -404,8 +404,8 @@ class Checkpoint:
         if not added:
             return False
         known = [*found.get("added_columns", ()), *added]
-        made = {**found, "description": description, "added_columns": known}
-        self._folder.put(FORMAT_FILE, seal(made, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
+        widened = {**found, "description": description, "added_columns": known}
+        self._folder.put(FORMAT_FILE, seal(widened, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
         return True
 
     def _write_plan(self, plan: Mapping[str, Any] | None) -> None:

@@ -46,9 +46,9 @@ class FileEntry:
         return {"name": self.name, "bytes": self.bytes, "rows": self.rows, "crc32": self.crc32}
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> FileEntry:
+    def from_json(cls, written: dict[str, Any]) -> FileEntry:
         """Build from what `to_json` gave."""
-        return cls(found["name"], found["bytes"], found["rows"], found["crc32"])
+        return cls(written["name"], written["bytes"], written["rows"], written["crc32"])
 
 
 def attempt_name(epoch: int, suffix: str) -> str:
@@ -119,14 +119,14 @@ class CheckpointFiles:
         """Return what the checksum of a file starts from."""
         return zlib.crc32(f"{self.query_id}\n{name}\n".encode())
 
-    def _checked(self, entry: FileEntry, found: pa.Buffer | None) -> pa.Buffer:
-        if found is None:
+    def _checked(self, entry: FileEntry, data: pa.Buffer | None) -> pa.Buffer:
+        if data is None:
             raise self._damaged(entry, "is missing")
-        if found.size != entry.bytes:
-            raise self._damaged(entry, f"has {found.size} bytes where {entry.bytes} were written")
-        if zlib.crc32(found, self.first_checksum(entry.name)) != entry.crc32:
+        if data.size != entry.bytes:
+            raise self._damaged(entry, f"has {data.size} bytes where {entry.bytes} were written")
+        if zlib.crc32(data, self.first_checksum(entry.name)) != entry.crc32:
             raise self._damaged(entry, "does not have the checksum it was written with")
-        return found
+        return data
 
     def _damaged(self, entry: FileEntry, what: str) -> StateError:
         path = self.uri(entry.name)

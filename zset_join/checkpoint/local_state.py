@@ -86,8 +86,8 @@ def default_local_state_dir() -> Path:
     """
     base = Path(tempfile.gettempdir()) / f"zset_join-{os.getuid()}"
     local.make_directory(base, 0o700)
-    found = base.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = base.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise StateError(
             f"{base}, where local state is kept unless localStateDir says otherwise, belongs to another user or can be written "
             "to by others. Set localStateDir to a directory of your own, or remove that one.",

@@ -69,9 +69,9 @@ class LogEntry:
         }
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> LogEntry:
+    def from_json(cls, written: dict[str, Any]) -> LogEntry:
         """Build from what `to_json` gave."""
-        return cls(found["first_epoch"], found["last_epoch"], found["identity"], FileEntry.from_json(found["file"]))
+        return cls(written["first_epoch"], written["last_epoch"], written["identity"], FileEntry.from_json(written["file"]))
 
 
 @dataclass(frozen=True, slots=True)

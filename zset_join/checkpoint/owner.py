@@ -96,8 +96,8 @@ class Claim:
 @functools.cache
 def boot_of_host() -> str:
     """Return a name of this boot of the host; empty where the host does not say."""
-    found = read_bytes(_BOOT)
-    return "" if found is None else found.decode().strip()
+    text = read_bytes(_BOOT)
+    return "" if text is None else text.decode().strip()
 
 
 @functools.cache
@@ -106,8 +106,8 @@ def machine_of_host() -> str:
 
     A digest: the file is not meant to be shown around.
     """
-    found = read_bytes(_MACHINE)
-    return "" if not found else hashlib.blake2b(found.strip(), digest_size=16, person=b"zset_join").hexdigest()
+    text = read_bytes(_MACHINE)
+    return "" if not text else hashlib.blake2b(text.strip(), digest_size=16, person=b"zset_join").hexdigest()
 
 
 def claimed_query_id(folder: Folder) -> str | None:
@@ -186,10 +186,10 @@ class Ownership:
         last = max(_numbers(self._folder), default=0)
         if last != self.mine.number:
             follower = _last_claim(self._folder)
-            told = "its owner record was removed" if follower is None else f"it belongs to {follower.describe()} now"
+            why = "its owner record was removed" if follower is None else f"it belongs to {follower.describe()} now"
             failure = "" if self._beat_failure is None else f" (signs of life could not be written: {self._beat_failure})"
             raise StateError(
-                f"this driver, {self.mine.describe()}, no longer owns the checkpoint {self._folder.location}: {told}{failure}. "
+                f"this driver, {self.mine.describe()}, no longer owns the checkpoint {self._folder.location}: {why}{failure}. "
                 "Nothing was committed. Let the other driver go on, or stop it and start this query again.",
                 code="OWNER_LOST",
                 owner=None if follower is None else follower.token,
@@ -292,11 +292,11 @@ def _was_on_this_machine(claim: Claim) -> bool:
 
 def _last_sign(folder: Folder, claim: Claim) -> float:
     """Return when an owner was last known to be alive; a sign that was cut off while written does not count."""
-    found = folder.read(_name(claim.number, "beat"))
-    if found is None:
+    beat = folder.read(_name(claim.number, "beat"))
+    if beat is None:
         return claim.since
     try:
-        return max(claim.since, float(json.loads(found.to_pybytes())["at"]))
+        return max(claim.since, float(json.loads(beat.to_pybytes())["at"]))
     except (ValueError, KeyError, TypeError):
         return claim.since
 
@@ -317,15 +317,15 @@ def _own_claim(query_id: str, number: int) -> Claim:
 
 
 def _last_claim(folder: Folder) -> Claim | None:
-    found = None
-    while found is None:  # a record that is gone when it is read was removed by a newer owner
+    record = None
+    while record is None:  # a record that is gone when it is read was removed by a newer owner
         number = max(_numbers(folder), default=0)
         if not number:
             return None
         name = _name(number, "json")
-        found = folder.read(name)
+        record = folder.read(name)
     try:
-        body: dict[str, Any] = unseal(found.to_pybytes(), version=_FORMAT, name=name)
+        body: dict[str, Any] = unseal(record.to_pybytes(), version=_FORMAT, name=name)
         known = {field.name for field in fields(Claim)}
         return Claim(**{key: value for key, value in body.items() if key in known})  # a later version may say more
     except (ValueError, TypeError) as error:
@@ -352,9 +352,9 @@ def _name(number: int, kind: str) -> str:
 
 
 def _in_use(folder: Folder, claim: Claim | None, why: str) -> StateError:
-    told = "another driver that is just starting" if claim is None else claim.describe()
+    owner = "another driver that is just starting" if claim is None else claim.describe()
     return StateError(
-        f"the checkpoint {folder.location} is in use by {told}; two drivers on one checkpoint would undo each other's work. "
+        f"the checkpoint {folder.location} is in use by {owner}; two drivers on one checkpoint would undo each other's work. "
         f"{why}",
         code="CHECKPOINT_IN_USE",
         owner=None if claim is None else claim.token,
@@ -375,8 +375,8 @@ def _foreign(folder: Folder, claim: Claim, query_id: str) -> StateError:
 
 def _process_started(pid: int) -> str:
     """Return when a process started, as the kernel counts it; empty when there is none."""
-    found = read_bytes(f"/proc/{pid}/stat")
-    return "" if found is None else found.decode(errors="replace").rpartition(")")[2].split()[19]
+    text = read_bytes(f"/proc/{pid}/stat")
+    return "" if text is None else text.decode(errors="replace").rpartition(")")[2].split()[19]
 
 
 def _pid_namespace() -> str:

@@ -69,14 +69,14 @@ def stored_buckets(location: str) -> int | None:
 
 def stored_query_id(location: str) -> str | None:
     """Return the id of the query a checkpoint belongs to; None when there is no checkpoint yet."""
-    found = read_format(checkpoint_folder(location))
-    return None if found is None else str(found["query_id"])
+    format_file = read_format(checkpoint_folder(location))
+    return None if format_file is None else str(format_file["query_id"])
 
 
 def stored_description(location: str) -> Mapping[str, Any] | None:
     """Return the description of the query a checkpoint belongs to; None when there is no checkpoint yet."""
-    found = read_format(checkpoint_folder(location))
-    return None if found is None else dict(found["description"])
+    format_file = read_format(checkpoint_folder(location))
+    return None if format_file is None else dict(format_file["description"])
 
 
 def stored_plan(location: str) -> Mapping[str, Any]:
@@ -140,13 +140,13 @@ def read_committed(location: str) -> CommittedState | None:
         StateError: something is damaged, or of another layout.
     """
     folder = checkpoint_folder(location)
-    found = read_format(folder)
-    if found is None:
+    format_file = read_format(folder)
+    if format_file is None:
         return None
-    files = CheckpointFiles(folder, str(found["query_id"]))
+    files = CheckpointFiles(folder, str(format_file["query_id"]))
     last = read_last(files)
     rescaling = None if last is None else read_rescaling(files, last.epoch)
-    return CommittedState(files=files, first_buckets=int(found["buckets"]), last=last, rescaling=rescaling)
+    return CommittedState(files=files, first_buckets=int(format_file["buckets"]), last=last, rescaling=rescaling)
 
 
 def record_name(epoch: int) -> str:
@@ -160,8 +160,8 @@ def read_last(files: CheckpointFiles) -> CommitRecord | None:
     Raises:
         StateError: it is damaged, or of another query.
     """
-    found = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
-    epochs = [int(match[1]) for match in found if match is not None]
+    matches = [RECORD_NAME.fullmatch(name) for name in files.folder.names("commits")]
+    epochs = [int(match[1]) for match in matches if match is not None]
     return read_record(files, max(epochs)) if epochs else None
 
 
@@ -186,13 +186,13 @@ def _record(files: CheckpointFiles, name: str, what: str, parse: Callable[[bytes
     Raises:
         StateError: it is missing, damaged, or of another layout.
     """
-    path, found = files.uri(name), files.folder.read(name)
+    path, data = files.uri(name), files.folder.read(name)
     try:
-        return parse(b"" if found is None else found.to_pybytes())
+        return parse(b"" if data is None else data.to_pybytes())
     except UnknownFormatError as error:
         raise _unknown_format(path, error) from error
     except (ValueError, KeyError, TypeError) as error:
-        state = "is missing" if found is None else f"cannot be read ({error})"
+        state = "is missing" if data is None else f"cannot be read ({error})"
         raise StateError(f"{what} {path} {state}. {START_ANEW}", code="DAMAGED_FILE", file=path) from error
 
 
@@ -207,8 +207,8 @@ def read_rescaling(files: CheckpointFiles, epoch: int, number: int | None = None
     Raises:
         StateError: it is missing or of another record where it was named, damaged, or of another query.
     """
-    found = {rescaling_numbers(name): name for name in files.folder.names(RESCALINGS)}
-    of_epoch = {numbers[1]: name for numbers, name in found.items() if numbers is not None and numbers[0] == epoch}
+    names = {rescaling_numbers(name): name for name in files.folder.names(RESCALINGS)}
+    of_epoch = {numbers[1]: name for numbers, name in names.items() if numbers is not None and numbers[0] == epoch}
     wanted = max(of_epoch, default=None) if number is None else number
     if wanted is None:
         return None

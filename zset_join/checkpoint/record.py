@@ -111,10 +111,10 @@ class BucketHistory:
         }
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> BucketHistory:
+    def from_json(cls, written: dict[str, Any]) -> BucketHistory:
         """Build from what `to_json` gave."""
-        snapshot = None if found["snapshot"] is None else SnapshotEntry.from_json(found["snapshot"])
-        return cls(snapshot, tuple(LogEntry.from_json(log) for log in found["logs"]))
+        snapshot = None if written["snapshot"] is None else SnapshotEntry.from_json(written["snapshot"])
+        return cls(snapshot, tuple(LogEntry.from_json(log) for log in written["logs"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +137,23 @@ class PartEntry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as it stands in a commit record."""
-        found = {
+        written = {
             "bucket": self.bucket,
             "file": self.file.to_json(),
             "retractions": self.retractions,
             "form": self.form,
         }
-        return {**found, "way": self.way} if self.way else found
+        return {**written, "way": self.way} if self.way else written
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> PartEntry:
+    def from_json(cls, written: dict[str, Any]) -> PartEntry:
         """Build from what `to_json` gave."""
         return cls(
-            found["bucket"], FileEntry.from_json(found["file"]), found["retractions"], found["form"], found.get("way", "")
+            written["bucket"],
+            FileEntry.from_json(written["file"]),
+            written["retractions"],
+            written["form"],
+            written.get("way", ""),
         )
 
 
@@ -222,7 +226,7 @@ class CommitRecord:
 
     def to_bytes(self) -> bytes:
         """Return the record as the bytes of its file."""
-        found: dict[str, Any] = {
+        written: dict[str, Any] = {
             "query_id": self.query_id,
             "epoch": self.epoch,
             "processing_time_us": self.processing_time_us,
@@ -240,9 +244,9 @@ class CommitRecord:
             "chain": None if self.link is None else [self.link.before, self.link.digest],
         }
         if not self.rescaling:
-            return seal(found, version=RECORD_FORMAT, name=_name(self.epoch))
-        found |= {"rescaling": self.rescaling, "buckets": self.buckets}
-        return seal(found, version=RESCALED_RECORD_FORMAT, name=_name(self.epoch))
+            return seal(written, version=RECORD_FORMAT, name=_name(self.epoch))
+        written |= {"rescaling": self.rescaling, "buckets": self.buckets}
+        return seal(written, version=RESCALED_RECORD_FORMAT, name=_name(self.epoch))
 
     @classmethod
     def from_bytes(cls, data: bytes, epoch: int) -> CommitRecord:
@@ -257,29 +261,29 @@ class CommitRecord:
             ValueError: the bytes are not those of the record of this epoch.
         """
         try:
-            found = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
+            written = unseal(data, version=RECORD_FORMAT, name=_name(epoch))
         except UnknownFormatError as error:
             if error.found != RESCALED_RECORD_FORMAT:
                 raise
-            found = unseal(data, version=RESCALED_RECORD_FORMAT, name=_name(epoch))
+            written = unseal(data, version=RESCALED_RECORD_FORMAT, name=_name(epoch))
         return cls(
-            query_id=found["query_id"],
-            epoch=found["epoch"],
-            processing_time_us=found["processing_time_us"],
-            watermarks=found["watermarks"],
-            positions=found.get("positions", {}),
-            dues={key: NextDue(*times) for key, times in found["dues"].items()},
-            histories=histories_from_json(found["histories"]),
-            parts=tuple(PartEntry.from_json(part) for part in found["parts"]),
-            quarantined=tuple(PartEntry.from_json(part) for part in found["quarantined"]),
-            progress=found["progress"],
-            offsets=found["offsets"],
-            owner=found["owner"],
-            opened_at_ns=found["opened_at_ns"],
-            buffered={bucket: (left, right) for bucket, (left, right) in found.get("buffered", {}).items()},
-            rescaling=found.get("rescaling", 0),
-            buckets=found.get("buckets"),
-            link=None if found.get("chain") is None else ChainLink(before=found["chain"][0], digest=found["chain"][1]),
+            query_id=written["query_id"],
+            epoch=written["epoch"],
+            processing_time_us=written["processing_time_us"],
+            watermarks=written["watermarks"],
+            positions=written.get("positions", {}),
+            dues={key: NextDue(*times) for key, times in written["dues"].items()},
+            histories=histories_from_json(written["histories"]),
+            parts=tuple(PartEntry.from_json(part) for part in written["parts"]),
+            quarantined=tuple(PartEntry.from_json(part) for part in written["quarantined"]),
+            progress=written["progress"],
+            offsets=written["offsets"],
+            owner=written["owner"],
+            opened_at_ns=written["opened_at_ns"],
+            buffered={bucket: (left, right) for bucket, (left, right) in written.get("buffered", {}).items()},
+            rescaling=written.get("rescaling", 0),
+            buckets=written.get("buckets"),
+            link=None if written.get("chain") is None else ChainLink(before=written["chain"][0], digest=written["chain"][1]),
         )
 
 
@@ -288,9 +292,9 @@ def histories_to_json(histories: Mapping[str, BucketHistory]) -> dict[str, Any]:
     return {key: history.to_json() for key, history in histories.items()}
 
 
-def histories_from_json(found: Mapping[str, Any]) -> dict[str, BucketHistory]:
+def histories_from_json(written: Mapping[str, Any]) -> dict[str, BucketHistory]:
     """Build from what `histories_to_json` gave."""
-    return {key: BucketHistory.from_json(history) for key, history in found.items()}
+    return {key: BucketHistory.from_json(history) for key, history in written.items()}
 
 
 def _name(epoch: int) -> str:

@@ -61,7 +61,7 @@ class Rescaling:
 
     def to_bytes(self) -> bytes:
         """Return the record as the bytes of its file."""
-        found = {
+        written = {
             "number": self.number,
             "query_id": self.query_id,
             "epoch": self.epoch,
@@ -71,7 +71,7 @@ class Rescaling:
             "owner": self.owner,
             "opened_at_ns": self.opened_at_ns,
         }
-        return seal(found, version=_FORMAT, name=self.name)
+        return seal(written, version=_FORMAT, name=self.name)
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Rescaling:
@@ -85,8 +85,8 @@ class Rescaling:
             UnknownFormatError: it is a record of another layout.
             ValueError: the bytes are not those of the record of this name.
         """
-        found: dict[str, Any] = unseal(data, version=_FORMAT, name=name)
-        return cls(**{**found, "histories": histories_from_json(found["histories"])})
+        written: dict[str, Any] = unseal(data, version=_FORMAT, name=name)
+        return cls(**{**written, "histories": histories_from_json(written["histories"])})
 
 
 def record_digest(data: bytes) -> str:
@@ -100,5 +100,5 @@ def rescaling_numbers(name: str) -> tuple[int, int] | None:
     >>> rescaling_numbers("rescalings/00000000000000000007-0000000002.json")
     (7, 2)
     """
-    found = _NAME.fullmatch(name)
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))

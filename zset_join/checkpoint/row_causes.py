@@ -73,24 +73,24 @@ class CauseFinder:
         key = tuple(next((row[name] for name in names if row[name] is not None), None) for names in self._key_names)
         key = tuple(map(frozen, key))
         meets = all(value is not None or safe for value, safe in zip(key, self._null_safe, strict=True))
-        found: list[int] = []
+        causes: list[int] = []
         for position, relation in enumerate(self._inputs):
             shown = self._shown[position]
             with_key = by_join_key.get((position, key), ())
             if all(row[name] is None for name in shown.values()):
                 # Behind a key that never meets, only a row of nothing but NULLs shows as none.
-                found += [at for at in with_key if meets or (shown and all(changes[at].row[name] is None for name in shown))]
+                causes += [at for at in with_key if meets or (shown and all(changes[at].row[name] is None for name in shown))]
                 continue
             values = {**dict(zip(relation.join_key, key, strict=True)), **{at: frozen(row[name]) for at, name in shown.items()}}
             if relation.mode == "upsert" and set(relation.primary_key) <= set(values):
-                found += by_primary_key.get((position, tuple(values[name] for name in relation.primary_key)), ())
+                causes += by_primary_key.get((position, tuple(values[name] for name in relation.primary_key)), ())
             else:
-                found += [
+                causes += [
                     number
                     for number in with_key
                     if relation.mode == "upsert" or all(frozen(changes[number].row[at]) == values[at] for at in shown)
                 ]
-        return sorted(found)
+        return sorted(causes)
 
 
 def frozen(value: Any) -> Any:

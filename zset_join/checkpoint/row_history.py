@@ -190,17 +190,17 @@ class RowQuestion:
         finally:
             operator.close()
         self._values = asked_values(shown, self._row) if values is None else dict(values)
-        found = dict(zip(names, sources, strict=True))
+        source_of = dict(zip(names, sources, strict=True))
         pairs = list(zip(*(relation.join_key for relation in self._inputs), strict=True))
         self._key_types = [_common_type(self._inputs, *pair) for pair in pairs]
         self._key_names = [
-            [name for name, source in found.items() if source in {("left", left), ("both", left), ("right", right)}]
+            [name for name, source in source_of.items() if source in {("left", left), ("both", left), ("right", right)}]
             for left, right in pairs
         ]
         self._wanted: tuple[dict[str, pa.Array], ...] = ({}, {})
         for name, wanted in self._values.items():
             if wanted.null_count < len(wanted):
-                side, source = found[name]
+                side, source = source_of[name]
                 for position in (0, 1) if side == "both" else (_SIDES.index(side),):
                     self._wanted[position][source] = wanted
         self._narrowing = tuple(dict(wanted) for wanted in self._wanted)
@@ -269,7 +269,7 @@ class RowQuestion:
 
     def _select(self, files: CheckpointFiles, history: BucketHistory) -> _Selection | None:
         """Return which rows of a bucket matter; None when there are none."""
-        found: list[list[pa.Array]] = [[] for _ in self._inputs[0].join_key]
+        selected: list[list[pa.Array]] = [[] for _ in self._inputs[0].join_key]
         named: dict[int, list[list[pa.Array]]] = {
             at: [[] for _ in side.primary_key] for at, side in enumerate(self._inputs) if side.mode == "upsert"
         }
@@ -280,7 +280,7 @@ class RowQuestion:
                 rows += int(mask.sum())
                 for at, values in enumerate(self._join_key(table, position)):
                     if values is not None:
-                        found[at].append(values.filter(pa.array(mask)))
+                        selected[at].append(values.filter(pa.array(mask)))
                 if position in named and self._wanted[position]:
                     for at, values in enumerate(self._primary_key(table, position)):
                         if values is not None:
@@ -288,7 +288,7 @@ class RowQuestion:
         if not rows:
             return None
         named_keys = {position: _distinct(columns) for position, columns in named.items() if any(columns)}
-        selection = _Selection(_distinct(found), [None, None], named_keys)
+        selection = _Selection(_distinct(selected), [None, None], named_keys)
         movers = [at for at, side in enumerate(self._inputs) if side.mode == "upsert" and not _is_inside(side)]
         moved: dict[int, list[list[pa.Array]]] = {at: [[] for _ in self._inputs[at].primary_key] for at in movers}
         if movers:
@@ -422,7 +422,7 @@ def asked_values(shown: pa.Schema, row: Mapping[str, Any]) -> dict[str, pa.Array
         OptionError: `ROW_QUESTION`: an unknown or nested column, a value of another type, or nothing but None.
     """
     values = {name: pa.repeat(_value(shown, name, value), 1) for name, value in row.items()}
-    if all(found.null_count for found in values.values()):
+    if all(array.null_count for array in values.values()):
         raise OptionError(
             f"explain_row({dict(row)!r}) names no value; give at least one column of {shown.names} and its value.",
             code="ROW_QUESTION",
@@ -452,12 +452,12 @@ def _value(shown: pa.Schema, name: str, value: Any) -> pa.Scalar:
             column=name,
         )
     try:
-        found = pa.scalar(value, kind)
-        if value is not None and pt.is_integer(kind) and found.as_py() != value:
+        scalar = pa.scalar(value, kind)
+        if value is not None and pt.is_integer(kind) and scalar.as_py() != value:
             raise pa.ArrowInvalid("it is no whole number")
         if isinstance(value, datetime) and pt.is_date(kind):
             raise pa.ArrowInvalid("a date has no time of day; give value.date()")
-        return found
+        return scalar
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise OptionError(
             f'{value!r} is no value of the column "{name}" ({kind}): {error}', code="ROW_QUESTION", column=name, value=value
@@ -501,8 +501,8 @@ def _is_one_of(column: Any, values: pa.Array) -> Flags:
     if len(values) == 1:
         return _equals(column, values[0])
     mask = _flags(column.is_null()) if values.null_count else np.zeros(len(column), np.bool_)
-    found, known = (_comparable(each, _compared_type(column.type, values.type)) for each in (column, pc.drop_null(values)))
-    return mask | _flags(pc.is_in(found, value_set=known))
+    compared, known = (_comparable(each, _compared_type(column.type, values.type)) for each in (column, pc.drop_null(values)))
+    return mask | _flags(pc.is_in(compared, value_set=known))
 
 
 def _compared_type(column: pa.DataType, value: pa.DataType) -> pa.DataType:

@@ -56,10 +56,10 @@ class SnapshotEntry:
         }
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> SnapshotEntry:
+    def from_json(cls, written: dict[str, Any]) -> SnapshotEntry:
         """Build from what `to_json` gave."""
-        tables = {name: FileEntry.from_json(entry) for name, entry in found["tables"].items()}
-        return cls(found["through_epoch"], found["identity"], tables, found["live_bytes"])
+        tables = {name: FileEntry.from_json(entry) for name, entry in written["tables"].items()}
+        return cls(written["through_epoch"], written["identity"], tables, written["live_bytes"])
 
 
 def write_snapshot(

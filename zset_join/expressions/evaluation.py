@@ -64,15 +64,15 @@ def check(expression: Expression, left_schema: pa.Schema, right_schema: pa.Schem
     >>> check(left("x") < right("y"), pa.schema({"x": pa.int32()}), pa.schema({"y": pa.int64()}))
     DataType(bool)
     """
-    found = result_type(expression, {"left": left_schema, "right": right_schema})
-    if kind_of(found) != "boolean":
+    kind = result_type(expression, {"left": left_schema, "right": right_schema})
+    if kind_of(kind) != "boolean":
         raise PlanError(
-            f"the condition {describe(expression)} is of type {found}; a condition must be boolean. Compare it with something.",
+            f"the condition {describe(expression)} is of type {kind}; a condition must be boolean. Compare it with something.",
             code="NOT_BOOLEAN",
             expression=describe(expression),
-            type=str(found),
+            type=str(kind),
         )
-    return found
+    return kind
 
 
 def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.DataType:
@@ -89,8 +89,8 @@ def result_type(expression: Expression, schemas: Mapping[str, pa.Schema]) -> pa.
         )
     for node in walk(expression):
         _check_node(node)
-    found: pa.DataType = expression.accept(_TypeFinder(schemas))
-    return found
+    kind: pa.DataType = expression.accept(_TypeFinder(schemas))
+    return kind
 
 
 def _check_node(node: Expression) -> None:
@@ -189,8 +189,8 @@ def evaluate(
     array([ True, False, False])
     """
     columns = {"left": left_columns, "right": right_columns}
-    found = vector_of(expression, columns, length, what="condition", of_what="candidate pairs")
-    return np.array(np.broadcast_to(found.values & found.valid, length))
+    truth = vector_of(expression, columns, length, what="condition", of_what="candidate pairs")
+    return np.array(np.broadcast_to(truth.values & truth.valid, length))
 
 
 def vector_of(
@@ -209,11 +209,11 @@ def vector_of(
         BadInputError: a row that cannot be computed.
     """
     evaluator = _Evaluator(columns, length)
-    found: Vector = expression.accept(evaluator)
-    if found.faults is not None:
-        rows = np.flatnonzero(np.broadcast_to(found.faults, length))
+    vector: Vector = expression.accept(evaluator)
+    if vector.faults is not None:
+        rows = np.flatnonzero(np.broadcast_to(vector.faults, length))
         if len(rows):
-            number = int(np.broadcast_to(found.faults, length)[rows[0]])
+            number = int(np.broadcast_to(vector.faults, length)[rows[0]])
             code, node = evaluator.faults[number - 1]
             raise BadInputError(
                 f"the {what} {describe(expression)} fails for {len(rows)} of {length} {of_what}: {describe(node)} "
@@ -223,7 +223,7 @@ def vector_of(
                 expression=describe(node),
                 pairs=len(rows),
             )
-    return found
+    return vector
 
 
 class _Evaluator:
@@ -257,8 +257,8 @@ class _Evaluator:
         return vectors.from_arrow(pa.array([node.value], node.type))
 
     def visit_cast(self, node: Cast, operand: Vector) -> Vector:
-        made, code, faulty = convert(operand, cast_type(node, operand.type))
-        return self._with_fault(node, code, made, faulty, operand.faults)
+        converted, code, faulty = convert(operand, cast_type(node, operand.type))
+        return self._with_fault(node, code, converted, faulty, operand.faults)
 
     def visit_call(self, node: Call, operands: tuple[Vector, ...]) -> Vector:
         if node.operation in FUNCTIONS:
@@ -278,13 +278,13 @@ class _Evaluator:
             case "eq_null_safe":
                 return _equal_null_safe(*operands)
             case "add" | "subtract" | "multiply" | "divide" | "remainder":
-                made, code, faulty = vectors.arithmetic(node.operation, first, operands[1], result)
+                value, code, faulty = vectors.arithmetic(node.operation, first, operands[1], result)
                 # Spark looks at the divisor first.
                 ordered = operands[::-1] if node.operation in {"divide", "remainder"} else operands
-                return self._with_fault(node, code, made, faulty, _strict_faults(*ordered))
+                return self._with_fault(node, code, value, faulty, _strict_faults(*ordered))
             case "negate" | "absolute":
-                made, faulty = (vectors.negate if node.operation == "negate" else vectors.absolute)(first)
-                return self._with_fault(node, "ARITHMETIC_OVERFLOW", made, faulty, first.faults)
+                value, faulty = (vectors.negate if node.operation == "negate" else vectors.absolute)(first)
+                return self._with_fault(node, "ARITHMETIC_OVERFLOW", value, faulty, first.faults)
             case "length":
                 return vectors.length(first)
             case "starts_with":
@@ -298,24 +298,24 @@ class _Evaluator:
     def _function(self, node: Call, operands: tuple[Vector, ...]) -> Vector:
         result = function_type(node, [operand.type for operand in operands])
         if node.operation in {"case", "coalesce"}:
-            made, _, _ = chosen_value(node.operation, operands, result)
-            return made
+            value, _, _ = chosen_value(node.operation, operands, result)
+            return value
         before = None
         for operand in operands:
             if operand.faults is not None:
                 before = operand.faults if before is None else np.where(before != 0, before, operand.faults)
-        made, code, faulty = function_value(node, operands, result)
-        return self._with_fault(node, code, made, faulty, before)
+        value, code, faulty = function_value(node, operands, result)
+        return self._with_fault(node, code, value, faulty, before)
 
-    def _with_fault(self, node: Expression, code: str, made: Vector, faulty: Bools, before: _Faults | None) -> Vector:
+    def _with_fault(self, node: Expression, code: str, value: Vector, faulty: Bools, before: _Faults | None) -> Vector:
         """Mark the rows that cannot be computed, unless they are NULL or have failed before."""
-        faulty = faulty & made.valid
+        faulty = faulty & value.valid
         if not faulty.any():
-            return replace(made, faults=before)
+            return replace(value, faults=before)
         self.faults.append((code, node))
         number = np.int32(len(self.faults))
         here = np.where(faulty, number, np.int32(0))
-        return replace(made, faults=here if before is None else np.where(before != 0, before, here))
+        return replace(value, faults=here if before is None else np.where(before != 0, before, here))
 
 
 def _strict_faults(first: Vector, second: Vector) -> _Faults | None:

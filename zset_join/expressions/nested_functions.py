@@ -63,11 +63,11 @@ def _path(text: str) -> list[str | int] | None:
     steps: list[str | int] = []
     place = 1
     while place < len(text):
-        found = _STEP.match(text, place)
-        if found is None or found.group(1) == "*":
+        step = _STEP.match(text, place)
+        if step is None or step.group(1) == "*":
             return None
-        steps.append(int(found.group(2)) if found.group(2) is not None else found.group(1) or found.group(3) or "")
-        place = found.end()
+        steps.append(int(step.group(2)) if step.group(2) is not None else step.group(1) or step.group(3) or "")
+        place = step.end()
     return steps
 
 
@@ -131,18 +131,18 @@ def _element(types: Types) -> pa.DataType:
 
 
 def _array_rule(call: Call, types: Types) -> pa.DataType:
-    found = reduce(lambda one, other: None if one is None else _one(one, other), types)
-    if found is None:
+    common = reduce(lambda one, other: None if one is None else _one(one, other), types)
+    if common is None:
         raise mismatch(call, types, "values of one type", "Cast them to one type with .cast(...).")
-    narrow = pa.string() if kind_of(found) == "string" else pa.binary() if kind_of(found) == "binary" else found
+    narrow = pa.string() if kind_of(common) == "string" else pa.binary() if kind_of(common) == "binary" else common
     return pa.list_(narrow)
 
 
 def _one(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if one == other or "null" in {kind_of(one), kind_of(other)}:
         return other if kind_of(one) == "null" else one
-    found = common_type(one, other)
-    return None if found is None or pa.types.is_decimal256(found) else found
+    common = common_type(one, other)
+    return None if common is None or pa.types.is_decimal256(common) else common
 
 
 def _arrays(call: Call, types: Types) -> None:
@@ -202,8 +202,8 @@ def _array(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed
     columns = [_with_nulls(widen(operand, element), length).cast(result.value_type) for operand in operands]
     order = np.arange(count * length).reshape(count, length).T.ravel()
     values = pa.concat_arrays(columns).take(pa.array(order))
-    made = pa.ListArray.from_arrays(pa.array(np.arange(length + 1, dtype=np.int32) * count), values)
-    return Vector(result, made, np.ones(length, np.bool_)), "CAST_OVERFLOW", NO_FAULTS
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(length + 1, dtype=np.int32) * count), values)
+    return Vector(result, lists, np.ones(length, np.bool_)), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _bounds(vector: Vector, length: int) -> tuple[pa.Array, Any, Any]:
@@ -223,10 +223,10 @@ def _element_at(call: Call, operands: Sequence[Vector], result: pa.DataType) -> 
     missing = (wanted < begin) | (wanted >= end) | (numbers == 0)
     known = np.asarray(spread(operands[0], length).valid & places.valid)
     if len(values) == 0:
-        found = pa.nulls(length, values.type)
+        elements = pa.nulls(length, values.type)
     else:
-        found = values.take(pa.array(np.where(missing | ~known, 0, wanted), mask=missing | ~known))
-    vector = from_arrow(found)
+        elements = values.take(pa.array(np.where(missing | ~known, 0, wanted), mask=missing | ~known))
+    vector = from_arrow(elements)
     is_fault = call.operation == "element_at"
     valid = known & vector.valid if not is_fault else known & (vector.valid | missing)
     return Vector(result, vector.values, valid), "ARRAY_INDEX", missing if is_fault else NO_FAULTS
@@ -249,17 +249,17 @@ def _contains(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Compu
     common = common_type(elements.type, operands[1].type)
     sought = from_arrow(_with_nulls(widen(operands[1], common), length).take(pa.array(parents, pa.int64())))
     equal = compare("eq", widen(elements, common), widen(sought, common)) & elements.valid & sought.valid
-    found = np.bincount(parents, equal, length) > 0
+    contains = np.bincount(parents, equal, length) > 0
     unknown = np.bincount(parents, ~elements.valid, length) > 0
-    valid = spread(operands[0], length).valid & spread(operands[1], length).valid & (found | ~unknown)
-    return Vector(result, found, np.asarray(valid)), "CAST_OVERFLOW", NO_FAULTS
+    valid = spread(operands[0], length).valid & spread(operands[1], length).valid & (contains | ~unknown)
+    return Vector(result, contains, np.asarray(valid)), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _join(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     separator = str(literal_value(call.operands[1]))
     lists = _with_nulls(operands[0], len(operands[0].valid)).to_pylist()
-    made = [None if one is None else separator.join(part for part in one if part is not None) for one in lists]
-    return of_texts(pa.array(made, result), result), "CAST_OVERFLOW", NO_FAULTS
+    texts = [None if one is None else separator.join(part for part in one if part is not None) for one in lists]
+    return of_texts(pa.array(texts, result), result), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _split(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:

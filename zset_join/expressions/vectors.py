@@ -143,8 +143,8 @@ def _paired(first: Vector, second: Vector) -> tuple[Any, Any]:
 
 
 def _flags(array: pa.Array | pa.BooleanScalar) -> Bools:
-    made: Bools = array.fill_null(False).to_numpy(zero_copy_only=False)
-    return made
+    flags: Bools = array.fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
 
 
 def compare(operation: str, first: Vector, second: Vector) -> Bools:
@@ -158,8 +158,8 @@ def compare(operation: str, first: Vector, second: Vector) -> Bools:
     if operation in {"gt", "ge"}:
         return compare("lt" if operation == "gt" else "le", second, first)
     if operation in {"ne", "le"}:
-        made: Bools = ~compare("eq" if operation == "ne" else "gt", first, second)
-        return made
+        opposite: Bools = ~compare("eq" if operation == "ne" else "gt", first, second)
+        return opposite
     if isinstance(first.values, pa.Array):
         return _flags((pc.equal if operation == "eq" else pc.less)(*_paired(first, second)))
     one, other = first.values, second.values
@@ -247,28 +247,28 @@ def arithmetic(operation: str, first: Vector, second: Vector, result: pa.DataTyp
         with np.errstate(all="ignore"):
             # -1 divides everything; the processor's own division of the lowest integer by it would trap.
             safe = divisor if divisor.dtype.kind == "f" else np.where(divisor == -1, divisor.dtype.type(1), divisor)
-            made = np.true_divide(one, divisor) if operation == "divide" else np.fmod(one, safe)
-        return Vector(result, made, valid), "DIVIDE_BY_ZERO", zero
-    made, overflow = _checked(operation, one, other)
-    return Vector(result, made, valid), "ARITHMETIC_OVERFLOW", overflow
+            value = np.true_divide(one, divisor) if operation == "divide" else np.fmod(one, safe)
+        return Vector(result, value, valid), "DIVIDE_BY_ZERO", zero
+    value, overflow = _checked(operation, one, other)
+    return Vector(result, value, valid), "ARITHMETIC_OVERFLOW", overflow
 
 
 def _checked(operation: str, one: Any, other: Any) -> tuple[Any, Bools]:
     """Compute with wrap-around and say where it wrapped; floats never do."""
     function = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}[operation]
     with np.errstate(all="ignore"):
-        made = function(one, other)
-        if made.dtype.kind == "f":
-            return made, np.zeros(1, np.bool_)
+        value = function(one, other)
+        if value.dtype.kind == "f":
+            return value, np.zeros(1, np.bool_)
         if operation == "add":
-            return made, ((one ^ made) & (other ^ made)) < 0
+            return value, ((one ^ value) & (other ^ value)) < 0
         if operation == "subtract":
-            return made, ((one ^ other) & (one ^ made)) < 0
+            return value, ((one ^ other) & (one ^ value)) < 0
         # Undo the multiplication; the lowest integer times -1 is the one case this would not notice.
         divisor = np.where(one == 0, one.dtype.type(1), one)
-        lowest = np.iinfo(made.dtype).min
-        undone = np.where(divisor == -1, -made, made // divisor)
-        return made, ((one != 0) & (undone != other)) | ((one == -1) & (other == lowest))
+        lowest = np.iinfo(value.dtype).min
+        undone = np.where(divisor == -1, -value, value // divisor)
+        return value, ((one != 0) & (undone != other)) | ((one == -1) & (other == lowest))
 
 
 def _decimal_arithmetic(
@@ -284,8 +284,8 @@ def _decimal_arithmetic(
     else:
         one = other = pa.decimal256(_DIGITS, max(one.scale, other.scale))
     function = {"add": pc.add, "subtract": pc.subtract, "multiply": pc.multiply}[operation]
-    made = function(*_paired(_narrowed(widen(first, one)), _narrowed(widen(second, other))))
-    values, overflow = fit_decimal(made, result)
+    exact = function(*_paired(_narrowed(widen(first, one)), _narrowed(widen(second, other))))
+    values, overflow = fit_decimal(exact, result)
     return Vector(result, values, valid), "ARITHMETIC_OVERFLOW", overflow
 
 
@@ -309,12 +309,12 @@ def _decimal_division(
     numbers = np.where(is_negative, -size, size)
     with decimal.localcontext(prec=_DIGITS):
         places = -result.scale
-        made = [
+        quotients = [
             None if failed else decimal.Decimal(int(number)).scaleb(places)
             for number, failed in zip(numbers, np.broadcast_to(overflow, len(numbers)), strict=True)
         ]
     code = "DIVIDE_BY_ZERO" if (zero & valid).any() else "ARITHMETIC_OVERFLOW"
-    return Vector(result, pa.array(made, result), valid), code, zero if code == "DIVIDE_BY_ZERO" else overflow
+    return Vector(result, pa.array(quotients, result), valid), code, zero if code == "DIVIDE_BY_ZERO" else overflow
 
 
 def _unscaled(array: pa.Array) -> npt.NDArray[np.object_]:
@@ -373,5 +373,5 @@ def _temporal_arithmetic(
 ) -> tuple[Vector, str, Bools]:
     one, one_overflow = rescale(first.values, first.type.unit, result.unit)
     other, other_overflow = rescale(second.values, second.type.unit, result.unit)
-    made, overflow = _checked(operation, one, other)
-    return Vector(result, made, valid), "ARITHMETIC_OVERFLOW", overflow | one_overflow | other_overflow
+    value, overflow = _checked(operation, one, other)
+    return Vector(result, value, valid), "ARITHMETIC_OVERFLOW", overflow | one_overflow | other_overflow

@@ -168,10 +168,10 @@ class PostgresViewSink:
         connection = self._connected()
         try:
             with connection.transaction():
-                found = connection.execute(self._statements.read()).fetchall()
+                rows = connection.execute(self._statements.read()).fetchall()
         except psycopg.Error as error:
             raise self._failed("read", error) from error
-        columns = list(zip(*found, strict=True)) or [()] * len(self._schema)
+        columns = list(zip(*rows, strict=True)) or [()] * len(self._schema)
         return pa.table(
             [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)], schema=self._schema
         )
@@ -221,9 +221,9 @@ class PostgresViewSink:
 
     def _attach(self) -> None:
         connection = self._connected()
-        found = connection.execute(_FIND, [self.table]).fetchone()
-        if found is not None:
-            self._check_owner(*found[:3])
+        comment = connection.execute(_FIND, [self.table]).fetchone()
+        if comment is not None:
+            self._check_owner(*comment[:3])
             return
         taken = connection.execute("SELECT to_regclass(%s), to_regclass(%s)", self._quoted_names(connection)).fetchone()
         if taken is not None and any(name is not None for name in taken):
@@ -254,11 +254,11 @@ class PostgresViewSink:
                 expected=query_id,
                 actual=self._query_id,
             )
-        found = json.loads(layout)
-        kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["schema"])))
-        if found["key"] != list(self._key) or kept.names != self._schema.names or kept.types != self._schema.types:
+        stored = json.loads(layout)
+        kept = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"])))
+        if stored["key"] != list(self._key) or kept.names != self._schema.names or kept.types != self._schema.types:
             raise SinkError(
-                f"{self._described} was made with key {found['key']} and columns {kept.names}; the query now has key "
+                f"{self._described} was made with key {stored['key']} and columns {kept.names}; the query now has key "
                 f"{list(self._key)} and columns {self._schema.names}, or columns of other types. Bring the query back, "
                 "or start a "
                 "new view and checkpoint.",
@@ -268,15 +268,15 @@ class PostgresViewSink:
 
     def _stored(self, connection: _Connection) -> tuple[int | None, dict[int, str]]:
         """Return the last epoch, and the digests of the newest ones."""
-        found = connection.execute(_FIND, [self.table]).fetchone()
-        if found is None:
+        comment = connection.execute(_FIND, [self.table]).fetchone()
+        if comment is None:
             raise SinkError(
                 f"{self._described} has lost its line in _zset_join_epochs; the view was changed by others. Drop it and "
                 "start anew.",
                 code="SINK_RETRACTION",
                 table=self.table,
             )
-        return None if found[1] is None else int(found[1]), dict(json.loads(found[3] or "[]"))
+        return None if comment[1] is None else int(comment[1]), dict(json.loads(comment[3] or "[]"))
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -316,16 +316,16 @@ class PostgresViewSink:
                 epoch=epoch,
                 key=twice,
             )
-        found = 0
+        changed = 0
         connection.execute("SAVEPOINT before_the_epoch")
         for pattern in patterns if retractions else ():
-            found += max(0, connection.execute(statements.delete(pattern)).rowcount)
-            found += max(0, connection.execute(statements.update(pattern)).rowcount)
-        if found < retractions:
+            changed += max(0, connection.execute(statements.delete(pattern)).rowcount)
+            changed += max(0, connection.execute(statements.update(pattern)).rowcount)
+        if changed < retractions:
             connection.execute("ROLLBACK TO SAVEPOINT before_the_epoch")
             self._refuse_unheld(connection, epoch)
             raise SinkError(
-                f"{self._described}: epoch {epoch} retracts {retractions} rows and the view holds {found} of them. "
+                f"{self._described}: epoch {epoch} retracts {retractions} rows and the view holds {changed} of them. "
                 "The view was "
                 "changed by others or belongs to another checkpoint: delete both to start anew.",
                 code="SINK_RETRACTION",
@@ -363,9 +363,9 @@ class PostgresViewSink:
             )
 
     def _failed(self, what: str, error: psycopg.Error) -> SinkError:
-        told = error.diag.message_primary or type(error).__name__
+        message = error.diag.message_primary or type(error).__name__
         return SinkError(
-            f"{self._described} could not be {what}: {told}. The view is as it was before the epoch; check that the "
+            f"{self._described} could not be {what}: {message}. The view is as it was before the epoch; check that the "
             "server runs, "
             "the rights of the user, and the space on its disk.",
             code="SINK_IO",

@@ -115,22 +115,24 @@ class AppendBuffer:
             begin += len(delta)
         return ages
 
-    def plan(self, found: Sequence[PreparedSide | None]) -> BufferedEpoch:
+    def plan(self, prepared: Sequence[PreparedSide | None]) -> BufferedEpoch:
         """Say what an epoch does at the limit, and note it in the prepared sides. Cost: the delta and the rows that leave.
 
         Args:
-            found: what the epoch's delta is, per side; where the limit evicts, there is one for each side.
+            prepared: what the epoch's delta is, per side; where the limit evicts, there is one for each side.
         """
         before = (self._sides[0].held_bytes, self._sides[1].held_bytes)
-        arriving = [0 if side is None else _arriving_bytes(state, side) for state, side in zip(self._sides, found, strict=True)]
+        arriving = [
+            0 if side is None else _arriving_bytes(state, side) for state, side in zip(self._sides, prepared, strict=True)
+        ]
         after = (before[0] + arriving[0], before[1] + arriving[1])
         excess = sum(after) - self.limit.max_bytes + 1
-        if not self.limit.evicts or excess <= 0 or not any(side is not None and side.count for side in found):
+        if not self.limit.evicts or excess <= 0 or not any(side is not None and side.count for side in prepared):
             return BufferedEpoch(before=before, after=after)
-        return self._plan_eviction([side for side in found if side is not None], before, after, excess)
+        return self._plan_eviction([side for side in prepared if side is not None], before, after, excess)
 
     def _plan_eviction(
-        self, found: Sequence[PreparedSide], before: tuple[int, int], after: tuple[int, int], excess: int
+        self, prepared: Sequence[PreparedSide], before: tuple[int, int], after: tuple[int, int], excess: int
     ) -> BufferedEpoch:
         queue = self._oldest(excess)
         end = queue.begin + queue.rows_for(excess)
@@ -138,7 +140,7 @@ class AppendBuffer:
         sides, numbers, sizes = queue.sides[leaving], queue.numbers[leaving], queue.sizes[leaving]
         rows, sums, new_rows = [0, 0], [0, 0], list[_Numbers]()
         missing = excess - int(sizes.sum())
-        for number, side in enumerate(found):
+        for number, side in enumerate(prepared):
             own = sides == number
             side.evicted = np.ascontiguousarray(numbers[own])
             side.shows_evicted = not self.limit.forgets
@@ -160,7 +162,7 @@ class AppendBuffer:
             from_queue=end - queue.begin,
         )
 
-    def refuse_if_full(self, epoch: BufferedEpoch, found: Sequence[PreparedSide | None], tick: Tick) -> None:
+    def refuse_if_full(self, epoch: BufferedEpoch, prepared: Sequence[PreparedSide | None], tick: Tick) -> None:
         """Raise where an epoch would reach the limit and the policy is `abort`.
 
         Raises:
@@ -173,15 +175,15 @@ class AppendBuffer:
             (relations[0].name, relations[1].name),
             epoch.after,
             self.limit.max_bytes,
-            largest_key(self._sides, found, self._cold),
+            largest_key(self._sides, prepared, self._cold),
             tick.epoch,
         )
 
-    def take_out(self, epoch: BufferedEpoch, found: Sequence[PreparedSide | None]) -> None:
+    def take_out(self, epoch: BufferedEpoch, prepared: Sequence[PreparedSide | None]) -> None:
         """Drop the rows that leave; called when the epoch's rows are absorbed."""
         if not sum(epoch.evicted_rows):
             return
-        for number, (state, side) in enumerate(zip(self._sides, found, strict=True)):
+        for number, (state, side) in enumerate(zip(self._sides, prepared, strict=True)):
             if side is None:
                 continue
             leaving = side.evicted
@@ -209,10 +211,10 @@ class AppendBuffer:
 
     def _make_queue(self, numbering: tuple[int, ...], at_least: int) -> _Queue:
         """Queue the oldest rows, an eighth of them or `at_least` so many. Cost: all live rows."""
-        found = [_live_ages(side) for side in self._sides]
-        ages = np.concatenate([each for each, _ in found])
-        numbers = np.concatenate([each for _, each in found])
-        sides = np.repeat(np.array([0, 1], np.uint8), [len(each) for each, _ in found])
+        live = [_live_ages(side) for side in self._sides]
+        ages = np.concatenate([each for each, _ in live])
+        numbers = np.concatenate([each for _, each in live])
+        sides = np.repeat(np.array([0, 1], np.uint8), [len(each) for each, _ in live])
         size = max(at_least, len(ages) // _QUEUED_PART)
         chosen = np.argpartition(ages, size)[:size] if size < len(ages) else np.arange(len(ages))
         chosen = chosen[np.argsort(ages[chosen])]

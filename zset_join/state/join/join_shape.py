@@ -86,14 +86,14 @@ def output_key(
         del sides["left"]
     if not all(relation.primary_key for relation in sides.values()):
         return ()
-    found: dict[str, None] = {}
+    columns: dict[str, None] = {}
     for side, relation in sides.items():
         for column in relation.primary_key:
             name = _shown_as(side, column, left, right, schema, sources)
             if name is None:
                 return ()
-            found[name] = None
-    return tuple(found)
+            columns[name] = None
+    return tuple(columns)
 
 
 def _is_unique(relation: Relation) -> bool:
@@ -177,6 +177,6 @@ def _output_field(side: str, source: str, name: str, left: Relation, right: Rela
     if side == "both":
         other = right.schema.field(source)
         kind = common_key_type(field.type, other.type, left_column=source, right_column=source)
-        told = field.metadata if field.metadata == other.metadata else None
-        return pa.field(name, kind, field.nullable or other.nullable, metadata=told)
+        metadata = field.metadata if field.metadata == other.metadata else None
+        return pa.field(name, kind, field.nullable or other.nullable, metadata=metadata)
     return field.with_name(name).with_nullable(field.nullable or padded)

@@ -129,15 +129,15 @@ class MatchMemo:
 
     def word(self, column: str, numbers: Int64s) -> Int64s:
         """Return a hidden column of some lines."""
-        found: Int64s = self.lines.words(column)[numbers - 1]
-        return found
+        words: Int64s = self.lines.words(column)[numbers - 1]
+        return words
 
     def due(self, now_us: int) -> Int64s:
         """Return the parked lines that are due, the oldest arrivals first. Cost: these lines."""
-        found = [numbers for due_us in self._dues if due_us <= now_us for numbers in self._valid(due_us)]
-        if not found:
+        numbers_due = [numbers for due_us in self._dues if due_us <= now_us for numbers in self._valid(due_us)]
+        if not numbers_due:
             return _NONE
-        numbers = np.unique(np.concatenate(found))
+        numbers = np.unique(np.concatenate(numbers_due))
         return numbers[np.argsort(self.word(ARRIVAL, numbers), kind="stable")]
 
     def _valid(self, due_us: int) -> list[Int64s]:

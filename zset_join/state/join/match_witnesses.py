@@ -144,6 +144,8 @@ class MatchWitnesses:
         choose_witnesses(own.view, columns, codes, refs, order, replaced, firsts, chosen)
         for keys in asked:
             of = self._opened[keys.of].side
-            found = codes, refs, order, firsts
-            record_witnesses(own.view, columns, *found, of.view, of.join_columns.address, keys.codes, keys.names, keys.lacking)
+            candidates = codes, refs, order, firsts
+            record_witnesses(
+                own.view, columns, *candidates, of.view, of.join_columns.address, keys.codes, keys.names, keys.lacking
+            )
         return matchable.chosen(chosen)

@@ -217,7 +217,7 @@ def one_of_each(
 
     Cost: a chunk per key, or all rows of a hash if a changed key with that hash has none.
     """
-    found: list[ColdRows] = []
+    pieces: list[ColdRows] = []
     cold = opened[number]
     named = [
         side.hot.probe(own, stamp, clock) if own is not None and side.side.has_identity else (_NONE, _NONE)
@@ -235,17 +235,17 @@ def one_of_each(
             for key in list(missing):
                 equal = equal_keys(key, cold.side, refs)
                 if equal.any():
-                    found.append(lying.chosen(np.arange(len(refs)) == int(np.argmax(equal))))
+                    pieces.append(lying.chosen(np.arange(len(refs)) == int(np.argmax(equal))))
                     missing.remove(key)
             if not missing:
                 break
-    if not found:
+    if not pieces:
         return None
     return ColdRows(
-        np.concatenate([rows.codes for rows in found]),
-        np.concatenate([rows.subcodes for rows in found]),
-        pa.concat_arrays([rows.rows for rows in found]),
-        np.concatenate([rows.places for rows in found]),
+        np.concatenate([rows.codes for rows in pieces]),
+        np.concatenate([rows.subcodes for rows in pieces]),
+        pa.concat_arrays([rows.rows for rows in pieces]),
+        np.concatenate([rows.places for rows in pieces]),
     )
 
 

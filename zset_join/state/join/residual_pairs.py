@@ -151,9 +151,9 @@ class ResidualPairs:
     def store(self, epoch: JudgedEpoch, prepared: Sequence[PreparedSide | None]) -> list[tuple[int, _Words]]:
         """Write the degrees of rows in memory, when the rows have been absorbed; return side and numbers of unchanged rows."""
         degrees = [degrees for part in epoch.parts.values() for degrees in part.degrees.items()]
-        for side, found in degrees:
-            found.store(prepared[side])
-        return [(side, found.touched) for side, found in degrees]
+        for side, of_side in degrees:
+            of_side.store(prepared[side])
+        return [(side, of_side.touched) for side, of_side in degrees]
 
     # ---------------------------------------------------------------- a part
 
@@ -171,8 +171,8 @@ class ResidualPairs:
                 part = epoch.parts[number] = self._begin()
             if only is None or (number,) in only:
                 yield (number,), partial(self._in_memory, epoch, part, number)
-            for found in self._streamed.found(number, epoch.streams, epoch.oversized_codes, only):
-                yield found.place, partial(self._with_streamed, part, found)
+            for pairs in self._streamed.found(number, epoch.streams, epoch.oversized_codes, only):
+                yield pairs.place, partial(self._with_streamed, part, pairs)
             alone = (number, _ALONE)
             if ranges and any(self._one_sided) and (only is None or alone in only):
                 yield alone, partial(self._alone, epoch, part)
@@ -199,8 +199,8 @@ class ResidualPairs:
             if is_new and part.degrees:
                 refs, changed = (left[passing], right[passing]), [change[passing] for change in changes]
                 flags = [live_flags(change, before, after) for change in changed]
-                for side, found in part.degrees.items():
-                    found.add(changed[side], refs[side], *flags[1 - side])
+                for side, of_side in part.degrees.items():
+                    of_side.add(changed[side], refs[side], *flags[1 - side])
             yield from self._shown(left, right, weights, passing, sign)
         if not any(epoch.streams):
             yield from self._alone(epoch, part, sign)
@@ -234,11 +234,11 @@ class ResidualPairs:
                     there = np.ones(len(positions), np.bool_)
                     begin = self._groups.changes_of(key.side)[0]
                     part.degrees[key.side].add(begin + positions, positions, there, there)
-            for found in part.degrees.values():
-                found.finish()
+            for of_side in part.degrees.values():
+                of_side.finish()
             part.is_whole = True
-        for side, found in part.degrees.items():
-            refs, weights = found.one_sided_rows
+        for side, of_side in part.degrees.items():
+            refs, weights = of_side.one_sided_rows
             padded = np.zeros(len(refs), np.int64)
             left, right = (refs, padded) if side == _LEFT else (padded, refs)
             yield from self._shown(left, right, weights, None, sign)

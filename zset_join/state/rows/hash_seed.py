@@ -55,10 +55,10 @@ def choose_seed(hash_seed: int | None, directory: str | None) -> int:
     try:
         written = perform("read", str(path), lambda: path.read_text(encoding="ascii"))
     except FileNotFoundError:
-        made = secrets.randbits(32)
+        seed = secrets.randbits(32)
         perform("open", directory, lambda: path.parent.mkdir(parents=True, exist_ok=True))
-        perform("write", str(path), lambda: path.write_text(f"{made}\n", encoding="ascii"))
-        return made
+        perform("write", str(path), lambda: path.write_text(f"{seed}\n", encoding="ascii"))
+        return seed
     if not written.strip().isdigit() or int(written) > _MOST:
         raise StateError(
             f"{path} does not hold the seed of hashes. The local state is a cache: delete the directory and it is rebuilt from "

@@ -59,12 +59,12 @@ def _made(parent: str | None) -> tuple[Path, FileLock]:
 def _remove_abandoned(parent: Path) -> None:
     """Remove directories of this user whose lock nobody holds; one without a lock is just being made."""
     with os.scandir(parent) as entries:
-        found = [
+        directories = [
             Path(entry.path)
             for entry in entries
             if entry.name.startswith(_PREFIX) and entry.is_dir(follow_symlinks=False) and _is_own(entry)
         ]
-    for path in found:
+    for path in directories:
         if (path / _LOCK).is_file():
             lock = _taken(path / _LOCK)
             if lock is not None:

@@ -109,10 +109,10 @@ class Region:
         if path is None:
             return True
         try:
-            found = perform("size", path, lambda: Path(path).stat())
+            status = perform("size", path, lambda: Path(path).stat())
         except FileNotFoundError:
             return False
-        return (found.st_dev, found.st_ino, found.st_size) == (*self._inode, len(self._map))
+        return (status.st_dev, status.st_ino, status.st_size) == (*self._inode, len(self._map))
 
     def relocate(self, directory: str) -> None:
         """Move the file to another directory of the same file system; the mapping stays."""
@@ -133,13 +133,13 @@ def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
     """Map a file of at least `capacity` bytes; return the mapping, and the device and inode."""
     descriptor = perform("open", path, lambda: os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     try:
-        found = os.fstat(descriptor)
-        refuse_foreign(path, found)
-        size = found.st_size
+        status = os.fstat(descriptor)
+        refuse_foreign(path, status)
+        size = status.st_size
         if size < capacity:
             perform("truncate", path, lambda: os.ftruncate(descriptor, capacity))
         mapped = perform("map", path, lambda: mmap.mmap(descriptor, max(size, capacity)))
-        return mapped, (found.st_dev, found.st_ino)
+        return mapped, (status.st_dev, status.st_ino)
     finally:
         os.close(descriptor)
 

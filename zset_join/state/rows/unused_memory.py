@@ -114,9 +114,9 @@ class UnusedMemory:
             held_bytes: what the caller is known to hold now.
         """
         self._note(held_bytes)
-        found = self._held_by_nobody()
-        if found <= self._least + most_bytes:
-            self._least = min(self._least, found)
+        unused = self._held_by_nobody()
+        if unused <= self._least + most_bytes:
+            self._least = min(self._least, unused)
             return False
         self.give_back_columns()
         if _trim is not None:
