@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from zset_join import OptionError, PlanError, ZSet
-from zset_join.pipeline import Pipeline, appends
+from zset_join.pipeline import Pipeline, appends, versioned
 from zset_join.pipeline.watermarks import Watermarks, time_values
+from zset_join.stages import StageOptions
 
 CLICKS = {"user": pa.int64(), "at": pa.int64()}
 SECOND = 1_000_000
@@ -122,3 +123,18 @@ def test_an_event_time_survives_a_selection_that_keeps_its_column_only():
 
     assert kept.node.relation.watermark_delay == 2
     assert lost.node.relation.event_time is None
+
+
+def test_a_row_from_far_in_the_future_is_put_aside_and_moves_no_watermark():
+    orders = appends("orders", {"id": pa.int64(), "k": pa.int64(), "t": pa.int64()}, watermark=("t", 0))
+    rates = versioned("rates", {"k": pa.int64(), "rate": pa.int64(), "at": pa.int64()}, keys="k", version_by="at", delay=0)
+    view = orders.temporal_join(rates, on="k", as_of="t", max_watermark_jump=100)
+    pipeline = Pipeline(view, options=StageOptions(on_bad_input="quarantine"))
+    pipeline.step({"orders": [{"id": 1, "k": 1, "t": 10}], "rates": [{"k": 1, "rate": 7, "at": 10}]})
+
+    pipeline.step(
+        {"orders": [{"id": 2, "k": 1, "t": 111}, {"id": 3, "k": 1, "t": 110}], "rates": [{"k": 1, "rate": 8, "at": 109}]}
+    )
+
+    assert pipeline.progress["rejected_rows"] == 1
+    assert pipeline.statistics()["source orders"]["watermark_us"] == 110

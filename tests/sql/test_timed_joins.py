@@ -143,6 +143,24 @@ def test_an_as_of_join_takes_the_nearest_row(join: str) -> None:
         assert rows(running.table()) == [(1, 100)]
 
 
+def test_an_order_from_far_in_the_future_is_put_aside_and_releases_nothing() -> None:
+    with connect(dialect="flink") as session:
+        session.sql(RATES)
+        session.sql("SET max_watermark_jump = '1 hour'; SET on_bad_input = 'quarantine'")
+        running = started(
+            session,
+            "SELECT o.id FROM orders AS o LEFT JOIN rates FOR SYSTEM_TIME AS OF o.t AS r ON o.currency = r.currency",
+        )
+        session.sql("INSERT INTO rates VALUES ('EUR', 1, TIMESTAMP '2026-01-01 10:00:00')")
+        session.sql("INSERT INTO orders VALUES (1, 'EUR', 1, TIMESTAMP '2026-01-01 10:00:00')")
+
+        session.sql("INSERT INTO orders VALUES (2, 'EUR', 1, TIMESTAMP '2062-01-01 10:00:00')")
+        session.sql("INSERT INTO rates VALUES ('EUR', 2, TIMESTAMP '2026-01-01 10:30:00')")
+        session.sql("INSERT INTO orders VALUES (3, 'EUR', 1, TIMESTAMP '2026-01-01 10:20:00')")
+
+        assert rows(running.table()) == [(1,), (3,)]
+
+
 def test_a_lookup_join_asks_the_outside_and_hints_are_read(tmp_path: Path) -> None:
     file = tmp_path / "dim.sqlite"
     with sqlite3.connect(file) as database:

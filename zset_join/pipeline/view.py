@@ -166,6 +166,7 @@ class View(Rows):
         emit: Literal["once", "on_watermark", "eager"] = "on_watermark",
         late: Literal["side_output", "drop", "join"] | None = None,
         keep_probe_for: Any = None,
+        max_watermark_jump: Any = None,
         is_change_time: bool = False,
         snapshot: str = "current",
         null_safe: bool | Sequence[bool] = False,
@@ -186,6 +187,8 @@ class View(Rows):
                 once and for good.
             late: by event time, what becomes of rows behind the watermark: `side_output`, `drop` or `join`.
             keep_probe_for: by event time, how long after the watermark rows are kept for corrections, in eager mode.
+            max_watermark_jump: by event time, how far ahead of the watermark a time may be; a row further ahead is bad input
+                and moves no watermark. Default: any distance.
             is_change_time: by event time: the time of a version is that of its change, not a column of the row; silences the
                 warning about deletes.
             snapshot: by processing time: `current` joins with the right changes of the same epoch, `previous` without them.
@@ -219,6 +222,7 @@ class View(Rows):
             emit=emit,
             late=late,
             keep_probe_for=keep_probe_for,
+            max_watermark_jump=max_watermark_jump,
             condition=condition,
             is_change_time=is_change_time,
             index=index,

@@ -78,6 +78,11 @@ class Watermarks:
             for source in plan.sources
             if source.relation.event_time is not None and source.relation.watermark_delay is not None
         }
+        self._jumps: dict[str, tuple[int, int]] = {}
+        for node in plan.nodes:
+            if node.stage.max_watermark_jump is not None:
+                for name in plan.timed_sources(node.number):
+                    self._jumps[name] = min(self._jumps.get(name, (1 << 62, 0)), (node.stage.max_watermark_jump, node.number))
         self._waited_for = [plan.timed_sources(node.number) for node in plan.nodes]
         self._names = [f"{_STAGE}{node.name}" for node in plan.nodes]
         self.known = KnownTimes(dict.fromkeys(self._timed, SourceTime()), (None,) * len(plan.nodes))
@@ -93,13 +98,19 @@ class Watermarks:
             delta = deltas.get(name)
             if delta is not None and len(delta):
                 column, delay = self._timed[name]
-                times = time_values(delta.rows.column(str(column)))
+                times = self._believed(name, time_values(delta.rows.column(str(column))))
                 sources[name] = _moved(before, times, int(delay or 0), processing_time_us)
         stages = [
             _latest(before, self._of_stage(number, sources, processing_time_us))
             for number, before in enumerate(self.known.stages)
         ]
         return KnownTimes(sources, tuple(stages))
+
+    def _believed(self, name: str, times: Any) -> Any:
+        """Return the times of a source without those that are bad input, being too far ahead of the watermark of a stage."""
+        jump, number = self._jumps.get(name, (0, 0))
+        before = self.known.stages[number] if name in self._jumps else None
+        return times if before is None else times[times <= before + jump]
 
     def holding(self, number: int) -> str | None:
         """Return the source that holds the watermark of a stage, an idle one only where all are; None where none does."""

@@ -15,6 +15,7 @@
 | `state_ttl_by` | `processing`, `event` |
 | `state_ttl_on_expire` | `retract`, `forget` |
 | `state_ttl_refreshed_by` | `write`, `read` |
+| `max_watermark_jump` | a duration; a row of a join by event time that is further ahead of the watermark is bad input |
 | `temporal_join_emit` | `on_watermark`, `eager`, `once`: when a join by event time answers |
 | `idle_timeout`, `table.exec.source.idle-timeout` | a duration after which a silent source holds no watermark up |
 
@@ -41,13 +42,14 @@ __all__ = [
     "seconds_of",
     "stage_options",
     "state_ttl_of",
+    "watermark_jump",
     "without_effect",
 ]
 
 SETTINGS = (
     "cold_store", "default_hash_join", "default_hash_table",
     "idle_timeout", "join_buffer_policy", "join_max_buffered_bytes", "max_hot_bytes",
-    "max_hot_keys", "on_bad_input", "on_evict", "state_ttl", "state_ttl_by", "state_ttl_on_expire",
+    "max_hot_keys", "max_watermark_jump", "on_bad_input", "on_evict", "state_ttl", "state_ttl_by", "state_ttl_on_expire",
     "state_ttl_refreshed_by", "table.exec.async-lookup.buffer-capacity",
     "table.exec.async-lookup.output-mode", "temporal_join_emit",
     "table.exec.async-lookup.timeout", "table.exec.source.idle-timeout", "table.exec.state.ttl", "tombstone_retention",
@@ -100,6 +102,7 @@ def check_setting(name: str, value: str, *, at: Place | None = None) -> str:
         stage_options({**dict([beside[plain]] if plain in beside else []), plain: value})
         idle_timeout({plain: value})
         state_ttl_of({plain: value})
+        watermark_jump({plain: value})
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at, name=name) from error
     return found
@@ -158,6 +161,11 @@ def without_effect(settings: Mapping[str, str]) -> list[str]:
 def idle_timeout(settings: Mapping[str, str]) -> float | None:
     """Return after how many seconds a silent source holds no watermark up."""
     return _seconds(settings, "idle_timeout") or _seconds(settings, "table.exec.source.idle-timeout")
+
+
+def watermark_jump(settings: Mapping[str, str]) -> int | None:
+    """Return how many seconds a row of a join by event time may be ahead of the watermark."""
+    return _seconds(settings, "max_watermark_jump")
 
 
 def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:

@@ -11,10 +11,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import pyarrow as pa
+import pyarrow.types as pt
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
@@ -28,6 +30,7 @@ from zset_join.sql.binding import JoinContext, QueryContext
 from zset_join.sql.catalog import pick
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
+from zset_join.sql.settings import watermark_jump
 
 __all__ = ["TimedStep", "Version", "as_of_join", "temporal_join", "versions_of"]
 
@@ -149,6 +152,7 @@ def temporal_join(
             how=step.how,
             as_of=column.name,
             emit=planner.emit(),
+            max_watermark_jump=_watermark_jump(query.settings, view.schema.field(column.name).type),
             condition=parts.condition,
             is_change_time=_is_change_time(item),
         )
@@ -156,6 +160,11 @@ def temporal_join(
         raise
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
+
+
+def _watermark_jump(settings: Mapping[str, str], kind: pa.DataType) -> str | int | None:
+    seconds = watermark_jump(settings)
+    return seconds if seconds is None or pt.is_integer(kind) else f"{seconds} seconds"
 
 
 def as_of_join(planner: JoinContext, view: View, step: TimedStep, trees: Sequence[Expression]) -> View:

@@ -98,6 +98,11 @@ class SharedTableStage(Stage):
             joins.append(reader.made(options, directory, place=place, eager_places=1 + max(eager, default=-1), table_of=owner))
         return SharedTable(joins, VersionJoins([one.join for one in joins]))
 
+    @property
+    def max_watermark_jump(self) -> int | None:
+        """Return what all readers say alike."""
+        return self.readers[0].max_watermark_jump
+
     def explain(self, buckets: int | None) -> list[str]:
         """Return what it is."""
         where = f"in {buckets or 'one per core'} buckets by key"

@@ -197,6 +197,11 @@ class Stage(Protocol):
         return False
 
     @property
+    def max_watermark_jump(self) -> int | None:
+        """Return how far ahead of its watermark times may be: rows further ahead are bad input, and move no watermark."""
+        return None
+
+    @property
     def forwards(self) -> bool:
         """Say whether its answer is the table of its input, in other buckets: what it holds can be asked of the next stage."""
         return False

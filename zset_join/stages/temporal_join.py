@@ -114,6 +114,11 @@ class TemporalJoinStage(Stage):
         )
 
     @property
+    def max_watermark_jump(self) -> int | None:
+        """Return what its options say."""
+        return self.options.max_watermark_jump
+
+    @property
     def warning(self) -> str | None:
         """Return what may be wrong with the times of DELETEs (semantics 11.5), None where nothing is."""
         if self.right.mode != "upsert" or self.is_change_time:

@@ -164,3 +164,15 @@ def test_a_stream_that_is_silent_does_not_hold_the_others_up_after_its_timeout(b
     third, _ = times.after(second, [None, 0, 25, 0], 111)
     assert third == {"bought": 30, "rates": 25, stage: 30}
     assert times.progress(third, {}, 111)["held_by"]["temporal_join-0"] == "rates"
+
+
+def test_a_row_from_far_in_the_future_moves_no_watermark(bought: Source, rates: Source, run: Run, tmp_path: Path) -> None:
+    bought.add((1, "EUR", 10)).add((2, "EUR", 111), (3, "EUR", 110))
+    rates.add(("EUR", 10, 1.1)).add()
+    sink = Collected()
+
+    run(priced(bought, rates, max_watermark_jump=100), sink, onBadInput="quarantine")
+
+    committed = read_committed(str(tmp_path / "checkpoint"))
+    assert committed.last.watermarks["bought"] == 110
+    assert committed.last.progress["quarantined"] == {"bought": 1, "rates": 0}

@@ -66,7 +66,8 @@ def temporal_join(
         emit: `on_watermark` waits and answers once, `eager` answers now and corrects, `once` answers now.
         late: what becomes of rows behind the watermark: `side_output` puts them into the dead-letter table, `drop`, `join`.
         keep_probe_for: how long after the watermark `eager` keeps rows for corrections.
-        max_watermark_jump: how far ahead of the watermark a time may be; None: any distance.
+        max_watermark_jump: how far ahead of the watermark a time may be; a row further ahead is bad input and moves no
+            watermark. None: any distance.
         delete_column: a boolean column of the versions that marks DELETEs, where they have no keys.
         is_change_time: the time of a version is that of its change, not a column of the row.
         as_of: `PROCESSING_TIME` joins each row with the other side as it is when the row comes; the options above are then

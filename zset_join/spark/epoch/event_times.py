@@ -46,6 +46,7 @@ class _TimedStream:
     side: int
     column: str
     delay: int
+    jump: int | None
     kind: pa.DataType
 
 
@@ -62,6 +63,7 @@ class EventTimes:
 
     def __init__(self, planned_stages: Sequence[PlannedStage], *, idle_timeout_us: int | None = None) -> None:
         self._segments = planned_stages
+        self._names = {one.number: one.name for one in planned_stages}
         self.timed = frozenset(one.number for one in planned_stages if is_timed(one.stage))
         self._waited_for = _waited_for(planned_stages)
         needed = {name for number in self.timed for name in self._waited_for[number]}
@@ -91,8 +93,12 @@ class EventTimes:
             if has_targets:
                 is_of_it &= F.col(TARGET) == stream.number
             time = F.when(is_of_it, as_number(F.col(f"s{slot}"), stream.kind))
+            reached = before.get(stage_watermark(self._names[stream.number]))
+            believed = time
+            if stream.jump is not None and reached is not None:  # further ahead it is bad input, and moves no watermark
+                believed = F.when(time <= F.lit(reached + stream.jump), time)
             late = F.lit(0).cast("long") if stream.name not in before else F.count_if(time <= F.lit(before[stream.name]))
-            found += [F.max(time), late]
+            found += [F.max(believed), late]
         return found
 
     def after(
@@ -206,6 +212,7 @@ def _timed_streams(planned_stages: Sequence[PlannedStage]) -> list[_TimedStream]
                         side=side,
                         column=relation.event_time,
                         delay=relation.watermark_delay,
+                        jump=one.stage.max_watermark_jump,
                         kind=relation.schema.field(relation.event_time).type,
                     )
                 )
