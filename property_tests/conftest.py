@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from unittest import mock
 
@@ -12,6 +13,9 @@ from spill.pair_store import PairStore
 from spill.run_set import RunSet
 from zset_join.state.join import changed_groups
 from zset_join.state.join.hybrid_state import HybridState
+
+# Tests compile what they call: whoever changes a kernel does not wait for all of them.
+os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
 
 load_profile()
 

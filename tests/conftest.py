@@ -28,6 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if not os.access(ROOT / "zset_join", os.W_OK):
     os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "zset-join-kernels"))
 
+# Tests compile what they call: whoever changes a kernel does not wait for all of them.
+os.environ.setdefault("ZSET_JOIN_COMPILE", "lazily")
+
 # One of these lives for minutes: the JVM's second compiler and its parallel collector cost more there than they give. On two
 # busy cores the JVM spent 67 s on the 48 tests of test_row_steps.py with this, and 123 s on the first 16 of them without.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -1,7 +1,8 @@
 """Compile beforehand what queries need first, in several processes at once: `zset-join compile`.
 
 A kernel is compiled when it is first called and then kept for this version and user. Without this, the first query on a
-machine waits about a minute for the kernels of its stages; and again for those of a kind of stage that it meets later.
+machine waits about a minute for the kernels of its stages; and again for those of a kind of stage that it meets later. So the
+first pipeline or query of a user on a machine runs it (`zset_join.kernels.machine.first_use`), and so does `make setup`.
 
 What is compiled is what a row on its way in and out of every kind of stage calls, in memory and, for joins, routes and
 groups, with the state on disk. Rare kernels (compacting, merging runs) are compiled when they are first needed, in a second
@@ -22,6 +23,7 @@ import pyarrow as pa
 
 from zset_join.expressions import left, right
 from zset_join.kernels.machine.compiled import compiled_kernels_directory
+from zset_join.kernels.machine.first_use import mark_complete
 from zset_join.pipeline import View, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.plan.query_plan import QueryPlan
@@ -102,6 +104,8 @@ def compile_kernels(names: Sequence[str] = tuple(GROUPS), *, say: Callable[[str]
         waiting = {pool.submit(_compile, name): name for name in names}
         for number, done in enumerate(as_completed(waiting), start=1):
             say(f"  {number} of {len(names)}: {waiting[done]}, {done.result():.0f} s")
+    if set(names) == set(GROUPS):
+        mark_complete()
     seconds = time.monotonic() - started
     say(f"done in {seconds:.0f} s; later programs of this user load them")
     return seconds
@@ -118,3 +122,7 @@ def _compile(name: str) -> float:
 def _stages(plan: QueryPlan, *, is_hybrid: bool) -> list[Stage]:
     stages = [node.stage for node in plan.nodes]
     return [stage for stage in stages if stage.cold_state is not None] if is_hybrid else stages
+
+
+if __name__ == "__main__":
+    compile_kernels(say=lambda line: print(line, flush=True))  # noqa: T201 - a program's output

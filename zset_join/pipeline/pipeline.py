@@ -37,6 +37,7 @@ from zset_join.dead_letters import (
 )
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import BadInputError, OptionError, PlanError, StateError
+from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import Undecodable, dead_letters
@@ -111,6 +112,7 @@ class Pipeline:
         snapshot_after_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.plan: QueryPlan = view.plan()
+        compile_on_first_use()
         self.epoch = 0
         self.progress: Mapping[str, Any] = {}
         self.positions: Mapping[str, Any] = {}

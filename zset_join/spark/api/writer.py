@@ -17,6 +17,7 @@ from zset_join.changelog import ChangelogForm, encoded_schema, format_named
 from zset_join.checkpoint.reading import checkpoint_folder, no_checkpoint, stored_buckets, stored_description, stored_query_id
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError, StateError
+from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.sinks.sink import Sink
 from zset_join.spark.api.lookup_defaults import check_connections, is_lookup_option, job_defaults
 from zset_join.spark.api.query import JoinQuery, start_query
@@ -370,6 +371,7 @@ class JoinStreamWriter:
         encoded_schema(self._plan.output.schema, format_named("weight"))
         session = self._plan.session
         stages = [one.stage for one in self._plan.planned_stages]
+        compile_on_first_use()
         warm_up(stages, is_hybrid=options.hot_budget is not None, has_cold_groups=options.table_budget is not None)
         check_session(session)
         if makes_place:
