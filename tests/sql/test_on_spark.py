@@ -116,3 +116,34 @@ def test_a_file_of_statements_that_is_run_again_goes_on(
     assert sorted(run()) == [("Ada L.", 60, 1), ("nobody", 0, 1)]
     (orders / "2.json").write_text('{"id": 2, "customer": "Ada", "total": 1}\n{"id": 3, "customer": "Ada", "total": 99}\n')
     assert run() == [("Ada L.", 60, -1)]
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT customer, qty, count(*) FROM orders GROUP BY CUBE(customer, qty)",
+        "SELECT customer, sum(qty) FILTER (WHERE qty > 1) AS n FROM orders GROUP BY customer HAVING count(*) > 1",
+        "SELECT customer, sum(CASE WHEN qty > 1 THEN qty ELSE 0 END) AS n FROM orders GROUP BY customer, qty + 1",
+        "SELECT a.id FROM orders a JOIN people b ON lower(a.customer) = lower(b.id) AND a.qty > 10",
+        "SELECT a.id, b.name FROM orders a LEFT JOIN people b ON a.customer = b.id AND b.name = 'DE'",
+        "SELECT a.id FROM orders a JOIN orders b ON a.customer = b.customer AND a.id < b.id",
+        "SELECT id FROM orders UNION ALL SELECT qty FROM orders UNION SELECT qty + 1 FROM orders",
+        "SELECT o.id, p.name FROM orders o LEFT JOIN people FOR SYSTEM_TIME AS OF o.ts p ON o.customer = p.id",
+        "SELECT o.id, p.name FROM orders o JOIN people FOR SYSTEM_TIME AS OF PROCTIME() p ON upper(o.customer) = p.id",
+        "SELECT o.id, p.name FROM orders o ASOF JOIN people p MATCH_CONDITION (o.ts >= p.ts) ON o.customer = p.id",
+        "SELECT id, ts FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY customer ORDER BY ts DESC) AS n FROM orders) WHERE n = 1",
+    ],
+)
+def test_what_is_written_in_sql_is_planned_inside_spark(planned: Session, text: str) -> None:
+    assert "remembers:" in query(planned, text).explain()
+
+
+@pytest.fixture(scope="module")
+def planned(spark: SparkSession) -> Iterator[Session]:
+    with connect(engine="spark", spark=spark, dialect="flink") as opened:
+        opened.sql("CREATE TABLE orders (id INT, customer STRING, qty INT, ts TIMESTAMP(3), WATERMARK FOR ts AS ts)")
+        opened.sql(
+            "CREATE TABLE people (id STRING, name STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts, PRIMARY KEY (id) NOT ENFORCED)"
+        )
+        yield opened

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from zset_join.sources.kafka import KafkaSource
     from zset_join.zset import ZSet
 
-__all__ = ["Feed", "feed_of", "feeds_of", "kafka_config", "read_available", "texts_of"]
+__all__ = ["Feed", "feed_of", "feeds_of", "kafka_config", "read_available", "record_form", "start_of", "texts_of"]
 
 _METADATA = {"topic": "topic", "partition": "partition", "offset": "offset", "timestamp": "timestamp"}
 _MOST_ROWS = 100_000
@@ -134,17 +134,8 @@ class KafkaFeed:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        options = table.options
-        mode = options.get("scan.startup.mode", "earliest-offset")
-        if mode not in {"earliest", "earliest-offset"}:
-            raise SqlError(
-                f"\"{table.name}\": scan.startup.mode='{mode}' is not offered: a topic is read from its beginning, "
-                "'earliest-offset'.",
-                code="NOT_OFFERED",
-                name=table.name,
-            )
-        form = options.get("format", options.get("value.format", "json"))
-        self.form = "upsert-json" if options["connector"] == "upsert-kafka" and form == "json" else form
+        start_of(table, ("earliest",))
+        self.form = record_form(table)
         self._given = pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
         self._source: KafkaSource | None = None
         self._decoder: Pipeline | None = None
@@ -308,3 +299,31 @@ def kafka_config(table: Table) -> dict[str, Any]:
     if "bootstrap.server" in found:
         found["bootstrap.servers"] = found.pop("bootstrap.server")
     return found
+
+
+def record_form(table: Table) -> str:
+    """Return the format of a topic's records."""
+    form = table.options.get("format", table.options.get("value.format", "json"))
+    return "upsert-json" if table.options["connector"] == "upsert-kafka" and form == "json" else form
+
+
+def start_of(table: Table, offered: tuple[str, ...]) -> str:
+    """Return where a topic is read from: `earliest`, or `latest`.
+
+    Args:
+        table: of the topic.
+        offered: what can be read.
+
+    Raises:
+        SqlError: it is to be read from elsewhere.
+    """
+    told = table.options.get("scan.startup.mode", "earliest")
+    mode = told.removesuffix("-offset")
+    if mode not in offered:
+        raise SqlError(
+            f"\"{table.name}\": scan.startup.mode='{told}' is not offered; "
+            f"{' and '.join(f'{one}-offset' for one in offered)} {'is' if len(offered) == 1 else 'are'}.",
+            code="NOT_OFFERED",
+            name=table.name,
+        )
+    return mode

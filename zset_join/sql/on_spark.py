@@ -34,12 +34,14 @@ from zset_join.expressions.sql_text import to_sql
 from zset_join.plan.query_plan import PlanSource
 from zset_join.relation import Relation
 from zset_join.sinks.sink import Sink
-from zset_join.spark import ChangeStream, local_session
+from zset_join.spark import ChangeStream, changes, local_session
 from zset_join.spark.api.from_plan import view_of
 from zset_join.spark.api.table_streams import (
     ColumnText,
+    checked_stream,
     file_rows,
-    kafka_rows,
+    json_rows,
+    kafka_records,
     schema_of,
     stored_rows,
     table_stream,
@@ -48,6 +50,7 @@ from zset_join.spark.api.table_streams import (
 )
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.dialects import Statement
+from zset_join.sql.feeds import kafka_config, record_form, start_of
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
@@ -310,8 +313,30 @@ class SessionOnSpark(Session):
                 raise SqlError(f"\"{table.name}\": there is no file at {path}. Give 'path'.", code="NO_FILE", name=table.name)
             rows = file_rows(self.spark, path, table.options.get("format", "json"), given)
         else:
-            rows = kafka_rows(self.spark, table.options, given, name=table.name)
+            form = record_form(table)
+            topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))
+            records = kafka_records(self.spark, kafka_config(table), topic, start=start, name=table.name)
+            if form != "json":
+                return checked_stream(self._recorded(table, records, form), relation)
+            metadata = {column.name: column.metadata for column in table.columns if column.metadata is not None}
+            rows = json_rows(records, pa.schema([field for field in given if field.name not in metadata]), metadata)
         return table_stream(with_columns(rows, self._texts(table)), relation, delta_column=table.delta_column)
+
+    def _recorded(self, table: Table, records: Any, form: str) -> ChangeStream:
+        """Return the changes that records of a format mean.
+
+        Raises:
+            SqlError: the table has columns that no record gives.
+        """
+        computed = [column.name for column in table.columns if not column.is_given or column.metadata is not None]
+        if computed:
+            raise SqlError(
+                f'"{table.name}": {computed[0]} is computed or metadata, and records of {form} give whole rows. Make a view '
+                "over the table that computes it.",
+                code="NOT_OFFERED",
+                name=table.name,
+            )
+        return changes(records, name=table.name, keys=list(table.primary_key) or None, format=form, schema=table.schema)
 
     def _texts(self, table: Table) -> list[ColumnText]:
         """Return how Spark makes the columns of a table."""

@@ -91,12 +91,15 @@ class _Translation:
         match node:
             case Read(source):
                 stream = self._streams(source)
+                if stream.hidden and not source.hidden:
+                    # What orders the changes of its keys is not in the plan, whose steps would leave it out.
+                    return _Part(self._changed(stream))
                 return _Part(stream, stream.hidden)
             case Apply():
                 part = self.part(node.child)
                 if part.relation.mode == "upsert" and not node.takes_upserts:
                     part = _Part(self._changed(part.rows))
-                return _Part(_applied(part.rows, node.step), node.hidden)
+                return _Part(_applied(part.rows, node.step, is_internal=True), node.hidden)
             case Merge(parts):
                 return _Part(self._merged([self.part(part) for part in parts]))
             case Operate():
@@ -283,9 +286,19 @@ def _applied(rows: Rows, step: object, *, is_internal: bool = False) -> Rows:
     )
 
 
+def _text(tree: Expression, schema: pa.Schema) -> str:
+    """Return a tree over one row as Spark SQL; one made with `left(...)` or `right(...)` alone means the same."""
+    return to_sql(
+        tree,
+        {"row": schema, "left": schema, "right": schema},
+        dialect="spark",
+        columns=lambda _, name: quote_name(name, "spark"),
+    )
+
+
 def _kept(rows: Rows, condition: Expression) -> Rows:
     before = rows.relation(()) if isinstance(rows, SourceStream) else rows.output
-    text = to_sql(condition, {"row": before.schema}, dialect="spark")
+    text = _text(condition, before.schema)
     step = row_step(rows.session, before, f"where {text}", lambda given, _: given.where(text))
     if isinstance(rows, ViewPlan):
         return rows.then(step)
@@ -302,7 +315,7 @@ def _kept(rows: Rows, condition: Expression) -> Rows:
 def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
     before = rows.relation(()) if isinstance(rows, SourceStream) else rows.output
     relation = step.output(before)
-    texts = [to_sql(tree, {"row": before.schema}, dialect="spark") for _, tree in step.columns]
+    texts = [_text(tree, before.schema) for _, tree in step.columns]
     made = _row_step(rows, before, relation, texts, is_internal=is_internal)
     given = made.relation.schema
     differing = [at for at, field in enumerate(relation.schema) if given.field(at).type != field.type]

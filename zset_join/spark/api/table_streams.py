@@ -31,8 +31,10 @@ from zset_join.spark.rows.schemas import arrow_schema, field_type, spark_schema
 __all__ = [
     "STORED_WEIGHT",
     "ColumnText",
+    "checked_stream",
     "file_rows",
-    "kafka_rows",
+    "json_rows",
+    "kafka_records",
     "schema_of",
     "stored_rows",
     "table_stream",
@@ -42,6 +44,7 @@ __all__ = [
 
 STORED_WEIGHT = "_stored_weight"
 _TIME, _VALUE = "__time", "__value"
+_METADATA = {name: name for name in ("topic", "partition", "offset", "timestamp")}
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,10 @@ def file_rows(
     if form not in ("csv", "json", "parquet"):
         raise OptionError(f"files are read as csv, json, parquet, not as {form}.", code="UNKNOWN_FORMAT", format=form)
     reader = session.readStream.schema(spark_schema(given)).option("maxFilesPerTrigger", 1).options(**dict(options or {}))
+    if form != "parquet":
+        reader = reader.option("mode", "FAILFAST")
     if form == "csv":
-        reader = reader.option("header", "true")
+        reader = reader.option("header", "true").option("enforceSchema", "false")
     place = Path(path)
     if "://" not in path and place.is_file():
         reader, path = reader.option("pathGlobFilter", place.name), os.fspath(place.parent)
@@ -116,36 +121,24 @@ def file_rows(
     return rows.select(*map(column_named, given.names), F.col("_metadata.file_modification_time").alias(_TIME))
 
 
-def kafka_rows(session: SparkSession, options: Mapping[str, str], given: pa.Schema, *, name: str) -> DataFrame:
-    """Return the records of a topic as rows, with Kafka's time of each.
+def kafka_records(session: SparkSession, config: Mapping[str, Any], topic: str, *, start: str, name: str) -> DataFrame:
+    """Return the records of a topic, by Spark's own connector.
 
     Args:
         session: reads; it must have Spark's Kafka connector.
-        options: `topic`, `properties.bootstrap.servers`, `scan.startup.mode`.
-        given: the columns of the JSON objects.
+        config: of Kafka's client.
+        topic: which.
+        start: `earliest` or `latest`, for a query without a checkpoint.
         name: of the table.
 
     Raises:
-        OptionError: an option is missing, or the connector is.
+        OptionError: the session has no such connector.
     """
-    missing = [one for one in ("topic", "properties.bootstrap.servers") if one not in options]
-    if missing:
-        raise OptionError(f'"{name}": the option {missing[0]!r} is missing.', code="MISSING_OPTION", name=name)
-    if options.get("format", "json") != "json":
-        raise OptionError(
-            f'"{name}": records of Kafka are read as json here, not as {options["format"]}; make a stream of others with '
-            "changes(df, format=...) and register it.",
-            code="UNKNOWN_FORMAT",
-            name=name,
-        )
-    starts = {"earliest-offset": "earliest", "latest-offset": "latest", "group-offsets": "earliest"}
-    start = starts.get(options.get("scan.startup.mode", "earliest-offset"), "earliest")
-    reader = session.readStream.format("kafka").option("subscribe", options["topic"]).option("startingOffsets", start)
-    for option, value in options.items():
-        if option.startswith("properties."):
-            reader = reader.option(f"kafka.{option.removeprefix('properties.')}", value)
+    reader = session.readStream.format("kafka").option("subscribe", topic).option("startingOffsets", start)
+    for option, value in config.items():
+        reader = reader.option(f"kafka.{option}", str(value))
     try:
-        records = reader.load()
+        return reader.load()
     except AnalysisException as error:
         raise OptionError(
             f'"{name}": Spark has no Kafka connector here: {first_line(error)} Start the session with '
@@ -153,9 +146,21 @@ def kafka_rows(session: SparkSession, options: Mapping[str, str], given: pa.Sche
             code="MISSING_PACKAGE",
             package="spark-sql-kafka-0-10",
         ) from error
-    record = F.from_json(F.col("value").cast("string"), spark_schema(given)).alias(_VALUE)
-    decoded = records.select(record, F.col("timestamp").alias(_TIME))
-    return decoded.select(*(F.col(f"{_VALUE}.{quoted(name)}") for name in given.names), F.col(_TIME))
+
+
+def json_rows(records: DataFrame, given: pa.Schema, metadata: Mapping[str, str]) -> DataFrame:
+    """Return records of plain JSON as rows, with Kafka's time of each; one that cannot be read stops the query.
+
+    Args:
+        records: of a topic; those without a value are passed over.
+        given: the columns of the JSON objects; what an object lacks is NULL.
+        metadata: columns that are filled from the record, and from what of it.
+    """
+    record = F.from_json(F.col("value").cast("string"), spark_schema(given), {"mode": "FAILFAST"}).alias(_VALUE)
+    about = [F.col(_METADATA[of]).alias(column) for column, of in metadata.items()]
+    decoded = records.where(F.col("value").isNotNull()).select(record, F.col("timestamp").alias(_TIME), *about)
+    own = (F.col(f"{_VALUE}.{quoted(name)}") for name in given.names)
+    return decoded.select(*own, F.col(_TIME), *map(column_named, metadata))
 
 
 def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
@@ -166,9 +171,10 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
         columns: of the table, in order.
     """
     for column in columns:
-        if column.name in rows.columns:
-            continue
         kind = field_type(pa.field(column.name, column.type))
+        if column.name in rows.columns:
+            rows = rows.withColumn(column.name, column_named(column.name).cast(kind))
+            continue
         if column.text is not None:
             made = F.expr(column.text).cast(kind)
         elif column.is_time and _TIME in rows.columns:
@@ -204,10 +210,21 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
         given = rows if told is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
         given = given.drop(weight) if weight is not None and weight != told else given
         made = changes(given, name=name, weight_column=told or STORED_WEIGHT)
-    if made.schema.names != relation.schema.names or made.schema.types != relation.schema.types:
+    return checked_stream(made, relation)
+
+
+def checked_stream(made: ChangeStream, relation: Relation) -> ChangeStream:
+    """Return a stream with the event time of its table.
+
+    Raises:
+        PlanError: columns of other types than those of the table.
+    """
+    shown = pa.schema([made.schema.field(column) for column in made.columns])
+    name = relation.name
+    if shown.names != relation.schema.names or shown.types != relation.schema.types:
         raise PlanError(
             f'the table "{name}" is declared with {relation.schema.to_string(show_field_metadata=False)}, and its rows have '
-            f"{made.schema.to_string(show_field_metadata=False)}. Declare the columns as they are.",
+            f"{shown.to_string(show_field_metadata=False)}. Declare the columns as they are.",
             code="SOURCE_SCHEMA",
             name=name,
         )

@@ -1,0 +1,265 @@
+"""Every statement of the fixtures inside Spark, and the answer of the session in process beside it.
+
+    python -m property_tests.sql_on_spark                    plan, run and compare all of them
+    python -m property_tests.sql_on_spark --plan-only        make the view of every query, run none
+    python -m property_tests.sql_on_spark --minutes 20       those with joins and groups first, as many as there is time for
+
+The law: a query that is planned in process is planned inside Spark, and over the same rows it has the same contents; or it is
+refused there by name. Tables that are read from outside have no rows here: their queries are planned and not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from tests.sql.test_documents import FILES, read
+from zset_join.errors import ZsetJoinError
+from zset_join.plan.tree import Merge, Node, Operate
+from zset_join.spark import local_session
+from zset_join.sql import Query, Session, connect
+from zset_join.sql.catalog import Table
+
+__all__ = ["main", "sweep"]
+
+_ROWS = 6
+_NOW = 1_700_000_000_000_000
+_TIME_OF_DAY = re.compile(r"\b(now|proctime|current_timestamp|current_date|localtimestamp|_tp_time|uuid|rand)\b", re.IGNORECASE)
+
+
+@dataclass
+class Tally:
+    """What became of the queries.
+
+    Args:
+        counts: by outcome.
+        failures: (file, statement, what happened).
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+def sweep(spark: Any, *, plan_only: bool = False, minutes: float | None = None, files: list[str] | None = None) -> Tally:
+    """Run the fixtures on both engines.
+
+    Args:
+        spark: a session of Spark.
+        plan_only: make views, run nothing.
+        minutes: stop after so many; None: run all.
+        files: names of fixture files; None: all.
+    """
+    tally = Tally()
+    until = None if minutes is None else time.monotonic() + 60 * minutes
+    chosen = files or FILES
+    for place, name in enumerate(chosen):
+        dialect = name.split("/", maxsplit=1)[0]
+        left = None if until is None else max(0.0, until - time.monotonic()) / (len(chosen) - place)
+        with (
+            connect(dialect=dialect, clock=lambda: _NOW) as here,
+            connect(dialect=dialect, clock=lambda: _NOW, engine="spark", spark=spark) as there,
+        ):
+            _File(name, here, there, tally).run(plan_only=plan_only, seconds=left)
+    return tally
+
+
+class _File:
+    def __init__(self, name: str, here: Session, there: Any, tally: Tally) -> None:
+        self._name = name
+        self._here = here
+        self._there = there
+        self._tally = tally
+
+    def run(self, *, plan_only: bool, seconds: float | None) -> None:
+        """Run the statements of the file on both engines, then its queries."""
+        queries: list[tuple[str, Query, Query]] = []
+        self._there.mode = "once"
+        for mark, text in read(self._name)[1]:
+            if mark.startswith("+FUNCTION"):
+                for session in (self._here, self._there):
+                    session.create_temporal_table_function(*mark.split()[1:])
+            if not mark.startswith("+"):
+                continue
+            made, other = _outcome(self._here, text), _outcome(self._there, text)
+            if isinstance(made, BaseException):
+                continue
+            if isinstance(other, BaseException):
+                self._failed(text, f"a statement fails inside Spark: {type(other).__name__}: {other}")
+            elif isinstance(made, Query):
+                queries.append((text, made, other))
+        for running in (*self._here.running, *self._there.running):
+            running.stop()
+        queries.sort(key=lambda one: -_stages(one[1].bound.view.node))
+        if not plan_only:
+            self._fill()
+        began = time.monotonic()
+        for text, made, other in queries:
+            if not self._plans(text, other) or plan_only:
+                continue
+            if seconds is not None and time.monotonic() - began > seconds:
+                self._tally.counts["no time left"] += 1
+            elif self._is_stored(made):
+                self._compare(text, made, other)
+            else:
+                self._tally.counts["planned, reads from outside"] += 1
+
+    def _plans(self, text: str, query: Query) -> bool:
+        try:
+            query.explain()
+        except ZsetJoinError as error:
+            self._tally.counts["refused"] += 1
+            _say(f"refused  {self._name}: {error}\n    {text}")
+            return False
+        except Exception:  # noqa: BLE001 - whatever it is, it is told
+            self._failed(text, traceback.format_exc(limit=-3))
+            return False
+        self._tally.counts["planned"] += 1
+        return True
+
+    def _compare(self, text: str, made: Query, other: Query) -> None:
+        began = time.monotonic()
+        try:
+            expected = _counted(made.table())
+        except ZsetJoinError as error:
+            expected, refusal = None, error
+        try:
+            found = _counted(other.table())
+        except ZsetJoinError as error:
+            if expected is None:
+                self._tally.counts["fails on both"] += 1
+            else:
+                self._failed(text, f"only Spark refuses: {error}")
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            if expected is None:
+                self._tally.counts["fails on both"] += 1
+            else:
+                self._failed(text, f"{type(error).__name__}: {str(error)[:600]}")
+            return
+        if expected is None:
+            self._failed(text, f"only in process it is refused: {refusal}; Spark says {dict(found)}")
+        elif found != expected:
+            if _TIME_OF_DAY.search(text):
+                self._tally.counts["differs, and asks for the time of day"] += 1
+                return
+            self._failed(text, f"in process {dict(expected - found)}, inside Spark {dict(found - expected)}")
+        else:
+            self._tally.counts["equal"] += 1
+            print(  # noqa: T201
+                f"equal    {self._name} ({time.monotonic() - began:.1f} s, {sum(found.values())} rows): {text[:90]!r}",
+                flush=True,
+            )
+
+    def _failed(self, text: str, what: str) -> None:
+        self._tally.counts["failed"] += 1
+        self._tally.failures.append((self._name, text, what))
+        _say(f"FAILED   {self._name}: {what}\n    {text}")
+
+    def _is_stored(self, query: Query) -> bool:
+        tables = [self._here.catalog.tables.get(name) for name in query.bound.reads]
+        return all(table is not None and table.lookup is None and not _reads_outside(table) for table in tables)
+
+    def _fill(self) -> None:
+        chance = random.Random(7)
+        for table in list(self._here.catalog.tables.values()):
+            if table.lookup is None and not _reads_outside(table):
+                given = [one for one in table.columns if one.is_given and one.name != table.delta_column]
+                known = {*table.primary_key, *(table.watermark or ())[:1]}
+                rows = pa.table(
+                    {one.name: _values(one.type, chance, has_null=one.name not in known) for one in given},
+                    schema=pa.schema([(one.name, one.type) for one in given]),
+                )
+                for session in (self._here, self._there):
+                    session.insert(table.name, rows)
+
+
+def _outcome(session: Session, text: str) -> Any:
+    try:
+        return session.sql(text)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        return error
+
+
+def _reads_outside(table: Table) -> bool:
+    return table.options.get("connector") in {"filesystem", "kafka", "upsert-kafka", "datagen", "jdbc", "redis"}
+
+
+def _stages(node: Node) -> int:
+    own = 1 if isinstance(node, Operate | Merge) else 0
+    return own + sum(_stages(child) for child in node.children)
+
+
+def _values(kind: pa.DataType, chance: random.Random, *, has_null: bool) -> pa.Array:
+    """Return values of few kinds, so that keys meet, with NULLs; the first is never one."""
+    made = [_value(kind, chance) for _ in range(_ROWS)]
+    return pa.array(
+        [one if place == 0 or not has_null or chance.random() > 0.1 else None for place, one in enumerate(made)], kind
+    )
+
+
+def _value(kind: pa.DataType, chance: random.Random) -> Any:
+    number = chance.randint(1, 4)
+    if pt.is_boolean(kind):
+        return number % 2 == 0
+    if pt.is_string(kind):
+        return chance.choice(["a", "b", "1", '{"a": 1}'])
+    if pt.is_integer(kind):
+        return number
+    if pt.is_floating(kind):
+        return number + 0.5
+    if pt.is_decimal(kind):
+        return Decimal(number) / 2 if kind.scale else Decimal(number)
+    if pt.is_timestamp(kind):
+        return pa.scalar(_NOW + number * 1_000_000, pa.int64()).cast(pa.timestamp("us")).cast(kind).as_py()
+    if pt.is_date(kind):
+        return pa.scalar(19_000 + number, pa.int32()).cast(kind).as_py()
+    if pt.is_binary(kind):
+        return str(number).encode()
+    if pt.is_list(kind):
+        return [_value(kind.value_type, chance)]
+    if pt.is_struct(kind):
+        return {one.name: _value(one.type, chance) for one in kind}
+    return None
+
+
+def _counted(table: pa.Table) -> Counter[str]:
+    """Return how often each row is there; floats to twelve digits, for their sums depend on the order."""
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True) if table.num_columns else ()
+    return Counter(repr(tuple(float(f"{one:.12g}") if isinstance(one, float) else one for one in row)) for row in rows)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a program's output
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the sweep from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plan-only", action="store_true")
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--file", action="append", help=f"one of {', '.join(FILES)}; repeatable")
+    options = parser.parse_args(arguments)
+    spark = local_session("sql sweep", cores=2, options={"spark.ui.enabled": "false"})
+    spark.sparkContext.setLogLevel("OFF")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tally = sweep(spark, plan_only=options.plan_only, minutes=options.minutes, files=options.file)
+    spark.stop()
+    _say("; ".join(f"{what}: {count}" for what, count in sorted(tally.counts.items())))
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""SQL inside Spark from a real Kafka into a real Kafka: rows, records of changes, and a run that goes on."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from examples.cdc_driver import SPARK_KAFKA
+from tools.servers.kafka_broker import KafkaBroker
+from tools.servers.maven_jars import jars_of
+from zset_join.sources.kafka import KafkaSource
+from zset_join.sql.running_files import run_file
+
+pytest.importorskip("pyspark")
+
+PIPELINE = """
+CREATE TABLE orders (id INT, customer STRING, total INT, at BIGINT METADATA FROM 'offset', twice AS total * 2) WITH (
+    'connector' = 'kafka', 'topic' = 'spark-orders', 'properties.bootstrap.servers' = '{servers}', 'format' = 'json');
+CREATE TABLE customers (id STRING, name STRING, PRIMARY KEY (id) NOT ENFORCED) WITH (
+    'connector' = 'upsert-kafka', 'topic' = 'spark-customers', 'properties.bootstrap.servers' = '{servers}', 'format' = 'json');
+CREATE TABLE revenue (name STRING, revenue BIGINT, PRIMARY KEY (name) NOT ENFORCED) WITH (
+    'connector' = 'upsert-kafka', 'topic' = 'spark-revenue', 'properties.bootstrap.servers' = '{servers}', 'format' = 'json');
+INSERT INTO revenue SELECT name, sum(twice) FROM orders AS o JOIN customers AS c ON o.customer = c.id GROUP BY name;
+"""
+
+
+@pytest.fixture(scope="module")
+def spark_with_kafka() -> Any:
+    from zset_join.spark import local_session
+
+    jars = sorted(str(path) for path in jars_of(SPARK_KAFKA, with_dependencies=False).glob("*.jar"))
+    session = local_session("sql", cores=2, options={"spark.jars": ",".join(jars), "spark.ui.enabled": "false"})
+    yield session
+    session.stop()
+
+
+def send(kafka: KafkaBroker, topic: str, *records: tuple[str | None, str | None]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for key, value in records:
+        producer.produce(topic, value, key)
+    assert producer.flush(20) == 0
+
+
+def records_of(kafka: KafkaBroker, topic: str) -> list[Any]:
+    source = KafkaSource({"bootstrap.servers": kafka.servers}, topic)
+    source.open(None)
+    records, _ = source.poll(most_rows=1000, wait_seconds=5.0)
+    source.close()
+    return [None if value is None else json.loads(value) for value in records.column("value").to_pylist()]
+
+
+def test_topics_are_joined_into_a_topic_and_a_second_run_goes_on(
+    spark_with_kafka: Any, kafka: KafkaBroker, tmp_path: Path
+) -> None:
+    for topic in ("spark-orders", "spark-customers", "spark-revenue"):
+        kafka.create_topic(topic)
+    file = tmp_path / "pipeline.sql"
+    file.write_text(PIPELINE.format(servers=kafka.servers))
+
+    def run() -> list[Any]:
+        told = {"engine": "spark", "dialect": "flink", "once": True, "directory": str(tmp_path / "state")}
+        assert run_file(str(file), spark=lambda: spark_with_kafka, output=io.StringIO(), **told) == 0
+        return records_of(kafka, "spark-revenue")
+
+    send(kafka, "spark-customers", ('{"id":"a"}', '{"name":"Ada"}'), ('{"id":"b"}', '{"name":"Bob"}'))
+    send(kafka, "spark-orders", (None, '{"id":1,"customer":"a","total":30}'), (None, '{"id":2,"customer":"b","total":5}'))
+    first = run()
+    assert sorted(one["revenue"] for one in first) == [10, 60]
+
+    send(kafka, "spark-customers", ('{"id":"b"}', None))
+    send(kafka, "spark-orders", (None, '{"id":3,"customer":"a","total":1}'))
+    second = run()[len(first) :]
+
+    assert [one for one in second if one is not None] == [{"name": "Ada", "revenue": 62}]
+    assert second.count(None) == 1
