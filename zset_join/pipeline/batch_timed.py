@@ -2,7 +2,7 @@
 
 Window functions over all pairs of equal keys: nothing is asked of an index or of an order, so a mistake of the engine's is not
 made twice. What is late, and what was known when a row was released or, in eager mode, was past correction, is worked out from
-the epochs in which rows came, where both inputs come straight from sources and the left one is only added to; behind other stages
+the epochs in which rows came, where both inputs come straight from sources and the left one is only added to; behind others
 it is taken that nothing was late.
 """
 

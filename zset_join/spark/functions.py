@@ -28,6 +28,8 @@ __all__ = [
     "collect_set",
     "count",
     "count_distinct",
+    "count_if",
+    "every",
     "first",
     "last",
     "max",
@@ -35,6 +37,7 @@ __all__ = [
     "mean",
     "min",
     "min_by",
+    "some",
     "stddev",
     "stddev_pop",
     "stddev_samp",
@@ -55,6 +58,12 @@ def count(column: Argument = "*") -> AggregateExpression:
 def count_distinct(column: Argument, *more: Argument) -> AggregateExpression:
     """Return the number of distinct values, or of distinct combinations, without those that have a NULL."""
     return _of("count_distinct", column, *more)
+
+
+def count_if(condition: Argument) -> AggregateExpression:
+    """Return the number of rows that fulfil a condition, SQL text or a Column."""
+    text = condition if isinstance(condition, str) else str(condition).removeprefix("Column<'").removesuffix("'>")
+    return AggregateExpression(function="count", condition=condition, name=f"count_if({text})")
 
 
 def sum(column: Argument) -> AggregateExpression:  # noqa: A001 - the name PySpark users type
@@ -140,6 +149,10 @@ def bool_and(column: Argument) -> AggregateExpression:
 def bool_or(column: Argument) -> AggregateExpression:
     """Return whether any value is true."""
     return _of("bool_or", column)
+
+
+every = bool_and
+some = bool_or
 
 
 def bit_and(column: Argument) -> AggregateExpression:

@@ -16,6 +16,7 @@ from tests.spark.conftest import Collected, Source, weights
 from zset_join.aggregates import FUNCTIONS, AggregateCall
 from zset_join.errors import BadInputError, OptionError, PlanError, SinkError, StateError
 from zset_join.expressions import left
+from zset_join.pipeline import functions as in_process
 from zset_join.spark import JoinedStream, JoinQuery, appends, changes
 from zset_join.spark import functions as ZF  # noqa: N812 - as PySpark users write F
 
@@ -87,10 +88,10 @@ def test_a_view_equals_sparks_batch_query(joined: JoinedStream, view: Callable[.
 
 
 def test_every_function_is_there_under_pysparks_name(joined: JoinedStream) -> None:
-    assert set(ZF.__all__) == set(FUNCTIONS)
+    assert set(ZF.__all__) == {*FUNCTIONS, "count_if", "every", "some"} == set(in_process.__all__)
     for name in ZF.__all__:
         arguments: tuple[Any, ...] = ("item", "order_id") if name in ("first", "last", "min_by", "max_by") else ("order_id",)
-        arguments = (F.col("order_id") > 1,) if name in ("bool_and", "bool_or") else arguments
+        arguments = (F.col("order_id") > 1,) if name in ("bool_and", "bool_or", "count_if", "every", "some") else arguments
         assert len(joined.agg(getattr(ZF, name)(*arguments)).columns) == 1
 
 

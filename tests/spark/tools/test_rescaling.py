@@ -395,7 +395,7 @@ def test_a_chain_that_drops_rows_is_the_join_of_what_is_kept_before_and_after_it
     regions.add(*((n, name, 1) for n, name in known.items()))
     customers.add(*((n, f"name {n}", 1) for n in range(7)))
 
-    for buckets in (3, 2, 5, 5):
+    for buckets in (3, 2, 5):
         for _ in range(2):
             begin = 20 * orders.files
             orders.add(*(("i", n, n % 7, f"a text of {n} that is longer than a record", 1) for n in range(begin, begin + 20)))
