@@ -16,8 +16,9 @@ from zset_join.expressions.tree import Expression, lit
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import DedupRequest
 from zset_join.plan.tree import Apply, Node, Operate
+from zset_join.relation import Relation
 
-__all__ = ["Versioning", "versioning_of"]
+__all__ = ["Versioning", "of_relation", "versioning_of"]
 
 _DELETED = "__deleted"
 
@@ -61,19 +62,28 @@ def versioning_of(node: Node) -> Versioning:
     if isinstance(node, Apply) and isinstance(node.step, SelectStep | WhereStep):
         below = versioning_of(node.child)
         return _behind(node, below) if below.is_versioned else Versioning(False, below.why, node)
-    relation = node.relation
+    is_versioned, why = of_relation(node.relation)
+    return Versioning(is_versioned, why, node, node.relation.primary_key if is_versioned else ())
+
+
+def of_relation(relation: Relation) -> tuple[bool, str]:
+    """Say whether rows are versions by what they are alone, and why.
+
+    >>> import pyarrow as pa
+    >>> of_relation(Relation(name="rates", schema=pa.schema({"currency": pa.string()})))
+    (False, '"rates" has no primary key and no event time')
+    """
     missing = [
         what for what, there in (("primary key", relation.primary_key), ("event time", relation.event_time)) if not there
     ]
     if missing:
-        return Versioning(False, f'"{relation.name}" has no {" and no ".join(missing)}', node)
+        return False, f'"{relation.name}" has no {" and no ".join(missing)}'
     kinds = {
         "append": "every row is a version",
         "upsert": "every change is a version, a delete too",
         "changelog": "every row is a version until it is taken back",
     }
-    why = f"{kinds[relation.mode]} of {', '.join(relation.primary_key)}, from {relation.event_time} on"
-    return Versioning(True, why, node, relation.primary_key)
+    return True, f"{kinds[relation.mode]} of {', '.join(relation.primary_key)}, from {relation.event_time} on"
 
 
 def _of_dedup(node: Operate, request: DedupRequest) -> Versioning:

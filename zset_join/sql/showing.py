@@ -97,14 +97,8 @@ def _described(session: StatementContext, reader: Reader) -> Message:
         names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
     else:
         schema = entry.query.view.schema
-        relation = entry.query.view.node.relation
         lines = [f"{field.name} {field.type}" for field in schema]
-        versioned = bool(relation.primary_key) and relation.event_time is not None
-        lines.append(
-            f"versioned: it has the key ({', '.join(relation.primary_key)}) and the event time {relation.event_time}"
-            if versioned
-            else "latest-only: a view is versioned when it keeps a key and an event time"
-        )
+        lines += str(entry.query.view.describe()).splitlines()
         names, kinds = schema.names, [str(kind) for kind in schema.types]
     return Message("\n".join(lines), pa.table({"column": names, "type": kinds}))
 

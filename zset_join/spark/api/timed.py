@@ -22,6 +22,7 @@ from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.pipeline.looking_up import PROCESSING_TIME, check_reloaded
+from zset_join.plan.versioning import of_relation
 from zset_join.relation import Relation
 from zset_join.spark.api.joined import key_pairs
 from zset_join.spark.api.looking_up import join_as_of_now, join_loaded
@@ -32,7 +33,7 @@ from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
 
-__all__ = ["join_asof", "temporal_join"]
+__all__ = ["describe", "join_asof", "temporal_join"]
 
 Rows = SourceStream | ViewPlan
 
@@ -163,6 +164,21 @@ def join_asof(
     )
     stage: Stage = AsOfJoinStage(left=relations[0], right=relations[1], options=options)
     return _shown(staged(sides, stage), sides)
+
+
+def describe(rows: Rows) -> str:
+    """Say whether rows are versioned or latest-only, and why.
+
+    Args:
+        rows: a stream or the plan of a view.
+    """
+    behind = _versions_behind(rows)
+    if behind is not rows and isinstance(rows, ViewPlan):
+        relation = _relation(behind, ())
+        keys = ", ".join(rows.output.primary_key)
+        return f"versioned: the rows below its dedup are versions of {keys}, from {relation.event_time} on"
+    is_versioned, why = of_relation(_relation(rows, ()))
+    return f"{'versioned' if is_versioned else 'latest-only'}: {why}"
 
 
 def _versions_behind(rows: Rows) -> Rows:

@@ -14,7 +14,7 @@ __all__ = ["missing_on_view", "missing_on_writer"]
 _ROWS = "a view has rows only while its query runs: write it with writeStream to an output, and read that"
 _ON_VIEW: Mapping[str, str] = {
     **dict.fromkeys(("show", "collect", "toPandas", "toArrow", "take", "head", "first", "toLocalIterator", "foreach"), _ROWS),
-    **dict.fromkeys(("count", "isEmpty", "describe", "summary"), "count with agg(F.count(...)), which is kept up to date"),
+    **dict.fromkeys(("count", "isEmpty", "summary"), "count with agg(F.count(...)), which is kept up to date"),
     **dict.fromkeys(("orderBy", "sort", "limit", "offset"), "a view has no order; sort where the view is read"),
     **dict.fromkeys(("dropDuplicates", "drop_duplicates"), "use distinct(), or groupBy(...).agg(...) for one row per key"),
     **dict.fromkeys(("write", "writeTo"), "the view streams: use writeStream"),

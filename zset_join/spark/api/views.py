@@ -60,6 +60,10 @@ class _Joinable:
             joined.join(_plan(self), _plan(other), on, how, null_safe=null_safe, condition=condition, state_ttl=state_ttl)
         )
 
+    def describe(self) -> str:
+        """Say whether these rows are versioned or latest-only, and why."""
+        return timed.describe(_plan(self))
+
     def temporal_join(self, versions: Any, on: Any, how: str = "inner", **options: Any) -> View:
         """Join each row with the version that was valid at its time; see `zset_join.spark.api.timed.temporal_join`."""
         return View(timed.temporal_join(_plan(self), _plan(versions), on, how, **options))

@@ -66,7 +66,7 @@ class SourceStream:
         """Return the session of the stream."""
         return self.dataframe.sparkSession
 
-    def describe(self) -> str:
+    def explained(self) -> str:
         """Return what `explain` says of the stream."""
         facts: list[str] = [self.mode]
         if self.keys:

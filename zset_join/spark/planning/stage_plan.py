@@ -69,7 +69,7 @@ class StagePlan(ViewPlan):
         for at, source in enumerate(self.sources):
             is_last = at == len(self.sources) - 1
             route = self.routes[at]
-            inner = source.explanation(buckets=buckets).splitlines() if isinstance(source, ViewPlan) else [source.describe()]
+            inner = source.explanation(buckets=buckets).splitlines() if isinstance(source, ViewPlan) else [source.explained()]
             before = [] if route is None else route.explain(buckets)
             first, *rest = [*before, *(f"└─ {line}" if before else line for line in inner)]
             lines += [f"{'└─ ' if is_last else '├─ '}{first}", *(f"{'   ' if is_last else '│  '}{line}" for line in rest)]

@@ -1,0 +1,56 @@
+"""Joins by time inside Spark: what is versioned, and where an answer goes on to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Collected, Source
+from zset_join.spark import appends, changes
+from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
+
+Run = Callable[..., Any]
+ORDERS = pa.schema([("id", pa.int64()), ("currency", pa.string()), ("t", pa.int64())])
+RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.int64())])
+NAMES = pa.schema([("currency", pa.string()), ("name", pa.string())])
+
+
+def test_describe_says_versioned_or_latest_only_and_why(spark: SparkSession, tmp_path: Path) -> None:
+    source, others = Source(spark, tmp_path / "rates", RATES), Source(spark, tmp_path / "orders", ORDERS)
+    stamped = appends(source.stream(), name="rates", watermark=("at", 0))
+    keyed = changes(source.stream(), name="keyed", keys=["currency"], watermark=("at", 0))
+    orders = appends(others.stream(), name="orders", watermark=("t", 0))
+    newest = stamped.dedup("currency", order_by="at desc")
+
+    assert keyed.describe() == "versioned: every change is a version, a delete too of currency, from at on"
+    assert newest.describe() == "versioned: the rows below its dedup are versions of currency, from at on"
+    assert stamped.describe() == 'latest-only: "rates" has no primary key'
+    assert changes(source.stream(), name="late", keys=["currency"]).describe() == 'latest-only: "late" has no event time'
+    assert stamped.dedup("currency", order_by="rate").describe().startswith("latest-only")
+    assert orders.temporal_join(newest, on="currency").describe().startswith("latest-only")
+    assert stamped.groupBy("currency").agg(F.count().alias("n")).describe().startswith("latest-only")
+
+
+def test_corrections_of_an_eager_join_go_on_through_a_join_and_a_group_in_their_bucket(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
+    names = Source(spark, tmp_path / "n", NAMES)
+    orders.add((1, "EUR", 7), (2, "USD", 7)).add().add((3, "EUR", 9))
+    rates.add(("EUR", 5, 1)).add(("EUR", 6, 2), ("USD", 6, 3)).add()
+    names.add(("EUR", "euro")).add().add(("USD", "dollar"))
+    versions = appends(rates.stream(), name="rates", watermark=("at", 0)).dedup("currency", order_by="at desc")
+    left = appends(orders.stream(), name="orders", watermark=("t", 0))
+    priced = left.temporal_join(versions, on="currency", emit="eager", keep_probe_for=100)
+    named = priced.join(changes(names.stream(), name="names", keys=["currency"]), on="currency", how="left")
+    view = named.groupBy("currency").agg(F.sum("rate").alias("total"), F.max("name").alias("name"))
+    sink = Collected()
+
+    run(view, sink, buckets=2)
+
+    assert sink.total() == {("EUR", 4, "euro"): 1, ("USD", 3, "dollar"): 1}
+    assert any(weight < 0 for epoch in sink.epochs[1:] for _, weight in epoch)
