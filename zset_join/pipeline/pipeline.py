@@ -368,7 +368,13 @@ class Pipeline:
                 "held_by": self._watermarks.holding(node.number),
             }
         for name, one in known.sources.items():
-            found[f"source {name}"] = {"watermark_us": one.watermark_us, "late_rows": one.late_rows}
+            found[f"source {name}"] = {
+                "largest_us": self._watermarks.largest_us(name),
+                "watermark_us": one.watermark_us,
+                "late_rows": one.late_rows,
+                "active_us": one.active_us,
+                "is_idle": self._watermarks.is_idle(name),
+            }
         return found
 
     def next_due(self) -> NextDue:

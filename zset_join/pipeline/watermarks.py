@@ -118,6 +118,15 @@ class Watermarks:
         active = [name for name in self._waited_for[number] if not self._is_idle(sources[name], self._now_us)]
         return min(active or self._waited_for[number], key=lambda name: _order(sources[name].watermark_us), default=None)
 
+    def largest_us(self, name: str) -> int | None:
+        """Return the largest event time that a source has shown; None before the first."""
+        watermark_us = self.known.sources[name].watermark_us
+        return None if watermark_us is None else watermark_us + int(self._timed[name][1] or 0)
+
+    def is_idle(self, name: str) -> bool:
+        """Say whether a source has been silent for so long that it holds up no watermark."""
+        return self._is_idle(self.known.sources[name], self._now_us)
+
     def load(self, written: Mapping[str, int], late_rows: Mapping[str, int]) -> None:
         """Go on from the watermarks of a commit record; a source counts as active until it has been silent anew."""
         self.known = KnownTimes(
