@@ -54,6 +54,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) property_tests -n $(WORKERS) --timeout=0 --durations=15 $(ARGS)
 	HYPOTHESIS_PROFILE=nightly $(PY) -m property_tests.soak
 	$(PY) -m property_tests.sql_on_spark
+	$(PY) -m property_tests.sql_against_spark --queries 2000
 	$(PY) -m property_tests.random_plans --events 20000000
 	$(PY) -m property_tests.random_timed --events 5000000
 	$(PY) -m property_tests.record_fuzz --records 5000000

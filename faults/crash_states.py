@@ -32,7 +32,7 @@ from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import owner as owner_module
 from zset_join.storage.operations import Operation, observe
 
-__all__ = ["AREAS", "Run", "check_states", "recorded_run", "search"]
+__all__ = ["AREAS", "Run", "check_states", "leave_mapped_state", "recorded_run", "search"]
 
 AREAS = ("checkpoint", "output")
 _PAGE = 4096
@@ -180,7 +180,7 @@ def _check(run: Run, state: CrashState, known: Known, directory: Path, tally: Ta
     directory.mkdir()
     write_tree(directory, state.tree)
     if rng.random() < _STALE_HOST:
-        _leave_mapped_state(run.hosts, directory / "hosts", rng)
+        leave_mapped_state(run.hosts, directory / "hosts", rng)
         tally.count("states with mapped files of the old boot")
     boot = uuid.UUID(int=rng.getrandbits(128)).hex
     where = f"{run.history.how}, power cut after operation {state.at} ({state.told})"
@@ -192,7 +192,7 @@ def _check(run: Run, state: CrashState, known: Known, directory: Path, tally: Ta
         check_recovery(run.history, Place(directory), known, tally, where=where)
 
 
-def _leave_mapped_state(hosts: Path, target: Path, rng: Random) -> None:
+def leave_mapped_state(hosts: Path, target: Path, rng: Random) -> None:
     """Copy mapped files of which some pages never reached the disk."""
     shutil.copytree(hosts, target)
     for path in sorted(target.rglob("state/*")):
