@@ -31,10 +31,10 @@ import pyarrow as pa
 from zset_join.errors import StateError
 from zset_join.protocol import DurableOperator, NextDue, TimedOperator
 from zset_join.relation import Relation
-from zset_join.state.rows.answers import Answers
+from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import describe_rejection, rejection_table
 from zset_join.state.rows.side import SideState
-from zset_join.state.rows.usage import check_deltas, make_directory
+from zset_join.state.rows.usage import make_directory
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -70,6 +70,7 @@ class _Prepared:
     inputs: list[ExpiringEpoch]
 
 
+@guarded("the operator whose rows end by time")
 class Expiring:
     """Let the rows of another operator's inputs end by time.
 
@@ -117,7 +118,6 @@ class Expiring:
             for number, one in enumerate(inputs)
         ]
         self._prepared: _Prepared | None = None
-        self._answers = Answers()
         self._check_same_epoch(directory)
 
     @property
@@ -162,9 +162,6 @@ class Expiring:
             BadInputError: rows that break their relation's contract, with policy `error`.
             StateError: `ANSWER_OUTDATED`, where it is read after the state has changed.
         """
-        return self._answers.guarded(self._answer(tick, deltas))
-
-    def _answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
         yield from self._inside.answer(tick, [one.said for one in prepared.inputs])
@@ -179,7 +176,6 @@ class Expiring:
         tick.check_follows(self.absorbed_epoch)
         prepared = self._prepare(tick, deltas)
         self._refuse(prepared)
-        self._answers.outdate()
         for side in self._sides:
             side.begin_absorb()
         self._inside.absorb(tick, [one.stored for one in prepared.inputs])
@@ -243,7 +239,6 @@ class Expiring:
     def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
         """Replace the state by a snapshot. Cost: its rows."""
         self._prepared = None
-        self._answers.outdate()
         own = {name for rows in self._kept for name in rows.tables}
         self._inside.restore({name: table for name, table in tables.items() if name not in own})
         for rows in self._kept:
@@ -253,7 +248,6 @@ class Expiring:
     def close(self) -> None:
         """Unmap the state; the operator cannot be used afterwards."""
         self._prepared = None
-        self._answers.outdate()
         self._inside.close()
         for rows in self._kept:
             rows.close()
@@ -261,7 +255,6 @@ class Expiring:
     # ---------------------------------------------------------------- resolving an epoch
 
     def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
-        check_deltas("an operator whose rows expire", self.inputs, deltas)
         kept = self._prepared
         if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept

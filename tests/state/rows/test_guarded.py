@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,10 @@ from zset_join.stages import (
     SharedTableStage,
     Stage,
     StageOptions,
+    StateTtl,
     TemporalJoinStage,
+    UnchangedStage,
+    expiring_stage,
 )
 from zset_join.stages.stage import registered_kinds
 from zset_join.tick import Tick
@@ -61,7 +65,13 @@ STAGES: dict[str, Stage] = {
     "shared_table": SharedTableStage(
         readers=(TemporalJoinStage(left=EVENTS, right=VERSIONS), TemporalJoinStage(left=EVENTS, right=VERSIONS))
     ),
+    "state_ttl": expiring_stage(
+        JoinStage(left=replace(EVENTS, mode="changelog"), right=replace(QUOTES, mode="changelog")),
+        (EVENTS, QUOTES),
+        (StateTtl("1 day"), StateTtl("1 day")),
+    ),
     "temporal_join": TemporalJoinStage(left=EVENTS, right=VERSIONS, options=TemporalOptions()),
+    "unchanged": UnchangedStage(source=EVENTS),
 }
 
 
