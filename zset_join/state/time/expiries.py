@@ -155,12 +155,13 @@ class Expiries:
         self.raise_to(numbers, times)
 
     def _renumber(self, sources: _Words, targets: _Words, used: int) -> None:
-        """Follow rows to their new numbers. Cost: one pass over the rows."""
+        """Follow rows to their new numbers. Cost: one pass over the rows, none over the room behind them."""
         self._make_room()
+        end = int(self._side.header[s.H_ROWS_END])
         for which in (0, 1):
             line = self._line(which)
             line[targets + 1] = line[sources + 1]
-            line[used + 1 :] = -NEVER if which == 0 else NEVER
+            line[used + 1 : end + 1] = -NEVER if which == 0 else NEVER
         numbers = np.arange(1, used + 1, dtype=np.int64)
         self._heap.length = 0
         times = np.ascontiguousarray(self._line(1)[numbers])
