@@ -1,4 +1,4 @@
-"""Temporal joins die while rows wait, by SIGKILL and without power; the long profile draws 200 lives and 4,000 disks of each kind."""
+"""Temporal joins die while rows wait, by SIGKILL and without power; the long profile draws 200 lives and 4,000 disks."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Temporal joins that die while rows wait: killed at every kind of operation, or by a power cut, with due buckets and empty epochs.
+"""Temporal joins that die while rows wait: killed at every kind of operation, or by a power cut, with empty epochs.
 
-A pipeline with a directory joins orders with the rates of their times: `on_watermark`, where most orders wait because the rates are
-behind, or `eager`, where what was said is corrected. Some orders come late, some rates too, some epochs bring rates alone, and
-some nothing. Thresholds are tiny, so snapshots are written while rows wait.
+A pipeline with a directory joins orders with the rates of their times: `on_watermark`, where most orders wait because the
+rates are behind, or `eager`, where what was said is corrected. Some orders come late, some rates too, some epochs bring rates
+alone, and some nothing. Thresholds are tiny, so snapshots are written while rows wait.
 
 `kills`: one epoch per process, forked; it ends by SIGKILL before or after a drawn operation on its files, or in its output. An
 epoch whose process died is asked for again. `power_cuts`: the disk model of `crash_states` follows one process; then disks that
 POSIX allows are made real, on a host that was started anew, and the pipeline goes on from each to its end.
 
-What is demanded: every epoch's answer, said first, written again or asked for again, is that of `TemporalHistory`, dicts and bisect;
-and what had been committed when the disk lost its power is there afterwards.
+What is demanded: every epoch's answer, said first, written again or asked for again, is that of `TemporalHistory`, dicts and
+bisect; and what had been committed when the disk lost its power is there afterwards.
 """
 
 from __future__ import annotations

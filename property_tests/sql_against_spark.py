@@ -1,11 +1,13 @@
-"""The same text, in process over tables that change, and asked of Spark in a batch: `python -m property_tests.sql_against_spark --queries 2000`.
+"""The same text, in process over tables that change, and asked of Spark in a batch.
 
-The law: after some epochs a query's view holds what Spark answers to the same text over the tables as they are, under ANSI mode, row
-for row. Twenty queries of which one fails in process, say at a number that does not fit, are left out together; more than a tenth
-left out is a failure.
+    python -m property_tests.sql_against_spark --queries 2000
 
-Queries and rows are drawn as for `property_tests.test_sql`, which asks DuckDB. One Spark session, one set of tables for twenty queries.
-A seed gives the same.
+The law: after some epochs a query's view holds what Spark answers to the same text over the tables as they are, under ANSI
+mode, row for row. Twenty queries of which one fails in process, say at a number that does not fit, are left out together; more
+than a tenth left out is a failure.
+
+Queries and rows are drawn as for `property_tests.test_sql`, which asks DuckDB. One Spark session, one set of tables for twenty
+queries. A seed gives the same.
 """
 
 from __future__ import annotations
@@ -102,9 +104,11 @@ def main(arguments: list[str] | None = None) -> int:
             rows += sum(expected.values())
             if expected != answer:
                 different += 1
-                print(f"DIFFERENT: {text}\n  in process {answer}\n  Spark      {expected}", flush=True)  # noqa: T201 - a program's output
+                told = f"DIFFERENT: {text}\n  in process {answer}\n  Spark      {expected}"
+                print(told, flush=True)  # noqa: T201 - a program's output
     print(  # noqa: T201 - a program's output
-        f"{compared} queries compared with {rows} rows, {refused} left out, {different} different, {time.monotonic() - begun:.0f} s"
+        f"{compared} queries compared with {rows} rows, {refused} left out, {different} different, "
+        f"{time.monotonic() - begun:.0f} s"
     )
     return 1 if different or not rows or refused * 10 > compared else 0
 
