@@ -10,6 +10,9 @@ Within a partition records come in the order of their offsets; those of several 
 call.
 
 Memory: the records of one call.
+
+Limit: the client gives one Python object per record, whose parts are put into columns here; from there on nothing looks at
+single records.
 """
 
 from __future__ import annotations

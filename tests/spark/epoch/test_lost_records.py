@@ -18,6 +18,14 @@ Partition orders-0's offset was changed from 3 to 6. This could be either 1) a u
 JVM stacktrace:
 org.apache.spark.sql.kafka010.KafkaIllegalStateException
 \tat org.apache.spark"""
+IN_A_TASK = """An error occurred while calling o1117.collectToPython.
+: org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost because they are not available in Kafka
+any more; either the data was aged out by Kafka or the topic may have been deleted before all the data in the
+topic was processed.
+If you don't want your streaming query to fail on such cases, set the source option failOnDataLoss to false.
+Reason: Could not read records in offset [3, 7) for topic partition orders-0
+with consumer group spark-kafka-source-executor.
+\tat org.apache.spark.sql.kafka010.KafkaExceptions$.couldNotReadOffsetRange(KafkaExceptions.scala:94)"""
 DELETED = (
     "An error occurred while calling o1.count: [LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW] Some of "
     "partitions in Kafka topic(s) have been lost during running query with Trigger.AvailableNow."
@@ -28,6 +36,7 @@ DELETED = (
     ("error", "code", "told"),
     [
         (StreamingQueryException(RETENTION), "KAFKA_DATA_LOSS.START_OFFSET_RESET", "offset was changed from 3 to 6"),
+        (Py4JError(IN_A_TASK), "KAFKA_DATA_LOSS", "offset [3, 7) for topic partition orders-0 with consumer group"),
         (Py4JError(DELETED), "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW", "have been lost during"),
     ],
 )
@@ -40,6 +49,7 @@ def test_lost_records_are_told_with_the_reason_and_what_to_do(error: Exception, 
     assert told in found.message
     assert "/data/checkpoint" in found.message
     assert "stacktrace" not in found.message
+    assert "KafkaExceptions" not in found.message
 
 
 def test_other_errors_stay_what_they_are() -> None:

@@ -25,7 +25,11 @@ _CONDITIONS = (
     "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW",
     "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW",
 )
-_TOLD = re.compile(rf"\[({'|'.join(_CONDITIONS)})(\.\w+)?\]\s*([^\n]*(?:\n(?!\s*at |\n)[^\n]*)*)")
+_TOLD = re.compile(rf"\[((?:{'|'.join(_CONDITIONS)})(?:\.\w+)?)\]\s*((?:(?!\n\s*\n|\n\s*at ).)*)", re.DOTALL)
+_TOLD_BY_TASKS = re.compile(
+    r"Some data may have been lost because they are not\s+available((?:(?!\n\s*\n|\n\s*at ).)*)", re.DOTALL
+)
+"""Inside a task Spark does not name the condition, only its text."""
 _REASON = re.compile(r"Reason:\s*(.*)", re.DOTALL)
 
 
@@ -44,16 +48,20 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
     while one is not None:
         if isinstance(one, ZsetJoinError):
             return None
-        found = _TOLD.search(str(one)) if isinstance(one, PySparkException | Py4JError) else None
+        text = str(one) if isinstance(one, PySparkException | Py4JError) else ""
+        found = _TOLD.search(text)
         if found is not None:
-            return _failure(found, location)
+            return _failure(found[1], found[2], location)
+        by_task = _TOLD_BY_TASKS.search(text)
+        if by_task is not None:
+            return _failure(_CONDITIONS[0], by_task[1], location)
         one = one.__cause__
     return None
 
 
-def _failure(found: re.Match[str], location: str) -> StateError:
-    reason = _REASON.search(found[3])
-    told = " ".join((found[3] if reason is None else reason[1]).split()).removesuffix(".")
+def _failure(condition: str, text: str, location: str) -> StateError:
+    reason = _REASON.search(text)
+    told = " ".join((text if reason is None else reason[1]).split()).removesuffix(".")
     return StateError(
         f"Kafka has lost records that this query had not read: {told}. Nothing was committed, and what is missing cannot be "
         f"read any more: start anew from a complete topic with a new checkpointLocation (this one is {location}) and a new "
@@ -61,5 +69,5 @@ def _failure(found: re.Match[str], location: str) -> StateError:
         "output would be wrong.",
         code="SOURCE_LOST_ROWS",
         location=location,
-        kafka=found[1] + (found[2] or ""),
+        kafka=condition,
     )

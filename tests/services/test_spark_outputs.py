@@ -1,0 +1,116 @@
+"""Kafka into Spark by its own connector, and out to PostgreSQL and Kafka at once, whenever the driver is killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.services.spark_driver import DriverRun
+from tests.services.test_kafka_topic import committed
+from tools.servers.kafka_broker import KafkaBroker
+from tools.servers.postgres_server import PostgresServer
+from zset_join.changelog.formats.records import UNAVAILABLE
+
+_numbers = itertools.count()
+
+
+def change(op: str, key: dict[str, Any], row: dict[str, Any] | None, lsn: int) -> tuple[str | None, str]:
+    value = {"op": op, "before": key if op == "d" else None, "after": row, "source": {"lsn": lsn}}
+    return (json.dumps(key) if op != "t" else None), json.dumps(value)
+
+
+def order(op: str, number: int, lsn: int, city: int = 0, note: str | None = None) -> tuple[str | None, str]:
+    return change(op, {"id": number}, None if op in "dt" else {"id": number, "city": city, "note": note}, lsn)
+
+
+def write(kafka: KafkaBroker, topic: str, *records: tuple[str | None, str]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.servers, "log_level": 0})
+    for key, value in records:
+        producer.produce(topic, value.encode(), None if key is None else key.encode())
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture
+def driver(kafka: KafkaBroker, postgres: PostgresServer, tmp_path: Path) -> DriverRun:
+    postgres.clear()
+    number = next(_numbers)
+    run = DriverRun(
+        conninfo=postgres.conninfo,
+        servers=kafka.servers,
+        orders=f"spark-orders-{number}",
+        cities=f"spark-cities-{number}",
+        output=f"spark_view_{number}",
+        directory=str(tmp_path),
+    )
+    for topic in (run.orders, run.cities, run.output):
+        kafka.create_topic(topic)
+    cities = [change("c", {"city": city}, {"city": city, "name": f"city {city}"}, city) for city in (1, 2)]
+    write(kafka, run.cities, *cities)
+    return run
+
+
+def contents(run: DriverRun, postgres: PostgresServer) -> list[tuple[Any, ...]]:
+    return sorted(postgres.execute(f"SELECT id, city, note, name FROM {run.output}"))
+
+
+@pytest.mark.timeout(900)
+def test_both_outputs_have_every_epoch_once_wherever_the_driver_is_killed(
+    driver: DriverRun, kafka: KafkaBroker, postgres: PostgresServer
+) -> None:
+    first = [order("c", number, 10 + number, 1, f"a long text {number}") for number in (1, 2, 3, 4)]
+    second = [order("u", 1, 20, 2, UNAVAILABLE), order("d", 2, 21), order("u", 3, 22, 2, "short"), order("c", 5, 23, 9, "x")]
+    third = [order("t", 0, 30), order("c", 1, 31, 1, "anew"), order("c", 6, 32, 2, "y"), order("u", 6, 33, 1, UNAVAILABLE)]
+    write(kafka, driver.orders, *first, *second, *third)
+    kills: list[Any] = [
+        ("postgres", "before", 0),
+        ("postgres", "after", 1),
+        ("kafka", "after", 1),
+        ("kafka", "before", 2),
+    ]
+
+    ends = [replace(driver, kill=kill).outcome()[0] for kill in kills]
+    end, said = driver.outcome()
+
+    assert ends == [-signal.SIGKILL] * len(kills)
+    assert end == 0
+    assert said["verified"].startswith("equal")
+    assert contents(driver, postgres) == [(1, 1, "anew", "city 1"), (6, 1, "y", "city 1")]
+    of_kafka: dict[int, Any] = {}
+    lines = committed(kafka, driver.output)
+    for key, value in lines:
+        of_kafka[key["id"]] = value
+    assert sorted((row["id"], row["city"], row["note"], row["name"]) for row in of_kafka.values() if row) == contents(
+        driver, postgres
+    )
+    assert len(lines) == 4 + 4 + 5, "an epoch was written twice, or not at all"
+    assert postgres.execute(f"SELECT epoch FROM _zset_join_epochs WHERE view = '{driver.output}'") == [(2,)]
+
+
+@pytest.mark.parametrize("what", ["truncated by retention", "made anew"])
+def test_records_that_are_gone_are_told(driver: DriverRun, kafka: KafkaBroker, what: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.servers, "log_level": 0})
+    write(kafka, driver.orders, *(order("c", number, number, 1) for number in range(1, 4)))
+    assert driver.outcome()[1]["verified"].startswith("equal")
+    if what == "made anew":
+        admin.delete_topics([driver.orders])[driver.orders].result(30)
+        kafka.create_topic(driver.orders)
+        write(kafka, driver.orders, order("c", 7, 99, 1))
+    else:
+        write(kafka, driver.orders, *(order("c", number, number, 1) for number in range(4, 8)))
+        end = TopicPartition(driver.orders, 0, 6)
+        for removed in admin.delete_records([end]).values():
+            removed.result(30)
+
+    _, said = driver.outcome()
+
+    assert said["code"] == "SOURCE_LOST_ROWS"
+    assert driver.orders in said["message"]
+    assert driver.directory in said["message"]
