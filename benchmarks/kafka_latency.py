@@ -33,9 +33,8 @@ import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.machine import describe_machine, versions
-from examples.cdc_driver import SPARK_KAFKA
 from tools.servers.kafka_broker import KafkaBroker
-from tools.servers.maven_jars import jars_of
+from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 
 CUSTOMERS = 1_000
 ORDERS_SCHEMA = pa.schema({"order_id": pa.int64(), "customer_id": pa.int64(), "sent_ns": pa.int64()})

@@ -19,19 +19,13 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
-__all__ = ["KEY", "SPARK_KAFKA", "TOPIC", "VIEW", "DriverSettings", "Engine", "main"]
+__all__ = ["KEY", "TOPIC", "VIEW", "DriverSettings", "Engine", "main"]
 
 Engine = Literal["local", "spark"]
 
 VIEW, TOPIC, KEY = "by_city", "by-city", ["city"]
 _ORDERS = pa.schema({"id": pa.int64(), "customer_id": pa.int64(), "total": pa.decimal128(12, 2), "note": pa.string()})
 _CUSTOMERS = pa.schema({"id": pa.int64(), "name": pa.string(), "city": pa.string(), "about": pa.string()})
-SPARK_KAFKA = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.2.0",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "org.apache.commons:commons-pool2:2.13.1",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +94,7 @@ def _run_local(settings: DriverSettings) -> None:
 
 
 def _run_in_spark(settings: DriverSettings) -> None:
-    from tools.servers.maven_jars import jars_of
+    from tools.servers.maven_jars import SPARK_KAFKA, jars_of
     from zset_join.spark import changes, local_session
     from zset_join.spark import functions as F  # noqa: N812 - PySpark's own habit
 

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from examples.cdc_driver import SPARK_KAFKA
 from tools.servers.kafka_broker import KafkaBroker
-from tools.servers.maven_jars import jars_of
+from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from zset_join.sources.kafka import KafkaSource
 from zset_join.sql.running_files import run_file
 
