@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,6 @@ from confluent_kafka import Producer
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from zset_join.sources.kafka import KafkaSource
-from zset_join.sql.running_files import run_file
 
 pytest.importorskip("pyspark")
 
@@ -28,14 +29,22 @@ INSERT INTO revenue SELECT name, sum(twice) FROM orders AS o JOIN customers AS c
 """
 
 
-@pytest.fixture(scope="module")
-def spark_with_kafka() -> Any:
-    from zset_join.spark import local_session
+_PROGRAM = "import sys; from zset_join.cli import main; sys.exit(main(sys.argv[1:]))"
 
+
+def run_in_spark(file: Path, directory: Path) -> None:
+    """Run the file as a user does: a process of its own, whose JVM is started with Spark's connector."""
     jars = sorted(str(path) for path in jars_of(SPARK_KAFKA, with_dependencies=False).glob("*.jar"))
-    session = local_session("sql", cores=2, options={"spark.jars": ",".join(jars), "spark.ui.enabled": "false"})
-    yield session
-    session.stop()
+    words = ["run", str(file), "--engine", "spark", "--dialect", "flink", "--once", "--directory", str(directory)]
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, *words],
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"--jars {','.join(jars)} --conf spark.ui.enabled=false pyspark-shell"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
 def send(kafka: KafkaBroker, topic: str, *records: tuple[str | None, str | None]) -> None:
@@ -53,17 +62,15 @@ def records_of(kafka: KafkaBroker, topic: str) -> list[Any]:
     return [None if value is None else json.loads(value) for value in records.column("value").to_pylist()]
 
 
-def test_topics_are_joined_into_a_topic_and_a_second_run_goes_on(
-    spark_with_kafka: Any, kafka: KafkaBroker, tmp_path: Path
-) -> None:
+@pytest.mark.timeout(600)
+def test_topics_are_joined_into_a_topic_and_a_second_run_goes_on(kafka: KafkaBroker, tmp_path: Path) -> None:
     for topic in ("spark-orders", "spark-customers", "spark-revenue"):
         kafka.create_topic(topic)
     file = tmp_path / "pipeline.sql"
     file.write_text(PIPELINE.format(servers=kafka.servers))
 
     def run() -> list[Any]:
-        told = {"engine": "spark", "dialect": "flink", "once": True, "directory": str(tmp_path / "state")}
-        assert run_file(str(file), spark=lambda: spark_with_kafka, output=io.StringIO(), **told) == 0
+        run_in_spark(file, tmp_path / "state")
         return records_of(kafka, "spark-revenue")
 
     send(kafka, "spark-customers", ('{"id":"a"}', '{"name":"Ada"}'), ('{"id":"b"}', '{"name":"Bob"}'))
