@@ -28,7 +28,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from faults.processes import Send, forked
+from faults.processes import Send, forked, write_the_same
 from faults.tally import Tally
 from zset_join.lookup import HttpSource, Lookup
 from zset_join.pipeline import Pipeline, appends
@@ -201,13 +201,7 @@ def _live(directory: Path, server: CountingServer, epoch: int, came: list[Any], 
     def write(number: int, delta: Any) -> None:
         if how == "output" and number == epoch and at == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        place = directory / "out" / str(number)
-        told = json.dumps(sorted(delta.to_pylist(), key=repr))
-        if place.exists() and place.read_text(encoding="utf-8") != told:
-            raise AssertionError(f"epoch {number} was {place.read_text(encoding='utf-8')}, and is {told}")
-        place.parent.mkdir(exist_ok=True)
-        place.with_suffix(".new").write_text(told, encoding="utf-8")
-        place.with_suffix(".new").replace(place)
+        write_the_same(directory / "out" / str(number), delta)
         if how == "output" and number == epoch and at == "after":
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -16,6 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 __all__ = ["Outcome", "Send", "forked"]
@@ -100,3 +101,17 @@ def _work_and_exit(work: Callable[[Send], None], writing: int, kill_after_second
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def write_the_same(place: Path, delta: Any) -> None:
+    """Write what an epoch said, whole or not at all.
+
+    Raises:
+        AssertionError: the epoch was written before, and said something else.
+    """
+    text = json.dumps(sorted(delta.to_pylist(), key=repr))
+    if place.exists() and place.read_text(encoding="utf-8") != text:
+        raise AssertionError(f"epoch {place.name} was {place.read_text(encoding='utf-8')}, and is {text}")
+    place.parent.mkdir(exist_ok=True)
+    place.with_suffix(".new").write_text(text, encoding="utf-8")
+    place.with_suffix(".new").replace(place)

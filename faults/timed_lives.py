@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from faults.crash_states import leave_mapped_state
 from faults.disk import CrashState, Disk, Recorder, read_tree, write_tree
-from faults.processes import Send, forked
+from faults.processes import Send, forked, write_the_same
 from faults.tally import Tally
 from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import owner as owner_module
@@ -171,13 +171,7 @@ def _live(life: TimedLife, directory: Path, epoch: int, how: str, drawn: float, 
     def write(number: int, delta: Any) -> None:
         if how == "output" and not is_done:
             os.kill(os.getpid(), signal.SIGKILL)
-        place = directory / "out" / str(number)
-        told = json.dumps(sorted(delta.to_pylist(), key=repr))
-        if place.exists() and place.read_text(encoding="utf-8") != told:
-            raise AssertionError(f"epoch {number} was {place.read_text(encoding='utf-8')}, and is {told}")
-        place.parent.mkdir(exist_ok=True)
-        place.with_suffix(".new").write_text(told, encoding="utf-8")
-        place.with_suffix(".new").replace(place)
+        write_the_same(directory / "out" / str(number), delta)
         if how == "output":
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -18,6 +18,8 @@ from property_tests.laws import LawBrokenError
 from property_tests.profiles import profile_name
 from property_tests.ttl_histories import AFTER, Row, TtlCase, TtlOracle, TtlStep
 from zset_join.errors import ZsetJoinError
+from zset_join.kernels.rows import side as s
+from zset_join.kernels.values import columns as c
 from zset_join.testing.comparison import exact_answer, exact_tables
 from zset_join.tick import Tick
 
@@ -197,12 +199,18 @@ def _never_settles(rows: Any) -> None:
     rows._expiries.settle = lambda *given: None
 
 
+def _live_numbers(rows: Any) -> Any:
+    """Return the numbers of all rows that are there."""
+    flags = rows.side.record_words("u1", c.FLAGS, int(rows.side.header[s.H_ROWS_END]))
+    return np.flatnonzero(flags & c.FLAG_LIVE).astype(np.int64) + 1
+
+
 def _restores_no_times(rows: Any) -> None:
     restore = rows.restore
 
     def wrong(tables: Any) -> None:
         restore(tables)
-        numbers = np.flatnonzero(rows._expiries._is_live()).astype(np.int64) + 1
+        numbers = _live_numbers(rows)
         rows._expiries.raise_to(numbers, rows._expiries.times(numbers) + 5)
 
     rows.restore = wrong
@@ -226,7 +234,7 @@ def _answers_write(rows: Any) -> None:
     resolve = rows.resolve
 
     def wrong(tick: Tick, delta: Any, read: Any) -> Any:
-        numbers = np.flatnonzero(rows._expiries._is_live()).astype(np.int64) + 1
+        numbers = _live_numbers(rows)
         rows._expiries.raise_to(numbers, rows._expiries.times(numbers) + 1)
         return resolve(tick, delta, read)
 

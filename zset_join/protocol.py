@@ -13,7 +13,7 @@ whose watermark or processing time has come that far. One without `next_due` nev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -23,7 +23,7 @@ from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["NOTHING_DUE", "DurableOperator", "NextDue", "Operator", "TimedOperator"]
+__all__ = ["NOTHING_DUE", "DurableOperator", "NextDue", "Operator", "TimedOperator", "due_of", "earliest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +125,21 @@ class DurableOperator(Operator, Protocol):
     def close(self) -> None:
         """Let go of the files."""
         ...
+
+
+def due_of(operator: object) -> NextDue:
+    """Return when an operator must be asked though no row comes to it."""
+    return operator.next_due() if isinstance(operator, TimedOperator) else NOTHING_DUE
+
+
+def earliest(dues: Iterable[NextDue]) -> NextDue:
+    """Return the first of several times.
+
+    >>> earliest([NextDue(watermark_us=5), NextDue(watermark_us=3, processing_time_us=9)])
+    NextDue(watermark_us=3, processing_time_us=9)
+    """
+    watermarks, times = [], []
+    for due in dues:
+        watermarks += [] if due.watermark_us is None else [due.watermark_us]
+        times += [] if due.processing_time_us is None else [due.processing_time_us]
+    return NextDue(min(watermarks, default=None), min(times, default=None))

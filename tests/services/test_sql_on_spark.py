@@ -16,8 +16,6 @@ from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.maven_jars import SPARK_KAFKA, jars_of
 from zset_join.sources.kafka import KafkaSource
 
-pytest.importorskip("pyspark")
-
 PIPELINE = """
 CREATE TABLE orders (id INT, customer STRING, total INT, at BIGINT METADATA FROM 'offset', twice AS total * 2) WITH (
     'connector' = 'kafka', 'topic' = 'spark-orders', 'properties.bootstrap.servers' = '{servers}', 'format' = 'json');

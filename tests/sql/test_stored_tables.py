@@ -10,8 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("pyspark")
-
 from zset_join.epoch_chain import ChainLink
 from zset_join.errors import SinkError
 from zset_join.relation import Relation

@@ -29,7 +29,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from zset_join.errors import StateError
-from zset_join.protocol import DurableOperator, NextDue, TimedOperator
+from zset_join.protocol import DurableOperator, NextDue, due_of, earliest
 from zset_join.relation import Relation
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import describe_rejection, rejection_table
@@ -143,17 +143,9 @@ class Expiring:
 
     def next_due(self) -> NextDue:
         """Return when rows may expire, or the operator inside is due."""
-        watermarks: list[int] = []
-        times: list[int] = []
-        for rows in self._kept:
-            first = rows.first_due()
-            if first is not None:
-                (watermarks if rows.ttl.by_event_time else times).append(first)
-        if isinstance(self._inside, TimedOperator):
-            due = self._inside.next_due()
-            watermarks += [] if due.watermark_us is None else [due.watermark_us]
-            times += [] if due.processing_time_us is None else [due.processing_time_us]
-        return NextDue(min(watermarks, default=None), min(times, default=None))
+        firsts = [(rows.first_due(), rows.ttl.by_event_time) for rows in self._kept]
+        dues = [NextDue(watermark_us=first) if by_event else NextDue(processing_time_us=first) for first, by_event in firsts]
+        return earliest([*dues, due_of(self._inside)])
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the change of the answer, that of rows which expire among it.

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.protocol import DurableOperator, NextDue, due_of, earliest
 from zset_join.relation import Relation
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -105,7 +105,7 @@ class TableReader:
 
     def next_due(self) -> NextDue:
         """Return when this join must be asked though no row comes."""
-        return self._join.next_due() if isinstance(self._join, TimedOperator) else NOTHING_DUE
+        return due_of(self._join)
 
     def statistics(self) -> dict[str, int]:
         """Return the counts of the table and of all its readers."""
@@ -181,10 +181,7 @@ class SharedTable:
 
     def next_due(self) -> NextDue:
         """Return the earliest of what its readers wait for."""
-        dues = [reader.next_due() for reader in self.readers]
-        marks = [due.watermark_us for due in dues if due.watermark_us is not None]
-        times = [due.processing_time_us for due in dues if due.processing_time_us is not None]
-        return NextDue(min(marks, default=None), min(times, default=None))
+        return earliest(reader.next_due() for reader in self.readers)
 
     def statistics(self) -> dict[str, int]:
         """Return counts: rows of the table and of every reader, keys, bytes, and what was late, answered and freed."""

@@ -36,10 +36,10 @@ from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
 from zset_join.pipeline.history import InputHistory
-from zset_join.pipeline.stage_states import due_of, operators_of
+from zset_join.pipeline.stage_states import operators_of
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan, StageNode
-from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick

@@ -47,12 +47,12 @@ from zset_join.pipeline.explaining import explain_row
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
 from zset_join.pipeline.saved import SavedState, load_state, save_state
-from zset_join.pipeline.stage_states import MemoryStates, earliest
+from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
-from zset_join.protocol import NextDue
+from zset_join.protocol import NextDue, earliest
 from zset_join.row_conversion import conform
 from zset_join.sinks.sink import Sink
 from zset_join.stages.lookup_join import explained_for

@@ -6,18 +6,18 @@ folded in once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from zset_join.operators.shared_table import SharedTable
 from zset_join.plan.query_plan import QueryPlan, StateNode
-from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator
+from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
 from zset_join.stages.effect import Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["MemoryStates", "StageStates", "due_of", "earliest", "operators_of"]
+__all__ = ["MemoryStates", "StageStates", "operators_of"]
 
 
 class StageStates(Protocol):
@@ -95,21 +95,3 @@ def operators_of(state: StateNode, built: DurableOperator) -> dict[int, DurableO
     if isinstance(built, SharedTable):
         return dict(zip(state.readers, built.readers, strict=True))
     return {state.number: built}
-
-
-def due_of(operator: DurableOperator) -> NextDue:
-    """Return when an operator must be asked though no row comes to it."""
-    return operator.next_due() if isinstance(operator, TimedOperator) else NOTHING_DUE
-
-
-def earliest(dues: Iterable[NextDue]) -> NextDue:
-    """Return the first of several times.
-
-    >>> earliest([NextDue(watermark_us=5), NextDue(watermark_us=3, processing_time_us=9)])
-    NextDue(watermark_us=3, processing_time_us=9)
-    """
-    watermarks, times = [], []
-    for due in dues:
-        watermarks += [] if due.watermark_us is None else [due.watermark_us]
-        times += [] if due.processing_time_us is None else [due.processing_time_us]
-    return NextDue(min(watermarks, default=None), min(times, default=None))

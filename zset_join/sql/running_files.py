@@ -25,10 +25,11 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from zset_join.errors import OptionError
 from zset_join.sql.commands import file_text, write_lines
@@ -115,7 +116,7 @@ def run_file(
 def _runner_of(session: Session, engine: str, *, is_durable: bool) -> _Runner:
     if engine == "spark":
         return _OnSpark(session, is_durable=is_durable)
-    return _InDirectory(session) if is_durable else _InProcess(session)
+    return _InDirectory(cast("LastingSession", session)) if is_durable else _InProcess(session)
 
 
 def _asked(engine: str, spark: Callable[[], Any] | None) -> Any:
@@ -135,42 +136,42 @@ def _run_statements(session: Session, statements: Sequence[Statement], runner: _
     return bounded
 
 
-class _Runner:
-    """What the two engines do differently."""
+class _Runner(ABC):
+    """What the engines do differently."""
 
-    def prepare(self, *, once: bool, trigger: str | None) -> None:
+    def prepare(self, *, once: bool, trigger: str | None) -> None:  # noqa: B027 - of Spark's
         """Say how queries run."""
 
     def statement(self, statement: Statement) -> Any:  # noqa: ARG002 - of Spark's
         """Return what a statement is run within."""
         return nullcontext()
 
+    @abstractmethod
     def read(self) -> None:
         """Read everything that is there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self) -> bool:
         """Read what has come since; say whether there was something.
 
         Raises:
             ZsetJoinError: what stopped a query.
         """
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all have sources
         """Let go of sources."""
 
 
-class _InProcess(_Runner):
+class _Local(_Runner):
+    """Queries of this process, whose sources are asked in turns."""
+
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._feeds: list[Feed] | None = None
         self._next_look = 0.0
 
-    def read(self) -> None:
-        """Read until no source gives anything."""
-        while self._poll(wait_seconds=2.0):
-            pass
+    @abstractmethod
+    def _poll(self, *, wait_seconds: float) -> bool:
+        """Give the queries what sources have; say whether there was something."""
 
     def step(self) -> bool:
         """Give the next rows of every source to the queries, or let time pass."""
@@ -180,6 +181,17 @@ class _InProcess(_Runner):
             self._next_look = time.monotonic() + _LOOK_SECONDS
             self._session.advance_due()
         return False
+
+
+class _InProcess(_Local):
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._feeds: list[Feed] | None = None
+
+    def read(self) -> None:
+        """Read until no source gives anything."""
+        while self._poll(wait_seconds=2.0):
+            pass
 
     def close(self) -> None:
         """Close the sources."""
@@ -198,30 +210,24 @@ class _InProcess(_Runner):
         return moved
 
 
-class _InDirectory(_Runner):
+class _InDirectory(_Local):
     """Queries that read for themselves, and go on where they were."""
 
-    def __init__(self, session: Any) -> None:
-        self._session: LastingSession = session
+    def __init__(self, session: LastingSession) -> None:
+        super().__init__(session)
+        self._lasting = session
         self._names = _StatementNames()
-        self._next_look = 0.0
 
     def statement(self, statement: Statement) -> Any:
         """Let what a statement inserts be inserted once, however often the file is run."""
-        return self._session.once(self._names.of(statement))
+        return self._lasting.once(self._names.of(statement))
 
     def read(self) -> None:
         """Read until no source gives anything."""
-        self._session.read(wait_seconds=2.0)
+        self._poll(wait_seconds=2.0)
 
-    def step(self) -> bool:
-        """Take what has come since, or let time pass."""
-        if self._session.read(wait_seconds=0.05):
-            return True
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _LOOK_SECONDS
-            self._session.advance_due()
-        return False
+    def _poll(self, *, wait_seconds: float) -> bool:
+        return bool(self._lasting.read(wait_seconds=wait_seconds))
 
 
 class _StatementNames:

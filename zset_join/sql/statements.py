@@ -397,9 +397,7 @@ def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, .
             value_type(cast, pa.schema([]))
             value = compute(cast, {}, 1)
         return value[0].as_py()
-    except Exception as error:
-        if not isinstance(error, ZsetJoinError):
-            raise
+    except ZsetJoinError as error:
         raise SqlError(
             f"{node.sql(dialect='spark')} does not fit a column of type {kind}.", code="LITERAL", at=_place(statement, tokens)
         ) from error

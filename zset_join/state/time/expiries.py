@@ -101,12 +101,13 @@ class Expiries:
             return numbers
         numbers = numbers[numbers <= int(self._side.header[s.H_ROWS_END])]
         scheduled = self._line(1)[numbers]
-        return np.ascontiguousarray(numbers[self._is_live()[numbers - 1] & (scheduled <= now)])
+        return np.ascontiguousarray(numbers[self._are_live(numbers) & (scheduled <= now)])
 
-    def _is_live(self) -> npt.NDArray[np.bool_]:
-        end = int(self._side.header[s.H_ROWS_END])
-        is_live: npt.NDArray[np.bool_] = (self._side.record_words("u1", c.FLAGS, end) & c.FLAG_LIVE) != 0
-        return is_live
+    def _are_live(self, numbers: _Words) -> npt.NDArray[np.bool_]:
+        """Say of rows whether they are there. Cost: these rows."""
+        flags = self._side.record_words("u1", c.FLAGS, int(self._side.header[s.H_ROWS_END]))
+        are_live: npt.NDArray[np.bool_] = (flags[numbers - 1] & c.FLAG_LIVE) != 0
+        return are_live
 
     def forget(self, numbers: _Words) -> None:
         """Let rows that go have no time."""
@@ -135,7 +136,7 @@ class Expiries:
         if not len(due):
             return
         # A number may be that of another row by now, which has an entry of its own.
-        stays = self._is_live()[due - 1] & (self._line(1)[due] <= now)
+        stays = self._are_live(due) & (self._line(1)[due] <= now)
         due, times = due[stays], times[stays]
         self._line(1)[due] = times
         self._push(due, times)

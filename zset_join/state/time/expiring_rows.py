@@ -83,7 +83,6 @@ class ExpiringEpoch:
         said: the delta to answer.
         stored: the delta to fold in.
         changes: of the rows kept here.
-        prepared: of these, for who tells what is bad.
         expired: numbers of rows that go because their time has come.
         due: numbers of the rows that were looked at.
         due_times: when each of them expires, as far as is known now.
@@ -209,18 +208,15 @@ class ExpiringRows:
         gone = self._changes.rows_of(self.side.refs_of(expired) if len(expired) else _NONE)
         lives = new_times > (-NEVER if now is None else now)
         is_late = new_times <= (-NEVER if before is None else before)
-        kept = ~is_late if self.ttl.forgets else lives
-        parts = [] if changes is None else [ZSet(changes.lost, -changes.lost_copies)]
+        lost = [] if changes is None else [ZSet(changes.lost, -changes.lost_copies)]
         new_copies = _NONE if changes is None else changes.new_copies
-        leaving = ZSet(gone, -copies)
-        said = [*parts, _chosen(new, new_copies, kept)]
-        stored = [*parts, leaving, _chosen(new, new_copies, lives)]
-        if not self.ttl.forgets:
-            said = stored
-        whole = ZSet.concat(stored, schema=self.schema)
+        stored = ZSet.concat([*lost, ZSet(gone, -copies), _chosen(new, new_copies, lives)], schema=self.schema)
+        said = stored
+        if self.ttl.forgets:
+            said = ZSet.concat([*lost, _chosen(new, new_copies, ~is_late)], schema=self.schema)
         return ExpiringEpoch(
-            whole if said is stored else ZSet.concat(said, schema=self.schema),
-            whole,
+            said,
+            stored,
             changes,
             expired,
             due,
@@ -238,11 +234,22 @@ class ExpiringRows:
     def _own_times(self, rows: pa.RecordBatch, tick: Tick) -> _Words:
         """Return when rows expire that are written now."""
         if self._time is None:
-            now = tick.processing_time_us
-            return np.full(rows.num_rows, NEVER if now is None else now + self._after, np.int64)
+            return self._moments(rows.num_rows, tick)
         words, missing = self._time.words(rows, 0)
         times = np.minimum(words, NEVER - self._after) + self._after
         return times if missing is None else np.where(missing, np.int64(NEVER), times)
+
+    def _moments(self, count: int, tick: Tick) -> _Words:
+        """Return when rows expire that are written now, by processing time."""
+        moment = self._read_time(tick)
+        return np.full(count, NEVER if moment is None else moment, np.int64)
+
+    def _written_times(self, numbers: _Words, tick: Tick, keys: _Keys | None) -> _Words:
+        """Return when rows of the state expire that are written now."""
+        if self._time is None and self._keys is None:
+            return self._moments(len(numbers), tick)
+        rows = self._rows(numbers)
+        return self._times(rows, self._own_times(rows, tick), keys)
 
     def _read_time(self, tick: Tick) -> int | None:
         now = self._now(tick)
@@ -293,7 +300,7 @@ class ExpiringRows:
         own = self._expiries.times(due)
         if self._keys is None:
             return own
-        return self._times(self._changes.rows_of(self.side.refs_of(due)), own, keys)
+        return self._times(self._rows(due), own, keys)
 
     def _without_refreshed(self, expired: _Words, copies: _Words, changes: NetChanges) -> tuple[_Words, _Words]:
         """Leave out rows that are written in this epoch, by processing time, and copies that are taken back in it."""
@@ -317,16 +324,13 @@ class ExpiringRows:
             self._expiries.forget(changes.touched[changes.touched_copies == 0])
             numbers, gained = self._new_numbers(changes.prepared), changes.touched[changes.touched_gains]
             self._expiries.begin(numbers)
-            for some in (numbers, gained):
-                rows = self._rows(some)
-                self._expiries.raise_to(some, self._times(rows, self._own_times(rows, tick), epoch.keys))
             gone = np.concatenate([numbers, gained])
+            self._expiries.raise_to(gone, self._written_times(gone, tick, epoch.keys))
         if epoch.keys is not None:
             self._absorb_keys(epoch.keys, now)
         if now is not None:
             gone = np.unique(gone)
-            if len(gone):
-                gone = gone[self._times(self._rows(gone), self._expiries.times(gone), None) <= now]
+            gone = gone[self._due_times(gone, None) <= now]
             self._remove(np.union1d(gone, epoch.expired))
             self._expiries.settle(now, epoch.due, epoch.due_times)
             self._free_keys(now)
