@@ -80,7 +80,7 @@ def delta_of(changes: list[Change]) -> ZSet:
     rows, weights = [], []
     for what, key, a, b, sequence, left_out in changes:
         weights.append(-1 if what == "delete" else 1)
-        control = TRUNCATE if what == "truncate" else left_out if what == "upsert" else 0
+        control = TRUNCATE if what == "truncate" else left_out
         values = (key, None if left_out & 2 else a, None if left_out & 4 else b) if what == "upsert" else (key, None, None)
         named = (None, None, None) if what == "truncate" else values
         rows.append(dict(zip(SCHEMA.names, (*named, sequence, control), strict=True)))

@@ -170,9 +170,10 @@ class PartialUpserts(Latest):
         whole = ZSet(table, delta.weights)
         if (control == TRUNCATE).any():
             whole, origins, control = self._with_deletes(whole, control)
+        control = np.where(whole.weights > 0, control, 0)  # a delete needs its key alone
         if not (control > 0).any():
             return _Whole(whole, origins, np.zeros(0, np.int64), ())
-        filled, unknown, missing = self._filled(whole, np.where(whole.weights > 0, control, 0))
+        filled, unknown, missing = self._filled(whole, control)
         if unknown.any():
             unknown &= ~self._are_stale(whole, np.flatnonzero(unknown))
         kept = np.flatnonzero(~unknown)
