@@ -77,7 +77,6 @@ class Expiring:
     Args:
         inside: the operator, whose inputs are changelogs where rows expire; it is closed with this one.
         inputs: per input, what it is and how long its rows live.
-        output: its answer; None: that of the operator inside.
         on_bad_input: `error` or `quarantine`.
         directory: map the state from files below; None keeps it in memory.
         hash_bits: below 32, force collisions; for tests.
@@ -91,13 +90,12 @@ class Expiring:
         inside: DurableOperator,
         inputs: Sequence[ExpiringInput],
         *,
-        output: Relation | None = None,
         on_bad_input: str = "error",
         directory: str | None = None,
         hash_bits: int = 32,
     ) -> None:
         self.inputs = tuple(one.relation for one in inputs)
-        self.output = inside.output if output is None else output
+        self.output = inside.output
         self.on_bad_input = on_bad_input
         self._inside, self._given = inside, tuple(inputs)
         own = None if directory is None else str(Path(directory) / _DIRECTORY)

@@ -10,7 +10,7 @@ An index belongs to the rows it was made of: a filter or a selection of them has
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from zset_join.errors import OptionError, PlanError
@@ -19,19 +19,6 @@ from zset_join.pipeline.rows import Rows, TableIndex
 __all__ = ["chosen_index", "create_index", "indexes_of"]
 
 _R = TypeVar("_R", bound=Rows)
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """What a join can look up by.
-
-    Args:
-        columns: of the right view that it compares.
-        exactly: it looks up by these and no fewer.
-    """
-
-    columns: tuple[str, ...]
-    exactly: bool
 
 
 def create_index(view: _R, columns: Sequence[str] | str, *, name: str | None) -> _R:
@@ -74,10 +61,9 @@ def chosen_index(view: Rows, columns: Sequence[str], index: str | None, *, exact
         OptionError: there is no such index.
         PlanError: it does not fit.
     """
-    wanted = _Wanted(tuple(columns), exactly)
     declared = indexes_of(view)
     if index is None:
-        fitting = [one for one in declared if _fits(one, wanted)]
+        fitting = [one for one in declared if _fits(one, columns, exactly=exactly)]
         return max(fitting, key=lambda one: len(one.columns), default=None)
     found = next((one for one in declared if one.name == index), None)
     if found is None:
@@ -88,7 +74,7 @@ def chosen_index(view: Rows, columns: Sequence[str], index: str | None, *, exact
             name=view.name,
             index=index,
         )
-    if not _fits(found, wanted):
+    if not _fits(found, columns, exactly=exactly):
         rule = "a join by event time looks up by the primary key of the versions" if exactly else "its columns must be compared"
         raise PlanError(
             f'index={index!r} of "{view.name}" is on {list(found.columns)}, and the join looks up by {list(columns)}: {rule}. '
@@ -101,6 +87,6 @@ def chosen_index(view: Rows, columns: Sequence[str], index: str | None, *, exact
     return found
 
 
-def _fits(index: TableIndex, wanted: _Wanted) -> bool:
+def _fits(index: TableIndex, columns: Sequence[str], *, exactly: bool) -> bool:
     own = set(index.columns)
-    return own == set(wanted.columns) if wanted.exactly else own <= set(wanted.columns)
+    return own == set(columns) if exactly else own <= set(columns)

@@ -150,10 +150,10 @@ def temporal_join(
     names = (left.name, right.name if right.name != left.name else f"{right.name}_2")
     compared = [column for _, expression in pairs if (column := plain_column(expression)) is not None]
     used = chosen_index(right, compared, index, exactly=False)
-    named = None if used is None else used.name
-    found = () if used is None or len(used.columns) == len(pairs) else used.columns
+    index_name = None if used is None else used.name
+    find_by = () if used is None or len(used.columns) == len(pairs) else used.columns
     request = ProcessTimeJoinRequest(
-        pairs, _how(how), snapshot, flags, using=using, condition=more, names=names, index=named, find_by=found
+        pairs, _how(how), snapshot, flags, using=using, condition=more, names=names, index=index_name, find_by=find_by
     )
     return left.operate(request, right).alias(f"{left.name}_as_of_now_{names[1]}")
 

@@ -106,8 +106,8 @@ def temporal_join(
         using=using,
     )
     used = chosen_index(right, versions.key, index, exactly=True)
-    named = None if used is None else used.name
-    request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, named)
+    index_name = None if used is None else used.name
+    request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, index_name)
     versioned = replace(right, node=versions.node)
     made = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
     if isinstance(made.node, Operate) and isinstance(made.node.stage, TemporalJoinStage):

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 
 from zset_join.errors import StateError, ZsetJoinError
 
-__all__ = ["disk_failure"]
+__all__ = ["causes", "disk_failure"]
 
 _TOLD = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)}
 _TOLD_BY_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, _TOLD.values()))})[^\n]*")
@@ -32,7 +32,7 @@ def disk_failure(error: BaseException, location: str) -> StateError | None:
     >>> print(disk_failure(OSError(28, "No space left on device", "/data/log"), "/data/cp").message[:52])
     a file of this query could not be written: [Errno 28
     """
-    for one in _chain(error):
+    for one in causes(error):
         if isinstance(one, ZsetJoinError):
             return None
         if isinstance(one, OSError) and one.errno in _TOLD:
@@ -43,7 +43,8 @@ def disk_failure(error: BaseException, location: str) -> StateError | None:
     return None
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and what caused it, and so on."""
     while error is not None:
         yield error
         error = error.__cause__

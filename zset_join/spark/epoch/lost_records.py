@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from zset_join.errors import StateError, ZsetJoinError
+from zset_join.spark.epoch.disk_failures import causes
 
 __all__ = ["lost_records"]
 
@@ -44,8 +45,7 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
     >>> print(lost_records(PySparkException(told), "/data/cp").message[:73])
     Kafka has lost records that this query had not read: Partitions t-0 have
     """
-    one: BaseException | None = error
-    while one is not None:
+    for one in causes(error):
         if isinstance(one, ZsetJoinError):
             return None
         text = str(one) if isinstance(one, PySparkException | Py4JError) else ""
@@ -55,7 +55,6 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
         by_task = _TOLD_BY_TASKS.search(text)
         if by_task is not None:
             return _failure(_CONDITIONS[0], by_task[1], location)
-        one = one.__cause__
     return None
 
 

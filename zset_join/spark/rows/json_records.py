@@ -20,7 +20,16 @@ from zset_join.changelog.formats import RecordOptions, record_format
 from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, Dialect, RecordStatements, Step
 from zset_join.spark.rows.names import quoted
 from zset_join.spark.rows.schemas import spark_schema
-from zset_join.spark.rows.typed_records import CORRUPT, IS_TYPED, LINE, TypedRecords, can_read_values
+from zset_join.spark.rows.typed_records import (
+    CORRUPT,
+    IS_TYPED,
+    LINE,
+    TypedRecords,
+    can_read_values,
+    literal,
+    parsed_json,
+    struct_fields,
+)
 
 __all__ = ["read_records"]
 
@@ -99,11 +108,10 @@ class _SparkDialect(Dialect):
         return quoted(name)
 
     def literal(self, text: str) -> str:
-        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return literal(text)
 
     def parsed(self, text: str, fields: Mapping[str, object]) -> str:
-        ddl = self.literal(_ddl({**fields, CORRUPT: None}, colon=False))
-        return f"from_json({text}, {ddl}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}'))"
+        return parsed_json(text, fields)
 
     def once(self, name: str, value: str) -> str:
         # Spark's optimizer moves conditions and projections through each other, and computes anew what they use, but never
@@ -117,7 +125,8 @@ class _SparkDialect(Dialect):
         return f"explode(array({', '.join(values)}))"
 
     def parsed_list(self, text: str, fields: Mapping[str, object]) -> str:
-        return f"explode_outer(from_json({text}, {self.literal(f'ARRAY<STRUCT<{_ddl(fields)}>>')}))"
+        row = struct_fields(fields, ": ")
+        return f"explode_outer(from_json({text}, {literal(f'ARRAY<STRUCT<{row}>>')}))"
 
     def member(self, text: str, name: str) -> str:
         return f"coalesce(get_json_object({text}, {self.literal(f'$.{name}')}), {text})"
@@ -169,12 +178,3 @@ def _decimal(text: str, data_type: pa.DataType, wanted: str) -> str:
         padded = f"CASE WHEN length({plain}) > {data_type.scale} THEN {plain} ELSE {shown} END"
         shown = f"concat(substr({padded}, 1, length({padded}) - {data_type.scale}), '.', right({padded}, {data_type.scale}))"
     return f"CASE WHEN length({digits}) BETWEEN 1 AND 32 THEN TRY_CAST(concat({sign}, {shown}) AS {wanted}) END"
-
-
-def _ddl(fields: Mapping[str, object], *, colon: bool = True) -> str:
-    """Return the fields of a struct of texts; inside STRUCT<> they have colons."""
-    between = ": " if colon else " "
-    return ", ".join(
-        f"{quoted(name)}{between}" + (f"STRUCT<{_ddl(inner)}>" if isinstance(inner, Mapping) else "STRING")
-        for name, inner in fields.items()
-    )

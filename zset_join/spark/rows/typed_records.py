@@ -15,7 +15,7 @@ three times as much.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from zset_join.changelog.formats.record_sql import CHANGE, IN_KAFKA, MARKS, MOST
 from zset_join.changelog.formats.records import METADATA
 from zset_join.spark.rows.names import quoted
 
-__all__ = ["CORRUPT", "IS_TYPED", "LINE", "TypedRecords", "can_read_values"]
+__all__ = ["CORRUPT", "IS_TYPED", "LINE", "TypedRecords", "can_read_values", "literal", "parsed_json", "struct_fields"]
 
 CORRUPT, IS_TYPED, LINE = "__corrupt", "__is_typed", "__line"
 _RECORD = "__typed"
@@ -73,7 +73,7 @@ class TypedRecords:
         values = [f"__v{at}" for at in range(len(self.schema))]
         raw = [f"__r{at}" for at in range(len(self.schema))]
         times = [f"__t_{name}" for name in self._times()]
-        line = ", ".join(f"{_literal(name)}, {value}" for name, value in self._line())
+        line = ", ".join(f"{literal(name)}, {value}" for name, value in self._line())
         others = ", ".join(f"'{name}', CASE WHEN NOT {IS_TYPED} THEN {name} END" for name in ("key", "value"))
         made = f"'{IS_TYPED}', {IS_TYPED}, '{LINE}', CASE WHEN {IS_TYPED} THEN named_struct({line}) END, {others}"
         return [
@@ -102,8 +102,7 @@ class TypedRecords:
         for path in (*(record.times[name][0] for name in self._times()), record.position):
             if path:
                 _put(fields, path, "BIGINT")
-        ddl = _literal(_ddl({**fields, CORRUPT: "STRING"}))
-        return f"from_json({text}, {ddl}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}'))"
+        return parsed_json(text, fields)
 
     def _what(self) -> str:
         """Return what an ordinary record does; NULL for others."""
@@ -112,7 +111,7 @@ class TypedRecords:
             return f"CASE WHEN {good} THEN 'upsert' END"
         said = f"lower({_path(self.record.operation)})"
         cases = " ".join(
-            f"WHEN {_literal(word)} THEN '{means}'"
+            f"WHEN {literal(word)} THEN '{means}'"
             for word, means in self.record.operations.items()
             if means in ("upsert", "delete")
         )
@@ -216,13 +215,21 @@ def _put(fields: _Fields, path: Sequence[str], inner: Any) -> None:
     fields[path[-1]] = inner
 
 
-def _ddl(fields: _Fields, between: str = " ") -> str:
-    """Return the fields of a struct; inside STRUCT<> they have colons."""
+def parsed_json(text: str, fields: Mapping[str, object]) -> str:
+    """Return an expression that reads an object of JSON; what cannot be read is in its field `CORRUPT`."""
+    wanted = literal(struct_fields({**fields, CORRUPT: "STRING"}))
+    return f"from_json({text}, {wanted}, map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', '{CORRUPT}'))"
+
+
+def struct_fields(fields: Mapping[str, object], between: str = " ") -> str:
+    """Return the fields of a struct, by type or by their own fields, None for text; inside STRUCT<> they have colons."""
     return ", ".join(
-        f"{quoted(name)}{between}" + (f"STRUCT<{_ddl(inner, ': ')}>" if isinstance(inner, dict) else str(inner))
+        f"{quoted(name)}{between}"
+        + (f"STRUCT<{struct_fields(inner, ': ')}>" if isinstance(inner, Mapping) else str(inner or "STRING"))
         for name, inner in fields.items()
     )
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """Return a string of Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -29,7 +29,7 @@ class Spared:
 
     @classmethod
     def loaded(cls) -> None:
-        """Do so behind a task. Cost: a collection where it is done, microseconds else."""
+        """Do so behind a task. Cost: that of a collection, where one is due."""
         if cls.times < _MOST_TIMES and len(gc.get_objects()) > _LEAST_OBJECTS:
             gc.collect()
             gc.freeze()

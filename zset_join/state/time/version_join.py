@@ -450,7 +450,8 @@ class VersionJoin:
         Returns:
             Numbers of keys that may hold nothing any more, and counts.
         """
-        epoch, rejected = self._prepare(tick, deltas), list(self._prepare(tick, deltas).given)
+        epoch = self._prepare(tick, deltas)
+        rejected = list(epoch.given)
         if not self._owns_table:  # keys that another join has stored have their numbers now
             self.keys.number(epoch.groups)
             rejected = rejected[:1]
