@@ -63,6 +63,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	FAULTS_PROFILE=long $(PYTEST) tests/spark/test_chains.py --timeout=0 $(ARGS)
 	$(PY) -m faults.spark_faults --long
 	$(PY) -m faults.spark_lookups
+	$(PY) -m faults.spark_times
 	$(PY) -m faults.soak --minutes 30
 
 docs: java $(READY) ## check the documentation: every link resolves, every code block runs

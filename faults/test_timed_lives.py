@@ -8,7 +8,7 @@ import pytest
 
 from faults.profiles import chosen
 from faults.tally import Tally
-from faults.timed_lives import KINDS, TimedLife, kills, power_cuts
+from faults.timed_lives import KINDS, TimedLife, kills, power_cuts, warm_up
 
 LIVES = chosen(short=1, long=200)
 RUNS, STATES = chosen(short=1, long=40), chosen(short=12, long=100)
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.timeout(chosen(short=300, long=0))
 def test_every_epoch_is_answered_as_the_oracle_says_whenever_a_process_is_killed(
     kind: str, scratch: Path, tally: Tally
 ) -> None:
+    warm_up(TimedLife(kind, 0), scratch)
     for seed in range(LIVES):
         life = TimedLife(kind, seed)
         (scratch / str(seed)).mkdir()

@@ -43,7 +43,7 @@ from zset_join.testing.comparison import counts_of
 from zset_join.testing.reference import Counts
 from zset_join.testing.reference_temporal import TemporalHistory, TimedRow
 
-__all__ = ["KINDS", "TimedLife", "kills", "power_cuts"]
+__all__ = ["KINDS", "TimedLife", "kills", "power_cuts", "warm_up"]
 
 KINDS = ("on_watermark", "eager")
 EPOCHS, KEEP = 9, 40
@@ -140,6 +140,14 @@ def _difference(now: Counts, before: Counts) -> Counts:
 
 
 # ---------------------------------------------------------------- killed
+
+
+def warm_up(life: TimedLife, directory: Path) -> None:
+    """Live an uninterrupted life in this process, so that those forked from it have all they need loaded."""
+    for first in (0, EPOCHS // 2):
+        with life.opened(directory / "warm", lambda *_: None) as pipeline:
+            for epoch in range(first, EPOCHS if first else EPOCHS // 2):
+                pipeline.step(life.inputs[epoch], epoch=epoch)
 
 
 def kills(life: TimedLife, directory: Path, tally: Tally) -> None:
