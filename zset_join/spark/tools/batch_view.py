@@ -136,14 +136,17 @@ def _joined(stage: JoinStage, tables: Sequence[DataFrame], _: int | None) -> Dat
         [name for name in relation.schema.names if name not in hidden]
         for relation, hidden in zip(stage.relations, stage.hidden, strict=True)
     )
-    left = left.select(
-        *(column_named(name).alias(f"l{at}") for at, name in enumerate(left_names)), F.col("__weight").alias("lw")
+    # A computed key is compared and not shown.
+    left_all, right_all = (
+        [*names, *(name for name in dict.fromkeys(relation.join_key) if name not in names)]
+        for relation, names in zip(stage.relations, (left_names, right_names), strict=True)
     )
+    left = left.select(*(column_named(name).alias(f"l{at}") for at, name in enumerate(left_all)), F.col("__weight").alias("lw"))
     right = right.select(
-        *(column_named(name).alias(f"r{at}") for at, name in enumerate(right_names)), F.col("__weight").alias("rw")
+        *(column_named(name).alias(f"r{at}") for at, name in enumerate(right_all)), F.col("__weight").alias("rw")
     )
-    columns = {("left", name): F.col(f"l{at}") for at, name in enumerate(left_names)}
-    columns |= {("right", name): F.col(f"r{at}") for at, name in enumerate(right_names)}
+    columns = {("left", name): F.col(f"l{at}") for at, name in enumerate(left_all)}
+    columns |= {("right", name): F.col(f"r{at}") for at, name in enumerate(right_all)}
     condition = reduce(
         lambda found, term: found & term,
         [
