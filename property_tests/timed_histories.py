@@ -109,7 +109,8 @@ class TimedCase:
 
     def make(self, directory: str | None = None, change: Callable[[VersionJoinShape], VersionJoinShape] = same) -> Any:
         """Build the operator; `change` plants a bug in what it is told."""
-        more: dict[str, Any] = {"hash_bits": self.hash_bits, "chunk_rows": self.chunk_rows, "directory": directory}
+        more: dict[str, Any] = {"hash_bits": self.hash_bits, "hash_seed": self.seed & 0xFFFFFFFF, "directory": directory}
+        more["chunk_rows"] = self.chunk_rows
         if self.kind == "dedup":
             return Deduplicate(self.left, keys=["k"], order_by=self.order_by, keep=self.keep_row, n=self.n, **more)  # type: ignore[arg-type]
         shape = self.shape()

@@ -18,7 +18,7 @@ SCHEMA = pa.schema({"k": pa.string()})
 def state(directory: Path | None = None, *, meaning: str = "counts", hash_bits: int = 32) -> GroupState:
     """Give a state of groups that only count rows."""
     place = None if directory is None else str(directory)
-    return GroupState("t", SCHEMA, [], fingerprint=meaning, hash_bits=hash_bits, directory=place, name="groups")
+    return GroupState("t", SCHEMA, [], fingerprint=meaning, hash_bits=hash_bits, hash_seed=0, directory=place, name="groups")
 
 
 def add(groups: GroupState, keys: list[str | None], rows: int, epoch: int) -> None:
@@ -121,7 +121,7 @@ def test_clearing_forgets_everything() -> None:
 
 
 def test_a_global_group_has_a_line_even_without_rows() -> None:
-    groups = GroupState("t", pa.schema([]), [], fingerprint="", hash_bits=32, directory=None, name="all")
+    groups = GroupState("t", pa.schema([]), [], fingerprint="", hash_bits=32, hash_seed=0, directory=None, name="all")
 
     lines = groups.load(pa.record_batch({"x": pa.array([], pa.int64())}), 0)
 

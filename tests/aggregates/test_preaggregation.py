@@ -110,3 +110,13 @@ def test_an_empty_delta_reduces_to_an_empty_one() -> None:
     _, delta = reduced(SUMS, [[]])
 
     assert len(delta) == 0
+
+
+@pytest.mark.parametrize(("group_by", "kept"), [("k", None), ("at", "at")])
+def test_an_event_time_that_no_call_reads_does_not_travel(group_by: str, kept: str | None) -> None:
+    schema = pa.schema({"k": pa.string(), "v": pa.int64(), "at": pa.timestamp("us")})
+    events = Relation(name="events", schema=schema, mode="changelog", event_time="at", watermark_delay=0)
+
+    reduction = Preaggregation(events, [group_by], [AggregateCall("min", "v")])
+
+    assert (reduction.relation.event_time, reduction.relation.schema.names) == (kept, [group_by, "v"])

@@ -64,6 +64,14 @@ def test_the_view_is_there_when_the_directory_is_opened_again(tmp_path):
         ]
 
 
+def test_hashes_are_seeded_by_what_the_checkpoint_is_called_so_that_a_rebuilt_state_has_the_same(tmp_path):
+    with Pipeline(revenue(), tmp_path) as pipeline:
+        pipeline.step(FIRST)
+
+    assert list(tmp_path.rglob("state"))
+    assert not list(tmp_path.rglob("hash_seed"))
+
+
 def test_the_local_state_is_a_cache(tmp_path):
     with Pipeline(revenue(), tmp_path) as pipeline:
         pipeline.step(FIRST)

@@ -129,6 +129,7 @@ def test_a_record_of_an_arena_is_packed_from_its_heap() -> None:
         has_degree=False,
         tombstone_retention_us=0,
         hash_bits=32,
+        hash_seed=0,
         directory=None,
         name="r",
     )

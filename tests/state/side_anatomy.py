@@ -44,6 +44,7 @@ def make_side(mode: ChangelogMode = "upsert", *, sequenced: bool = False, **opti
         "has_degree": False,
         "tombstone_retention_us": 10,
         "hash_bits": 32,
+        "hash_seed": 0,
         "directory": None,
         "name": "side",
     }

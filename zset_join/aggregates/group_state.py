@@ -86,7 +86,7 @@ class GroupState:
         *,
         fingerprint: object,
         hash_bits: int,
-        hash_seed: int = 0,
+        hash_seed: int,
         directory: str | None,
         name: str,
     ) -> None:

@@ -29,6 +29,7 @@ from zset_join.errors import BadInputError
 from zset_join.kernels.aggregate.groups import add_rows
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
+from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.zset import ZSet
 
 __all__ = ["PARTIAL_WEIGHT", "Preaggregation", "partial_relation"]
@@ -76,13 +77,18 @@ class Preaggregation:
                 self._accumulation.accumulators,
                 fingerprint="",
                 hash_bits=32,
+                hash_seed=choose_seed(None, None),
                 directory=None,
                 name="partial",
             )
             self.relation = partial_relation(relation, group_by, self._accumulation.accumulators)
         else:
             schema = pa.schema([relation.schema.field(name) for name in self._columns])
-            self.relation = replace(relation, schema=schema, join_key=(), primary_key=())
+            time = relation.event_time if relation.event_time in self._columns else None
+            delay = None if time is None else relation.watermark_delay
+            self.relation = replace(
+                relation, schema=schema, join_key=(), primary_key=(), event_time=time, watermark_delay=delay
+            )
 
     def reduce(self, delta: ZSet) -> ZSet:
         """Return the delta, reduced; partial lines have weight 1 each.

@@ -72,6 +72,7 @@ class AsOfJoin(TimedJoin):
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
 
     Raises:
@@ -98,6 +99,7 @@ class AsOfJoin(TimedJoin):
         on_bad_input: str = "error",
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
     ) -> None:
         check_join(left, right, options.how, None, options.using, on_bad_input, chunk_rows, hash_bits)
@@ -111,6 +113,7 @@ class AsOfJoin(TimedJoin):
             tombstone_retention_seconds=0,
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
+            hash_seed=hash_seed,
             directory=directory,
         )
 

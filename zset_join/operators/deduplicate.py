@@ -33,6 +33,7 @@ from zset_join.key_types import check_key_type, storage_type
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import no_rejections
 from zset_join.state.time.bad_rows import GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.kept_rows import KeptRows
@@ -101,6 +102,7 @@ class Deduplicate:
         on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
 
     Raises:
@@ -128,6 +130,7 @@ class Deduplicate:
         on_bad_input: str = "error",
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
     ) -> None:
         self.keys = tuple(keys)
@@ -146,6 +149,7 @@ class Deduplicate:
             null_safe=True,
             runs=1,
             hash_bits=hash_bits,
+            hash_seed=choose_seed(hash_seed, directory),
             directory=directory,
             facts=facts,
         )

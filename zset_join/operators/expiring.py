@@ -80,6 +80,7 @@ class Expiring:
         on_bad_input: `error` or `quarantine`.
         directory: map the state from files below; None keeps it in memory.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
 
     Raises:
         StateError: the directory holds something else.
@@ -93,6 +94,7 @@ class Expiring:
         on_bad_input: str = "error",
         directory: str | None = None,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
     ) -> None:
         self.inputs = tuple(one.relation for one in inputs)
         self.output = inside.output
@@ -112,6 +114,7 @@ class Expiring:
                 name=f"ttl_{number}",
                 directory=own,
                 hash_bits=hash_bits,
+                hash_seed=hash_seed,
             )
             for number, one in enumerate(inputs)
         ]

@@ -51,6 +51,7 @@ from zset_join.state.join.match_memo import (
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import SideState
@@ -112,6 +113,7 @@ class LookupJoin:
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
 
     Raises:
@@ -148,6 +150,7 @@ class LookupJoin:
         tombstone_retention_seconds: int = 172_800,
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
     ) -> None:
         _check_options(how, max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit, on_bad_input)
@@ -167,6 +170,7 @@ class LookupJoin:
         self._residual = residual
         self._policy = RetryPolicy(max_retries, delay_us, emit_padded_first, max_parked_rows, on_parked_limit == "pad")
         self._chunk_rows, self._hash_bits = chunk_rows, hash_bits
+        self._hash_seed = choose_seed(hash_seed, directory)
         self._is_append_only = is_append_only
         identity = () if is_append_only else probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
         kept_key = probe.primary_key if probe.mode == "upsert" else tuple(probe.schema.names)
@@ -185,12 +189,20 @@ class LookupJoin:
             has_degree=False,
             tombstone_retention_us=tombstone_retention_seconds * 1_000_000,
             hash_bits=hash_bits,
+            hash_seed=self._hash_seed,
             directory=directory,
             name="left",
             arranges=False,
         )
         self._left = SideChanges(self._side, stores=not is_append_only)
-        self._memo = MatchMemo(probe.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits)
+        self._memo = MatchMemo(
+            probe.name,
+            shape.joined_schema,
+            identity,
+            directory=directory,
+            hash_bits=hash_bits,
+            hash_seed=self._hash_seed,
+        )
         if self._memo.lines.side.absorbed_epoch != self._side.absorbed_epoch:
             raise StateError(
                 f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the "
@@ -241,7 +253,7 @@ class LookupJoin:
             max_parked_rows: how many rows may wait here, where the limit is shared among buckets; None: that of the join.
         """
         policy = self._policy if max_parked_rows is None else replace(self._policy, max_parked_rows=max_parked_rows)
-        return self.shape.fetched_rows(keys, rows, policy)
+        return self.shape.fetched_rows(keys, rows, policy, hash_seed=self._hash_seed)
 
     # ---------------------------------------------------------------- the operator protocol
 
@@ -446,7 +458,9 @@ class LookupJoin:
         is_miss = np.zeros(asked.rows.num_rows, np.bool_)
         if not asked.has_key.any():
             return np.zeros(0, np.int64), np.zeros(0, np.int64), is_miss
-        answers = KeyedRows("fetched", self.shape.asked_schema, self.shape.asked_names, hash_bits=self._hash_bits)
+        answers = KeyedRows(
+            "fetched", self.shape.asked_schema, self.shape.asked_names, hash_bits=self._hash_bits, hash_seed=self._hash_seed
+        )
         given = conform(fetched.rows, self.shape.fetched)
         answers.add(
             pa.RecordBatch.from_arrays([given.column(name) for name in self.shape.asked_names], schema=self.shape.asked_schema)

@@ -49,6 +49,7 @@ from zset_join.state.join.match_memo import (
 )
 from zset_join.state.join.memo_answers import Answer, MemoLines, as_answer, multiplied
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
@@ -96,6 +97,7 @@ class ProcessTimeJoin:
         tombstone_retention_seconds: how long a deleted key remembers its sequence (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         place: among the joins that share the right rows.
         table_of: the join whose right rows are shared; None: they are its own.
@@ -133,6 +135,7 @@ class ProcessTimeJoin:
         tombstone_retention_seconds: int = 172_800,
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
         place: int = 0,
         table_of: ProcessTimeJoin | None = None,
@@ -163,6 +166,7 @@ class ProcessTimeJoin:
         self._residual = residual
         self._is_append_only = is_append_only
         self._chunk_rows, self._hash_bits, self._safe = chunk_rows, hash_bits, safe
+        self._hash_seed = choose_seed(hash_seed, directory)
         retention_us = tombstone_retention_seconds * 1_000_000
         whole = left.primary_key if left.mode == "upsert" else tuple(left.schema.names)
         key_types = [shape.key_schema.field(at).type for at in self._found_by]
@@ -175,6 +179,7 @@ class ProcessTimeJoin:
             has_degree=False,
             tombstone_retention_us=retention_us,
             hash_bits=hash_bits,
+            hash_seed=self._hash_seed,
             directory=directory,
             name=f"left{suffix}",
             arranges=False,
@@ -187,6 +192,7 @@ class ProcessTimeJoin:
                 null_safe=safe,
                 tombstone_retention_us=retention_us,
                 hash_bits=hash_bits,
+                hash_seed=self._hash_seed,
                 directory=directory,
             )
             if table_of is None
@@ -195,7 +201,13 @@ class ProcessTimeJoin:
         self._left = SideChanges(self._left_side, stores=not is_append_only)
         identity = () if is_append_only else whole
         self._memo = MatchMemo(
-            left.name, shape.joined_schema, identity, directory=directory, hash_bits=hash_bits, file_name=f"memo{suffix}"
+            left.name,
+            shape.joined_schema,
+            identity,
+            directory=directory,
+            hash_bits=hash_bits,
+            hash_seed=self._hash_seed,
+            file_name=f"memo{suffix}",
         )
         own = {f"left{suffix}": self._left_side, f"memo{suffix}": self._memo.lines.side}
         self.sides: Mapping[str, SideState] = {**own, "right": self.table.side} if self._owns_table else own
@@ -383,7 +395,14 @@ class ProcessTimeJoin:
         if right is not None and self.snapshot_of == "current":
             came = self.table.changes.rows_of(right.after_refs)
             own = self.shape.table_keys_of(came).select(self._found_by)
-            beside = KeyedRows("right", own.schema, own.schema.names, null_safe=self._safe, hash_bits=self._hash_bits)
+            beside = KeyedRows(
+                "right",
+                own.schema,
+                own.schema.names,
+                null_safe=self._safe,
+                hash_bits=self._hash_bits,
+                hash_seed=self._hash_seed,
+            )
             beside.add(own)
             met, found = beside.find(keys)
             beside.close()

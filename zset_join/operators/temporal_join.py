@@ -91,6 +91,7 @@ class TemporalJoin(TimedJoin):
         tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         place: among the joins that share the versions.
         eager_places: how many of these places may have runs of left rows.
@@ -123,6 +124,7 @@ class TemporalJoin(TimedJoin):
         tombstone_retention_seconds: int = 172_800,
         chunk_rows: int = 65_536,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         directory: str | None = None,
         place: int = 0,
         eager_places: int = 0,
@@ -139,6 +141,7 @@ class TemporalJoin(TimedJoin):
             tombstone_retention_seconds=tombstone_retention_seconds,
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
+            hash_seed=hash_seed,
             directory=directory,
             place=place,
             eager_places=eager_places,

@@ -9,6 +9,7 @@ import pyarrow as pa
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.time.version_join import VersionJoin
 from zset_join.state.time.version_join_shape import VersionJoinShape
 from zset_join.state.time.version_joins import VersionJoins
@@ -30,6 +31,7 @@ class TimedJoin:
         tombstone_retention_seconds: how long a DELETE that is the newest version of its key is remembered (in processing time).
         chunk_rows: rows per chunk of an answer.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         directory: map the state from files here; None keeps it in memory.
         place: among the joins that share the right rows.
         eager_places: how many of these places may have runs of left rows.
@@ -46,6 +48,7 @@ class TimedJoin:
         tombstone_retention_seconds: int,
         chunk_rows: int,
         hash_bits: int,
+        hash_seed: int | None = None,
         directory: str | None,
         place: int = 0,
         eager_places: int = 0,
@@ -62,6 +65,7 @@ class TimedJoin:
             retention_us=tombstone_retention_seconds * 1_000_000,
             chunk_rows=chunk_rows,
             hash_bits=hash_bits,
+            hash_seed=choose_seed(hash_seed, directory),
             directory=directory,
             place=place,
             eager_places=eager_places,

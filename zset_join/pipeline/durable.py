@@ -42,6 +42,7 @@ from zset_join.plan.query_plan import QueryPlan, StageNode
 from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOperator, due_of
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
+from zset_join.state.rows.hash_seed import seed_of_query
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
@@ -80,7 +81,6 @@ class PipelineDirectory:
         snapshot_after_bytes: int,
     ) -> None:
         self._plan = plan
-        self._options = options
         self._watermarks = watermarks
         self._contents = contents
         self._history = history
@@ -91,6 +91,8 @@ class PipelineDirectory:
         location = self.location = str(Path(directory).absolute())
         self._dead_letters = Path(location) / "dead-letters"
         query_id = stored_query_id(location) or claimed_query_id(checkpoint_folder(location)) or str(uuid.uuid4())
+        seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
+        self._options = replace(options, hash_seed=seed)
         self._owner = Ownership.claim(checkpoint_folder(location), query_id)
         try:
             with self._owner.reporting_lost_ownership():

@@ -87,6 +87,7 @@ class AsOfJoinStage(Stage):
             self.options,
             on_bad_input=options.on_bad_input,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
         )
 

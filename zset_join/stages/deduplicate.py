@@ -90,6 +90,7 @@ class DeduplicateStage(Stage):
             n=self.n,
             on_bad_input=options.on_bad_input,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
         )
 

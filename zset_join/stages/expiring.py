@@ -258,7 +258,7 @@ class ExpiringStage(Stage):
             for given, source, ttl in zip(self.inside.inputs, self.sources, self.ttls, strict=True)
         ]
         try:
-            return Expiring(inside, inputs, on_bad_input=options.on_bad_input, directory=directory)
+            return Expiring(inside, inputs, on_bad_input=options.on_bad_input, directory=directory, hash_seed=options.hash_seed)
         except BaseException:
             inside.close()
             raise

@@ -86,6 +86,7 @@ class LatestStage(Stage):
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
             **hybrid,
         )

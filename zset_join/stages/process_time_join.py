@@ -132,6 +132,7 @@ class ProcessTimeJoinStage(Stage):
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
             place=place,
             table_of=table_of,

@@ -107,6 +107,7 @@ class TemporalJoinStage(Stage):
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,
+            hash_seed=options.hash_seed,
             directory=directory,
             place=place,
             eager_places=eager_places,

@@ -40,6 +40,7 @@ def make_side(directory: Path | None = None) -> SideState:
         has_degree=False,
         tombstone_retention_us=RETENTION,
         hash_bits=32,
+        hash_seed=0,
         directory=None if directory is None else str(directory),
         name="rows",
         is_hybrid=True,

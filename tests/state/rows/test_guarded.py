@@ -3,76 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from zset_join.aggregates.calls import AggregateCall
+from tests.stages.every_stage import CONTROLLED, EVENTS, QUOTES, STAGES, registered
 from zset_join.errors import PlanError, StateError
 from zset_join.expressions import left
-from zset_join.operators.as_of_join import AsOfOptions
-from zset_join.operators.lookup_join import LookupJoin
 from zset_join.operators.partial_upserts import PartialUpserts
 from zset_join.operators.select import Select
-from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.operators.union import Union
 from zset_join.operators.where import Where
-from zset_join.relation import Relation
-from zset_join.stages import (
-    AggregateStage,
-    AsOfJoinStage,
-    DeduplicateStage,
-    JoinStage,
-    LatestStage,
-    ProcessTimeJoinStage,
-    RouteStage,
-    SharedTableStage,
-    Stage,
-    StageOptions,
-    StateTtl,
-    TemporalJoinStage,
-    UnchangedStage,
-    expiring_stage,
-)
-from zset_join.stages.stage import registered_kinds
+from zset_join.stages import Stage, StageOptions
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-SCHEMA = pa.schema({"id": pa.int64(), "k": pa.int64(), "at": pa.timestamp("us")})
-COMMON: dict[str, Any] = {"schema": SCHEMA, "join_key": ("k",), "event_time": "at", "watermark_delay": 0}
-EVENTS = Relation(name="events", **COMMON)
-ROWS = Relation(name="rows", **COMMON, primary_key=("id",), mode="upsert")
-VERSIONS = Relation(name="versions", **COMMON, primary_key=("k",), mode="upsert")
-QUOTES = Relation(name="quotes", **COMMON)
-CONTROLLED = Relation(
-    name="partial", schema=SCHEMA.append(pa.field("control", pa.int64())), join_key=("k",), primary_key=("id",), mode="upsert"
-)
 TICK = Tick(0, 1_000)
 ROW = {"id": [1], "k": [1], "at": [None], "control": [0]}
-
-STAGES: dict[str, Stage] = {
-    "aggregate": AggregateStage(source=EVENTS, group_by=("k",), calls=(AggregateCall("count"),)),
-    "as_of_join": AsOfJoinStage(
-        left=EVENTS, right=QUOTES, options=AsOfOptions(left_time="at", right_time="at", op=">=", how="inner")
-    ),
-    "deduplicate": DeduplicateStage(source=EVENTS, keys=("k",), order_by=("id",), keep="last"),
-    "join": JoinStage(left=ROWS, right=VERSIONS),
-    "latest": LatestStage(source=ROWS),
-    "process_time_join": ProcessTimeJoinStage(left=EVENTS, right=VERSIONS),
-    "route": RouteStage(source=ROWS),
-    "shared_table": SharedTableStage(
-        readers=(TemporalJoinStage(left=EVENTS, right=VERSIONS), TemporalJoinStage(left=EVENTS, right=VERSIONS))
-    ),
-    "state_ttl": expiring_stage(
-        JoinStage(left=replace(EVENTS, mode="changelog"), right=replace(QUOTES, mode="changelog")),
-        (EVENTS, QUOTES),
-        (StateTtl("1 day"), StateTtl("1 day")),
-    ),
-    "temporal_join": TemporalJoinStage(left=EVENTS, right=VERSIONS, options=TemporalOptions()),
-    "unchanged": UnchangedStage(source=EVENTS),
-}
 
 
 def of_stage(stage: Stage) -> Callable[[], Any]:
@@ -81,8 +29,6 @@ def of_stage(stage: Stage) -> Callable[[], Any]:
 
 MAKERS: dict[str, Callable[[], Any]] = {
     **{kind: of_stage(stage) for kind, stage in STAGES.items()},
-    # Its stage asks an outside source; the operator does not.
-    "lookup_join": lambda: LookupJoin(EVENTS, VERSIONS, output_names=["id", "k", "at", "id_2", "k_2", "at_2"]),
     "partial upserts": lambda: PartialUpserts(CONTROLLED, control="control"),
     "select": lambda: Select(EVENTS, ["k"]),
     "union": lambda: Union([EVENTS, QUOTES]),
@@ -103,8 +49,7 @@ def given(operator: Any) -> list[ZSet]:
 
 
 def test_every_kind_of_stage_is_held_to_it() -> None:
-    kinds = {kind for kind in registered_kinds() if not kind.startswith("test_")}  # other tests register some of their own
-    assert kinds - set(MAKERS) == set()
+    assert registered() - set(MAKERS) == set()
 
 
 def test_another_number_of_deltas_is_refused(operator: Any) -> None:

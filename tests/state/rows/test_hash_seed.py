@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +13,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.stages.every_stage import EVENTS, QUOTES, ROWS, STAGES, VERSIONS, registered
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import OptionError, StateError
 from zset_join.operators.aggregate import Aggregate
 from zset_join.operators.distinct import Distinct
 from zset_join.operators.join import HashJoin
 from zset_join.operators.route import Route
+from zset_join.operators.temporal_join import TemporalOptions
 from zset_join.relation import Relation
+from zset_join.stages import (
+    AggregateStage,
+    JoinStage,
+    LatestStage,
+    ProcessTimeJoinStage,
+    Stage,
+    StateTtl,
+    TemporalJoinStage,
+    expiring_stage,
+)
+from zset_join.stages.effect import EffectStage
+from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import SEED_FILE, choose_seed, hash_key, seed_of_query
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -33,17 +50,12 @@ def codes_of(values: Any, *, seed: int) -> Any:
     return prepared.join_codes[: len(values)].copy()
 
 
+@cache
 def chosen_keys(count: int) -> Any:
     """Return keys whose hashes with seed 0 begin with the same 8 bits after the table's own multiplication."""
     values = np.arange(300 * count, dtype=np.int64)
     homes = (codes_of(values, seed=0).astype(np.uint64) * np.uint64(0x9E3779B1) & np.uint64(0xFFFFFFFF)) >> np.uint64(24)
     return values[homes == 0][:count]
-
-
-def absorbed_in(join: HashJoin, keys: Any) -> float:
-    started = time.perf_counter()
-    join.absorb(Tick(join.absorbed_epoch + 1), [ZSet.of({"id": np.arange(len(keys)), "k": keys}), ZSet.empty(SCHEMA)])
-    return time.perf_counter() - started
 
 
 def test_keys_that_collide_for_one_seed_do_not_for_another() -> None:
@@ -53,16 +65,6 @@ def test_keys_that_collide_for_one_seed_do_not_for_another() -> None:
 
     assert len(keys) == 1000
     assert all(count > 200 for count in spread.values()), spread
-
-
-def test_chosen_keys_cost_what_others_do() -> None:
-    keys = chosen_keys(20_000)
-    absorbed_in(HashJoin(BAG, BAG, "left"), keys[:10])
-    plain = min(absorbed_in(HashJoin(BAG, BAG, "left"), np.arange(20_000)) for _ in range(3))
-
-    chosen = min(absorbed_in(HashJoin(BAG, BAG, "left"), keys) for _ in range(3))
-
-    assert chosen < 10 * plain + 0.05
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1])
@@ -120,3 +122,113 @@ def test_a_damaged_seed_is_told(written: str, tmp_path: Path) -> None:
 def test_a_query_has_one_seed() -> None:
     assert seed_of_query("a") == seed_of_query("a") != seed_of_query("b")
     assert hash_key(32, 2**32 - 1) == -1
+
+
+# ---------------------------------------------------------------- every stage
+
+CHANGING = [replace(one, mode="changelog") for one in (EVENTS, QUOTES)]
+CALLS = (
+    AggregateCall("count"),
+    AggregateCall("min", ("id",), name="least"),
+    AggregateCall("count_distinct", ("id",), name="ids"),
+)
+VARIANTS: dict[str, Stage] = {
+    **STAGES,
+    "aggregate, more": AggregateStage(source=CHANGING[0], group_by=("k",), calls=CALLS),
+    "join, changing": JoinStage(left=CHANGING[0], right=CHANGING[1], how="full"),
+    "latest, partial": LatestStage(
+        source=replace(ROWS, schema=ROWS.schema.append(pa.field("control", pa.int64()))), control="control"
+    ),
+    "process_time_join, changing": ProcessTimeJoinStage(left=CHANGING[0], right=VERSIONS),
+    "process_time_join, shared": replace(
+        STAGES["shared_table"],  # type: ignore[type-var]
+        readers=(ProcessTimeJoinStage(left=EVENTS, right=VERSIONS), ProcessTimeJoinStage(left=QUOTES, right=VERSIONS)),
+    ),
+    "state_ttl, reads": expiring_stage(
+        JoinStage(left=CHANGING[0], right=CHANGING[1]), (EVENTS, QUOTES), (StateTtl("1 day", refreshed_by="read"),) * 2
+    ),
+    "temporal_join, eager": TemporalJoinStage(left=CHANGING[0], right=VERSIONS, options=TemporalOptions(emit="eager")),
+}
+STATELESS = {"unchanged"}
+SILENT = ("lookup_join", "process_time_join, shared", "shared_table")  # the outside knows nothing; a shared table says nothing
+
+
+def fed(stage: Stage, operator: Any, tick: Tick, keys: Any) -> list[ZSet]:
+    """Return rows of these keys for every input; the outside knows nothing."""
+    deltas = []
+    for given in stage.inputs:
+        names = given.relation.schema.names
+        columns = {name: np.zeros(len(keys), np.int64) if name == "control" else keys for name in names}
+        rows = ZSet.of({**columns, "at": np.arange(len(keys)) + tick.epoch * len(keys)}, schema=given.relation.schema)
+        deltas.append(rows if given.reduce is None else given.reduce.reduce(rows))
+    return stage.rehearsed(operator, tick, deltas) if isinstance(stage, EffectStage) else deltas
+
+
+def lived(
+    stage: Stage, keys: Any, *, seed: int | None, directory: str | None = None
+) -> tuple[list[Any], dict[str, Any], float]:
+    """Take the keys in one epoch and again in the next; return the answers, the state, and the seconds they took."""
+    operator = stage.build(StageOptions(hash_seed=seed), directory)
+    answers, seconds = [], 0.0
+    for epoch in range(2):
+        tick = Tick(epoch, 1_000_000 * epoch, watermark_before_us=len(keys) * epoch, watermark_us=len(keys) * (epoch + 1))
+        started = time.perf_counter()
+        deltas = fed(stage, operator, tick, keys)
+        answers.append(ZSet.concat(list(operator.answer(tick, deltas)), schema=operator.output.schema).consolidated())
+        operator.absorb(tick, deltas)
+        seconds += time.perf_counter() - started
+    state = operator.snapshot()
+    operator.restore(state)
+    operator.close()
+    return [{str(row): weight for row, weight in answer.to_pylist()} for answer in answers], state, seconds
+
+
+@pytest.fixture
+def seeds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Give the seeds of all tables that are made from here on."""
+    seen: list[int] = []
+
+    def spied(hash_bits: int, seed: int) -> int:
+        seen.append(seed)
+        return hash_key(hash_bits, seed)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("zset_join", "spill")) and getattr(module, "hash_key", None) is hash_key:
+            monkeypatch.setattr(module, "hash_key", spied)
+    return seen
+
+
+def test_every_kind_of_stage_is_asked_for_its_seed() -> None:
+    assert registered() - {name.partition(",")[0] for name in VARIANTS} == set()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_seed_of_a_query_reaches_every_table(name: str, seeds: list[int], tmp_path: Path) -> None:
+    stage = VARIANTS[name]
+    _ = stage.inputs, stage.output, stage.state_tables  # may make operators of their own
+    seeds.clear()
+
+    lived(stage, np.arange(20, dtype=np.int64), seed=77, directory=str(tmp_path))
+
+    assert set(seeds) == (set() if name in STATELESS else {77})
+    assert not list(tmp_path.rglob(SEED_FILE))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_another_seed_gives_the_same_answers(name: str) -> None:
+    keys = np.random.default_rng(5).integers(-(2**63), 2**63 - 1, 300)
+
+    one, other = (lived(VARIANTS[name], keys, seed=seed)[0] for seed in (1, 2**32 - 1))
+
+    assert one == other
+    assert name.startswith(SILENT) or any(one)
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name not in STATELESS])
+def test_keys_chosen_for_one_seed_are_slow_in_no_stage_with_another(name: str) -> None:
+    keys = chosen_keys(6_000)
+    lived(VARIANTS[name], keys[:10], seed=None)
+
+    unknown = min(lived(VARIANTS[name], keys, seed=None)[2] for _ in range(2))
+
+    assert 2 * unknown < lived(VARIANTS[name], keys, seed=0)[2]

@@ -101,6 +101,7 @@ def test_two_primary_keys_that_spark_calls_the_same_are_one(kind: pa.DataType, o
         has_degree=False,
         tombstone_retention_us=0,
         hash_bits=32,
+        hash_seed=0,
         directory=None,
         name="side",
     )

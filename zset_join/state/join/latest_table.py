@@ -30,6 +30,7 @@ class LatestTable:
         null_safe: per key column, whether NULL is a value like any other.
         tombstone_retention_us: how long a deleted key remembers its sequence.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with.
         directory: where to map files; None keeps everything in memory.
     """
 
@@ -41,6 +42,7 @@ class LatestTable:
         null_safe: Sequence[bool],
         tombstone_retention_us: int,
         hash_bits: int,
+        hash_seed: int,
         directory: str | None,
     ) -> None:
         self.side = SideState(
@@ -51,6 +53,7 @@ class LatestTable:
             has_degree=False,
             tombstone_retention_us=tombstone_retention_us,
             hash_bits=hash_bits,
+            hash_seed=hash_seed,
             directory=directory,
             name="right",
         )

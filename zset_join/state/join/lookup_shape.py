@@ -194,16 +194,17 @@ class LookupShape:
         ]
         return pa.RecordBatch.from_arrays(cast, schema=self.key_schema)
 
-    def fetched_rows(self, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy) -> ZSet:
+    def fetched_rows(self, keys: pa.RecordBatch, rows: pa.Table, policy: RetryPolicy, *, hash_seed: int | None = None) -> ZSet:
         """Return the fetched rows for asked keys and what was found; rows of keys that were not asked are left out.
 
         Args:
             keys: distinct keys, as `keys_of` gives them.
             rows: the columns of the table, in any order, castable to its types.
             policy: what becomes of a miss.
+            hash_seed: what hashes are seeded with; default: a new one.
         """
         found = single_batch(rows.select(self.table.schema.names).cast(self.table.schema))
-        kept = KeyedRows("fetched", self.key_schema, self.key_schema.names)
+        kept = KeyedRows("fetched", self.key_schema, self.key_schema.names, hash_seed=hash_seed)
         kept.add(self.table_keys_of(found))
         positions, numbers = kept.find(keys)
         kept.close()

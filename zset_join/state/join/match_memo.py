@@ -93,6 +93,7 @@ class MatchMemo:
         identity: columns that identify a left row; none: it is append-only, and only parked rows are kept.
         directory: where to map the files; None keeps everything in memory.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
         file_name: first part of the file names.
     """
 
@@ -104,12 +105,20 @@ class MatchMemo:
         *,
         directory: str | None = None,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
         file_name: str = "memo",
     ) -> None:
         self.joined_names = list(schema.names)
         kept = pa.schema([*(at.with_nullable(True) for at in schema), *(pa.field(hidden, pa.int64()) for hidden in _HIDDEN)])
         self.lines = KeyedRows(
-            f"{name}.memo", kept, identity, null_safe=True, directory=directory, file_name=file_name, hash_bits=hash_bits
+            f"{name}.memo",
+            kept,
+            identity,
+            null_safe=True,
+            directory=directory,
+            file_name=file_name,
+            hash_bits=hash_bits,
+            hash_seed=hash_seed,
         )
         self.identity = tuple(identity)
         self._name = name

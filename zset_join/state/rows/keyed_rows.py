@@ -97,6 +97,7 @@ class KeyedRows:
         directory: where to map the files; None keeps everything in memory.
         file_name: first part of the file names.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
 
     >>> kept = KeyedRows("rates", pa.schema({"k": pa.string(), "v": pa.int64()}), ("k",))
     >>> numbers = kept.add(pa.record_batch({"k": ["a", "b", "a"], "v": [1, 2, 3]}))
@@ -115,6 +116,7 @@ class KeyedRows:
         directory: str | None = None,
         file_name: str = "rows",
         hash_bits: int = 32,
+        hash_seed: int | None = None,
     ) -> None:
         self.relation = Relation(name=name, schema=schema, join_key=tuple(key))
         safe = [null_safe] * len(key) if isinstance(null_safe, bool) else list(null_safe)
@@ -126,7 +128,7 @@ class KeyedRows:
             has_degree=False,
             tombstone_retention_us=0,
             hash_bits=hash_bits,
-            hash_seed=choose_seed(None, directory),
+            hash_seed=choose_seed(hash_seed, directory),
             directory=directory,
             name=file_name,
             arranges=bool(key),

@@ -162,13 +162,13 @@ class SideState:
         has_degree: bool,
         tombstone_retention_us: int,
         hash_bits: int,
+        hash_seed: int,
         directory: str | None,
         name: str,
         compared: Sequence[str] | None = None,
         arranges: bool = True,
         with_age: bool = False,
         is_hybrid: bool = False,
-        hash_seed: int = 0,
     ) -> None:
         self.relation = relation
         self.directory = directory

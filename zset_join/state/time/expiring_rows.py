@@ -30,6 +30,7 @@ from zset_join.kernels.time.runs import NEVER
 from zset_join.kernels.values import columns as c
 from zset_join.relation import Relation
 from zset_join.row_conversion import cast_key, take_rows
+from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.keyed_rows import KeyedRows
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
@@ -117,6 +118,7 @@ class ExpiringRows:
         name: first part of the file names.
         directory: where to map the files; None keeps everything in memory.
         hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
 
     Raises:
         StateError: the directory holds something else.
@@ -133,11 +135,13 @@ class ExpiringRows:
         name: str,
         directory: str | None,
         hash_bits: int = 32,
+        hash_seed: int | None = None,
     ) -> None:
         self.relation, self.ttl, self.name = relation, ttl, name
         self._key, self._directory = tuple(key), directory
         self._time = EventTime([relation], [str(relation.event_time)]) if ttl.by_event_time else None
         self._after = ttl.after if self._time is None else self._time.of_delay(ttl.after)
+        self._hash_seed = choose_seed(hash_seed, directory)
         self.side = SideState(
             replace(relation, join_key=(), event_time=None, watermark_delay=None),
             key_types=[],
@@ -146,6 +150,7 @@ class ExpiringRows:
             has_degree=False,
             tombstone_retention_us=0,
             hash_bits=hash_bits,
+            hash_seed=self._hash_seed,
             directory=directory,
             name=name,
             arranges=False,
@@ -164,6 +169,7 @@ class ExpiringRows:
                 directory=directory,
                 file_name=f"{name}_keys",
                 hash_bits=hash_bits,
+                hash_seed=self._hash_seed,
             )
             self._key_expiries = Expiries(self._keys.side, directory=directory, name=f"{name}_keys")
         self.schema = self._changes.schema
@@ -278,7 +284,14 @@ class ExpiringRows:
         return _Keys(distinct, until, found)
 
     def _beside(self, keys: pa.RecordBatch) -> KeyedRows:
-        made = KeyedRows("keys", self._key_schema, self._key_schema.names, null_safe=self._null_safe, hash_bits=self._hash_bits)
+        made = KeyedRows(
+            "keys",
+            self._key_schema,
+            self._key_schema.names,
+            null_safe=self._null_safe,
+            hash_bits=self._hash_bits,
+            hash_seed=self._hash_seed,
+        )
         made.add(keys)
         return made
 

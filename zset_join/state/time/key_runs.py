@@ -25,7 +25,7 @@ from zset_join.key_types import storage_type
 from zset_join.row_conversion import cast_key, plain
 from zset_join.row_layout import RowLayout
 from zset_join.state.rows.directory_lock import hold_directory
-from zset_join.state.rows.hash_seed import choose_seed, hash_key
+from zset_join.state.rows.hash_seed import hash_key
 from zset_join.state.rows.slot_table import SlotTable
 from zset_join.state.time.state_files import open_arena, refuse_half_written
 
@@ -68,6 +68,7 @@ class KeyRuns:
         null_safe: per key column, whether NULL is a value like any other; else such a key matches nothing.
         runs: how many runs a key has.
         hash_bits: 32, or fewer to force collisions.
+        hash_seed: what hashes are seeded with.
         directory: where to map files; None keeps everything in memory.
         facts: what else the files depend on.
 
@@ -82,6 +83,7 @@ class KeyRuns:
         null_safe: bool,
         runs: int,
         hash_bits: int,
+        hash_seed: int,
         directory: str | None,
         facts: Sequence[object] = (),
     ) -> None:
@@ -95,7 +97,7 @@ class KeyRuns:
         self.columns = self.layout.columns(schema.names, null_safe=flags)
         self._probe_columns = self._probe.columns(schema.names, null_safe=flags)
         self._variables = self.layout.variable_columns()
-        self._hash_key = hash_key(hash_bits, choose_seed(None, directory))
+        self._hash_key = hash_key(hash_bits, hash_seed)
         self._facts = (*facts, self._hash_key, null_safe)
         self._let_go = hold_directory(self, directory, "keys")
         try:

@@ -60,6 +60,7 @@ class VersionJoin:
         retention_us: how long a DELETE that is the newest version is remembered.
         chunk_rows: rows per chunk.
         hash_bits: below 32, force collisions.
+        hash_seed: what hashes are seeded with.
         directory: where to map files; None keeps everything in memory.
         place: among the joins that share the right rows.
         eager_places: how many of these places may have runs of left rows.
@@ -75,6 +76,7 @@ class VersionJoin:
         retention_us: int,
         chunk_rows: int,
         hash_bits: int,
+        hash_seed: int,
         directory: str | None,
         place: int = 0,
         eager_places: int = 0,
@@ -90,7 +92,7 @@ class VersionJoin:
         same: dict[str, Any] = {"directory": directory, "facts": facts}
         if table_of is None:
             runs = 1 + max(eager_places, int(self._is_eager))
-            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, **same)
+            self.keys = KeyRuns(shape.key_types, null_safe=True, runs=runs, hash_bits=hash_bits, hash_seed=hash_seed, **same)
             words = 1 + count_order_words(right.schema, shape.tie_by, relation=right.name)
             self.right = VersionedRows(right.schema, self.keys, run=0, words=words, name="right", **same)
         else:
