@@ -77,13 +77,15 @@ def _after(
     removed_at: Any,
     removed_weight: Any,
     time: int,
+    position: int,
 ) -> int:
-    """Return the version of a time after the epoch, 0 for none; one of a DELETE has its lowest bit set."""
+    """Return the version of a time after the epoch, 0 for none; one of a DELETE has its lowest bit set.
+
+    `position` is that of the last entry of the key's run at or before the time, below 0 for none.
+    """
     found, words_at = 0, word(side, SEQUENCE_OFFSET)
     if number != 0:
-        key = key_address(keys, number)
-        base = run_base(keys, key, at)
-        position = entries_until(base, run_length(key, at), time) - 1
+        base = run_base(keys, key_address(keys, number), at)
         while position >= 0:
             row = row_address(side, load_u64(base + ENTRY * position + 8))
             if group < 0 or not _is_gone(
@@ -151,17 +153,28 @@ def look_up(
     `refs` are record addresses, with the time `time_at` bytes in; `key_numbers` the number of the key in the state (0: new) and
     `group_of` its group in this epoch (-1: none).
     """
-    for index in range(count):
-        ahead = index + _AHEAD
-        if ahead < count and key_numbers[ahead] != 0:
-            key = key_address(keys, key_numbers[ahead])
+    for step in range(count + 2 * _AHEAD):
+        if step < count and key_numbers[step] != 0:
+            key = key_address(keys, key_numbers[step])
             prefetch(key)
             prefetch(key + 63)
-        near = index + _AHEAD // 2
-        if near < count and key_numbers[near] != 0:
-            key = key_address(keys, key_numbers[near])
+        middle = step - _AHEAD
+        if middle >= 0 and middle < count and key_numbers[middle] != 0:
+            key = key_address(keys, key_numbers[middle])
             prefetch(run_base(keys, key, at))
             prefetch(run_base(keys, key, at) + ENTRY * (run_length(key, at) >> 1))
+        near = step - _AHEAD - _AHEAD // 2
+        if near >= 0 and near < count:
+            found[near] = -1
+            if key_numbers[near] != 0:
+                key = key_address(keys, key_numbers[near])
+                base = run_base(keys, key, at)
+                found[near] = entries_until(base, run_length(key, at), load_u64(refs[near] + time_at)) - 1
+                if found[near] >= 0:
+                    prefetch(row_address(side, load_u64(base + ENTRY * found[near] + 8)))
+        index = step - 2 * _AHEAD
+        if index < 0:
+            continue
         if key_numbers[index] == 0 and group_of[index] < 0:
             found[index] = 0
             continue
@@ -181,6 +194,7 @@ def look_up(
             removed_at,
             removed_weight,
             time,
+            found[index],
         )
         found[index] = _within(side, version, time, reach)
 
@@ -351,6 +365,7 @@ def change_probes(
                 removed_at,
                 removed_weight,
                 time,
+                following - 1,
             )
             if before == after or (before & 1 and after & 1) or (before & 1 and after == 0) or (before == 0 and after & 1):
                 continue
