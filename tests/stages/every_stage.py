@@ -15,6 +15,7 @@ from zset_join.relation import Relation
 from zset_join.stages import (
     AggregateStage,
     AsOfJoinStage,
+    CurrentVersionsStage,
     DeduplicateStage,
     JoinStage,
     LatestStage,
@@ -46,6 +47,7 @@ STAGES: dict[str, Stage] = {
     "as_of_join": AsOfJoinStage(
         left=EVENTS, right=QUOTES, options=AsOfOptions(left_time="at", right_time="at", op=">=", how="inner")
     ),
+    "current_versions": CurrentVersionsStage(source=VERSIONS, key=VERSIONS.primary_key),
     "deduplicate": DeduplicateStage(source=EVENTS, keys=("k",), order_by=("id",), keep="last"),
     "join": JoinStage(left=ROWS, right=VERSIONS),
     "latest": LatestStage(source=ROWS),

@@ -12,15 +12,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+import pyarrow.types as pt
+
 from zset_join.errors import PlanError
 from zset_join.expressions.sql_text import type_name
-from zset_join.pipeline.batch_queries import BatchTable, BatchTimes, expression_sql, register_batch_query
+from zset_join.pipeline.batch_queries import (
+    EPOCH_TIMES,
+    BatchTable,
+    BatchTimes,
+    column,
+    expression_sql,
+    register_batch_query,
+)
+from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.state.join.join_shape import joined_schema
 from zset_join.state.join.lookup_shape import LookupShape
 
-__all__ = ["lookup_sql", "process_time_sql"]
+__all__ = ["current_sql", "lookup_sql", "process_time_sql"]
 
 
 def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:  # noqa: ARG001 - as others
@@ -30,7 +40,8 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
         PlanError: rows may be taken back, or do not come from sources, so that nobody knows what they met.
     """
     left, right = inputs
-    if stage.left.mode != "append" or left.history is None or right.history is None:
+    versions = None if right.versions is None or right.versions[1].history is None else right.versions
+    if stage.left.mode != "append" or left.history is None or (right.history is None and versions is None):
         raise PlanError(
             f'verify() can compare a join by processing time only where "{stage.left.name}" is a source that rows are only '
             f"added to, and "
@@ -38,6 +49,15 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
             code="NOT_VERIFIABLE",
             kind=stage.kind,
         )
+    came = f"SELECT * FROM {left.history}, unnest(range(CAST(w AS BIGINT)))"
+    kind = "JOIN" if stage.how == "inner" else "LEFT JOIN"
+    met = f"r.moment = l.e AND {_condition(stage, left, right)}"
+    there = _at_moments(stage, left, right) if versions is None else _versions_at(stage, left, *versions)
+    return f"SELECT {_shown(stage, left, right)} FROM ({came}) l {kind} ({there}) r ON {met}"
+
+
+def _at_moments(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
+    """Return the right rows of every epoch in which a left row came."""
     columns = ", ".join(f"h.c{at}" for at in range(len(stage.right.schema)))
     before = "<=" if stage.snapshot == "current" else "<"
     at_moment = f"FROM (SELECT DISTINCT e FROM {left.history}) m JOIN {right.history} h ON h.e {before} m.e"
@@ -47,14 +67,59 @@ def process_time_sql(stage: ProcessTimeJoinStage, inputs: Sequence[BatchTable], 
         numbered = (
             f"SELECT m.e AS moment, {columns}, h.w, row_number() OVER (PARTITION BY m.e, {key} ORDER BY {order}) AS place"
         )
-        there = f"SELECT * FROM ({numbered} {at_moment}) WHERE place = 1 AND w > 0"
-    else:
-        counted = f"SELECT m.e AS moment, {columns}, sum(h.w) AS copies {at_moment} GROUP BY ALL HAVING sum(h.w) > 0"
-        there = f"SELECT * FROM ({counted}), unnest(range(CAST(copies AS BIGINT)))"
-    came = f"SELECT * FROM {left.history}, unnest(range(CAST(w AS BIGINT)))"
-    kind = "JOIN" if stage.how == "inner" else "LEFT JOIN"
-    met = f"r.moment = l.e AND {_condition(stage, left, right)}"
-    return f"SELECT {_shown(stage, left, right)} FROM ({came}) l {kind} ({there}) r ON {met}"
+        return f"SELECT * FROM ({numbered} {at_moment}) WHERE place = 1 AND w > 0"
+    counted = f"SELECT m.e AS moment, {columns}, sum(h.w) AS copies {at_moment} GROUP BY ALL HAVING sum(h.w) > 0"
+    return f"SELECT * FROM ({counted}), unnest(range(CAST(copies AS BIGINT)))"
+
+
+def _versions_at(stage: ProcessTimeJoinStage, left: BatchTable, current: CurrentVersionsStage, versions: BatchTable) -> str:
+    """Return the versions that held in every epoch in which a left row came, or in the epoch before it."""
+    epoch = "e" if stage.snapshot == "current" else f"(SELECT max(e) FROM {EPOCH_TIMES} p WHERE p.e < o.e)"
+    moments = f"SELECT e AS moment, {epoch} AS seen FROM (SELECT DISTINCT e FROM {left.history}) o"
+    clock = f"SELECT q.moment, q.seen, t.t FROM ({moments}) q JOIN {EPOCH_TIMES} t ON t.e = q.seen"
+    return f"SELECT moment, {_columns(current)} FROM ({_held(current, versions, clock)})"
+
+
+def current_sql(stage: CurrentVersionsStage, inputs: Sequence[BatchTable], times: BatchTimes) -> str:
+    """Return the versions that hold when the last epoch ends.
+
+    Raises:
+        PlanError: the versions do not come from sources, so that their order is not known.
+    """
+    (versions,) = inputs
+    if versions.history is None:
+        raise PlanError(
+            f'verify() cannot say which versions of "{stage.source.name}" hold: they are the answer of an earlier stage, and '
+            "in which order they came is known to the state alone.",
+            code="NOT_VERIFIABLE",
+            kind=stage.kind,
+        )
+    now = "NULL" if times.processing_time_us is None else str(times.processing_time_us)
+    clock = f"SELECT 0 AS moment, max(e) AS seen, CAST({now} AS BIGINT) AS t FROM {EPOCH_TIMES}"
+    return f"SELECT {_columns(stage)} FROM ({_held(stage, versions, clock)})"
+
+
+def _columns(stage: CurrentVersionsStage) -> str:
+    """Return the columns that are shown, renumbered."""
+    names, source = stage.output.schema.names, stage.source.schema
+    return ", ".join(f"{column(source, name)} AS c{at}" for at, name in enumerate(names))
+
+
+def _held(stage: CurrentVersionsStage, versions: BatchTable, clock: str) -> str:
+    """Return the versions that held at moments: `moment`, the last epoch `seen` and its processing time `t`."""
+    columns = ", ".join(f"h.c{at}" for at in range(len(stage.source.schema)))
+    time = f"h.{versions.column(str(stage.source.event_time))}"
+    is_number = pt.is_integer(stage.source.schema.field(str(stage.source.event_time)).type)
+    came = f"FROM ({clock}) m JOIN {versions.history} h ON h.e <= m.seen AND {time} IS NOT NULL"
+    came += "" if is_number else f" AND (m.t IS NULL OR epoch_us({time}) <= m.t)"
+    there = f"SELECT m.moment, {columns}, h.w, h.n {came}"
+    if stage.source.mode == "changelog":
+        there = f"SELECT m.moment, {columns}, sum(h.w) AS w, max(h.n) AS n {came} GROUP BY ALL HAVING sum(h.w) > 0"
+    key = ", ".join(versions.column(name) for name in stage.key)
+    order = [f"{versions.column(name)} DESC" for name in (str(stage.source.event_time), *stage.source.sequence_by)]
+    place = f"row_number() OVER (PARTITION BY moment, {key} ORDER BY {', '.join([*order, 'n DESC'])}) AS place"
+    holds = "w > 0" if stage.delete_column is None else f"w > 0 AND NOT coalesce({versions.column(stage.delete_column)}, false)"
+    return f"SELECT * FROM (SELECT *, {place} FROM ({there})) WHERE place = 1 AND {holds}"
 
 
 def _condition(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
@@ -96,5 +161,6 @@ def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], times: Batc
     )
 
 
+register_batch_query("current_versions", current_sql)
 register_batch_query("process_time_join", process_time_sql)
 register_batch_query("lookup_join", lookup_sql)

@@ -26,6 +26,7 @@ from zset_join.expressions.sql_text import to_sql
 from zset_join.plan.query_plan import Feed, PlanSource, QueryPlan
 from zset_join.plan.row_steps import OpaqueStep, RowStep, SelectStep, WhereStep
 from zset_join.relation import Relation
+from zset_join.stages.current_versions import CurrentVersionsStage
 
 __all__ = [
     "BATCH_QUERY",
@@ -62,11 +63,13 @@ class BatchTable:
         relation: its columns; `column(relation.schema, name)` is what one is called.
         history: where it comes from sources: a table of all changes in order, with the columns of the relation, `w` the weight
             (-1 in upsert mode: a delete), `e` the epoch and `n` the place; None otherwise.
+        versions: where it is what holds now of some versions: the stage that says so, and its input.
     """
 
     name: str
     relation: Relation
     history: str | None = None
+    versions: tuple[CurrentVersionsStage, BatchTable] | None = None
 
     def column(self, name: str) -> str:
         """Return what a column is called."""
@@ -140,6 +143,8 @@ def batch_sql(plan: QueryPlan, times: Sequence[BatchTimes]) -> str:
             writer.input(f"in_{node.number}_{place}", feeds, one.relation)
             for place, (feeds, one) in enumerate(zip(node.feeds, node.stage.inputs, strict=True))
         ]
+        if isinstance(node.stage, CurrentVersionsStage):
+            writer.versions[node.number] = node.stage, inputs[0]
         writer.add(f"stage_{node.number}", query(node.stage, inputs, times[node.number]))
     last = writer.input("answer", plan.outputs, plan.output)
     return f"WITH {', '.join(writer.parts)}\nSELECT * FROM {last.name}"
@@ -150,6 +155,7 @@ class _Writer:
 
     def __init__(self, plan: QueryPlan) -> None:
         self.parts: list[str] = []
+        self.versions: dict[int, tuple[CurrentVersionsStage, BatchTable]] = {}
         self._plan = plan
         self._numbers = {source.name: number for number, source in enumerate(plan.sources)}
 
@@ -160,7 +166,10 @@ class _Writer:
         """Add the rows of an input, and the changes they come from where these are known."""
         self.add(name, "\nUNION ALL\n".join(self._rows(feed, is_history=False) for feed in feeds))
         if not all(isinstance(feed.origin, str) for feed in feeds):
-            return BatchTable(name=name, relation=relation)
+            origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
+            return BatchTable(
+                name=name, relation=relation, versions=self.versions.get(origin) if isinstance(origin, int) else None
+            )
         self.parts.append(
             f"{name}_history AS (\n" + "\nUNION ALL\n".join(self._rows(feed, is_history=True) for feed in feeds) + "\n)"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from zset_join.pipeline.indexes import chosen_index
 from zset_join.pipeline.joining import equal_pairs
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
+from zset_join.plan.versioning import current_versions
 
 __all__ = ["PROCESSING_TIME", "check_reloaded", "loaded_table", "lookup_join", "temporal_join"]
 
@@ -155,7 +157,8 @@ def temporal_join(
     request = ProcessTimeJoinRequest(
         pairs, _how(how), snapshot, flags, using=using, condition=more, names=names, index=index_name, find_by=find_by
     )
-    return left.operate(request, right).alias(f"{left.name}_as_of_now_{names[1]}")
+    looked_up = replace(right, node=current_versions(right.node))
+    return left.operate(request, looked_up).alias(f"{left.name}_as_of_now_{names[1]}")
 
 
 def loaded_table(given: Any) -> LookupSource:

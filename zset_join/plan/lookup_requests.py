@@ -12,10 +12,11 @@ from zset_join.lookup.options import Lookup
 from zset_join.lookup.source import LookupSource
 from zset_join.plan.tree import InputRows
 from zset_join.relation import Relation
+from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 
-__all__ = ["LookupJoinRequest", "ProcessTimeJoinRequest"]
+__all__ = ["CurrentVersionsRequest", "LookupJoinRequest", "ProcessTimeJoinRequest"]
 
 _KEY = "__key_"
 
@@ -160,6 +161,43 @@ class ProcessTimeJoinRequest:
             index=self.index,
             find_by=self.find_by,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class CurrentVersionsRequest:
+    """Ask for the versions that hold now.
+
+    Args:
+        key: what has versions.
+        delete_column: a column that marks DELETEs; None: none does.
+    """
+
+    key: tuple[str, ...]
+    delete_column: str | None = None
+
+    @property
+    def computed_keys(self) -> tuple[tuple[()], ...]:
+        """Return nothing: keys are columns."""
+        return ((),)
+
+    def takes_upserts(self, input: int) -> bool:  # noqa: A002, ARG002 - as the protocol has it
+        """Say that versions may be upserts."""
+        return True
+
+    def with_keys_computed(self) -> CurrentVersionsRequest:
+        """Return the same request."""
+        return self
+
+    def stage(self, inputs: Sequence[InputRows]) -> CurrentVersionsStage:
+        """Return the table of current versions of an input like this.
+
+        Raises:
+            PlanError: columns or types that have no current version.
+        """
+        (rows,) = inputs
+        source = replace(rows.relation, join_key=(), primary_key=self.key)
+        hidden = tuple(name for name in rows.hidden if name != self.delete_column)
+        return CurrentVersionsStage(source=source, key=self.key, delete_column=self.delete_column, hidden=hidden)
 
 
 def _keyed(rows: InputRows, key: tuple[str, ...]) -> Relation:

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zset_join.plan.query_plan import QueryPlan, SharedIndex, StageNode
+from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
+from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.shared_table import MOST_READERS
 from zset_join.stages.temporal_join import TemporalJoinStage
@@ -72,8 +73,7 @@ class _Kept:
 
     @classmethod
     def of(cls, plan: QueryPlan, node: StageNode, stage: _TimedStage) -> _Kept:
-        rows = json.dumps([feed.to_json() for feed in node.feeds[1]], sort_keys=True)
-        right = stage.inputs[1]
+        right, fed = stage.inputs[1], _text(node.feeds[1])
         facts: dict[str, Any] = {
             "it keeps latest rows, or versions": stage.kind,
             "it finds rows by other columns": right.key,
@@ -90,7 +90,20 @@ class _Kept:
                 "it allows another jump of the watermark": options.max_watermark_jump,
                 "it takes other rows for DELETEs": options.delete_column,
             }
-        return cls(rows, right.relation.name, stage.index, right.key, facts)
+        else:
+            facts["it has current versions of its own"] = fed
+        return cls(_text(_versions_of(plan, node.feeds[1])), right.relation.name, stage.index, right.key, facts)
+
+
+def _text(feeds: Sequence[Feed]) -> str:
+    return json.dumps([feed.to_json() for feed in feeds], sort_keys=True)
+
+
+def _versions_of(plan: QueryPlan, feeds: Sequence[Feed]) -> Sequence[Feed]:
+    """Return what rows are made of: of current versions the versions."""
+    origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
+    made = [node for node in plan.nodes if node.number == origin and isinstance(node.stage, CurrentVersionsStage)]
+    return made[0].feeds[0] if made else feeds
 
 
 @dataclass

@@ -9,16 +9,18 @@ that a filter rejects is a DELETE at its own time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from zset_join.expressions.functions import coalesce
 from zset_join.expressions.rows import named
 from zset_join.expressions.tree import Expression, lit
+from zset_join.plan.lookup_requests import CurrentVersionsRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import DedupRequest
 from zset_join.plan.tree import Apply, Node, Operate
 from zset_join.relation import Relation
 
-__all__ = ["Versioning", "of_relation", "versioning_of"]
+__all__ = ["Versioning", "current_versions", "of_relation", "versioning_of"]
 
 _DELETED = "__deleted"
 
@@ -64,6 +66,21 @@ def versioning_of(node: Node) -> Versioning:
         return _behind(node, below) if below.is_versioned else Versioning(False, below.why, node)
     is_versioned, why = of_relation(node.relation)
     return Versioning(is_versioned, why, node, node.relation.primary_key if is_versioned else ())
+
+
+_current: WeakValueDictionary[int, Operate] = WeakValueDictionary()
+"""By the identity of what gives the versions, which the value keeps alive: joins with one view share its table."""
+
+
+def current_versions(node: Node) -> Node:
+    """Return what a join by processing time looks up in: of versions those that hold now, of latest rows these themselves."""
+    found = versioning_of(node)
+    if not found.is_versioned:
+        return node
+    made = _current.get(id(found.node))
+    if made is None:
+        made = _current[id(found.node)] = Operate(CurrentVersionsRequest(found.key, found.delete_column), (found.node,))
+    return made
 
 
 def of_relation(relation: Relation) -> tuple[bool, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from zset_join.stages.aggregate import AggregateStage
 from zset_join.stages.as_of_join import AsOfJoinStage
+from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.deduplicate import DeduplicateStage
 from zset_join.stages.expiring import ExpiringStage, StateTtl, expiring_stage, state_ttls
 from zset_join.stages.join import JoinStage
@@ -22,6 +23,7 @@ from zset_join.stages.unchanged import UnchangedStage
 __all__ = [
     "AggregateStage",
     "AsOfJoinStage",
+    "CurrentVersionsStage",
     "DeduplicateStage",
     "ExpiringStage",
     "JoinStage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from zset_join.spark import appends, changes
 
 Run = Callable[..., Any]
 ORDERS = pa.schema([("order_id", pa.int64()), ("sku", pa.int64())])
+RATES = pa.schema([("sku", pa.int64()), ("price", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))])
 PRICES = pa.schema([("sku", pa.int64()), ("price", pa.int64())])
 
 
@@ -35,6 +37,22 @@ def test_a_row_meets_the_table_of_its_moment_and_is_never_corrected(spark: Spark
     )
 
     assert sink.total() == {(7, 1, 3): 1, (7, 2, 4): 1}
+
+
+def test_of_versions_a_row_meets_the_one_that_holds_now_not_one_of_the_future(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
+    past, older, future = (datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (2020, 2019, 2200))
+    orders.add((1, 7)).add((2, 7), (3, 8))
+    rates.add((7, 3, past), (7, 9, future)).add((7, 4, older), (8, 5, future))
+    versions = changes(rates.stream(), name="rates", keys=["sku"], watermark=("at", "1 second"))
+    joined = appends(orders.stream(), name="orders").temporal_join(versions, on="sku", how="left", as_of=PROCESSING_TIME)
+    sink = Collected()
+
+    run(joined, sink, buckets=2)
+
+    assert {row[:3]: count for row, count in sink.total().items()} == {(7, 1, 3): 1, (7, 2, 3): 1, (8, 3, None): 1}
 
 
 def test_right_and_full_are_refused(spark: SparkSession, tmp_path: Path) -> None:

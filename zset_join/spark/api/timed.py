@@ -30,7 +30,7 @@ from zset_join.spark.api.staged import as_changes, filled, staged, without
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stage_plan import StagePlan
 from zset_join.spark.planning.view_plan import ViewPlan
-from zset_join.stages import AsOfJoinStage, DeduplicateStage, Stage, TemporalJoinStage
+from zset_join.stages import AsOfJoinStage, CurrentVersionsStage, DeduplicateStage, Stage, TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
 
 __all__ = ["describe", "join_asof", "temporal_join"]
@@ -92,7 +92,7 @@ def temporal_join(
             code="NOT_A_VIEW",
         )
     if as_of == PROCESSING_TIME:
-        return join_as_of_now(left, versions, on, how, snapshot=snapshot, condition=condition)
+        return join_as_of_now(left, _current_versions(versions), on, how, snapshot=snapshot, condition=condition)
     sides = (filled(left), _versions_behind(versions))
     pairs, using = key_pairs(left, versions, on)
     relations = [_relation(side, [pair[at] for pair in pairs]) for at, side in enumerate(sides)]
@@ -194,6 +194,17 @@ def _versions_behind(rows: Rows) -> Rows:
     if isinstance(rows, StagePlan) and isinstance(rows.stage, DeduplicateStage):
         return rows.sources[0]
     return rows
+
+
+def _current_versions(rows: Rows) -> Rows:
+    """Return what a join by processing time looks up in: of versions those that hold now, of latest rows these themselves."""
+    behind = _versions_behind(rows)
+    key = rows.output.primary_key if isinstance(rows, ViewPlan) else tuple(rows.keys)
+    relation = replace(_relation(behind, ()), primary_key=key)
+    if not of_relation(relation)[0]:
+        return rows
+    hidden = tuple(behind.hidden) if isinstance(behind, SourceStream) else ()
+    return staged([behind], CurrentVersionsStage(source=relation, key=relation.primary_key, hidden=hidden))
 
 
 def _relation(rows: Rows, join_key: Sequence[str]) -> Relation:

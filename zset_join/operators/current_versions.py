@@ -1,0 +1,326 @@
+"""The version of every key that holds now: of a versioned table, the newest one at or before the processing time.
+
+The law: after every epoch the sum of all answers has, per key, the newest version whose time is at or before the epoch's
+processing time, or nothing where that one is a DELETE. Of several at one time the larger sequence, then the later arrival wins.
+
+It stands before a join by processing time whose right side is versioned (semantics 12). A version of the future waits, and is
+said in the first epoch whose processing time has reached it, though no row comes.
+
+Remembers per key the version that holds, a DELETE too, for good; of versions that may be taken back (changelog mode) all.
+Beside them every version of the future, with 32 bytes for its time.
+
+Edge cases. A version older than the one that holds says nothing. In upsert mode weight -1 is a DELETE at its own time; in
+changelog mode it takes a version back. NULL in the time or in the key is bad input. A timestamp without zone and a date are
+UTC. Versions of the future of one time that are no different by sequence come in any order.
+
+Known limits. An integer is no moment that a clock could reach: the newest version holds, whatever its number. No hybrid state.
+
+Source: semantics section 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from zset_join.errors import StateError
+from zset_join.kernels.rows import changes as ch
+from zset_join.operators.deduplicate import Deduplicate
+from zset_join.protocol import NOTHING_DUE, NextDue
+from zset_join.relation import Relation
+from zset_join.row_conversion import conform, take_rows
+from zset_join.state.rows.guarded import guarded
+from zset_join.state.rows.side import SideState
+from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
+from zset_join.state.time.event_time import EventTime, time_column
+from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
+from zset_join.tick import Tick
+from zset_join.zset import ZSet
+
+__all__ = ["GONE", "HELD", "CurrentVersions", "current_of"]
+
+GONE, HELD = "__gone", "held"
+
+
+@dataclass(slots=True)
+class _Prepared:
+    tick: Tick
+    delta: ZSet
+    given: GivenRows
+    fed: ZSet
+    held: ExpiringEpoch | None
+
+
+def current_of(versions: Relation, key: Sequence[str], delete_column: str | None, hidden: Sequence[str] = ()) -> Relation:
+    """Return what holds now: the columns of the versions but for marks and hidden ones, one row per key."""
+    left_out = {*hidden, delete_column}
+    fields = [field.with_nullable(True) for field in versions.schema if field.name not in left_out]
+    return Relation(name=f"{versions.name}_now", schema=pa.schema(fields), primary_key=tuple(key), mode="changelog")
+
+
+@guarded("the table of current versions")
+class CurrentVersions:
+    """Keep the version of every key that holds now.
+
+    Args:
+        versions: the input, in any mode, with an event time.
+        key: what has versions.
+        delete_column: a boolean column that marks DELETEs; None: none does.
+        hidden: columns that are in the input only to order its changes.
+        on_bad_input: `error` raises and applies nothing; `quarantine` leaves bad rows out and lists them in `rejections`.
+        chunk_rows: rows per chunk of an answer.
+        hash_bits: below 32, force collisions; for tests.
+        hash_seed: what hashes are seeded with; default: that of `directory`, else a new one.
+        directory: map the state from files here; None keeps it in memory.
+
+    Raises:
+        PlanError: columns that are not there, or no event time.
+        KeyTypeError: a key, time or sequence of a type that cannot be compared.
+        StateError: the directory holds something else.
+
+    >>> schema = pa.schema({"currency": pa.string(), "rate": pa.float64(), "at": pa.timestamp("us")})
+    >>> rates = Relation(name="rates", schema=schema, primary_key=("currency",), mode="upsert", event_time="at")
+    >>> current = CurrentVersions(rates, key=["currency"])
+    >>> first = [ZSet.of({"currency": ["EUR", "EUR"], "rate": [1.1, 1.2], "at": [5, 9]}, schema=rates.schema)]
+    >>> [row[:2] for chunk in current.answer(Tick(0, processing_time_us=7), first) for row, _ in chunk.to_pylist()]
+    [('EUR', 1.1)]
+    >>> current.absorb(Tick(0, processing_time_us=7), first)
+    >>> current.next_due()
+    NextDue(watermark_us=None, processing_time_us=9)
+    """
+
+    def __init__(
+        self,
+        versions: Relation,
+        *,
+        key: Sequence[str],
+        delete_column: str | None = None,
+        hidden: Sequence[str] = (),
+        on_bad_input: str = "error",
+        chunk_rows: int = 65_536,
+        hash_bits: int = 32,
+        hash_seed: int | None = None,
+        directory: str | None = None,
+    ) -> None:
+        self.key, self.on_bad_input = tuple(key), on_bad_input
+        self.inputs: tuple[Relation, ...] = (versions,)
+        self.output = current_of(versions, key, delete_column, hidden)
+        self._is_upsert = versions.mode == "upsert"
+        self._gone = GONE if self._is_upsert else delete_column
+        time = time_column(versions, role="versioned side")
+        fields = [field.with_nullable(True) for field in versions.schema]
+        self._schema = pa.schema([*fields, pa.field(GONE, pa.bool_())] if self._is_upsert else fields)
+        kept = Relation(
+            name=versions.name,
+            schema=self._schema,
+            mode="changelog" if versions.mode == "changelog" else "append",
+            event_time=time,
+            watermark_delay=0,
+        )
+        self._times = EventTime([versions], [time])
+        self._held = (
+            None
+            if pt.is_integer(self._times.kind)
+            else ExpiringRows(
+                kept,
+                TimeToLive(after=0, by_event_time=True),
+                key=(),
+                key_types=(),
+                null_safe=(),
+                name=HELD,
+                directory=directory,
+                hash_bits=hash_bits,
+                hash_seed=hash_seed,
+            )
+        )
+        self._shown = Deduplicate(
+            replace(kept, event_time=None, watermark_delay=None),
+            keys=self.key,
+            order_by=[f"{name} desc" for name in dict.fromkeys((time, *versions.sequence_by))],
+            on_bad_input="quarantine",
+            chunk_rows=chunk_rows,
+            hash_bits=hash_bits,
+            hash_seed=hash_seed,
+            directory=directory,
+        )
+        self._prepared: _Prepared | None = None
+        epochs = {side.absorbed_epoch for side in self._sides} | {self.absorbed_epoch}
+        if len(epochs) > 1:
+            raise StateError(
+                f"the parts of the local state in {directory} stand at epochs {sorted(epochs)}. It is a cache: delete the "
+                "directory and it is rebuilt from the checkpoint.",
+                code="STATE_HALF_WRITTEN",
+                directory=directory,
+            )
+
+    @property
+    def _sides(self) -> list[SideState]:
+        return [] if self._held is None else self._held.sides
+
+    @property
+    def absorbed_epoch(self) -> int:
+        """Return the last epoch folded into the state, -1 when there was none."""
+        return self._shown.absorbed_epoch
+
+    def next_due(self) -> NextDue:
+        """Return when the first version of the future begins to hold."""
+        first = None if self._held is None else self._held.first_due()
+        return NOTHING_DUE if first is None else NextDue(processing_time_us=first)
+
+    def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
+        """Yield what holds no more, then what holds now.
+
+        Raises:
+            BadInputError: rows that break the relation's contract, with policy `error`.
+        """
+        prepared = self._prepare(tick, deltas)
+        for chunk in self._shown.answer(tick, [prepared.fed]):
+            holds = self._without_gone(chunk)
+            if len(holds):
+                yield holds
+
+    def _without_gone(self, chunk: ZSet) -> ZSet:
+        rows, weights = chunk.rows, chunk.weights
+        if self._gone is not None:
+            stays = np.flatnonzero(~pc.fill_null(rows.column(self._gone), False).to_numpy(zero_copy_only=False))
+            if len(stays) < rows.num_rows:
+                rows, weights = take_rows(rows, stays), np.ascontiguousarray(weights[stays])
+        columns = [rows.column(name) for name in self.output.schema.names]
+        return ZSet(pa.RecordBatch.from_arrays(columns, schema=self.output.schema), weights)
+
+    def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
+        """Fold the delta of one epoch into the state.
+
+        Raises:
+            BadInputError: as `answer`; the state is unchanged.
+            StateError: an epoch that was absorbed before.
+        """
+        tick.check_follows(self.absorbed_epoch)
+        prepared = self._prepare(tick, deltas)
+        for side in self._sides:
+            side.begin_absorb()
+        if self._held is not None and prepared.held is not None:
+            self._held.absorb(_by_clock(tick), prepared.held)
+        self._shown.absorb(tick, [prepared.fed])
+        self._prepared = None
+        self._end(tick.epoch)
+
+    def _end(self, epoch: int) -> None:
+        for side in self._sides:
+            side.shrink_working(None)
+            side.end_absorb(epoch)
+
+    def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
+        """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
+        return late_or_bad_rows([self._resolve(tick, deltas).given])
+
+    def resident_bytes(self) -> int:
+        """Return the bytes of memory of the state and of the working arrays."""
+        return self._shown.resident_bytes() + (0 if self._held is None else self._held.resident_bytes())
+
+    def working_bytes(self) -> int:
+        """Return the bytes of the working arrays alone."""
+        return self._shown.working_bytes() + sum(side.working_bytes() for side in self._sides)
+
+    def is_current(self) -> bool:
+        """Say whether the mapped files are still those of the directory, whole."""
+        return self._shown.is_current() and (self._held is None or self._held.is_current())
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts: rows, keys, bytes, rejected rows, and versions of the future."""
+        held = {} if self._held is None else {"held_rows": self._held.statistics()[f"{HELD}_rows"]}
+        return {**self._shown.statistics(), **held}
+
+    def snapshot(self) -> Mapping[str, pa.Table]:
+        """Return the versions that hold, or are kept, as `rows`, those of the future as `held`."""
+        return {name: reader.read_all() for name, reader in self.snapshot_readers().items()}
+
+    def snapshot_readers(self) -> Mapping[str, pa.RecordBatchReader]:
+        """Return what reads the tables of `snapshot`, batch by batch, until the state changes."""
+        return {**self._shown.snapshot_readers(), **({} if self._held is None else self._held.snapshot_readers())}
+
+    def restore(self, tables: Mapping[str, pa.Table | pa.RecordBatchReader]) -> None:
+        """Replace the state by a snapshot. Cost: its rows."""
+        self._prepared = None
+        self._shown.restore({name: table for name, table in tables.items() if name != HELD})
+        if self._held is not None:
+            self._held.restore(tables)
+        self._end(self._shown.absorbed_epoch)
+
+    def close(self) -> None:
+        """Unmap the state; the operator cannot be used afterwards."""
+        self._prepared = None
+        self._shown.close()
+        if self._held is not None:
+            self._held.close()
+
+    # ---------------------------------------------------------------- resolving an epoch
+
+    def _prepare(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
+        prepared = self._resolve(tick, deltas)
+        if self.on_bad_input == "error":
+            refuse_bad_rows([prepared.given], tick)
+        return prepared
+
+    def _resolve(self, tick: Tick, deltas: Sequence[ZSet]) -> _Prepared:
+        (delta,) = deltas
+        kept = self._prepared
+        if kept is not None and kept.tick == tick and kept.delta is delta:
+            return kept
+        versions = self.inputs[0]
+        batch = conform(delta.rows, versions)
+        status = first_status(delta.weights, is_append=versions.mode == "append")
+        words, missing = self._times.words(batch, 0)
+        if missing is not None:
+            status[(status <= ch.LAST_HARMLESS) & missing] = NULL_TIME
+        for name in self.key:
+            column = batch.column(name)
+            if column.null_count:
+                status[(status <= ch.LAST_HARMLESS) & column.is_null().to_numpy(zero_copy_only=False)] = NULL_KEY
+        rows, weights = batch, np.ascontiguousarray(delta.weights)
+        if self._is_upsert:
+            rows = pa.RecordBatch.from_arrays([*batch.columns, pa.array(weights < 0)], schema=self._schema)
+            weights = np.abs(weights)
+        elif not rows.schema.equals(self._schema):
+            rows = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+        now = None if self._held is None else self._times.of_watermark(tick.processing_time_us)
+        is_taken = status == ch.OK
+        is_future = is_taken & (words > now) if now is not None else np.zeros(len(words), np.bool_)
+        passing = np.flatnonzero(is_taken & ~is_future)
+        parts = [ZSet(take_rows(rows, passing), np.ascontiguousarray(weights[passing]))]
+        held = None
+        if self._held is not None:
+            waiting = np.flatnonzero(is_future)
+            future = ZSet(take_rows(rows, waiting), np.ascontiguousarray(weights[waiting]))
+            held = self._held.resolve(_by_clock(tick), future, None)
+            # What comes and is not stored is what was never there; what is taken out without having gone begins to hold.
+            told = ZSet.concat([future, -held.stored], schema=self._schema).consolidated()
+            begins = np.flatnonzero(told.weights > 0)
+            parts.append(ZSet(take_rows(told.rows, begins), np.ascontiguousarray(told.weights[begins])))
+            if len(begins) < len(told):
+                _mark_absent(status, future, waiting, take_rows(told.rows, np.flatnonzero(told.weights < 0)))
+        fed = ZSet.concat(parts, schema=self._schema)
+        if versions.mode == "changelog" and len(fed):
+            absent = self._shown.rejections(tick, [fed]).column("row").to_numpy()
+            status[passing[absent[absent < len(passing)]]] = ch.ABSENT_ROW
+        self._prepared = _Prepared(tick, delta, GivenRows(versions, delta, self.key, status), fed, held)
+        return self._prepared
+
+
+def _by_clock(tick: Tick) -> Tick:
+    """Return the moment as what holds rows of the future sees it: its watermark is the clock."""
+    return Tick(tick.epoch, watermark_us=tick.processing_time_us)
+
+
+def _mark_absent(status: npt.NDArray[np.uint8], future: ZSet, waiting: npt.NDArray[np.int64], absent: pa.RecordBatch) -> None:
+    """Mark retractions of versions of the future that were never there; only bad input comes here."""
+    rows = {tuple(row.values()) for row in absent.to_pylist()}
+    for position, row, weight in zip(waiting.tolist(), future.rows.to_pylist(), future.weights.tolist(), strict=True):
+        if weight < 0 and tuple(row.values()) in rows:
+            status[position] = ch.ABSENT_ROW
