@@ -72,6 +72,9 @@ def test_a_row_is_explained_and_the_state_is_shown(program: str, capsys: pytest.
     assert main(["explain", program]) == 0
     assert "Join" in capsys.readouterr().out
 
+    assert main(["plan", "checkpoint"]) == 0
+    assert 'View "orders_left_customers": customer_id, order_id, name' in capsys.readouterr().out
+
     assert main(["state", "checkpoint"]) == 0
     assert "customers" in capsys.readouterr().out
 
@@ -89,6 +92,7 @@ WRONG = [
     (["explain-row", "shop:view", "order_id=one"], "[ROW_QUESTION]"),
     (["explain-row", "shop:view", "colour=red"], "[ROW_QUESTION]"),
     (["state", "nowhere"], "[NO_CHECKPOINT]"),
+    (["plan", "nowhere"], "[NO_CHECKPOINT]"),
     (["state", "checkpoint", "SELEC 1"], "[SQL_QUERY] the query cannot be answered: Parser Error: syntax error"),
 ]
 

@@ -3,6 +3,7 @@
     zset-join verify shop:view                     is what was emitted Spark's own batch join?
     zset-join explain shop:view                    the plan, its shuffles, and what each stage keeps
     zset-join explain-row shop:view order_id=1     which input changes made and unmade a row
+    zset-join plan CHECKPOINT                      the same without the program; --json for tools
     zset-join state CHECKPOINT "SELECT ..."        what the query remembers, as SQL; without a query, a list of its views
     zset-join dead-letters CHECKPOINT              what was put aside, and why; --replay sends records again
     zset-join rescale CHECKPOINT 8                 another number of buckets
@@ -27,6 +28,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.metadata
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     row = _program_verb(verbs, "explain-row", "print which input changes made and unmade a row", _explain_row)
     row.add_argument("values", nargs="+", metavar="COLUMN=VALUE", help="columns of the output; an empty value is NULL")
     row.add_argument("--most-rows", type=int, default=1_000, help="rows to report at most (1000)")
+
+    plan = verbs.add_parser("plan", help="print the plan that a checkpoint keeps, without the query's program")
+    plan.add_argument("checkpoint", help="checkpointLocation, or the directory of a pipeline")
+    plan.add_argument("--json", action="store_true", help="as JSON, which QueryPlan.from_json reads")
+    plan.set_defaults(run=_plan)
 
     state = verbs.add_parser("state", help="query what is remembered, as SQL")
     state.add_argument("checkpoint", help="checkpointLocation")
@@ -215,6 +222,15 @@ def _explain(options: argparse.Namespace) -> int:
 
         return explain_file(options.program, dialect=options.dialect)
     _writer(options).explain()
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from zset_join.checkpoint.plan import query_plan
+    from zset_join.checkpoint.reading import stored_buckets
+
+    plan = query_plan(options.checkpoint)
+    _say(json.dumps(plan.to_json()) if options.json else plan.explain(buckets=stored_buckets(options.checkpoint)))
     return 0
 
 

@@ -409,12 +409,16 @@ class Checkpoint:
         return True
 
     def _write_plan(self, plan: Mapping[str, Any] | None) -> None:
-        """Write the plan down where it is missing, or may be that of before columns were added."""
-        if plan is not None and self._has_added_columns and self._owner is not None:
-            self._folder.put(PLAN_FILE, seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE))
-        if plan is not None and self._folder.size(PLAN_FILE) is None:
+        """Write the plan down where it is missing, or may be that of before columns were added or of an older version."""
+        if plan is None:
+            return
+        stored = self._folder.read(PLAN_FILE)
+        sealed = seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE)
+        if stored is None:
             with contextlib.suppress(FileExistsError):  # another driver was faster: it is of the same description
-                self._folder.put_new(PLAN_FILE, seal(plan, version=CHECKPOINT_FORMAT, name=PLAN_FILE))
+                self._folder.put_new(PLAN_FILE, sealed)
+        elif self._owner is not None and (self._has_added_columns or not _is_whole(stored.to_pybytes(), plan)):
+            self._folder.put(PLAN_FILE, sealed)
 
     def _buckets_changed(self, given: int) -> StateError:
         return StateError(
@@ -424,6 +428,17 @@ class Checkpoint:
             buckets=given,
             stored=self.buckets,
         )
+
+
+def _is_whole(stored: bytes, plan: Mapping[str, Any]) -> bool:
+    """Say whether a stored plan says all that one of today does; it is not compared, the description is.
+
+    A damaged one does not, and the query that wrote it writes it again: nothing else knows what stood there, or has to.
+    """
+    try:
+        return unseal(stored, version=CHECKPOINT_FORMAT, name=PLAN_FILE).keys() >= plan.keys()
+    except ValueError:
+        return False
 
 
 def _logged_rows(record: CommitRecord) -> dict[str, int]:

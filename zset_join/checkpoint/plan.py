@@ -1,14 +1,16 @@
-"""The stages of a query, built from what it wrote down in its checkpoint: for tools that do not have its program.
+"""The plan of a query, read from what it wrote down in its checkpoint: for tools that do not have its program.
 
-The law: what is built here opens the state of the stages as the query itself would.
+The law: stages that are built from here open the state as the query itself would, and the plan is the one that the query ran,
+in process or inside Spark.
 """
 
 from __future__ import annotations
 
-from zset_join.checkpoint.reading import stored_plan
+from zset_join.checkpoint.reading import no_checkpoint, plan_missing, stored_plan, stored_query_id
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.stages import Stage, read_stage
 
-__all__ = ["stages_of"]
+__all__ = ["query_plan", "stages_of"]
 
 
 def stages_of(location: str) -> dict[str, Stage]:
@@ -22,3 +24,21 @@ def stages_of(location: str) -> dict[str, Stage]:
         PlanError: it has a kind of stage that this version does not know.
     """
     return {one["name"]: read_stage(one["stage"]) for one in stored_plan(location)["stages"]}
+
+
+def query_plan(location: str) -> QueryPlan:
+    """Return the plan of a query.
+
+    Args:
+        location: `checkpointLocation`, or the directory of a pipeline.
+
+    Raises:
+        StateError: there is no checkpoint, or its plan is missing, as of an older version, or damaged.
+        PlanError: it is of another format, or has a kind of stage that this version does not know.
+    """
+    if stored_query_id(location) is None:
+        raise no_checkpoint(location)
+    plan = stored_plan(location).get("plan")
+    if plan is None:
+        raise plan_missing(location)
+    return QueryPlan.from_json(plan)

@@ -32,6 +32,7 @@ __all__ = [
     "foreign_state",
     "has_commits",
     "no_checkpoint",
+    "plan_missing",
     "read_committed",
     "read_format",
     "read_last",
@@ -86,15 +87,21 @@ def stored_plan(location: str) -> Mapping[str, Any]:
         StateError: it is missing or damaged.
     """
     folder = checkpoint_folder(location)
-    path, data = folder.uri(PLAN_FILE), folder.read(PLAN_FILE)
+    data = folder.read(PLAN_FILE)
     if data is None:
-        raise StateError(
-            f"{path} is missing: the checkpoint was last used by a version of the library that did not write its plan down. "
-            "Start the query once with this version; an epoch is not needed.",
-            code="PLAN_MISSING",
-            file=path,
-        )
-    return _unsealed(data.to_pybytes(), path, PLAN_FILE)
+        raise plan_missing(location)
+    return _unsealed(data.to_pybytes(), folder.uri(PLAN_FILE), PLAN_FILE)
+
+
+def plan_missing(location: str) -> StateError:
+    """Return the error of a checkpoint whose query did not write its plan down."""
+    path = checkpoint_folder(location).uri(PLAN_FILE)
+    return StateError(
+        f"{path} is missing or does not hold the plan: the checkpoint was last used by a version of the library that did not "
+        "write its plan down. Start the query once with this version; an epoch is not needed.",
+        code="PLAN_MISSING",
+        file=path,
+    )
 
 
 def has_commits(location: str) -> bool:

@@ -301,7 +301,7 @@ def _kept(rows: Rows, condition: Expression) -> Rows:
     text = _text(condition, before.schema)
     step = row_step(rows.session, before, f"where {text}", lambda given, _: given.where(text))
     if isinstance(rows, ViewPlan):
-        return rows.then(step)
+        return rows.then(replace(step, tree=WhereStep(condition)))
     passes = F.expr(text)
     told = F.col(REJECT).isNotNull()
     if rows.mode == "upsert":
@@ -324,7 +324,7 @@ def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
             texts[at] = f"CAST({texts[at]} AS {field_type(relation.schema.field(at)).simpleString()})"
         made = _row_step(rows, before, relation, texts, is_internal=is_internal)
     if isinstance(rows, ViewPlan):
-        return rows.then(made)
+        return rows.then(replace(made, tree=step))
     kept = step.kept
     named = [f"{text} AS {quote_name(field.name, 'spark')}" for text, field in zip(texts, relation.schema, strict=True)]
     prepared = select_text(rows.prepared, [*named, WEIGHT, REJECT, RAW])

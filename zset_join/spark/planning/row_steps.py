@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import PlanError
+from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.relation import Relation
 from zset_join.spark.planning.job_settings import job_settings
 from zset_join.spark.rows.layout import WEIGHT
@@ -67,6 +68,8 @@ class RowStep:
         kept: per column before it that is there afterwards as it was, its name then.
         functions: the user's own functions in its expressions.
         reads: the columns before it that it reads; those it hands on are among them.
+        is_selection: it chooses and computes columns, and keeps all rows.
+        tree: what it does as a step of a plan, where it was made from one.
     """
 
     relation: Relation
@@ -77,6 +80,8 @@ class RowStep:
     kept: Mapping[str, str]
     functions: tuple[UserFunction, ...] = ()
     reads: frozenset[str] = frozenset()
+    is_selection: bool = False
+    tree: WhereStep | SelectStep | None = None
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step.
@@ -145,6 +150,7 @@ def row_step(session: SparkSession, before: Relation, call: str, transform: Tran
         kept=kept,
         functions=tuple(functions_in(transformed)),
         reads=_read_columns(rows, nodes),
+        is_selection=all(class_name(node) != "Filter" for node in nodes),
     )
 
 

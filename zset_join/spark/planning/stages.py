@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -46,7 +46,6 @@ __all__ = [
     "places_of",
     "shifted",
     "with_steps",
-    "written_plan",
 ]
 
 
@@ -76,6 +75,15 @@ class Stream(Protocol):
     @property
     def may_reject(self) -> bool:
         """Say whether rows may be undecodable."""
+        ...
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Return those of its columns that are not part of the table."""
+        ...
+
+    def relation(self, join_key: Sequence[str]) -> Relation:
+        """Return the description the engine works with."""
         ...
 
 
@@ -213,22 +221,6 @@ def with_steps(planned_stages: Sequence[PlannedStage], steps: Sequence[Step]) ->
             stages[at] = replace(stages[at], target=number)
         stages.append(PlannedStage(number=number, stage=step.stage))
     return stages
-
-
-def written_plan(planned_stages: Sequence[PlannedStage]) -> dict[str, Any]:
-    """Return what it takes to build the operators of a query without its program, JSON-ready."""
-    names = {one.number: one.name for one in planned_stages}
-    return {
-        "stages": [
-            {
-                "name": one.name,
-                "target": None if one.target is None else names[one.target],
-                "side": one.side,
-                "stage": one.stage.to_json(),
-            }
-            for one in planned_stages
-        ]
-    }
 
 
 def places_of(planned_stages: Sequence[PlannedStage]) -> list[StreamPlace]:

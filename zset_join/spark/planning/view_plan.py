@@ -18,12 +18,14 @@ from pyspark.sql import SparkSession
 
 from zset_join.config import QueryOptions
 from zset_join.errors import OptionError, PlanError
+from zset_join.plan.query_plan import QueryPlan
 from zset_join.relation import Relation
 from zset_join.spark.planning.buffer_limit import explained_limit
 from zset_join.spark.planning.fusing import FusedStages, Fusing, fused_stages_of, fusings_of
+from zset_join.spark.planning.query_plan import query_plan_of, written_plan
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.planning.stages import PlannedStage, StageStep, Step, explained_state, named, with_steps, written_plan
+from zset_join.spark.planning.stages import PlannedStage, StageStep, Step, explained_state, named, with_steps
 from zset_join.spark.rows.names import names_clash
 from zset_join.spark.rows.user_functions import UserFunction, explained_functions
 from zset_join.stages import Stage
@@ -142,8 +144,13 @@ class ViewPlan(ABC):
         return {**described, "steps": [list(step.description) for step in self.steps]} if self.steps else described
 
     def to_json(self) -> dict[str, Any]:
-        """Return what it takes to build the operators of the view without its program, JSON-ready."""
-        return written_plan(self.planned_stages)
+        """Return what it takes to build the operators of the view without its program, and its plan; JSON-ready."""
+        return written_plan(self.planned_stages, self.name)
+
+    @property
+    def query_plan(self) -> QueryPlan:
+        """Return the plan that does not depend on Spark: sources, stages and feeds."""
+        return query_plan_of(self.planned_stages, self.name)
 
     def query_explanation(self, output: str | None, options: QueryOptions) -> str:
         """Return what `explain` of a query prints.
