@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import pytest
+
+from zset_join.errors import SqlError
+from zset_join.sql import connect
 from zset_join.sql.places import Place, near
 
 
@@ -21,3 +25,24 @@ def test_near_names_what_is_alike_and_else_what_there_is() -> None:
     assert near("ordrs", ["orders", "customers"]) == " Did you mean orders?"
     assert near("zzz", ["a", "b"]) == " There is a, b."
     assert near("zzz", []) == ""
+
+
+def test_a_place_shows_no_password_and_its_caret_stays() -> None:
+    text = (
+        "CREATE TABLE t WITH ('password' = 'it''s hush', 'url' = 'jdbc:mysql://me:hush@crm/db?sslkey=hush&x=1', 'nope' = '1')"
+    )
+    shown = str(Place(text, text.index("'nope'")))
+
+    assert "hush" not in shown
+    assert "it" not in shown
+    assert "password' = '**''******'" in str(Place(text, 0))
+    assert shown.splitlines()[2].index("^") == shown.splitlines()[1].index("'nope'")
+
+
+@pytest.mark.parametrize("url", ["jdbc:postgresql://me:hush@crm/db", "jdbc:postgresql://crm/db?user=me&password=hush"])
+def test_a_url_with_credentials_is_refused_without_showing_them(url: str) -> None:
+    made = f"CREATE TABLE t (id INT) WITH ('connector' = 'jdbc', 'table-name' = 't', 'url' = '{url}')"
+    with connect(dialect="flink") as session, pytest.raises(SqlError, match="'username' and 'password'") as told:
+        session.sql(made)
+    assert told.value.code == "SECRET_IN_URL"
+    assert "hush" not in str(told.value) + repr(told.value.facts)

@@ -32,6 +32,7 @@ from zset_join.lookup.clock import Clock, SystemClock
 from zset_join.lookup.loop_thread import LoopThread
 from zset_join.lookup.options import LookupSettings
 from zset_join.lookup.patience import BackOff, Circuit
+from zset_join.lookup.secret import secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, LookupSource, Opening, TransientLookupError
 from zset_join.row_conversion import take_rows
 from zset_join.state.join.lookup_shape import LookupShape
@@ -254,12 +255,12 @@ class Fetcher:
             except TransientLookupError as error:
                 self.counts.transient_errors += 1
                 if attempt == self._attempts:
-                    raise self._failed(batch, error, attempt) from error
+                    raise self._failed(batch, error, attempt) from self._cause(error)
                 self._clock.sleep(self._wait(attempt, error))
             except (ZsetJoinError, KeyboardInterrupt, SystemExit):
                 raise
-            except Exception as error:
-                raise self._failed(batch, error, attempt) from error
+            except Exception as error:  # noqa: BLE001 - raised again as the error of the lookup
+                raise self._failed(batch, error, attempt) from self._cause(error)
         raise AssertionError("a call has at least one attempt")
 
     def _wait(self, attempt: int, error: TransientLookupError) -> float:
@@ -326,12 +327,12 @@ class Fetcher:
             except TransientLookupError as error:
                 self.counts.transient_errors += 1
                 if attempt == self._attempts:
-                    raise self._failed(batch, error, attempt) from error
+                    raise self._failed(batch, error, attempt) from self._cause(error)
                 await asyncio.sleep(self._wait(attempt, error))
             except (ZsetJoinError, TimeoutError):
                 raise
-            except Exception as error:
-                raise self._failed(batch, error, attempt) from error
+            except Exception as error:  # noqa: BLE001 - raised again as the error of the lookup
+                raise self._failed(batch, error, attempt) from self._cause(error)
         raise AssertionError("a call has at least one attempt")
 
     def _load(self) -> pa.RecordBatch:
@@ -344,13 +345,13 @@ class Fetcher:
                 self.counts.transient_errors += 1
                 if attempt == self._attempts:
                     self._circuit.failed()
-                    raise self._failed(None, error, attempt) from error
+                    raise self._failed(None, error, attempt) from self._cause(error)
                 self._clock.sleep(self._wait(attempt, error))
             except (ZsetJoinError, KeyboardInterrupt, SystemExit):
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - raised again as the error of the lookup
                 self._circuit.failed()
-                raise self._failed(None, error, attempt) from error
+                raise self._failed(None, error, attempt) from self._cause(error)
             else:
                 self._circuit.succeeded()
                 return rows
@@ -400,11 +401,12 @@ class Fetcher:
         )
 
     def _failed(self, batch: pa.RecordBatch | None, error: Exception, attempts: int) -> LookupFailedError:
+        said = without_secrets(str(error), *secrets_of(self.source))
         asked = "its whole table" if batch is None else f"{batch.num_rows} keys such as {_first(batch)}"
         return LookupFailedError(
             f'the lookup source "{self.source.name}" ({self.source.explain()}) failed {attempts} of {attempts} times when '
             f"asked "
-            f"for {asked}: {type(error).__name__}: {error}. The epoch was not applied. Bring the source back, correct the "
+            f"for {asked}: {type(error).__name__}: {said}. The epoch was not applied. Bring the source back, correct the "
             "connection, or raise error_attempts.",
             code="LOOKUP_FAILED",
             source=self.source.name,
@@ -412,6 +414,11 @@ class Fetcher:
             attempts=attempts,
             cause=type(error).__name__,
         )
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """Return an error for a traceback to show; None where it would show a secret."""
+        shown = str(error)
+        return error if without_secrets(shown, *secrets_of(self.source)) == shown else None
 
     def _note_call(self, batch: pa.RecordBatch) -> None:
         self.counts.calls += 1

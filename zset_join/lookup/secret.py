@@ -11,13 +11,30 @@ is written as just that, so a checkpoint cannot connect without the program.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from zset_join.errors import OptionError
 
-__all__ = ["Secret", "as_secret", "without_secrets"]
+__all__ = [
+    "Secret",
+    "as_secret",
+    "holds_credentials",
+    "is_credential_name",
+    "refuse_credentials",
+    "secrets_of",
+    "without_secrets",
+]
+
+_CREDENTIAL_WORDS = re.compile(
+    r"(?:^|[^a-z])(?:password|passwd|pwd|secret|token|auth|authorization|cookie|credentials?|signature|sig|"
+    r"(?:api|access|private|subscription|app)[-_ ]?key|apikey)(?:$|[^a-z])"
+)
+_USER_IN_URL = re.compile(r"//[^/?#]*@")
+_NAMED_IN_TEXT = re.compile(r"([\w.~-]+)\s*=\s*[^\s&;{]")
 
 
 class Secret:
@@ -101,11 +118,59 @@ def as_secret(value: Secret | str | None) -> Secret | None:
     return Secret.given(value) if isinstance(value, str) else value
 
 
+def is_credential_name(name: str) -> bool:
+    """Say whether a header, parameter or option of this name carries a credential.
+
+    >>> [is_credential_name(name) for name in ("X-Api-Key", "Authorization", "access_token", "Accept", "author", "monkey")]
+    [True, True, True, False, False, False]
+    """
+    return _CREDENTIAL_WORDS.search(name.lower()) is not None
+
+
+def holds_credentials(address: str) -> bool:
+    """Say whether a URL, a host or a connection string has a user before an `@`, or names a password or token.
+
+    >>> holds_credentials("https://me:hush@crm/"), holds_credentials("https://crm/?q=1&api_key=hush")
+    (True, True)
+    >>> holds_credentials("dbname=crm password=hush"), holds_credentials("https://crm/people/{id}?sort=name")
+    (True, False)
+    """
+    return _USER_IN_URL.search(address) is not None or any(is_credential_name(name) for name in _NAMED_IN_TEXT.findall(address))
+
+
+def refuse_credentials(source: str, *addresses: str) -> None:
+    """Refuse a description that holds credentials where they would be shown.
+
+    Args:
+        source: its name.
+        *addresses: URLs, hosts and names of databases, all of which plans and messages show.
+
+    Raises:
+        OptionError: one of them does.
+    """
+    if any(holds_credentials(address) for address in addresses):
+        raise OptionError(
+            f'the address of the lookup source "{source}" holds credentials, which would be shown; give them as password or '
+            'token: Secret.env(...), or as headers={"X-Api-Key": Secret.env(...)}.',
+            code="SECRET_IN_URL",
+            source=source,
+        )
+
+
+def secrets_of(source: object) -> list[Secret]:
+    """Return the secrets that a source was described with, those in its mappings among them."""
+    given = getattr(source, "__dict__", {}).values()
+    inner = [value for mapping in given if isinstance(mapping, Mapping) for value in mapping.values()]
+    return [value for value in [*given, *inner] if isinstance(value, Secret)]
+
+
 def without_secrets(text: str, *secrets: Secret | None) -> str:
-    """Return a text in which no secret stands.
+    """Return a text in which no secret stands: neither as it is, nor escaped, nor as a URL has it.
 
     >>> without_secrets("no entry for hunter2", Secret.given("hunter2"))
     'no entry for ***'
+    >>> without_secrets("GET /?key=a%26b", Secret.given("a&b"))
+    'GET /?key=***'
     """
     for secret in secrets:
         if secret is not None:
@@ -113,6 +178,10 @@ def without_secrets(text: str, *secrets: Secret | None) -> str:
                 value = secret.value()
             except OptionError:
                 continue
-            if value:
-                text = text.replace(value, "***")
+            escaped = repr(value)[1:-1]
+            for shown in sorted(
+                {value, value.strip(), escaped, quote(value, safe=""), quote_plus(value)}, key=len, reverse=True
+            ):
+                if shown:
+                    text = text.replace(shown, "***")
     return text

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from zset_join.errors import SqlError
+from zset_join.lookup.secret import holds_credentials
 from zset_join.lookup.source import LookupSource
 from zset_join.sql.places import Place
 
@@ -62,6 +63,12 @@ def _redis(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) 
 
 def _jdbc(name: str, schema: pa.Schema, options: Mapping[str, str], at: Place) -> Any:
     url, table = _needed(options, "url", at), _needed(options, "table-name", at)
+    if holds_credentials(url):
+        raise SqlError(
+            "the url holds credentials, which would be shown; give them as the options 'username' and 'password'.",
+            code="SECRET_IN_URL",
+            at=at,
+        )
     kind, _, rest = url.removeprefix("jdbc:").partition(":")
     if kind == "postgresql":
         from zset_join.lookup.sources.postgres import PostgresSource

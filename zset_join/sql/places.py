@@ -1,4 +1,4 @@
-r"""Where in a statement something stands: what every refusal shows, with a caret under it.
+r"""Where in a statement something stands: what every refusal shows, with a caret under it, and never a password.
 
 >>> print(Place("SELECT a\nFROM orders o", 14))
 line 2, column 6:
@@ -15,9 +15,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-__all__ = ["Place", "SqlWarning", "near", "place_of", "written_name"]
+__all__ = ["Place", "SqlWarning", "near", "place_of", "without_credentials", "written_name"]
 
 _WIDTH = 160
+_SECRET_OPTION = re.compile(r"('[^']*(?:password|secret|token|sasl|ssl)[^']*'\s*=\s*)('(?:[^']|'')*'?)", re.IGNORECASE)
+_SECRET_IN_URL = re.compile(r"([?&;][\w.-]*(?:password|pwd|secret|token|key|sig)[\w.-]*=)([^&;'\s]*)", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"(?<=//)[^/'\s]*(?=@)")
 
 
 class SqlWarning(UserWarning):
@@ -49,11 +52,22 @@ class Place:
     def __str__(self) -> str:
         begin = self.text.rfind("\n", 0, self.offset) + 1
         end = self.text.find("\n", self.offset)
-        line = self.text[begin : len(self.text) if end < 0 else end]
+        line = without_credentials(self.text)[begin : len(self.text) if end < 0 else end]
         column = self.offset - begin
         cut = max(0, column - _WIDTH // 2)
         shown = line[cut : cut + _WIDTH].replace("\t", " ")
         return f"line {self.line}, column {self.column}:\n  {shown}\n  {' ' * (column - cut)}^"
+
+
+def without_credentials(text: str) -> str:
+    """Return text of a statement with stars for the values of secret options and for users in URLs, as long as before.
+
+    >>> print(without_credentials("'password' = 'hush', 'url' = 'jdbc:mysql://me:hush@crm/'"))
+    'password' = '****', 'url' = 'jdbc:mysql://*******@crm/'
+    """
+    starred = _SECRET_OPTION.sub(lambda at: at[1] + re.sub(r"[^'\n]", "*", at[2]), text)
+    starred = _SECRET_IN_URL.sub(lambda at: at[1] + "*" * len(at[2]), starred)
+    return _USER_IN_URL.sub(lambda at: "*" * len(at[0]), starred)
 
 
 def place_of(node: exp.Expr | None, text: str) -> Place | None:

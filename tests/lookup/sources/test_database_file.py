@@ -52,5 +52,18 @@ def test_a_missing_file_and_a_missing_table_are_told(source):
         _fetch(type(source)(**{**vars(source), "table": "nobody"}), 1)
 
 
+def test_a_value_that_its_column_cannot_hold_names_the_column(source):
+    wrong = type(source)(**{**vars(source), "schema": pa.schema({"id": pa.int64(), "name": pa.int64()})})
+    with pytest.raises(LookupFailedError, match='column "name"') as told:
+        _fetch(wrong, 1)
+    assert told.value.code == "LOOKUP_ANSWER"
+
+
+def test_a_file_that_is_no_database_is_told_and_one_that_has_come_is_read(source, tmp_path):
+    (tmp_path / "nonsense").write_text("this is no database " * 1000, encoding="utf-8")
+    with pytest.raises(LookupFailedError, match='"people"'):
+        _fetch(type(source)(**{**vars(source), "path": str(tmp_path / "nonsense")}), 1, error_attempts=1)
+
+
 def test_a_description_survives_json(source):
     assert read_source(source.to_json()) == source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlparse(self.path)
         if self.server.script:
             status, headers, body = self.server.script.pop(0)
+            if status == "silent":
+                self.server.let_go.wait(10)
+                return None
+            if status == "cut":
+                return self._answer(200, body, {}, claimed=10_000)
             return self._answer(status, body, headers)
         if url.path == "/people":
             wanted = [int(key) for key in parse_qs(url.query).get("id", [])]
@@ -41,11 +47,11 @@ class _Handler(BaseHTTPRequestHandler):
         wanted = [key["id"] for key in json.loads(body)["keys"]]
         self._answer(200, json.dumps([{"id": key, "name": PEOPLE[key]} for key in wanted if key in PEOPLE]))
 
-    def _answer(self, status: int, body: str, headers: dict[str, str] | None = None) -> None:
+    def _answer(self, status: int, body: str, headers: dict[str, str] | None = None, *, claimed: int | None = None) -> None:
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(claimed or len(body)))
         self.end_headers()
         self.wfile.write(body.encode())
 
@@ -53,18 +59,25 @@ class _Handler(BaseHTTPRequestHandler):
         """Be quiet."""
 
 
-@pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    made = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    made.seen, made.script = [], []
+@contextlib.contextmanager
+def _serving(port: int = 0) -> Iterator[ThreadingHTTPServer]:
+    made = ThreadingHTTPServer(("127.0.0.1", port), _Handler)
+    made.seen, made.script, made.let_go = [], [], threading.Event()
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield made
     finally:
+        made.let_go.set()
         made.shutdown()
         thread.join()
         made.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    with _serving() as made:
+        yield made
 
 
 def _source(server: ThreadingHTTPServer, path: str = "/people/{id}", **more) -> HttpSource:
@@ -96,11 +109,63 @@ def test_a_server_error_is_tried_again(server, async_):
     assert _fetch(_source(server), 1, async_=async_, error_delay="1ms") == FOUND[:1]
 
 
+@pytest.mark.parametrize("async_", [False, True])
+@pytest.mark.parametrize(("path", "more"), [("/people/{id}", {}), ("/people", {"many": "query", "rows_at": "rows"})])
+def test_an_answer_that_breaks_off_half_way_is_asked_for_again(server, path, more, async_):
+    server.script += [("cut", {}, '{"rows": [{"id": 1, "na')]
+    assert _fetch(_source(server, path, **more), 1, 2, async_=async_, error_delay="1ms") == FOUND
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_a_service_that_does_not_answer_in_time_is_asked_again(server, async_):
+    server.script += [("silent", {}, "")]
+    assert _fetch(_source(server, timeout_seconds=0.2), 1, async_=async_, error_delay="1ms") == FOUND[:1]
+    assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_a_service_that_is_silent_for_good_fails_the_epoch_with_source_keys_attempts_and_cure(server, async_):
+    server.script += [("silent", {}, "")] * 2
+    with pytest.raises(LookupFailedError, match=r'"people" .*failed 2 of 2 times .* 1 keys such as \(1,\): .*Timeout.*Bring'):
+        _fetch(_source(server, timeout_seconds=0.1), 1, async_=async_, error_attempts=2, error_delay="1ms")
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_a_service_that_restarts_during_a_fetch_is_waited_for(async_):
+    with _serving() as first:
+        port = first.server_port
+    source = HttpSource(name="people", schema=SCHEMA, url=f"http://127.0.0.1:{port}/people/{{id}}")
+    with contextlib.ExitStack() as later:
+        start = threading.Timer(0.05, lambda: later.enter_context(_serving(port)))
+        start.start()
+        assert _fetch(source, 1, async_=async_, error_delay="50ms", error_attempts=8) == FOUND[:1]
+        start.join()
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_several_objects_of_one_key_are_several_matches(server, async_):
+    server.script += [(200, {}, '[{"name": "Ada"}, {"name": "Eve"}]')]
+    assert _fetch(_source(server), 1, async_=async_) == [{"id": 1, "name": "Ada"}, {"id": 1, "name": "Eve"}]
+
+
+@pytest.mark.parametrize("async_", [False, True])
+def test_a_value_that_its_column_cannot_hold_names_the_column(server, async_):
+    server.script += [(200, {}, '{"name": {"first": "Ada"}}')]
+    with pytest.raises(LookupFailedError, match='column "name" of type string cannot hold'):
+        _fetch(_source(server), 1, async_=async_)
+
+
 def test_a_rate_limit_is_respected_for_as_long_as_it_says(server):
     clock = FakeClock()
     server.script += [(429, {"Retry-After": "17"}, "")]
     assert _fetch(_source(server), 1, async_=False, clock=clock) == FOUND[:1]
     assert clock.now_us() == 17_000_000
+
+
+def test_a_rate_limit_is_respected_by_several_calls_at_a_time_and_may_be_a_date(server):
+    server.script += [(429, {"Retry-After": "0"}, ""), (429, {"Retry-After": "Wed, 01 Jan 2020 00:00:00 GMT"}, "")]
+    assert _fetch(_source(server), 1, 2, async_=True, batch_keys=1, error_delay="1h", error_max_delay="1h") == FOUND
+    assert len(server.seen) == 4
 
 
 def test_a_refusal_is_not_tried_again_and_shows_no_token(server):

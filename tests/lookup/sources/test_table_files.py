@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from zset_join.errors import OptionError, PlanError
+from zset_join.errors import LookupFailedError, OptionError, PlanError
 from zset_join.lookup import ArrowSource, DeltaSource, Fetcher, Lookup, Opening, ParquetSource
 from zset_join.lookup.sources import read_source
 from zset_join.relation import Relation
@@ -23,17 +26,36 @@ def _write(kind: str, path: str, table: pa.Table) -> None:
         deltalake.write_deltalake(path, table, mode="overwrite")
 
 
+def _fetcher(source: ParquetSource | DeltaSource, clock: FakeClock | None = None) -> Fetcher:
+    probe = Relation(name="orders", schema=pa.schema({"who": pa.int64()}), join_key=("who",))
+    shape = LookupShape.of(probe, Relation(name="people", schema=FIRST.schema, join_key=("id",)), "inner")
+    hint = Lookup(reload_interval="60s", error_attempts=1)
+    settings = hint.resolved(source="people", modes=source.modes, how="inner", is_insert_only=True)
+    return Fetcher(source, shape, settings, clock=clock)
+
+
+def _damage(kind: str, path: Path) -> None:
+    for file in [path] if kind == "parquet" else path.glob("*.parquet"):
+        file.write_bytes(b"PAR1 nonsense")
+
+
+def _retype(kind: str, path: Path) -> None:
+    _remove(kind, path)
+    _write(kind, str(path), pa.table({"id": [1], "name": [["Ada"]]}))
+
+
+def _remove(kind: str, path: Path) -> None:
+    path.unlink() if kind == "parquet" else shutil.rmtree(path)
+
+
 @pytest.mark.parametrize("kind", ["parquet", "delta"])
 def test_a_table_is_loaded_again_after_its_interval(tmp_path, kind):
     path = str(tmp_path / "people")
     _write(kind, path, FIRST)
     source = (ParquetSource if kind == "parquet" else DeltaSource)(name="people", path=path)
     clock = FakeClock()
-    probe = Relation(name="orders", schema=pa.schema({"who": pa.int64()}), join_key=("who",))
-    shape = LookupShape.of(probe, Relation(name="people", schema=source.schema, join_key=("id",)), "inner")
-    settings = Lookup(reload_interval="60s").resolved(source="people", modes=source.modes, how="inner", is_insert_only=True)
     keys = pa.record_batch({"id": [1, 2, 3]})
-    with Fetcher(source, shape, settings, clock=clock) as fetcher:
+    with _fetcher(source, clock) as fetcher:
         assert fetcher.fetch(keys).column("name").to_pylist() == ["Ada", "Bob"]
         _write(kind, path, SECOND)
         clock.sleep(59)
@@ -41,6 +63,17 @@ def test_a_table_is_loaded_again_after_its_interval(tmp_path, kind):
         clock.sleep(1)
         assert fetcher.fetch(keys).column("name").to_pylist() == ["Ada L.", "Eve"]
     assert read_source(source.to_json()) == source
+
+
+@pytest.mark.parametrize("spoil", [_damage, _retype, _remove])
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_a_table_that_is_damaged_of_another_type_or_gone_fails_the_epoch_by_name(tmp_path, kind, spoil):
+    path = tmp_path / "people"
+    _write(kind, str(path), FIRST)
+    source = (ParquetSource if kind == "parquet" else DeltaSource)(name="people", path=str(path))
+    spoil(kind, path)
+    with pytest.raises(LookupFailedError, match='lookup source "people"'), _fetcher(source) as fetcher:
+        fetcher.fetch(pa.record_batch({"id": [1]}))
 
 
 def test_a_function_that_makes_a_table_must_say_its_columns():

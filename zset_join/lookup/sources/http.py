@@ -30,7 +30,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from zset_join.errors import LookupFailedError, OptionError
-from zset_join.lookup.secret import Secret, as_secret, without_secrets
+from zset_join.lookup.secret import Secret, as_secret, is_credential_name, refuse_credentials, secrets_of, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records
 from zset_join.lookup.sources.written import register_source
@@ -52,7 +52,8 @@ class HttpSource:
         url: of one key, with its columns in braces; or of many.
         many: how many keys are sent in one request: None, `query` or `body`.
         rows_at: the name under which an answer has its list of objects; None: it is the answer.
-        headers: sent with every request; for credentials use `token`.
+        headers: sent with every request. A value may be a `Secret`; one given as text under a name such as `X-Api-Key` is taken
+            as one, and never written down.
         token: a `Secret`, or text, sent as `Authorization: Bearer ...`.
         timeout_seconds: for one request.
 
@@ -65,12 +66,15 @@ class HttpSource:
     url: str
     many: str | None = None
     rows_at: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str | Secret] = field(default_factory=dict)
     token: Secret | str | None = None
     timeout_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "token", as_secret(self.token))
+        hidden = {name: as_secret(value) if is_credential_name(name) else value for name, value in self.headers.items()}
+        object.__setattr__(self, "headers", hidden)
+        refuse_credentials(self.name, self.url)
         if self.many not in (None, "query", "body") or (self.many is None) != bool(_COLUMN.search(self.url)):
             raise OptionError(
                 f"url={self.url!r} with many={self.many!r}: a URL of one key has its columns in braces and no `many`; one "
@@ -79,12 +83,6 @@ class HttpSource:
                 code="OPTION_VALUE",
                 option="many",
                 value=self.many,
-            )
-        if re.match(r"[a-z]+://[^/]*@", self.url):
-            raise OptionError(
-                "the URL of a lookup source holds credentials, which would be shown; give them as token=Secret.env(...).",
-                code="SECRET_IN_URL",
-                source=self.name,
             )
 
     @property
@@ -101,7 +99,7 @@ class HttpSource:
         return f"HTTP {self.url.partition('?')[0]}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the token, of which only its origin."""
+        """Return everything but token and secret headers, of which only where they come from."""
         secret = as_secret(self.token)
         return {
             "kind": "http",
@@ -110,7 +108,7 @@ class HttpSource:
             "url": self.url,
             "many": self.many,
             "rows_at": self.rows_at,
-            "headers": dict(self.headers),
+            "headers": {name: value.to_json() if isinstance(value, Secret) else value for name, value in self.headers.items()},
             "token": None if secret is None else secret.to_json(),
             "timeout_seconds": self.timeout_seconds,
         }
@@ -119,8 +117,11 @@ class HttpSource:
     def from_json(cls, found: Mapping[str, Any]) -> HttpSource:
         """Build from what `to_json` gave."""
         secret = None if found["token"] is None else Secret.from_json(found["token"])
+        headers = {
+            name: Secret.from_json(value) if isinstance(value, Mapping) else value for name, value in found["headers"].items()
+        }
         given = {name: value for name, value in found.items() if name != "kind"}
-        return cls(**{**given, "schema": read_schema(found["schema"]), "token": secret})
+        return cls(**{**given, "schema": read_schema(found["schema"]), "headers": headers, "token": secret})
 
 
 register_source("http", HttpSource.from_json)
@@ -137,7 +138,7 @@ class _HttpClient(LookupClient):
 
     def _options(self) -> dict[str, Any]:
         secret = as_secret(self._source.token)
-        headers = dict(self._source.headers)
+        headers = {name: value.value() if isinstance(value, Secret) else value for name, value in self._source.headers.items()}
         if secret is not None:
             headers["Authorization"] = f"Bearer {secret.value()}"
         limits = self._httpx.Limits(max_connections=self._opening.max_connections)
@@ -246,7 +247,7 @@ class _HttpClient(LookupClient):
         )
 
     def _told(self, error: Exception) -> Exception:
-        said = without_secrets(f"{type(error).__name__}: {error}", as_secret(self._source.token))
+        said = without_secrets(f"{type(error).__name__}: {error}", *secrets_of(self._source))
         if isinstance(error, self._httpx.TransportError) and not isinstance(error, self._httpx.UnsupportedProtocol):
             return TransientLookupError(said)
         return self._refused(said)

@@ -4,17 +4,23 @@ The law: one call is one round trip, whatever its keys: `SELECT ... FROM table J
 never as text in the statement. Only the wanted columns are asked for. A dropped or refused connection, a server that starts or
 stops, a deadlock and a statement that timed out are transient; a wrong password, a missing table or column are not.
 
-Sync: one connection. Async: a pool of at most `max_connections`. Connections are read-only.
+Sync: one connection. Async: a pool of at most `max_connections`, made when they are needed, so that one that cannot be made
+fails its call at once. Connections are read-only.
 
 Known limits: key columns of integer, text, boolean, floating, date, timestamp, decimal or UUID type; times of day and
-intervals cannot be keys. Needs `psycopg[binary,pool]` (extra `postgres`).
+intervals cannot be keys. Needs `psycopg[binary]` (extra `postgres`).
 
 Source: Flink's JDBC lookup, which asks row by row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +28,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.errors import LookupFailedError, OptionError
-from zset_join.lookup.secret import Secret, as_secret, without_secrets
+from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of
 from zset_join.lookup.sources.written import register_source
@@ -56,7 +62,8 @@ class PostgresSource:
         user: who asks.
         password: a `Secret`, or text, which is then never written down.
         connect_timeout_seconds: for making a connection.
-        statement_timeout_seconds: for one statement.
+        statement_timeout_seconds: for one statement, at the server; where the network is silent, the connection is given up
+            `connect_timeout_seconds` later.
         sslmode: as libpq names it; None: its default.
 
     >>> source = PostgresSource(name="customers", schema=pa.schema({"id": pa.int64()}), table="customers", password="hunter2")
@@ -80,6 +87,7 @@ class PostgresSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "password", as_secret(self.password))
+        refuse_credentials(self.name, self.host, self.database)
 
     @property
     def modes(self) -> frozenset[str]:
@@ -120,6 +128,11 @@ class PostgresSource:
         given = {name: value for name, value in found.items() if name != "kind"}
         return cls(**{**given, "schema": read_schema(found["schema"]), "password": secret})
 
+    @property
+    def answer_seconds(self) -> float:
+        """Return how long a statement is waited for: the server ends it before, unless the network is silent."""
+        return self.statement_timeout_seconds + self.connect_timeout_seconds
+
     def connection_options(self) -> dict[str, Any]:
         """Return what psycopg connects with."""
         secret = as_secret(self.password)
@@ -147,68 +160,72 @@ class _PostgresClient(LookupClient):
     """Connections to one server."""
 
     def __init__(self, source: PostgresSource, opening: Opening) -> None:
-        self._psycopg, self._pool_module = _libraries()
+        self._psycopg = _library()
         self._source = source
         self._opening = opening
         self._wanted = pa.schema([source.schema.field(name) for name in opening.columns])
         self._arrays = [_array_type(source, name) for name in opening.key]
         self._statement = self._lookup_statement()
         self._connection: Any = None
-        self._pool: Any = None
+        self._idle: list[Any] = []
+        self._places = asyncio.Semaphore(opening.max_connections)
 
     def lookup(self, keys: pa.Table) -> pa.Table:
+        watchdog = None
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._psycopg.connect(**self._source.connection_options())
             cursor = self._connection.cursor(binary=True)
-            rows = cursor.execute(self._statement, self._parameters(keys)).fetchall()
+            with _Watchdog(self._connection, self._source.answer_seconds) as watchdog:
+                rows = cursor.execute(self._statement, self._parameters(keys)).fetchall()
         except self._psycopg.Error as error:
-            raise self._told(error) from None
+            raise (self._no_answer() if watchdog is not None and watchdog.has_bitten else self._told(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
+        watchdog = None
         try:
-            if self._pool is None:
-                self._pool = self._pool_module.AsyncConnectionPool(
-                    kwargs=self._source.connection_options(),
-                    min_size=0,
-                    max_size=self._opening.max_connections,
-                    open=False,
-                    timeout=self._source.connect_timeout_seconds,
-                    reconnect_timeout=0,
-                )
-                await self._pool.open()
-            async with self._pool.connection() as connection:
-                cursor = connection.cursor(binary=True)
-                rows = await (await cursor.execute(self._statement, self._parameters(keys))).fetchall()
-        except self._pool_module.PoolTimeout:
-            raise await self._why_no_connection() from None
+            async with self._free_connection() as connection:
+                watchdog = _Watchdog(connection, self._source.answer_seconds, loop=asyncio.get_running_loop())
+                with watchdog:
+                    cursor = connection.cursor(binary=True)
+                    rows = await (await cursor.execute(self._statement, self._parameters(keys))).fetchall()
         except self._psycopg.Error as error:
-            raise self._told(error) from None
+            raise (self._no_answer() if watchdog is not None and watchdog.has_bitten else self._told(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
-    async def _why_no_connection(self) -> Exception:
-        """Return what making a connection says, which a pool keeps to itself."""
-        try:
-            connection = await self._psycopg.AsyncConnection.connect(**self._source.connection_options())
-        except self._psycopg.Error as error:
-            return self._told(error)
-        await connection.close()
-        return TransientLookupError("no connection became free in time")
+    @contextlib.asynccontextmanager
+    async def _free_connection(self) -> AsyncIterator[Any]:
+        """Lend a connection that nobody uses, or a new one; a call that is cancelled or fails closes its own."""
+        async with self._places:
+            while self._idle and self._idle[-1].closed:
+                self._idle.pop()
+            options = self._source.connection_options()
+            connection = self._idle.pop() if self._idle else await self._psycopg.AsyncConnection.connect(**options)
+            try:
+                yield connection
+            except BaseException:
+                await connection.close()
+                raise
+            self._idle.append(connection)
 
     def load(self) -> pa.Table:
+        watchdog = None
         try:
-            with self._psycopg.connect(**self._source.connection_options()) as connection:
-                columns = ", ".join(_quoted(name) for name in self._wanted.names)
+            columns = ", ".join(_quoted(name) for name in self._wanted.names)
+            with (
+                self._psycopg.connect(**self._source.connection_options()) as connection,
+                _Watchdog(connection, self._source.answer_seconds) as watchdog,
+            ):
                 rows = connection.execute(f"SELECT {columns} FROM {self._from} AS t".encode()).fetchall()  # noqa: S608 - names are quoted
         except self._psycopg.Error as error:
-            raise self._told(error) from None
+            raise (self._no_answer() if watchdog is not None and watchdog.has_bitten else self._told(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
     async def aclose(self) -> None:
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close()
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            await connection.close()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -231,6 +248,9 @@ class _PostgresClient(LookupClient):
     def _parameters(self, keys: pa.Table) -> list[list[Any]]:
         return [keys.column(name).to_pylist() for name in self._opening.key]
 
+    def _no_answer(self) -> TransientLookupError:
+        return TransientLookupError(f"no answer within {self._source.answer_seconds:g} s, and the connection was given up")
+
     def _told(self, error: Exception) -> Exception:
         """Return an error without credentials: one that may pass, or one that will not."""
         said = without_secrets(str(error).strip() or type(error).__name__, as_secret(self._source.password))
@@ -248,18 +268,51 @@ class _PostgresClient(LookupClient):
         )
 
 
-def _libraries() -> tuple[Any, Any]:
+class _Watchdog:
+    """Shut a connection that has been silent for too long, beside the call that waits for it; that call then fails.
+
+    Args:
+        connection: to shut.
+        seconds: after which.
+        loop: that does it; None: a thread.
+
+    Attributes:
+        has_bitten: whether it did.
+    """
+
+    def __init__(self, connection: Any, seconds: float, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.has_bitten = False
+        self._connection, self._seconds, self._loop = connection, seconds, loop
+        self._timer: threading.Timer | asyncio.TimerHandle
+
+    def _bite(self) -> None:
+        self.has_bitten = True
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> _Watchdog:
+        if self._loop is not None:
+            self._timer = self._loop.call_later(self._seconds, self._bite)
+        else:
+            self._timer = threading.Timer(self._seconds, self._bite)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+def _library() -> Any:
     try:
         import psycopg
-        import psycopg_pool
     except ImportError as error:
         raise OptionError(
-            "a PostgreSQL lookup needs psycopg and its pool: pip install './path/to/the/clone[postgres]' on the driver and all "
-            "workers.",
+            "a PostgreSQL lookup needs psycopg: pip install './path/to/the/clone[postgres]' on the driver and all workers.",
             code="MISSING_PACKAGE",
             package="psycopg",
         ) from error
-    return psycopg, psycopg_pool
+    return psycopg
 
 
 def _quoted(name: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from zset_join.errors import LookupFailedError, OptionError
-from zset_join.lookup.secret import Secret, as_secret, without_secrets
+from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of_records
 from zset_join.lookup.sources.written import register_source
@@ -67,6 +67,7 @@ class RedisSource:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "password", as_secret(self.password))
+        refuse_credentials(self.name, self.host)
         if self.layout not in ("hash", "json"):
             raise OptionError(
                 f'layout={self.layout!r} is unknown; use "hash" or "json".',
@@ -166,11 +167,15 @@ class _RedisClient(LookupClient):
             "decode_responses": True,
         }
 
+    def _once(self, retry: Any) -> dict[str, Any]:
+        """Return options that leave trying again to the fetch step, which counts it and knows its bounds."""
+        return {"retry": retry(self._redis.backoff.NoBackoff(), 0)}
+
     def lookup(self, keys: pa.Table) -> pa.Table:
         asked = self._asked(keys)
         try:
             if self._sync is None:
-                self._sync = self._redis.Redis(**self._options())
+                self._sync = self._redis.Redis(**self._options(), **self._once(self._redis.retry.Retry))
             pipeline = self._sync.pipeline(transaction=False)
             self._queue(pipeline, asked)
             answers = pipeline.execute()
@@ -185,6 +190,7 @@ class _RedisClient(LookupClient):
                 pool = self._asyncio.BlockingConnectionPool(
                     max_connections=self._opening.max_connections,
                     timeout=None,
+                    **self._once(self._asyncio.retry.Retry),
                     **{name: value for name, value in self._options().items() if name != "ssl"},
                     **({"connection_class": self._asyncio.SSLConnection} if self._source.ssl else {}),
                 )
@@ -298,6 +304,9 @@ def _libraries() -> tuple[Any, Any]:
     try:
         import redis
         import redis.asyncio
+        import redis.asyncio.retry
+        import redis.backoff
+        import redis.retry
     except ImportError as error:
         raise OptionError(
             "a Redis lookup needs its client: pip install './path/to/the/clone[redis]' on the driver and all workers.",
