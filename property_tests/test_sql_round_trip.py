@@ -1,13 +1,18 @@
 """Laws of queries as text: written and bound again, a query has the same answers, and from the second writing on the same tree.
 
-Views of the fluent API are drawn from seeds, as for `pipeline_plans`; queries as text are drawn as for `test_sql`.
+Views of the fluent API are drawn from seeds, as for `pipeline_plans`; queries as text are drawn as for `test_sql`. Joins by
+time and with outside tables, which have no form in Spark's own SQL, are listed, over drawn rows; what has no form at all is
+refused.
 """
 
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,22 +21,36 @@ from property_tests.pipeline_plans import drawn_steps, drawn_view, sources
 from property_tests.profiles import profile_name
 from property_tests.test_sql import LEFT, RIGHT, queries
 from tests.expressions.test_functions import EXPRESSIONS, SCHEMA
-from zset_join.expressions import describe
+from zset_join.errors import PlanError
+from zset_join.expressions import col, describe, left, right
 from zset_join.expressions.rows import value_type
-from zset_join.pipeline import Pipeline, View, appends
+from zset_join.lookup import FunctionSource, Lookup
+from zset_join.pipeline import PROCESSING_TIME, Pipeline, View, appends, changes
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.plan.tree import drawn
 from zset_join.sql import Session, connect
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.plan_text import plan_sql
 from zset_join.zset import ZSet
 
+
+def names_of(keys: pa.Table) -> pa.Table:
+    """Return what the outside knows: nothing, one row or two of a key."""
+    found = [(k, f"name {k}.{number}", number) for k in keys["k"].to_pylist() for number in range(k % 3)]
+    return pa.Table.from_pylist([dict(zip(NAMES.schema.names, row, strict=True)) for row in found], schema=NAMES.schema)
+
+
+NAMES = FunctionSource(
+    name="names", schema=pa.schema({"k": pa.int64(), "name": pa.string(), "n": pa.int64()}), function=names_of
+)
 PLANS = {"push": 12, "nightly": 400}.get(profile_name(), 12)
 TEXTS = {"push": 15, "nightly": 400}.get(profile_name(), 15)
 
 
 def session_of(views: dict[str, View]) -> Session:
-    """Return a session whose tables are sources of the fluent API."""
+    """Return a session whose tables are sources of the fluent API, beside an outside table."""
     session = connect(dialect="spark")
+    session.register_lookup(NAMES)
     for name, view in views.items():
         columns = tuple(ColumnDefinition(field.name, field.type) for field in view.schema)
         table = Table(name=name, word="TABLE", columns=columns, mode="changelog")
@@ -90,3 +109,103 @@ def test_an_expression_written_as_sql_is_read_as_one_of_its_type(place: int) -> 
     assert pa.types.is_null(value_type(expression, SCHEMA)) or once.schema.field("e").type == value_type(expression, SCHEMA), (
         describe(expression)
     )
+
+
+def timed_sources() -> dict[str, View]:
+    at = pa.timestamp("us", tz="UTC")
+    return {
+        "orders": appends("orders", {"id": pa.int64(), "k": pa.int64(), "t": at}, watermark=("t", "0 seconds")),
+        "rates": changes("rates", {"k": pa.int64(), "n": pa.int64(), "t": at}, keys="k", watermark=("t", "0 seconds")),
+        "seen": appends("seen", {"k": pa.int64(), "n": pa.int64(), "t": at}, watermark=("t", "0 seconds")),
+    }
+
+
+def latest_of(seen: View) -> View:
+    return seen.dedup(keys="k", order_by="t", keep="last")
+
+
+LOOKED_UP = Lookup(
+    retry_predicate="lookup_miss", retry_strategy="fixed_delay", fixed_delay=timedelta(milliseconds=1), max_attempts=2
+)
+TIMED: dict[str, Callable[[View, View, View], View]] = {
+    "versions": lambda orders, rates, _: orders.temporal_join(
+        rates, on="k", as_of="t", how="left", condition=right("n") > left("id")
+    ),
+    "versions under a condition": lambda orders, rates, _: orders.temporal_join(
+        rates.where(col("n") > 2).select("k", "t", n=col("n") * 2), on=[("k", "k")], as_of="t"
+    ),
+    "versions of a dedup": lambda orders, _, seen: orders.temporal_join(latest_of(seen), on="k", as_of="t", how="left"),
+    "by processing time": lambda orders, rates, _: orders.temporal_join(
+        rates, on=[("k", "k")], as_of=PROCESSING_TIME, how="left", condition=right("n") > left("id")
+    ),
+    "groups by processing time": lambda orders, _, seen: orders.temporal_join(
+        seen.groupBy("k").agg(F.sum("n").alias("total")), on="k", as_of=PROCESSING_TIME
+    ),
+    "the nearest row": lambda orders, _, seen: orders.join_asof(
+        seen, on=[("k", "k")], left_time="t", right_time="t", op="<", how="left", condition=right("n") > left("id")
+    ),
+    "the nearest of changing rows": lambda orders, rates, _: orders.join_asof(
+        rates.where(col("n") > 2), on="k", left_time="t", right_time="t", op=">="
+    ),
+    "outside": lambda orders, *_: orders.lookup_join(
+        NAMES, on=[("k", "k")], how="left", condition=right("n") < left("id"), hint=LOOKED_UP
+    ),
+    "outside, by an expression": lambda orders, *_: orders.lookup_join(NAMES, on=[(col("id") + 1, "k")]),
+}
+
+
+def timed_rows(seed: int, epoch: int) -> dict[str, pa.Table]:
+    rng = np.random.default_rng((seed, epoch))
+    at = pa.timestamp("us", tz="UTC")
+
+    def drawn_rows(first: str) -> pa.Table:
+        count = int(rng.integers(1, 8))
+        times = pa.array(epoch * 5_000_000 + rng.integers(0, 9, count) * 1_000_000, pa.int64()).cast(at)
+        second = "k" if first == "id" else "n"
+        return pa.table({first: rng.integers(0, 5, count), second: rng.integers(0, 5, count), "t": times})
+
+    return {"orders": drawn_rows("id"), "rates": drawn_rows("k"), "seen": drawn_rows("k")}
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+@pytest.mark.parametrize("what", TIMED)
+def test_a_join_by_time_written_as_sql_gives_the_same_deltas_and_the_same_tree(what: str) -> None:
+    views = timed_sources()
+    view = TIMED[what](*views.values())
+    once = assert_is_its_own_normal_form(view, views)
+    said = 0
+    with Pipeline(view) as fluent, Pipeline(once) as of_sql:
+        for epoch in range(6):
+            given_rows = {name: rows for name, rows in timed_rows(7, epoch).items() if name in fluent.sources}
+            delta = bag(fluent.step(given_rows))
+            assert delta == bag(of_sql.step(given_rows))
+            said += len(delta)
+    assert said
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+@pytest.mark.parametrize(
+    ("made", "what"),
+    [
+        (lambda orders, rates, _: orders.temporal_join(rates, on="k", as_of="t", emit="eager"), 'emit="eager"'),
+        (lambda orders, rates, _: orders.temporal_join(rates, on="k", as_of="t", late="drop"), "late="),
+        (
+            lambda orders, rates, _: orders.temporal_join(rates, on="k", as_of="t", max_watermark_jump="1 hour"),
+            "max_watermark_jump=",
+        ),
+        (
+            lambda orders, rates, _: orders.temporal_join(rates, on="k", as_of=PROCESSING_TIME, snapshot="previous"),
+            'snapshot="previous"',
+        ),
+        (
+            lambda orders, _, seen: orders.join_asof(seen, on="k", left_time="t", right_time="t", tolerance="1 hour"),
+            "tolerance",
+        ),
+        (lambda orders, *_: orders.lookup_join(NAMES, on=[("k", "k")], constants={"name": "x"}), "constants"),
+    ],
+)
+def test_what_only_the_fluent_api_or_a_setting_says_is_not_written(made: Callable[[View, View, View], View], what: str) -> None:
+    with pytest.raises(PlanError, match=what) as refused:
+        plan_sql(made(*timed_sources().values()))
+
+    assert refused.value.code == "NOT_WRITTEN"

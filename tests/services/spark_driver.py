@@ -104,16 +104,17 @@ def main() -> None:
     writer = view.writeStream.option("checkpointLocation", f"{run.directory}/checkpoint").option("buckets", 2)
     writer = writer.option("localStateDir", f"{run.directory}/local").trigger(availableNow=True)
     writer = writer.toPostgres(run.conninfo, run.output, key=["id"])
-    query = writer.toKafka({"bootstrap.servers": run.servers}, run.output, key=["id"]).start()
+    writer = writer.toKafka({"bootstrap.servers": run.servers}, run.output, key=["id"])
+    query: Any = None
     said: dict[str, Any] = {}
     try:
+        query = writer.start()
         query.awaitTermination()
     except ZsetJoinError as error:
         said = {"code": error.code, "message": str(error)}
     except StreamingQueryException as error:
         said = {"message": str(error)}
-    report = None if said else query.verify()
-    told = {**said, "epoch": query.lastProgress and query.lastProgress["batchId"], "verified": str(report)}
+    told = said or {"epoch": query.lastProgress and query.lastProgress["batchId"], "verified": str(query.verify())}
     sys.stdout.write(json.dumps(told) + "\n")
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import shutil
 import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ from tests.services.test_kafka_topic import committed
 from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.postgres_server import PostgresServer
 from zset_join.changelog.formats.records import UNAVAILABLE
+from zset_join.errors import StateError
+from zset_join.sources.kafka import KafkaSource
 
 _numbers = itertools.count()
 
@@ -94,23 +99,105 @@ def test_both_outputs_have_every_epoch_once_wherever_the_driver_is_killed(
     assert postgres.execute(f"SELECT epoch FROM _zset_join_epochs WHERE view = '{driver.output}'") == [(2,)]
 
 
-@pytest.mark.parametrize("what", ["truncated by retention", "made anew"])
-def test_records_that_are_gone_are_told(driver: DriverRun, kafka: KafkaBroker, what: str) -> None:
+def orders_of(*numbers: int) -> list[tuple[str | None, str]]:
+    return [order("c", number, number, 1) for number in numbers]
+
+
+def make_anew(kafka: KafkaBroker, driver: DriverRun, *numbers: int) -> None:
+    kafka.delete_topic(driver.orders)
+    kafka.create_topic(driver.orders)
+    write(kafka, driver.orders, *orders_of(*numbers))
+
+
+def let_retention_remove(kafka: KafkaBroker, driver: DriverRun) -> None:
+    write(kafka, driver.orders, *orders_of(4, 5, 6, 7))
     admin = AdminClient({"bootstrap.servers": kafka.servers, "log_level": 0})
-    write(kafka, driver.orders, *(order("c", number, number, 1) for number in range(1, 4)))
+    for removed in admin.delete_records([TopicPartition(driver.orders, 0, 6)]).values():
+        removed.result(30)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(let_retention_remove, id="truncated by retention"),
+        pytest.param(lambda kafka, driver: make_anew(kafka, driver, 7, 8, 9), id="made anew, with as many"),
+    ],
+)
+def test_records_that_are_gone_are_told(
+    driver: DriverRun, kafka: KafkaBroker, postgres: PostgresServer, lose: Callable[[KafkaBroker, DriverRun], None]
+) -> None:
+    write(kafka, driver.orders, *orders_of(1, 2, 3))
     assert driver.outcome()[1]["verified"].startswith("equal")
-    if what == "made anew":
-        admin.delete_topics([driver.orders])[driver.orders].result(30)
-        kafka.create_topic(driver.orders)
-        write(kafka, driver.orders, order("c", 7, 99, 1))
-    else:
-        write(kafka, driver.orders, *(order("c", number, number, 1) for number in range(4, 8)))
-        end = TopicPartition(driver.orders, 0, 6)
-        for removed in admin.delete_records([end]).values():
-            removed.result(30)
+    before = contents(driver, postgres)
+    lose(kafka, driver)
 
     _, said = driver.outcome()
 
     assert said["code"] == "SOURCE_LOST_ROWS"
     assert driver.orders in said["message"]
     assert driver.directory in said["message"]
+    assert contents(driver, postgres) == before
+
+
+@pytest.mark.timeout(900)
+def test_a_broker_that_was_set_back_to_an_older_state_is_told(postgres: PostgresServer, tmp_path: Path) -> None:
+    with restored_broker(tmp_path / "kafka") as broker:
+        run = DriverRun(
+            conninfo=postgres.conninfo,
+            servers=broker.kafka.servers,
+            orders="orders",
+            cities="cities",
+            output="set_back",
+            directory=str(tmp_path),
+        )
+        for topic in (run.orders, run.cities, run.output):
+            broker.kafka.create_topic(topic)
+        write(broker.kafka, run.orders, *orders_of(1, 2))
+        broker.save()
+        write(broker.kafka, run.orders, *orders_of(3, 4))
+        source = KafkaSource({"bootstrap.servers": run.servers}, run.orders)
+        source.open(None)
+        _, position = source.poll(most_rows=4, wait_seconds=30)
+        source.close()
+        assert run.outcome()[1]["verified"].startswith("equal")
+
+        broker.restore()
+        with pytest.raises(StateError, match="ends at offset 2") as in_process:
+            source.open(position)
+        _, in_spark = run.outcome()
+        write(broker.kafka, run.orders, *orders_of(7, 8, 9))
+        source.open(position)
+        with pytest.raises(StateError, match="has lost records") as refilled:
+            source.poll(most_rows=1, wait_seconds=60)
+        source.close()
+
+    assert [in_process.value.code, in_spark["code"], refilled.value.code] == ["SOURCE_LOST_ROWS"] * 3
+
+
+class RestoredBroker:
+    """A broker of its own whose files can be set back, as from a backup."""
+
+    def __init__(self, kafka: KafkaBroker) -> None:
+        self.kafka = kafka
+        self._kept = kafka.directory.parent / "kept"
+
+    def save(self) -> None:
+        self.kafka.stop()
+        shutil.copytree(self.kafka.directory / "data", self._kept)
+        self.kafka.start()
+
+    def restore(self) -> None:
+        self.kafka.stop()
+        shutil.rmtree(self.kafka.directory / "data")
+        shutil.copytree(self._kept, self.kafka.directory / "data")
+        self.kafka.start()
+
+
+@contextlib.contextmanager
+def restored_broker(directory: Path) -> Iterator[RestoredBroker]:
+    kafka = KafkaBroker(directory)
+    try:
+        yield RestoredBroker(kafka.start())
+    finally:
+        kafka.stop()

@@ -405,3 +405,21 @@ def test_a_running_query_is_verified_where_the_session_keeps_what_came() -> None
         report = running.verify()
 
     assert (report.equal, report.expected_rows) == (True, 2)
+
+
+def test_a_null_goes_into_a_column_of_every_type() -> None:
+    kinds = ["INT", "BIGINT", "DOUBLE", "DECIMAL(10,2)", "STRING", "BOOLEAN", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"]
+    columns = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
+    with connect(dialect="spark") as session:
+        session.sql(f"CREATE TABLE t (id INT, {columns})")
+        nulls = ", ".join(["NULL"] * len(kinds))
+        session.sql(
+            f"INSERT INTO t VALUES (1, {nulls}), (2, 1, 1, 1.5, 1.5, 'x', TRUE, DATE '2024-01-01', "
+            "TIMESTAMP '2024-01-01 00:00:00', TIMESTAMP_NTZ '2024-01-01 00:00:00')"
+        )
+
+        query: Any = session.sql("SELECT * FROM t")
+        first, second = sorted(query.table().to_pylist(), key=lambda row: row["id"])
+
+    assert [value for name, value in first.items() if name != "id"] == [None] * len(kinds)
+    assert None not in second.values()

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from zset_join.errors import SqlError
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.sql import Query, Session, connect
 
@@ -204,3 +205,60 @@ def test_an_outside_table_with_the_names_of_the_stream_is_told_apart() -> None:
 
         assert rows(running.table()) == [(1, "own", "x")]
         running.stop()
+
+
+@pytest.mark.filterwarnings("ignore:.*has deletes and takes the time of its versions:UserWarning")
+def test_versioned_on_the_column_of_the_watermark_keeps_the_watermark() -> None:
+    with connect(dialect="flink") as session:
+        session.sql(RATES)
+        running = started(
+            session,
+            "SELECT o.id, r.rate FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t VERSIONED ON at AS r "
+            "ON o.currency = r.currency",
+        )
+
+        session.sql("INSERT INTO rates VALUES ('EUR', 1.10, TIMESTAMP '2024-01-01 00:00:05')")
+        session.sql("INSERT INTO orders VALUES (1, 'EUR', 100, TIMESTAMP '2024-01-01 00:00:07')")
+        assert running.changelog().num_rows == 0
+        session.sql("INSERT INTO rates VALUES ('EUR', 1.20, TIMESTAMP '2024-01-01 00:00:08')")
+
+        assert [(line["id"], str(line["rate"])) for line in running.changelog().to_pylist()] == [(1, "1.10")]
+
+
+def test_versioned_on_another_column_has_no_watermark_and_says_so() -> None:
+    with connect(dialect="flink") as session:
+        session.sql(RATES.replace("at TIMESTAMP(3),", "at TIMESTAMP(3), written TIMESTAMP(3),"))
+
+        with pytest.raises(SqlError) as refused:
+            session.sql(
+                "SELECT o.id, r.rate FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.t VERSIONED ON written AS r "
+                "ON o.currency = r.currency"
+            )
+
+        assert refused.value.code == "TEMPORAL_WATERMARK"
+
+
+def test_a_time_that_no_left_row_has_is_refused() -> None:
+    with connect(dialect="flink") as session:
+        session.sql(RATES + "CREATE TABLE hidden (currency STRING, w TIMESTAMP(3));")
+
+        with pytest.raises(SqlError, match="takes a column of the left rows"):
+            session.sql(
+                "SELECT o.id FROM orders AS o LEFT SEMI JOIN hidden AS h ON o.currency = h.currency "
+                "JOIN rates FOR SYSTEM_TIME AS OF w AS r ON o.currency = r.currency"
+            )
+
+
+def test_an_as_of_join_with_a_match_condition_may_compare_other_columns_beside_it() -> None:
+    with connect(dialect="spark") as session:
+        session.sql("CREATE TABLE trades (id INT, s STRING, t INT, size INT); CREATE TABLE quotes (s STRING, at INT, size INT)")
+        running = started(
+            session,
+            "SELECT t.id, q.at FROM trades AS t ASOF LEFT JOIN quotes AS q MATCH_CONDITION (t.t >= q.at) "
+            "ON t.s = q.s AND q.size >= t.size",
+        )
+
+        session.sql("INSERT INTO quotes VALUES ('a', 5, 10), ('a', 8, 1)")
+        session.sql("INSERT INTO trades VALUES (1, 'a', 7, 3), (2, 'a', 9, 3)")
+
+        assert rows(running.table()) == [(1, 5), (2, None)]

@@ -177,7 +177,8 @@ class CommitRecord:
         buckets: the number of buckets since then; None when there was none.
         watermarks: input with event time to its watermark after the epoch; one that has none yet is missing.
         dues: "stage/bucket" to when it must answer again though no row comes; one that waits for nothing is missing.
-        positions: source to how far it has been read after the epoch, in the source's own words; of a pipeline in process.
+        positions: source to how far it has been read after the epoch, in the source's own words, of a pipeline in process;
+            stream to the ids of its Kafka topics, of a query in Spark.
         link: where the epoch stands in the chain of epochs; None in records of versions without one.
     """
 

@@ -104,7 +104,7 @@ def _nullif(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Compute
     common = one_type(operands[0].type, operands[1].type)
     equal = compare("eq", *(_as(operand, common) for operand in operands)) if kind_of(common) != "null" else NO_FAULTS
     valid = operands[0].valid & ~(equal & operands[0].valid & operands[1].valid)
-    return Vector(result, operands[0].values, valid), "CAST_OVERFLOW", NO_FAULTS
+    return Vector(result, _flat(operands[0], len(valid)), valid), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _by_arrow(function: Callable[[pa.Array], pa.Array]) -> Callable[[Call, Sequence[Vector], pa.DataType], Computed]:

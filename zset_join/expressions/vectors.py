@@ -119,14 +119,19 @@ def _zeros(plain: pa.DataType, count: int) -> Any:
         return pa.nulls(count, plain)
     if kind in {"integer", "float"}:
         return np.zeros(count, plain.to_pandas_dtype())
-    return np.zeros(count, np.bool_ if kind == "boolean" else np.int64)
+    if kind == "boolean":
+        return np.zeros(count, np.bool_)
+    return np.zeros(count, np.int32 if plain.bit_width == 32 else np.int64)
 
 
 def to_arrow(vector: Vector) -> pa.Array:
     """Return a vector as an Arrow array of its type."""
     if isinstance(vector.values, pa.Array):
         return vector.values
-    plain = pa.array(vector.values, mask=~vector.valid)
+    values, valid = vector.values, vector.valid
+    if len(values) != len(valid):  # one of the two may be the same for all rows
+        values, valid = np.broadcast_arrays(values, valid)
+    plain = pa.array(values, mask=~valid)
     return plain if plain.type == vector.type else plain.view(vector.type)
 
 

@@ -172,6 +172,15 @@ class Lookup:
                 _warn(f"{where}: {error.message} It changes nothing.")
         return cls(**kept)
 
+    def to_hint(self) -> dict[str, str]:
+        """Return what was said as the options of a hint; `table` is left to who writes it.
+
+        >>> Lookup(async_=True, fixed_delay=timedelta(seconds=10)).to_hint()
+        {'async': 'true', 'fixed-delay': '10.0s'}
+        """
+        told = {name: value for name, value in self.to_json().items() if name != "table"}
+        return {name.rstrip("_").replace("_", "-"): _as_text(name, value) for name, value in told.items()}
+
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Lookup:
         """Build from options by FLIP-234's names, or Python's.
@@ -424,6 +433,12 @@ def _own_name(name: str) -> str | None:
     if plain not in _SQL_NAMES:
         return None
     return "async_" if plain == "async" else plain.replace("-", "_")
+
+
+def _as_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value}s" if name in _DURATIONS and not isinstance(value, str) else str(value)
 
 
 def _checked(name: str, value: Any) -> Any:

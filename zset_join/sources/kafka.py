@@ -1,10 +1,12 @@
 """Records of a Kafka topic, for a pipeline in process.
 
-The law: as `Source`. The position is the next offset of every partition and the id of the topic; nothing is committed to
-Kafka, so the pipeline's checkpoint alone says what was taken. Only committed records are read.
+The law: as `Source`. The position is the next offset of every partition, the leader epoch of the record before it, and the id
+of the topic; nothing is committed to Kafka, so the pipeline's checkpoint alone says what was taken. Only committed records are
+read.
 
 Loss is told, never skipped: a topic whose records before the position were removed by retention, that ends before the
-position, or that was made anew, stops the pipeline.
+position, that was made anew, or whose log was cut before the position and has grown again since (the broker knows where each
+leader epoch ended), stops the pipeline.
 
 Within a partition records come in the order of their offsets; those of several partitions come in the order of partitions per
 call.
@@ -66,6 +68,7 @@ class KafkaSource:
         self._retry_seconds = retry_seconds
         self._consumer: Consumer | None = None
         self._next: dict[int, int] = {}
+        self._leader_epochs: dict[int, int] = {}
         self._id = ""
 
     def __repr__(self) -> str:
@@ -92,8 +95,10 @@ class KafkaSource:
             wanted = {} if position is None else {int(number): int(at) for number, at in position["next"].items()}
             if position is not None and position["id"] != self._id:
                 raise self._lost("was deleted and made anew", position["id"])
+            epochs = {} if position is None else position.get("leader_epochs", {})
+            self._leader_epochs = {int(number): int(epoch) for number, epoch in epochs.items()}
             self._next = {number: self._start(number, wanted.get(number)) for number in partitions}
-            self._consumer.assign([TopicPartition(self.topic, number, at) for number, at in self._next.items()])
+            self._consumer.assign([self._place(number, at) for number, at in self._next.items()])
         except KafkaException as error:
             self.close()
             raise self._failed(error) from error
@@ -127,8 +132,15 @@ class KafkaSource:
             raise self._failed(error) from error
         found.sort(key=lambda message: (message.partition(), message.offset()))
         for message in found:
-            self._next[_number(message.partition())] = _number(message.offset()) + 1
-        return _table(found), {"id": self._id, "next": {str(number): at for number, at in self._next.items()}}
+            partition, leader_epoch = _number(message.partition()), message.leader_epoch()
+            self._next[partition] = _number(message.offset()) + 1
+            if leader_epoch is not None:
+                self._leader_epochs[partition] = leader_epoch
+        return _table(found), {
+            "id": self._id,
+            "next": {str(number): at for number, at in self._next.items()},
+            "leader_epochs": {str(number): epoch for number, epoch in self._leader_epochs.items()},
+        }
 
     def close(self) -> None:
         """Close the connection."""
@@ -157,6 +169,12 @@ class KafkaSource:
                 ) from error
             raise
         return str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
+
+    def _place(self, number: int, offset: int) -> TopicPartition:
+        epoch = self._leader_epochs.get(number)
+        if epoch is None:
+            return TopicPartition(self.topic, number, offset)
+        return TopicPartition(self.topic, number, offset, leader_epoch=epoch)
 
     def _start(self, number: int, wanted: int | None) -> int:
         low, high = self._connected().get_watermark_offsets(TopicPartition(self.topic, number), self._retry_seconds)

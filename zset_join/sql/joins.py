@@ -177,7 +177,7 @@ class JoinPlanner:
         if read is not None and read.versioned_on is not None and item.lookup is None:
             try:
                 # The column may be the event time already; then its watermark stays.
-                if item.table is None or item.table.watermark is None or item.table.watermark[0] != read.versioned_on:
+                if item.view.node.relation.event_time != read.versioned_on:
                     item.view = item.view.versioned_by(read.versioned_on)
             except PlanError as error:
                 raise SqlError(error.message, code=error.code, at=query.at(version)) from error
@@ -313,9 +313,9 @@ class JoinPlanner:
         if step.version is not None or item.time_expression is not None:
             return temporal_join(self, view, joined, step, trees, resolve), conjuncts
         if (node.args.get("method") or "").upper() == "ASOF":
-            if node.args.get("match_condition") is not None:
-                trees.append(binder.condition(node.args["match_condition"]))
-            return as_of_join(self, view, step, trees), conjuncts
+            given = node.args.get("match_condition")
+            match = None if given is None else binder.condition(given)
+            return as_of_join(self, view, step, trees, match), conjuncts
         view, right, trees = self._asked_before(view, right, trees, step.how)
         ttls = (self.state_ttls.of_items(joined), self.state_ttls.of_items([item]))
         return self.equi_join(view, right, trees, step.how, node, state_ttl=ttls), conjuncts

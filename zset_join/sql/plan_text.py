@@ -5,28 +5,40 @@
 The law: the text, bound again over the same tables, is a query with the same answers; and what came from SQL is the same tree
 again, from the second writing on (names that the binder makes are then there). So a text is a query's normal form.
 
-Known limits: tables are named, not declared; joins with outside tables and rows of Python functions are not written; a list or
-set has the usual bound.
+Joins by time, and with outside tables, have no form in Spark's own SQL; they are written as our Spark dialect reads them:
+`FOR SYSTEM_TIME AS OF`, `ASOF JOIN ... MATCH_CONDITION`, the hint `LOOKUP`. What is joined so must be named, so it stands in a
+WITH in front.
+
+Known limits: tables are named, not declared; what a statement takes from a setting (`temporal_join_emit`), and what only the
+fluent API says (late rows, tolerances, ties, snapshots, constants of a lookup), is not written, nor are rows of Python
+functions; a list or set has the usual bound.
 """
 
 # ruff: noqa: S608 - every name goes through `quote_name`, every expression through `to_sql`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import PlanError
 from zset_join.expressions import Column, Expression
-from zset_join.expressions.sql_text import quote_name, to_sql
+from zset_join.expressions.sql_text import quote_name, quote_text, to_sql
+from zset_join.lookup.options import Lookup
 from zset_join.pipeline import View
+from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
 from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
-from zset_join.plan.timed_requests import DedupRequest, ExpiringRequest
+from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
+from zset_join.stages.as_of_join import AsOfJoinStage
 from zset_join.stages.join import JoinStage
+from zset_join.stages.lookup_join import LookupJoinStage
+from zset_join.stages.process_time_join import ProcessTimeJoinStage
+from zset_join.stages.temporal_join import TemporalJoinStage
 from zset_join.state.join.join_shape import joined_schema
 
 __all__ = ["plan_sql"]
@@ -35,6 +47,7 @@ _HOW = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FU
         "left_anti": "LEFT ANTI JOIN"}  # fmt: skip
 _FUNCTIONS = {"mean": "avg", "variance": "var_samp", "first": "min_by", "last": "max_by", "stddev": "stddev_samp"}
 _USUAL_LIMIT = 10_000
+_SIDES = ("row", "left", "right")
 
 
 def plan_sql(view: View) -> str:
@@ -100,6 +113,14 @@ class _Writer:
                 return self._grouped(node, node.request)
             case DedupRequest():
                 return self._first(node, node.request)
+            case TemporalRequest():
+                return self._temporal(node, node.request)
+            case ProcessTimeJoinRequest():
+                return self._by_processing_time(node, node.request)
+            case AsOfRequest():
+                return self._as_of(node, node.request)
+            case LookupJoinRequest():
+                return self._looked_up(node, node.request)
             case ExpiringRequest():
                 raise _unwritten("state that ends by time")
             case LatestRequest():
@@ -111,33 +132,86 @@ class _Writer:
         if not isinstance(stage, JoinStage):
             raise _unwritten("join")
         names = request.names or (stage.left.name, stage.right.name)
-        aliases = names if names[0].lower() != names[1].lower() else (names[0], f"{names[1]}_2")
+        aliases = _two(names)
         one, other = (self.source(child, alias) for child, alias in zip(node.inputs, aliases, strict=True))
-        schemas = {"left": node.inputs[0].relation.schema, "right": node.inputs[1].relation.schema}
-        on = [
-            f"({_sided(mine, schemas['left'], aliases[0])} {'<=>' if is_safe else '='} "
-            f"{_sided(theirs, schemas['right'], aliases[1])})"
-            for (mine, theirs), is_safe in zip(request.keys, request.null_safe, strict=True)
-        ]
-        if request.condition is not None:
-            tables = dict(zip(("left", "right"), aliases, strict=True))
-            on.append(
-                to_sql(
-                    request.condition,
-                    schemas,
-                    dialect="spark",
-                    columns=lambda side, name: f"{_quoted(tables[side])}.{_quoted(name)}",
-                )
-            )
-        schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
-        shown = dict(zip(schema.names, sources, strict=True))
-        chosen = []
-        for name in node.relation.schema.names:
-            side, column = shown[name]
-            mine, theirs = (f"{_quoted(alias)}.{_quoted(column)}" for alias in aliases)
-            value = {"left": mine, "right": theirs}.get(side, f"coalesce({mine}, {theirs})")
-            chosen.append(f"{value} AS {_quoted(name)}")
-        return f"SELECT {', '.join(chosen)} FROM {one} {_HOW[stage.how]} {other} ON {' AND '.join(on)}"
+        on = _on(request.keys, request.null_safe, request.condition, (node.inputs[0], node.inputs[1]), aliases)
+        chosen = _chosen(node.relation.schema.names, stage, aliases)
+        return f"SELECT {chosen} FROM {one} {_HOW[stage.how]} {other} ON {on}"
+
+    def _temporal(self, node: Operate, request: TemporalRequest) -> str:
+        options, (left, right) = request.options, node.inputs
+        for what, is_said in (
+            (f'temporal_join with emit="{options.emit}"', options.emit != "on_watermark"),
+            ("temporal_join with late=", options.late is not None),
+            ("temporal_join with keep_probe_for=", bool(options.keep_probe_for)),
+            ("temporal_join with max_watermark_jump=", options.max_watermark_jump is not None),
+            ("a condition on the rows of a dedup that has versions", options.delete_column is not None),
+        ):
+            if is_said:
+                raise _unwritten(what)
+        aliases = _two(request.names)
+        if right.relation.primary_key != request.version_key:
+            last = DedupRequest(request.version_key, (f"{right.relation.event_time} asc",), "last")
+            front, table = self._in_front(node, self._numbered(right, last))
+        else:
+            front, table = self._table(node, right)
+        keys = [(Column("left", mine), Column("right", theirs)) for mine, theirs in request.keys]
+        on = _on(keys, (False,) * len(keys), options.residual, (left, right), aliases)
+        return (
+            f"{front}SELECT {_shown(node, aliases)} FROM {self.source(left, aliases[0])} {_HOW[options.how]} {table} "
+            f"FOR SYSTEM_TIME AS OF {_quoted(aliases[0])}.{_quoted(request.as_of)} AS {_quoted(aliases[1])} ON {on}"
+        )
+
+    def _by_processing_time(self, node: Operate, request: ProcessTimeJoinRequest) -> str:
+        if request.snapshot != "current":
+            raise _unwritten(f'a join by processing time with snapshot="{request.snapshot}"')
+        left, right = node.inputs
+        aliases = _two(request.names or (left.relation.name, right.relation.name))
+        front, table = self._table(node, right)
+        on = _on(request.keys, request.null_safe, request.condition, (left, right), aliases)
+        return (
+            f"{front}SELECT {_shown(node, aliases)} FROM {self.source(left, aliases[0])} {_HOW[request.how]} {table} "
+            f"FOR SYSTEM_TIME AS OF PROCTIME() AS {_quoted(aliases[1])} ON {on}"
+        )
+
+    def _as_of(self, node: Operate, request: AsOfRequest) -> str:
+        options, (left, right) = request.options, node.inputs
+        if options.tie != "latest_arrival" or options.tolerance is not None:
+            raise _unwritten("join_asof with a tolerance, or tie='smallest_key',")
+        one, other = _two(request.names)
+        keys = [(Column("left", mine), Column("right", theirs)) for mine, theirs in request.keys]
+        on = _on(keys, (False,) * len(keys), options.residual, (left, right), (one, other))
+        match = f"{_quoted(one)}.{_quoted(options.left_time)} {options.op} {_quoted(other)}.{_quoted(options.right_time)}"
+        how = "ASOF LEFT JOIN" if options.how == "left" else "ASOF JOIN"
+        return (
+            f"SELECT {_shown(node, (one, other))} FROM {self.source(left, one)} {how} {self.source(right, other)} "
+            f"MATCH_CONDITION ({match}) ON {on}"
+        )
+
+    def _looked_up(self, node: Operate, request: LookupJoinRequest) -> str:
+        if request.constants:
+            raise _unwritten("a lookup join with constants")
+        (left,) = node.inputs
+        one, other = _two((request.name or left.relation.name, request.alias or request.source.name))
+        hint = _lookup_hint(request.hint, other)
+        schemas = (left.relation.schema, request.source.schema)
+        keys = [(mine, Column("right", theirs)) for mine, theirs in request.keys]
+        on = _condition(keys, (False,) * len(keys), request.condition, schemas, (one, other))
+        return (
+            f"SELECT {hint}{_shown(node, (one, other))} FROM {self.source(left, one)} {_HOW[request.how]} "
+            f"{_quoted(request.source.name)} FOR SYSTEM_TIME AS OF PROCTIME() AS {_quoted(other)} ON {on}"
+        )
+
+    def _table(self, node: Operate, right: Node) -> tuple[str, str]:
+        """Return the right side of a join where only a table may stand, and what must be written before the SELECT."""
+        return ("", _quoted(right.source.name)) if isinstance(right, Read) else self._in_front(node, self.select(right))
+
+    def _in_front(self, node: Operate, text: str) -> tuple[str, str]:
+        """Return a WITH that names a text, and the name, which no table below has."""
+        taken = {name.lower() for name in _read_names(node)}
+        number = next(number for number in itertools.count(1) if f"side_{number}" not in taken)
+        name = _quoted(f"side_{number}")
+        return f"WITH {name} AS ({text}) ", name
 
     def _grouped(self, node: Operate, request: AggregateRequest) -> str:
         child = node.inputs[0]
@@ -155,7 +229,9 @@ class _Writer:
         return f"SELECT {', '.join(chosen)} FROM {self.source(child)}" + (f" GROUP BY {', '.join(keys)}" if keys else "")
 
     def _first(self, node: Operate, request: DedupRequest) -> str:
-        child = node.inputs[0]
+        return self._numbered(node.inputs[0], request)
+
+    def _numbered(self, child: Node, request: DedupRequest) -> str:
         order = []
         for one in request.order_by:
             column, _, direction = one.rpartition(" ")
@@ -185,6 +261,90 @@ def _call(call: AggregateCall, texts: Mapping[str, str]) -> str:
     return f"{text} FILTER (WHERE {texts[call.where.name]})"
 
 
+def _two(names: tuple[str, str]) -> tuple[str, str]:
+    return names if names[0].lower() != names[1].lower() else (names[0], f"{names[1]}_2")
+
+
+def _shown(node: Operate, aliases: tuple[str, str]) -> str:
+    stage = node.stage
+    if not isinstance(stage, TemporalJoinStage | AsOfJoinStage | ProcessTimeJoinStage | LookupJoinStage):
+        raise _unwritten(stage.kind)
+    return _chosen(node.relation.schema.names, stage, aliases)
+
+
+def _chosen(
+    names: Sequence[str],
+    stage: JoinStage | TemporalJoinStage | AsOfJoinStage | ProcessTimeJoinStage | LookupJoinStage,
+    aliases: tuple[str, str],
+) -> str:
+    """Return what a join shows."""
+    left, right = (stage.probe, stage.table) if isinstance(stage, LookupJoinStage) else (stage.left, stage.right)
+    using = stage.options.using if isinstance(stage, TemporalJoinStage | AsOfJoinStage) else stage.using
+    how = stage.options.how if isinstance(stage, TemporalJoinStage | AsOfJoinStage) else stage.how
+    schema, sources = joined_schema(left, right, how, using=using, output_names=None)
+    shown = dict(zip(schema.names, sources, strict=True))
+    chosen = []
+    for name in names:
+        side, column = shown[name]
+        mine, theirs = (f"{_quoted(alias)}.{_quoted(column)}" for alias in aliases)
+        value = {"left": mine, "right": theirs}.get(side, f"coalesce({mine}, {theirs})")
+        chosen.append(f"{value} AS {_quoted(name)}")
+    return ", ".join(chosen)
+
+
+def _on(
+    keys: Sequence[tuple[Expression, Expression]],
+    null_safe: Sequence[bool],
+    condition: Expression | None,
+    inputs: tuple[Node, Node],
+    aliases: tuple[str, str],
+) -> str:
+    return _condition(keys, null_safe, condition, (inputs[0].relation.schema, inputs[1].relation.schema), aliases)
+
+
+def _condition(
+    keys: Sequence[tuple[Expression, Expression]],
+    null_safe: Sequence[bool],
+    condition: Expression | None,
+    schemas: tuple[pa.Schema, pa.Schema],
+    aliases: tuple[str, str],
+) -> str:
+    """Return the condition of a join: pairs that must be equal, and the rest."""
+    texts = [
+        f"({_sided(mine, schemas[0], aliases[0])} {'<=>' if is_safe else '='} {_sided(theirs, schemas[1], aliases[1])})"
+        for (mine, theirs), is_safe in zip(keys, null_safe, strict=True)
+    ]
+    if condition is not None:
+        sides = {"left": schemas[0], "right": schemas[1]}
+        tables = dict(zip(sides, aliases, strict=True))
+        texts.append(
+            to_sql(condition, sides, dialect="spark", columns=lambda side, name: f"{_quoted(tables[side])}.{_quoted(name)}")
+        )
+    return " AND ".join(texts)
+
+
+def _sided(tree: Expression, schema: pa.Schema, alias: str) -> str:
+    """Return an expression over the rows of one side."""
+    schemas = dict.fromkeys(_SIDES, schema)
+    return to_sql(tree, schemas, dialect="spark", columns=lambda _, name: f"{_quoted(alias)}.{_quoted(name)}")
+
+
+def _lookup_hint(hint: Lookup, alias: str) -> str:
+    options = hint.to_hint()
+    if not options:
+        return ""
+    pairs = ", ".join(f"{quote_text(name, 'spark')}={quote_text(value, 'spark')}" for name, value in options.items())
+    return f"/*+ LOOKUP('table'={quote_text(alias, 'spark')}, {pairs}) */ "
+
+
+def _read_names(node: Node) -> set[str]:
+    if isinstance(node, Read):
+        return {node.source.name}
+    inputs = (*getattr(node, "inputs", ()), *getattr(node, "parts", ()))
+    below = [*inputs, node.child] if isinstance(node, Apply) else inputs
+    return {name for one in below for name in _read_names(one)}
+
+
 def _names(names: tuple[str, ...] | list[str]) -> str:
     return ", ".join(map(_quoted, names))
 
@@ -195,12 +355,7 @@ def _quoted(name: str) -> str:
 
 def _row(tree: Expression, schema: pa.Schema) -> str:
     """Return an expression over the rows of one table, which may call its side left, or nothing."""
-    return to_sql(tree, dict.fromkeys(("row", "left", "right"), schema), dialect="spark", columns=lambda _, name: _quoted(name))
-
-
-def _sided(tree: Expression, schema: pa.Schema, alias: str) -> str:
-    schemas: Mapping[str, pa.Schema] = dict.fromkeys(("row", "left", "right"), schema)
-    return to_sql(tree, schemas, dialect="spark", columns=lambda _, name: f"{_quoted(alias)}.{_quoted(name)}")
+    return to_sql(tree, dict.fromkeys(_SIDES, schema), dialect="spark", columns=lambda _, name: _quoted(name))
 
 
 def _unwritten(what: str) -> PlanError:

@@ -143,7 +143,7 @@ def temporal_join(
                 right, on=pairs, how=step.how, as_of=PROCESSING_TIME, null_safe=parts.null_safe, condition=parts.condition
             )
         column = resolve(time) if isinstance(time, exp.Column) else None
-        if not isinstance(column, Column) or column.side != "left":
+        if not isinstance(column, Column) or column.side != "left" or column.name not in view.schema.names:
             raise _no_time(planner, time, item)
         view, names = _named_keys(view, parts.keys)
         return view.temporal_join(
@@ -167,15 +167,24 @@ def _watermark_jump(settings: Mapping[str, str], kind: pa.DataType) -> str | int
     return seconds if seconds is None or pt.is_integer(kind) else f"{seconds} seconds"
 
 
-def as_of_join(planner: JoinContext, view: View, step: TimedStep, trees: Sequence[Expression]) -> View:
+def as_of_join(
+    planner: JoinContext, view: View, step: TimedStep, trees: Sequence[Expression], match: Expression | None
+) -> View:
     """Join with the nearest row.
+
+    Args:
+        planner: for messages.
+        view: the left rows.
+        step: the right item, and how it is joined.
+        trees: the conditions of ON.
+        match: that of MATCH_CONDITION; None: the one comparison of both sides in ON.
 
     Raises:
         SqlError: it cannot be joined so; the message says why.
     """
     at = planner.query.at(step.node.this)
-    ordered = [tree for tree in trees if _order_of(tree) is not None]
-    if len(ordered) != 1:
+    ordered = [match] if match is not None else [tree for tree in trees if _order_of(tree) is not None]
+    if len(ordered) != 1 or _order_of(ordered[0]) is None:
         raise SqlError(
             "an ASOF JOIN names one comparison of a column of each side: MATCH_CONDITION (a.t >= b.t), or AND a.t >= b.t "
             "in ON.",

@@ -5,8 +5,10 @@ offset where the query stands (retention), ends before it (made anew, or rewound
 epoch, or inside a task, as a Java stack trace. All become one `StateError`, SOURCE_LOST_ROWS, as a pipeline in process raises
 it. Nothing was committed.
 
-Limit: Spark knows a topic by its name. One that was made anew and already has as many records as the query had read looks like
-the old one; a pipeline in process compares the topic's id and tells it.
+Spark knows a topic by its name: one that was made anew and already has as many records as the query had read looks to it like
+the old one. `zset_join.spark.epoch.kafka_topics` tells it.
+
+Limit: a topic of the same id whose log was cut before the offset of the query, and has grown past it since, is not noticed.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from zset_join.spark.epoch.disk_failures import disk_failure
 from zset_join.spark.epoch.epoch_plan import EpochPlan, dead_letters_of
 from zset_join.spark.epoch.event_times import EventTimes
 from zset_join.spark.epoch.heartbeat import Heartbeat
+from zset_join.spark.epoch.kafka_topics import KafkaTopics, TopicIds
 from zset_join.spark.epoch.lookup_rows import keep_epoch_rows
 from zset_join.spark.epoch.lost_records import lost_records
 from zset_join.spark.epoch.offsets import offsets_digest
@@ -130,6 +131,9 @@ class EpochRunner:
             self._wanted |= all_rows_settings(query.session)
         self._locality = Locality(options.locality, buckets)
         self._statistics: dict[str, dict[str, int]] = {}
+        streams = [(stream.name, stream.dataframe) for stream in query.streams]
+        self._topics = KafkaTopics(streams, options.checkpoint_location)
+        self._topic_ids: TopicIds = {}
 
     def attach(self, query_id: str) -> None:
         """Open checkpoint and output for a query.
@@ -171,6 +175,7 @@ class EpochRunner:
         self.operator_options = replace(self.operator_options, hash_seed=seed_of_query(query_id))
         if self.checkpoint.last is not None:
             self._output.has(self.checkpoint.last)  # an output of another time is told now, not when the next epoch comes
+        self._topic_ids = self._topics.start({} if self.checkpoint.last is None else self.checkpoint.last.positions)
 
     def explanation(self) -> str:
         """Return what `explain` prints."""
@@ -213,6 +218,7 @@ class EpochRunner:
                 if self._owner is not None:
                     self._owner.release()
             self._locality.close()
+            self._topics.close()
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -250,7 +256,8 @@ class EpochRunner:
         if record is None:
             answered = self._evaluate(batch, Tick(epoch, self._processing_time_us()), seconds)
             committing = time.perf_counter()
-            record = checkpoint.commit(replace(answered, offsets=offsets))
+            self._topic_ids = self._topics.check_epoch(self._topic_ids)
+            record = checkpoint.commit(replace(answered, offsets=offsets, positions=self._topic_ids))
             seconds["commit"] = time.perf_counter() - committing
         elif not self._output.has(record) and not self._output.can_publish(checkpoint.files, record):
             # Its parts are lost; the state before it and its logged input are still there, and give the same answer.
