@@ -22,7 +22,7 @@ from zset_join.pipeline import View, appends, changes
 from zset_join.sql.bound import BoundQuery
 from zset_join.sql.places import Place, near
 
-__all__ = ["Catalog", "ColumnDefinition", "Mode", "NamedView", "Table", "TemporalFunction"]
+__all__ = ["Catalog", "ColumnDefinition", "Mode", "NamedView", "Table", "TableIndex", "TemporalFunction"]
 
 Mode = Literal["append", "upsert", "changelog"]
 
@@ -163,10 +163,35 @@ class TemporalFunction:
     key: str
 
 
+@dataclass(frozen=True)
+class TableIndex:
+    """An index: columns by which a table or view is kept for joins that look up in it.
+
+    Args:
+        name: its name.
+        relation: the table or view.
+        columns: of it.
+    """
+
+    name: str
+    relation: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.relation} ({', '.join(self.columns)})"
+
+
 class Catalog:
-    """Keep what names stand for."""
+    """Keep what names stand for.
+
+    Attributes:
+        offers_indexes: whether joins share tables, so that an index names something.
+    """
+
+    offers_indexes = True
 
     def __init__(self) -> None:
+        self.indexes: dict[str, TableIndex] = {}
         self.tables: dict[str, Table] = {}
         self.views: dict[str, NamedView] = {}
         self.functions: dict[str, TemporalFunction] = {}
@@ -249,6 +274,7 @@ class Catalog:
         kept: Iterable[dict[str, Any]] = (self.tables, self.views, self.functions)
         for entries in kept:
             entries.pop(name, None)
+        self.indexes = {one.name: one for one in self.indexes.values() if one.relation != name}
 
 
 def pick(entries: Mapping[str, _Entry], name: str) -> _Entry | None:

@@ -426,6 +426,8 @@ class SessionOnSpark(Session):
 class _CatalogOverSpark(Catalog):
     """Look names up in Spark where the session has none of them."""
 
+    offers_indexes = False
+
     def __init__(self, session: SessionOnSpark) -> None:
         super().__init__()
         self._session = session

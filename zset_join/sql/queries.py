@@ -385,7 +385,8 @@ class QueryBinder:
             return self.item_of_query(known[name.lower()], alias)
         entry: Table | NamedView = self.catalog.find(name, at=at)
         if isinstance(entry, NamedView):
-            return self.item_of_query(entry.query, alias)
+            item = self.item_of_query(entry.query, alias)
+            return replace(item, relation=entry.name, node=item.view.node)
         view = entry.rows
         if entry.lookup is not None:
             columns = {column: column for column in entry.lookup.schema.names}
@@ -399,6 +400,8 @@ class QueryBinder:
             table=entry,
             processing_times=frozenset(column.name for column in entry.columns if column.is_processing_time),
             reads=frozenset({entry.name}),
+            relation=entry.name,
+            node=view.node,
         )
 
     @staticmethod

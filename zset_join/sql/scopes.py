@@ -15,6 +15,7 @@ from zset_join.errors import SqlError
 from zset_join.expressions import Column, Expression
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import View
+from zset_join.plan.tree import Node
 from zset_join.sql.bound import FirstRows
 from zset_join.sql.catalog import Table, pick
 from zset_join.sql.dialects import Statement
@@ -39,6 +40,8 @@ class Item:
         shown: the columns that `*` stands for; None: all.
         time_expression: the argument of a temporal table function.
         lookup: the outside table it is; it is joined as of the processing time only.
+        relation: the table or view it names; None for others.
+        node: the rows of that, whatever is done to them here.
     """
 
     alias: str
@@ -52,6 +55,8 @@ class Item:
     shown: tuple[str, ...] | None = None
     time_expression: exp.Expr | None = None
     lookup: LookupSource | None = None
+    relation: str | None = None
+    node: Node | None = None
 
     @property
     def listed(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """SHOW and DESCRIBE: what a session knows, as text and as rows.
 
-SHOW TABLES, STREAMS, VIEWS, FUNCTIONS, QUERIES, SETTINGS, COLUMNS FROM t, CREATE TABLE t; a session has one catalog and one
-database, `default`.
+SHOW TABLES, STREAMS, VIEWS, FUNCTIONS, QUERIES, SETTINGS, INDEXES [FROM t], COLUMNS FROM t, CREATE TABLE t; a session has one
+catalog and one database, `default`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import Reader
 from zset_join.sql.dialects import Statement
+from zset_join.sql.indexes import indexes_told, show_indexes
 from zset_join.sql.places import near
 from zset_join.sql.results import Message
 from zset_join.sql.scalars import SCALAR_FUNCTIONS
@@ -59,10 +60,12 @@ def show(session: StatementContext, statement: Statement) -> Message:
         if not reader.has("FROM"):
             reader.expect("IN")
         return _described(session, reader)
+    if reader.has("INDEXES") or reader.has("INDEX"):
+        return show_indexes(session, reader)
     if reader.has("CREATE"):
         return _created(session, reader)
     if what not in listed:
-        known = [*listed, "SETTINGS", "COLUMNS", "CREATE"]
+        known = [*listed, "SETTINGS", "COLUMNS", "CREATE", "INDEXES"]
         raise SqlError(f"SHOW {what} is not offered.{near(what, known)}", code="NOT_OFFERED", at=statement.place(0))
     names = listed[what]()
     return Message("\n".join(names), pa.table({"name": pa.array(names, pa.string())}))
@@ -93,12 +96,12 @@ def _described(session: StatementContext, reader: Reader) -> Message:
     entry = session.catalog.find(reader.name(), at=at)
     if isinstance(entry, Table):
         lines = [f"{column.name} {column.type}{_more(column)}" for column in entry.columns]
-        lines += [f"rows: {entry.mode}", entry.why()]
+        lines += [f"rows: {entry.mode}", entry.why(), *indexes_told(session.catalog, entry.name)]
         names, kinds = entry.schema.names, [str(kind) for kind in entry.schema.types]
     else:
         schema = entry.query.view.schema
         lines = [f"{field.name} {field.type}" for field in schema]
-        lines += str(entry.query.view.describe()).splitlines()
+        lines += [*str(entry.query.view.describe()).splitlines(), *indexes_told(session.catalog, entry.name)]
         names, kinds = schema.names, [str(kind) for kind in schema.types]
     return Message("\n".join(lines), pa.table({"column": names, "type": kinds}))
 

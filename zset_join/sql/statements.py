@@ -1,6 +1,6 @@
 """Statements: which there are, and what each does to a session.
 
-SELECT, WITH                      CREATE TABLE, STREAM, MUTABLE STREAM, SOURCE, SINK, VIEW, MATERIALIZED VIEW
+SELECT, WITH                      CREATE TABLE, STREAM, MUTABLE STREAM, SOURCE, SINK, VIEW, MATERIALIZED VIEW, INDEX
 INSERT INTO ... VALUES, SELECT    DROP, SHOW, DESCRIBE, EXPLAIN, SET, RESET, USE, UPDATE, DELETE
 """
 
@@ -24,6 +24,7 @@ from zset_join.sql.connectors import check_options, sink_options
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.definitions import Reader, encoding, read_table
 from zset_join.sql.dialects import Statement, parse_expression, parse_query
+from zset_join.sql.indexes import create_index, drop_index
 from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
@@ -159,7 +160,9 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             return Message(f"one catalog and one database: {reader.name()}")
     if reader.has("SINK"):
         return _create_sink(session, reader)
-    known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW")
+    if reader.has("INDEX"):
+        return create_index(session, reader)
+    known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW", "INDEX")
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
 
 
@@ -411,12 +414,14 @@ def _place(statement: Statement, tokens: tuple[Token, ...]) -> Any:
 
 def _drop(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
+    if reader.has("INDEX"):
+        return drop_index(session, reader)
     reader.has("TEMPORARY")
     for words in (("MATERIALIZED", "VIEW"), ("VIEW",), ("TABLE",), ("STREAM",), ("SOURCE",), ("SINK",)):
         if reader.has(*words):
             break
     else:
-        reader.fail("expected TABLE, STREAM, VIEW, MATERIALIZED VIEW, SOURCE or SINK")
+        reader.fail("expected TABLE, STREAM, VIEW, MATERIALIZED VIEW, SOURCE, SINK or INDEX")
     may_lack = reader.has("IF", "EXISTS")
     at = statement.place(reader.index)
     name = reader.name()

@@ -28,6 +28,7 @@ from zset_join.pipeline import PROCESSING_TIME, View
 from zset_join.plan.conditions import JoinCondition, split_condition, together
 from zset_join.sql.binding import JoinContext, QueryContext
 from zset_join.sql.catalog import pick
+from zset_join.sql.indexes import with_indexes
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
 from zset_join.sql.settings import watermark_jump
@@ -136,7 +137,7 @@ def temporal_join(
             if not is_now(time, joined):
                 raise _no_time(planner, time, item)
             return _looked_up(planner, view, item, step.how, parts)
-        right = item.view.alias(item.alias)
+        right = with_indexes(planner.query.catalog, item).alias(item.alias)
         if is_now(time, joined):
             pairs = list(parts.keys)
             return view.temporal_join(

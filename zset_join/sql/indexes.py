@@ -1,0 +1,131 @@
+"""CREATE INDEX, DROP INDEX, SHOW INDEXES: names for the copy of a table that joins look up in.
+
+    CREATE INDEX by_currency ON rates (currency);
+    SHOW INDEXES FROM rates;
+
+Joins by event time and by processing time share one copy of a table whether an index is declared or not; a declared one names
+it in EXPLAIN, and lets joins by processing time on more columns go by its columns. It changes no answer. It is of a table or a
+view as a whole: where a condition is pushed below a join, the copy holds other rows and has no index.
+
+Known limits. A query keeps the index it was planned with: DROP INDEX takes the name from later ones. A table that stands in
+FROM under two names is kept twice, for its columns are then called otherwise. Inside Spark indexes are refused: every join
+keeps a copy of its own there.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from zset_join.errors import SqlError
+from zset_join.pipeline import View
+from zset_join.plan.row_steps import SelectStep
+from zset_join.plan.tree import Apply
+from zset_join.sql.catalog import Catalog, Table, TableIndex, pick
+from zset_join.sql.contexts import StatementContext
+from zset_join.sql.definitions import Reader
+from zset_join.sql.places import near
+from zset_join.sql.results import Message
+from zset_join.sql.scopes import Item
+
+__all__ = ["create_index", "drop_index", "indexes_told", "show_indexes", "with_indexes"]
+
+
+def create_index(session: StatementContext, reader: Reader) -> Message:
+    """Run CREATE INDEX [IF NOT EXISTS] name ON table (column, ...).
+
+    Raises:
+        SqlError: the table or a column is not there, the name is taken, or the session runs inside Spark.
+    """
+    catalog, begin = session.catalog, reader.statement.place(0)
+    if not catalog.offers_indexes:
+        raise SqlError(
+            "CREATE INDEX is not offered inside Spark: every join keeps a copy of its table there, and an index would name "
+            "nothing. Leave it out; answers are the same.",
+            code="NOT_OFFERED",
+            at=begin,
+        )
+    may_exist = reader.has("IF", "NOT", "EXISTS")
+    at = reader.statement.place(reader.index)
+    name = reader.name("the name of the index")
+    reader.expect("ON")
+    entry = catalog.find(reader.name("the name of a table or view"), at=reader.statement.place(reader.index))
+    columns_at = reader.statement.place(reader.index)
+    columns = reader.names()
+    if not reader.is_done:
+        reader.fail("expected the end after the columns of the index")
+    if name in catalog.indexes:
+        if may_exist:
+            return Message(f"{name} is there already")
+        raise SqlError(f'there is an index "{name}" already. DROP INDEX it first.', code="NAME_TAKEN", at=at)
+    known = entry.shown if isinstance(entry, Table) else entry.query.columns
+    found = [pick(dict(zip(known, known, strict=True)), column) for column in columns]
+    missing = [column for column, there in zip(columns, found, strict=True) if there is None]
+    if missing:
+        raise SqlError(
+            f'"{entry.name}" has no column {missing[0]}.{near(missing[0], known)}',
+            code="UNKNOWN_COLUMN",
+            at=columns_at,
+            name=missing[0],
+        )
+    if len(set(found)) < len(found):
+        raise SqlError(f"the index {name} names a column twice.", code="INDEX_COLUMNS", at=columns_at)
+    made = TableIndex(name, entry.name, tuple(str(column) for column in found))
+    catalog.indexes[name] = made
+    return Message(f"index {made}")
+
+
+def drop_index(session: StatementContext, reader: Reader) -> Message:
+    """Run DROP INDEX [IF EXISTS] name.
+
+    Raises:
+        SqlError: there is none of that name.
+    """
+    may_lack = reader.has("IF", "EXISTS")
+    at = reader.statement.place(reader.index)
+    name = reader.name("the name of the index")
+    found = pick(session.catalog.indexes, name)
+    if found is None and may_lack:
+        return Message(f"there is no index {name}")
+    if found is None:
+        raise SqlError(
+            f'there is no index "{name}".{near(name, session.catalog.indexes)}', code="NO_SUCH_INDEX", at=at, name=name
+        )
+    del session.catalog.indexes[found.name]
+    return Message(f"index {found.name} is dropped")
+
+
+def show_indexes(session: StatementContext, reader: Reader) -> Message:
+    """Run SHOW INDEXES [FROM table].
+
+    Raises:
+        SqlError: there is no such table.
+    """
+    listed = list(session.catalog.indexes.values())
+    if any(reader.has(word) for word in ("FROM", "IN", "ON")):
+        at = reader.statement.place(reader.index)
+        relation = session.catalog.find(reader.name("the name of a table or view"), at=at).name
+        listed = [one for one in listed if one.relation == relation]
+    rows = {
+        "name": [one.name for one in listed],
+        "table": [one.relation for one in listed],
+        "columns": [", ".join(one.columns) for one in listed],
+    }
+    return Message("\n".join(map(str, listed)), pa.table(rows, schema=pa.schema(dict.fromkeys(rows, pa.string()))))
+
+
+def indexes_told(catalog: Catalog, relation: str) -> list[str]:
+    """Return the indexes of a table or view, as DESCRIBE says them."""
+    return [f"index {one.name} ({', '.join(one.columns)})" for one in catalog.indexes.values() if one.relation == relation]
+
+
+def with_indexes(catalog: Catalog, item: Item) -> View:
+    """Return the rows of an item of FROM with the indexes of what it reads, by the names its columns have here."""
+    view, node = item.view, item.view.node
+    while node is not item.node and isinstance(node, Apply) and isinstance(node.step, SelectStep):
+        node = node.child
+    if item.relation is None or node is not item.node:
+        return view
+    for index in catalog.indexes.values():
+        if index.relation == item.relation and all(column in item.columns for column in index.columns):
+            view = view.create_index([item.columns[column] for column in index.columns], name=index.name)
+    return view
