@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from zset_join.errors import BadInputError, SqlError
@@ -66,3 +67,38 @@ def test_a_record_that_cannot_be_read_is_told_by_its_offset() -> None:
         assert feed._parsed([b'{"id": 1, "more": true}', b"{}"], records).to_pylist() == [{"id": 1}, {"id": None}]
         with pytest.raises(BadInputError, match="offset 8"):
             feed._parsed([b'{"id": 1}', b'{"id": "x"}'], records)
+
+
+def test_what_a_record_of_changes_says_beside_its_row_is_in_the_columns_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records are handed over; a real Kafka is read in `tests/services`."""
+    told = [
+        ("c", None, '{"id": 1, "name": "Ada"}', 1_700_000_000_000, 10),
+        ("u", '{"id": 1, "name": "Ada"}', '{"id": 1, "name": "Eve"}', 1_700_000_005_000, 11),
+    ]
+    values = [
+        f'{{"op": "{op}", "before": {before or "null"}, "after": {after}, "source": {{"lsn": {lsn}, "ts_us": {ms}000}}}}'.encode()
+        for op, before, after, ms, lsn in told
+    ]
+    records = pa.table(
+        {
+            "key": pa.array([b'{"id": 1}'] * 2),
+            "value": pa.array(values),
+            "topic": ["customers"] * 2,
+            "partition": pa.array([3] * 2, pa.int32()),
+            "offset": pa.array([7, 8], pa.int64()),
+        }
+    )
+    left = [records, records.slice(2)]
+    monkeypatch.setattr(KafkaFeed, "poll_records", lambda *_, **__: (left.pop(0), None))
+    with connect(dialect="flink") as session:
+        session.sql(
+            "CREATE TABLE customers (id INT, name STRING, changed TIMESTAMP(3) METADATA FROM 'value.source.timestamp', "
+            "place BIGINT METADATA FROM 'offset', PRIMARY KEY (id) NOT ENFORCED) WITH ('connector' = 'kafka', "
+            "'topic' = 'customers', 'properties.bootstrap.servers' = 'none', 'format' = 'debezium-json')"
+        )
+        assert read_available(session) == 1
+
+        (row,) = session.sql("SELECT * FROM customers").table().to_pylist()
+
+    assert (row["name"], row["place"]) == ("Eve", 8)
+    assert row["changed"].isoformat().startswith("2023-11-14T22:13:25")

@@ -27,6 +27,10 @@ class StatementContext(QueryRunner, Protocol):
         """Add rows to a table."""
         ...
 
+    def writer_id(self) -> str | None:
+        """Return under which id the statement that runs writes outside; None for a new one."""
+        ...
+
     def forget(self, name: str) -> None:
         """Let go of what is kept of a dropped table."""
         ...

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from zset_join.changelog.formats import METADATA, RecordOptions
 from zset_join.errors import BadInputError, SqlError
 from zset_join.sql.catalog import Table
 from zset_join.sql.contexts import StatementContext
@@ -35,9 +36,26 @@ if TYPE_CHECKING:
     from zset_join.sources.kafka import KafkaSource
     from zset_join.zset import ZSet
 
-__all__ = ["Feed", "feed_of", "feeds_of", "kafka_config", "read_available", "record_form", "start_of", "texts_of"]
+__all__ = [
+    "Feed",
+    "feed_of",
+    "feeds_of",
+    "kafka_config",
+    "read_available",
+    "record_form",
+    "record_options",
+    "start_of",
+    "texts_of",
+]
 
 _METADATA = {"topic": "topic", "partition": "partition", "offset": "offset", "timestamp": "timestamp"}
+_OF_RECORDS = {
+    "db_operation_time": "operation_time", "operation_time": "operation_time", "source.timestamp": "operation_time",
+    "value.source.timestamp": "operation_time", "record_time": "record_time", "ingestion-timestamp": "record_time",
+    "value.ingestion-timestamp": "record_time", "timestamp": "record_time",
+    "topic": "topic", "partition": "partition", "offset": "offset", "position": "position",
+}  # fmt: skip
+"""What statements call what a record of changes says beside its row."""
 _MOST_ROWS = 100_000
 
 
@@ -223,7 +241,8 @@ class KafkaFeed:
         from zset_join.pipeline.records import records as record_view
 
         if self._decoder is None:
-            view = record_view(self.table.name, self.form, self._given, keys=self.table.primary_key)
+            options = record_options(self.table)
+            view = record_view(self.table.name, self.form, self._given, keys=self.table.primary_key, options=options)
             self._decoder = Pipeline(view, keep_view=False)
         return self._decoder.step({self.table.name: texts_of(records)})
 
@@ -276,6 +295,26 @@ class GeneratedFeed:
             return pa.array([number % 2 == 0 for number in numbers])
         whole = pa.array(numbers, pa.int32() if pa.types.is_date(kind) else pa.int64())
         return whole.cast(kind)
+
+
+def record_options(table: Table) -> RecordOptions:
+    """Return how records of changes are read: which columns hold what they say beside their row.
+
+    Raises:
+        SqlError: a column is to hold what no such record tells.
+    """
+    metadata = {}
+    for column in table.columns:
+        if column.metadata is None:
+            continue
+        if column.metadata not in _OF_RECORDS:
+            raise SqlError(
+                f"\"{table.name}\": METADATA FROM '{column.metadata}': a record of changes tells {', '.join(METADATA)}.",
+                code="UNKNOWN_COLUMN",
+                name=table.name,
+            )
+        metadata[_OF_RECORDS[column.metadata]] = column.name
+    return RecordOptions(metadata=metadata)
 
 
 def texts_of(records: pa.Table) -> pa.Table:

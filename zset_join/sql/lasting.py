@@ -7,6 +7,7 @@
 
     shop/tables/orders/000000000001.parquet      an INSERT into a table without a connector
     shop/queries/into_revenue/                   a pipeline: state, log, positions of what it reads
+    shop/once/statement-...                      an INSERT of stored rows outside, see `run_once`
 
 The law: after a stop at any moment, killed or not, the same statements run again take every row of every table once, and a
 sink has every epoch once. A printed change may come again: a screen does not say what it has shown.
@@ -21,8 +22,7 @@ Records of changes are decoded inside each query: no column of theirs holds the 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
+from zset_join.sql.run_once import RunsOnce
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.sink_tables import SinkWriter
@@ -48,7 +49,7 @@ __all__ = ["LastingSession"]
 _WAIT_SECONDS = 2.0
 
 
-class LastingSession(Session):
+class LastingSession(RunsOnce, Session):
     """Run statements in this process, in a directory; made by `connect(directory=...)`.
 
     Args:
@@ -66,20 +67,6 @@ class LastingSession(Session):
         self._directory = Path(directory).absolute()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._files = StoredTables(self._directory / "tables")
-        self._once: str | None = None
-
-    @contextmanager
-    def once(self, name: str) -> Iterator[None]:
-        """Let INSERTs within it change nothing where they were run before.
-
-        Args:
-            name: of the statement, another one for every statement.
-        """
-        self._once = name
-        try:
-            yield
-        finally:
-            self._once = None
 
     def insert(self, name: str, rows: Any) -> int:
         """Add rows to a table, as one epoch of every query that reads it.
@@ -181,7 +168,7 @@ class LastingSession(Session):
             shutil.rmtree(self._place(one), ignore_errors=True)
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - epochs that take them have times of their own
-        self._add(table, rows, self._once)
+        self._add(table, rows, self.statement)
         self.settle()
 
     def _add(self, table: Table, rows: pa.Table | ZSet, once: str | None, digest: str = "") -> None:

@@ -22,8 +22,7 @@ import itertools
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +52,7 @@ from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import kafka_config, record_form, start_of
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
+from zset_join.sql.run_once import RunsOnce
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
@@ -82,7 +82,7 @@ _READ = ("filesystem", "kafka", "upsert-kafka")
 """Connectors that Spark reads; other tables are stored."""
 
 
-class SessionOnSpark(Session):
+class SessionOnSpark(RunsOnce, Session):
     """Run statements inside Spark; made by `connect(engine="spark")`.
 
     Args:
@@ -107,7 +107,6 @@ class SessionOnSpark(Session):
         self._dataframes: dict[str, Any] = {}
         self._streams: dict[str, tuple[Table, ChangeStream]] = {}
         self._stored_rows = StoredTables(self._directory / "tables")
-        self._once: str | None = None
         self._changed: set[str] = set()
         self._lock = threading.RLock()
         self._owner = threading.get_ident()
@@ -186,19 +185,6 @@ class SessionOnSpark(Session):
             self.stop(running)
             raise
         return running
-
-    @contextmanager
-    def once(self, name: str) -> Iterator[None]:
-        """Let INSERTs within it change nothing where they were run before, in a directory of one's own.
-
-        Args:
-            name: of the statement, another one for every statement.
-        """
-        self._once = name
-        try:
-            yield
-        finally:
-            self._once = None
 
     def settle(self) -> None:
         """Wait until every query has answered what its tables hold, and what others wrote into them meanwhile.
@@ -353,7 +339,7 @@ class SessionOnSpark(Session):
         return made
 
     def _feed(self, table: Table, rows: Any, now: int) -> None:  # noqa: ARG002 - the rows have it, where they have a time
-        self._add(table, rows, self._once)
+        self._add(table, rows, self.statement)
         self.settle()
 
     def _add(self, table: Table, rows: Any, once: str | None, digest: str = "") -> None:

@@ -138,6 +138,10 @@ class Session:
         self._feed(table, given, now)
         return int(given.num_rows)
 
+    def writer_id(self) -> str | None:
+        """Return None: a session in memory writes under a new id."""
+        return None
+
     def advance(self) -> None:
         """Let an epoch without rows pass in every query, so that what is due is done."""
         for running in list(self.running):

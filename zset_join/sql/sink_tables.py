@@ -212,9 +212,7 @@ class SinkWriter:
         Raises:
             SinkError: it cannot be opened, or something was written there before.
         """
-        self.sink.open(
-            Relation(name=self.table_name, schema=self._schema, primary_key=self._key, mode="changelog"), self._query_id
-        )
+        self.sink.open(self._relation, self._query_id)
         last = self.sink.last_epoch()
         if last is not None:
             self.sink.close()
@@ -225,11 +223,24 @@ class SinkWriter:
                 last_epoch=last,
             )
 
+    def begin_once(self) -> bool:
+        """Open the sink for the one epoch of a statement; say whether it is still to be written.
+
+        Raises:
+            SinkError: it cannot be opened, or somebody else wrote there.
+        """
+        self.sink.open(self._relation, self._query_id)
+        return self.sink.last_epoch() is None
+
     def __call__(self, delta: ZSet) -> None:
         """Write the next epoch."""
         rows = pa.RecordBatch.from_arrays(delta.rows.columns, schema=self._schema)
         self.sink.write(self._epoch, [ZSet(rows, delta.weights)] if len(delta) else [])
         self._epoch += 1
+
+    @property
+    def _relation(self) -> Relation:
+        return Relation(name=self.table_name, schema=self._schema, primary_key=self._key, mode="changelog")
 
     def close(self) -> None:
         """Close the sink; what was written stays."""

@@ -340,13 +340,15 @@ def _insert(session: StatementContext, statement: Statement) -> Message:
 
 
 def _written_once(session: StatementContext, table: Table, query: Query, statement: Statement) -> Message:
-    """Write what a query of stored rows gives, as one epoch."""
-    rows = session.snapshot(query)
+    """Write what a query of stored rows gives, as one epoch; where the statement is run again, it is there already."""
     writer = writer_of(session, table, query, at=statement.place(0))
-    if isinstance(writer, SinkWriter):
-        writer.begin()
-    writer(ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64)))
-    if isinstance(writer, SinkWriter):
+    assert isinstance(writer, SinkWriter)  # noqa: S101 - the caller has asked
+    try:
+        if not writer.begin_once():
+            return Message(f"{table.name} has the rows of this statement already")
+        rows = session.snapshot(query)
+        writer(ZSet(single_batch(rows), np.ones(rows.num_rows, np.int64)))
+    finally:
         writer.close()
     return Message(f"{rows.num_rows} rows into {table.name}")
 

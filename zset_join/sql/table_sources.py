@@ -22,7 +22,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from zset_join.changelog.formats import METADATA, RecordOptions
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Cast, Literal
 from zset_join.expressions.rows import named
@@ -30,21 +29,13 @@ from zset_join.pipeline import View
 from zset_join.pipeline.records import records
 from zset_join.sql.catalog import Table
 from zset_join.sql.dialects import Statement
-from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, texts_of
+from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, record_options, texts_of
 from zset_join.sql.files import list_files, read_file
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["TableSource", "decoded_rows", "source_of"]
-
-_METADATA = {
-    "db_operation_time": "operation_time", "operation_time": "operation_time", "source.timestamp": "operation_time",
-    "value.source.timestamp": "operation_time", "record_time": "record_time", "ingestion-timestamp": "record_time",
-    "value.ingestion-timestamp": "record_time", "timestamp": "record_time",
-    "topic": "topic", "partition": "partition", "offset": "offset", "position": "position",
-}  # fmt: skip
-"""What statements call what a record of changes says beside its row."""
 
 _MOST_ROWS = 100_000
 Completed = Callable[[Table, pa.Table], pa.Table]
@@ -79,7 +70,6 @@ def decoded_rows(table: Table, dialect: str) -> View | None:
         feed = KafkaFeed(table)
     if feed is None or feed.form == "json":
         return None
-    metadata = {_metadata_of(table, column.metadata): column.name for column in table.columns if column.metadata is not None}
     watermark = None if table.watermark is None else (table.watermark[0], f"{table.watermark[1]} microseconds")
     view = records(
         table.name,
@@ -87,7 +77,7 @@ def decoded_rows(table: Table, dialect: str) -> View | None:
         pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None]),
         keys=table.primary_key,
         watermark=watermark,
-        options=RecordOptions(metadata=metadata),
+        options=record_options(table),
     )
     binder = ScalarBinder.over(view.schema, Statement("", (), dialect))
     chosen: dict[str, Any] = {}
@@ -105,16 +95,6 @@ def decoded_rows(table: Table, dialect: str) -> View | None:
         return replace(view.select(chosen), name=table.name)
     except PlanError as error:
         raise SqlError(error.message, code=error.code) from error
-
-
-def _metadata_of(table: Table, name: str) -> str:
-    if name not in _METADATA:
-        raise SqlError(
-            f"\"{table.name}\": METADATA FROM '{name}': a record of changes tells {', '.join(METADATA)}.",
-            code="UNKNOWN_COLUMN",
-            name=table.name,
-        )
-    return _METADATA[name]
 
 
 class TableSource(Protocol):

@@ -7,7 +7,7 @@ to numbers (what does not fit fails when it comes), anything to a string, dates 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -94,7 +94,7 @@ def _is_assignable(source: pa.DataType, target: pa.DataType) -> bool:
     return set(kinds) <= _NUMBERS or set(kinds) <= _TIMES
 
 
-def writer_of(session: StatementContext, table: Table, query: Query, *, at: Place) -> Callable[[ZSet], None]:
+def writer_of(session: StatementContext, table: Table, query: Query, *, at: Place) -> SinkWriter | TableWriter:
     """Return what takes the deltas of a query that fits a table.
 
     Raises:
@@ -105,7 +105,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
         key = table.primary_key or query.bound.view.node.relation.primary_key
         sink = sink_of(table, takes_back=takes_back(query), query_key=key)
         schema = pa.schema([pa.field(field.name, field.type) for field in query.schema])
-        return SinkWriter(table, sink, schema, key, str(uuid.uuid4()))
+        return SinkWriter(table, sink, schema, key, session.writer_id() or str(uuid.uuid4()))
     if table.mode == "append" and takes_back(query):
         raise SqlError(
             f'"{table.name}" only ever gets rows, and the query takes rows back. Declare it with a primary key, or APPEND ONLY '
