@@ -20,7 +20,8 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ from zset_join.errors import LookupFailedError, OptionError
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
 from zset_join.lookup.sources.answers import table_of
+from zset_join.lookup.sources.postgres_arrays import binary_array, register_binary_arrays
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema
 
@@ -145,6 +147,7 @@ class PostgresSource:
             "application_name": "zset_join lookup",
             "options": f"-c statement_timeout={self.statement_timeout_seconds * 1000} -c default_transaction_read_only=on",
             "autocommit": True,
+            "client_encoding": "utf8",
         }
         if secret is not None:
             options["password"] = secret.value()
@@ -168,30 +171,39 @@ class _PostgresClient(LookupClient):
         self._statement = self._lookup_statement()
         self._connection: Any = None
         self._idle: list[Any] = []
+        self._watchdog = _Watchdog(source.answer_seconds)
         self._places = asyncio.Semaphore(opening.max_connections)
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        watchdog = None
+        self._watchdog.has_bitten = False
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._psycopg.connect(**self._source.connection_options())
+                register_binary_arrays(self._connection)
             cursor = self._connection.cursor(binary=True)
-            with _Watchdog(self._connection, self._source.answer_seconds) as watchdog:
+            with self._watchdog.watching(self._connection):
                 rows = cursor.execute(self._statement, self._parameters(keys)).fetchall()
         except self._psycopg.Error as error:
-            raise (self._no_answer() if watchdog is not None and watchdog.has_bitten else self._told(error)) from None
+            raise (self._no_answer() if self._watchdog.has_bitten else self._told(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
-        watchdog = None
+        bitten: list[bool] = []
+
+        def bite(connection: Any) -> None:
+            bitten.append(True)
+            _shut(connection)
+
         try:
             async with self._free_connection() as connection:
-                watchdog = _Watchdog(connection, self._source.answer_seconds, loop=asyncio.get_running_loop())
-                with watchdog:
+                end = asyncio.get_running_loop().call_later(self._source.answer_seconds, bite, connection)
+                try:
                     cursor = connection.cursor(binary=True)
                     rows = await (await cursor.execute(self._statement, self._parameters(keys))).fetchall()
+                finally:
+                    end.cancel()
         except self._psycopg.Error as error:
-            raise (self._no_answer() if watchdog is not None and watchdog.has_bitten else self._told(error)) from None
+            raise (self._no_answer() if bitten else self._told(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
     @contextlib.asynccontextmanager
@@ -200,8 +212,7 @@ class _PostgresClient(LookupClient):
         async with self._places:
             while self._idle and self._idle[-1].closed:
                 self._idle.pop()
-            options = self._source.connection_options()
-            connection = self._idle.pop() if self._idle else await self._psycopg.AsyncConnection.connect(**options)
+            connection = self._idle.pop() if self._idle else await self._new_connection()
             try:
                 yield connection
             except BaseException:
@@ -209,17 +220,22 @@ class _PostgresClient(LookupClient):
                 raise
             self._idle.append(connection)
 
+    async def _new_connection(self) -> Any:
+        connection = await self._psycopg.AsyncConnection.connect(**self._source.connection_options())
+        register_binary_arrays(connection)
+        return connection
+
     def load(self) -> pa.Table:
-        watchdog = None
+        self._watchdog.has_bitten = False
         try:
             columns = ", ".join(_quoted(name) for name in self._wanted.names)
             with (
                 self._psycopg.connect(**self._source.connection_options()) as connection,
-                _Watchdog(connection, self._source.answer_seconds) as watchdog,
+                self._watchdog.watching(connection),
             ):
                 rows = connection.execute(f"SELECT {columns} FROM {self._from} AS t".encode()).fetchall()  # noqa: S608 - names are quoted
         except self._psycopg.Error as error:
-            raise (self._no_answer() if watchdog is not None and watchdog.has_bitten else self._told(error)) from None
+            raise (self._no_answer() if self._watchdog.has_bitten else self._told(error)) from None
         return table_of(self._wanted, rows, source=self._source.name)
 
     async def aclose(self) -> None:
@@ -229,6 +245,7 @@ class _PostgresClient(LookupClient):
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
+        self._watchdog.close()
         if connection is not None:
             connection.close()
 
@@ -245,8 +262,9 @@ class _PostgresClient(LookupClient):
         text = f"SELECT {columns} FROM unnest({arrays}) AS keys({', '.join(names)}) JOIN {self._from} AS t ON {pairs}"  # noqa: S608 - names are quoted, keys are parameters
         return text.encode()
 
-    def _parameters(self, keys: pa.Table) -> list[list[Any]]:
-        return [keys.column(name).to_pylist() for name in self._opening.key]
+    def _parameters(self, keys: pa.Table) -> list[Any]:
+        columns = zip(self._opening.key, self._arrays, strict=True)
+        return [binary_array(keys.column(name), kind) for name, kind in columns]
 
     def _no_answer(self) -> TransientLookupError:
         return TransientLookupError(f"no answer within {self._source.answer_seconds:g} s, and the connection was given up")
@@ -269,38 +287,57 @@ class _PostgresClient(LookupClient):
 
 
 class _Watchdog:
-    """Shut a connection that has been silent for too long, beside the call that waits for it; that call then fails.
+    """Shut a connection that has been silent for too long, from another thread; the call on it then fails.
+
+    The thread sleeps until the end of the call it saw last, so that calls which are answered in time do not wake it.
 
     Args:
-        connection: to shut.
         seconds: after which.
-        loop: that does it; None: a thread.
 
     Attributes:
-        has_bitten: whether it did.
+        has_bitten: whether it did; reset it before a call.
     """
 
-    def __init__(self, connection: Any, seconds: float, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, seconds: float) -> None:
         self.has_bitten = False
-        self._connection, self._seconds, self._loop = connection, seconds, loop
-        self._timer: threading.Timer | asyncio.TimerHandle
+        self._seconds = seconds
+        self._watched: tuple[Any, float] | None = None
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def _bite(self) -> None:
-        self.has_bitten = True
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)
+    @contextlib.contextmanager
+    def watching(self, connection: Any) -> Iterator[None]:
+        """Watch one call."""
+        self._watched = connection, time.monotonic() + self._seconds
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="zset-join-lookup-watchdog", daemon=True)
+            self._thread.start()
+        try:
+            yield
+        finally:
+            self._watched = None
 
-    def __enter__(self) -> _Watchdog:
-        if self._loop is not None:
-            self._timer = self._loop.call_later(self._seconds, self._bite)
-        else:
-            self._timer = threading.Timer(self._seconds, self._bite)
-            self._timer.daemon = True
-            self._timer.start()
-        return self
+    def _run(self) -> None:
+        wait = self._seconds
+        while not self._closed.wait(wait):
+            watched, wait = self._watched, self._seconds
+            if watched is not None:
+                connection, until = watched
+                wait = until - time.monotonic()
+                if wait <= 0:
+                    self.has_bitten, wait = True, self._seconds
+                    _shut(connection)
 
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _shut(connection: Any) -> None:
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def _library() -> Any:
