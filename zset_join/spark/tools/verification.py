@@ -45,9 +45,12 @@ from zset_join.spark.rows.layout import WEIGHT
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.rows.schemas import field_type, spark_schema, spark_type
 from zset_join.spark.rows.text_select import sums_per_row
+from zset_join.spark.tools.batch_times import joined_by_epoch
 from zset_join.spark.tools.batch_view import batch_stage, batch_view
 from zset_join.spark.tools.partial_tables import filled_table
-from zset_join.spark.tools.sampling import sample_of
+from zset_join.spark.tools.sampling import Sample, sample_of
+from zset_join.spark.tools.timed_history import TimedHistory, marks_of
+from zset_join.stages import TemporalJoinStage
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 
 __all__ = ["VerificationReport", "logged_changes", "stage_histories", "tables_view", "verify"]
@@ -163,7 +166,8 @@ def verify(
         epoch = None if checkpoint.last is None else checkpoint.last.epoch
         of_streams = {name: table for name, (table, _) in inputs.items()}
         watermarks = {id(one.stage): checkpoint.watermarks.get(stage_watermark(one.name)) for one in joined.planned_stages}
-        expected = tables_view(joined, of_streams, is_empty=epoch is None, watermarks=watermarks)
+        histories = {} if given else _timed_histories(session, checkpoint, joined, chosen)
+        expected = tables_view(joined, of_streams, is_empty=epoch is None, watermarks=watermarks, histories=histories)
         expected = _numbered(joined, expected)
         basis = {name: source for name, (_, source) in inputs.items()}
         emitted = _emitted(session, runner, joined.output, actual_df)
@@ -385,8 +389,33 @@ def _actual(emitted: DataFrame, output: Relation) -> DataFrame:
     return emitted.select(*named, weight.alias("actual"))
 
 
+def _timed_histories(
+    session: SparkSession, checkpoint: Checkpoint, joined: ViewPlan, chosen: Sample | None
+) -> dict[int, TimedHistory]:
+    """Return, by `id` of a temporal join of streams whose log is whole, everything that came to it."""
+    found = {}
+    for planned in joined.planned_stages:
+        stage = planned.stage
+        is_taken = isinstance(stage, TemporalJoinStage) and stage.left.mode == "append" and set(planned.streams) == {0, 1}
+        if not is_taken or _has_snapshot(checkpoint, planned):
+            continue
+        histories = stage_histories(checkpoint, planned.name)
+        schemas = [given.fed.schema for given in stage.inputs]
+        sides = [logged_changes(session, checkpoint, histories, schemas, side, table=None) for side in (0, 1)]
+        if chosen is not None:
+            sides = [chosen.of_input(changes, planned.streams[side].name) for side, changes in enumerate(sides)]
+        marks = marks_of(session, checkpoint.files, histories, schemas)
+        found[id(stage)] = TimedHistory(left=sides[0], right=sides[1], marks=marks)
+    return found
+
+
 def tables_view(
-    view: ViewPlan, tables: Mapping[str, DataFrame], *, is_empty: bool, watermarks: Mapping[int, int | None] | None = None
+    view: ViewPlan,
+    tables: Mapping[str, DataFrame],
+    *,
+    is_empty: bool,
+    watermarks: Mapping[int, int | None] | None = None,
+    histories: Mapping[int, TimedHistory] | None = None,
 ) -> DataFrame:
     """Return a view of tables with weights, by Spark; the row of a global aggregate comes with the first epoch.
 
@@ -395,14 +424,21 @@ def tables_view(
         tables: name of a stream to its table.
         is_empty: no epoch is committed yet.
         watermarks: `id` of a stage to how far event time has come for it.
+        histories: `id` of a temporal join to everything that came to it.
     """
-    known = watermarks or {}
-    inputs = [
-        tables_view(one, tables, is_empty=is_empty, watermarks=known) if isinstance(one, ViewPlan) else tables[one.name]
-        for one in view.inputs
-    ]
+    known, timed = watermarks or {}, histories or {}
     stage = view.stage_before_steps
-    rows = reduce(DataFrame.unionAll, inputs) if stage is None else batch_stage(stage, inputs, watermark=known.get(id(stage)))
+    if isinstance(stage, TemporalJoinStage) and id(stage) in timed:
+        rows = joined_by_epoch(stage, timed[id(stage)])
+    else:
+        inputs = [
+            tables_view(one, tables, is_empty=is_empty, watermarks=known, histories=timed)
+            if isinstance(one, ViewPlan)
+            else tables[one.name]
+            for one in view.inputs
+        ]
+        watermark = known.get(id(stage))
+        rows = reduce(DataFrame.unionAll, inputs) if stage is None else batch_stage(stage, inputs, watermark=watermark)
     answer = batch_view(rows, view.steps)
     return answer.limit(0) if is_empty else answer
 

@@ -1,0 +1,74 @@
+"""verify() of temporal joins knows what had come when an answer became final."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import Collected, Source
+from zset_join import Relation
+from zset_join.operators.temporal_join import TemporalOptions
+from zset_join.spark import appends, changes
+from zset_join.spark.tools.batch_times import joined_by_epoch
+from zset_join.spark.tools.timed_history import TimedHistory
+from zset_join.stages import TemporalJoinStage
+
+Run = Callable[..., Any]
+ORDERS = pa.schema([("id", pa.int64()), ("currency", pa.string()), ("t", pa.int64())])
+RATES = pa.schema([("currency", pa.string()), ("at", pa.int64()), ("rate", pa.int64())])
+
+
+def test_a_version_that_came_after_an_answer_was_final_is_not_expected_in_it(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    draw = random.Random(4)
+    orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
+    orders.add((1, "EUR", 7)).add((2, "EUR", 20))
+    rates.add(("EUR", 5, 1)).add(("EUR", 20, 2))
+    for epoch in range(2, 6):
+        near = 5 * epoch
+        orders.add(*((10 * epoch + at, "EUR", near + draw.randint(-6, 6)) for at in range(3)))
+        rates.add(("EUR", 6, 3), *(("EUR", near + draw.randint(-6, 6), 10 * epoch + at) for at in range(3)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        versions = changes(rates.stream(), name="rates", keys=["currency"], watermark=("at", 0))
+        left = appends(orders.stream(), name="orders", watermark=("t", 0))
+        joined = left.temporal_join(versions, on="currency", how="left", emit="eager", keep_probe_for=2)
+    sink = Collected()
+
+    query = run(joined, sink, buckets=2)
+
+    rows = [(*row, weight) for row, weight in sink.total().items()]
+    emitted = spark.createDataFrame(rows, joined.schema.add("_weight", "long"))
+    report = query.verify(actual_df=emitted)
+    assert report.equal, str(report)
+    assert ("EUR", 1, 7, 5, 1) in sink.total()
+
+
+@pytest.mark.parametrize(("emit", "rates"), [("on_watermark", [1, 2]), ("eager", [1, 2, 4]), ("once", [1, 2, 4])])
+def test_what_is_final_depends_on_the_mode(spark: SparkSession, emit: Any, rates: list[int]) -> None:
+    left = Relation(name="orders", schema=ORDERS, join_key=("currency",), event_time="t", watermark_delay=0)
+    right = Relation(
+        name="rates", schema=RATES, join_key=("currency",), primary_key=("currency",), event_time="at", watermark_delay=0
+    )
+    stage = TemporalJoinStage(left=left, right=right, options=TemporalOptions(emit=emit, keep_probe_for=2))
+    order = "id long, currency string, t long, __weight long, __epoch long, __position long"
+    rate = "currency string, at long, rate long, __weight long, __epoch long, __position long"
+    history = TimedHistory(
+        left=spark.createDataFrame([(1, "EUR", 7, 1, 0, 0), (2, "EUR", 20, 1, 1, 0), (3, "EUR", 99, 1, 2, 0)], order),
+        right=spark.createDataFrame(
+            [("EUR", 5, 1, 1, 0, 0), ("EUR", 20, 2, 1, 1, 0), ("EUR", 6, 3, 1, 2, 0), ("EUR", 21, 4, 1, 2, 1)], rate
+        ),
+        marks=[(1, 20)],
+    )
+
+    made = joined_by_epoch(stage, history).collect()
+
+    assert sorted(row["rate"] for row in made) == rates
