@@ -181,12 +181,26 @@ class TestParkedRows:
             run.at(0, orders=[order(1, 8), order(2, 9)])
         assert run.at(0, orders=[order(1, 8)]) == []
 
-    def test_or_further_misses_are_final(self, clock, customers):
+    def test_or_further_misses_are_final_and_counted_since_the_process_began(self, clock, customers, place):
         hint = Lookup(**PARKED, max_parked_rows=1, on_parked_limit="pad")
-        run = Run(
-            appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"]), clock
-        )
+        view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"])
+        run = Run(view, clock, place)
         assert run.at(0, orders=[order(1, 8), order(2, 9)]) == [((2, 9, 1, None, None), 1)]
+        assert run.at(1, orders=[order(3, 9), order(4, 9)]) == [((3, 9, 1, None, None), 1), ((4, 9, 1, None, None), 1)]
+        assert self.counts(run) == (1, 3)
+
+    def test_what_was_final_for_the_limit_is_counted_anew_after_a_restart_as_calls_are(self, clock, customers, tmp_path):
+        hint = Lookup(**PARKED, max_parked_rows=1, on_parked_limit="pad")
+        view = appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], how="left", hint=hint, columns=["name"])
+        run = Run(view, clock, tmp_path / "lasting")
+        run.at(0, orders=[order(1, 8), order(2, 9)])
+        run.reopen()
+        assert run.at(1, orders=[order(3, 9)]) == [((3, 9, 1, None, None), 1)]
+        assert self.counts(run) == (1, 1)
+
+    def counts(self, run):
+        (lookups,) = run.pipeline.progress["lookups"].values()
+        return lookups["parked_rows"], lookups["padded_at_limit"]
 
     def test_they_show_in_progress(self, clock, customers):
         run = Run(appends("orders", ORDERS).lookup_join(customers, on=[("who", "id")], hint=Lookup(**PARKED)), clock)

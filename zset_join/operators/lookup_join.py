@@ -213,7 +213,6 @@ class LookupJoin:
             )
         self._asked: tuple[Tick, ZSet, _Asked] | None = None
         self._prepared: _Prepared | None = None
-        self._padded_at_limit = 0
 
     # ---------------------------------------------------------------- what is to be fetched
 
@@ -255,6 +254,10 @@ class LookupJoin:
         policy = self._policy if max_parked_rows is None else replace(self._policy, max_parked_rows=max_parked_rows)
         return self.shape.fetched_rows(keys, rows, policy, hash_seed=self._hash_seed)
 
+    def final_for_limit(self, tick: Tick, deltas: Sequence[ZSet]) -> int:
+        """Return how many misses of an epoch are final because `max_parked_rows` others wait; deltas and errors as of `answer`."""
+        return self._prepare(tick, deltas).kept.over_limit
+
     # ---------------------------------------------------------------- the operator protocol
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -286,7 +289,6 @@ class LookupJoin:
         memo.forget_due(self._now(tick))
         kept = prepared.kept
         memo.add(kept.rows, kept.copies, kept.kinds, kept.arrivals, due_us=kept.due_us, attempts=kept.attempts)
-        self._padded_at_limit += kept.over_limit
         self._prepared = self._asked = None
         if tick.processing_time_us is not None:
             memo.lines.side.absorb(None, tick.processing_time_us)
@@ -319,12 +321,11 @@ class LookupJoin:
         return self._side.is_current() and self._memo.is_current()
 
     def statistics(self) -> dict[str, int]:
-        """Return counts: rows, lines, how many of them wait, and how many misses were final because too many waited."""
+        """Return counts: rows, lines, and how many of them wait."""
         return {
             **self._side.statistics(),
             **self._memo.lines.side.statistics(),
             "parked_rows": self._memo.parked_rows,
-            "padded_at_limit": self._padded_at_limit,
         }
 
     def snapshot(self) -> Mapping[str, pa.Table]:

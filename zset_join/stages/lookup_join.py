@@ -326,7 +326,7 @@ class _Asking:
 
 @dataclass
 class _LookupEffect:
-    """Fetch what a lookup join needs, once."""
+    """Fetch what a lookup join needs, once; counts are those since the process began, but for the rows that wait."""
 
     shape: LookupShape
     asking: _Asking
@@ -334,6 +334,8 @@ class _LookupEffect:
     max_parked_rows: int
     parked_rows: int = 0
     asked: LookupCounts = field(default_factory=LookupCounts)
+    padded_at_limit: int = 0
+    counted_epoch: int = -1
 
     def completed(self, operator: DurableOperator, tick: Tick, deltas: Sequence[ZSet]) -> list[ZSet]:
         join = cast("LookupJoin", operator)
@@ -341,10 +343,12 @@ class _LookupEffect:
         keys = join.keys_to_fetch(tick, deltas[0])
         if not keys.num_rows:
             return [deltas[0], ZSet.empty(self.shape.fetched.schema)]
-        return [
-            deltas[0],
-            ZSet.of(self.journal.fetched(tick.epoch, keys, lambda wanted: self._fetch(join, tick.epoch, wanted))),
-        ]
+        fetched = self.journal.fetched(tick.epoch, keys, lambda wanted: self._fetch(join, tick.epoch, wanted))
+        completed = [deltas[0], ZSet.of(fetched)]
+        if tick.epoch > self.counted_epoch and self.asking.settings.parks:
+            self.padded_at_limit += join.final_for_limit(tick, completed)
+            self.counted_epoch = tick.epoch
+        return completed
 
     def _fetch(self, join: LookupJoin, epoch: int, wanted: pa.RecordBatch) -> pa.RecordBatch:
         fetcher = self.asking.fetcher(epoch)
@@ -359,8 +363,9 @@ class _LookupEffect:
         self.journal.forget(through_epoch)
 
     def counts(self) -> Mapping[str, int]:
-        journal = {"fetches": self.journal.fetches, "replays": self.journal.replays, "parked_rows": self.parked_rows}
-        return {**self.asked.to_json(), **journal}
+        journal = {"fetches": self.journal.fetches, "replays": self.journal.replays}
+        waiting = {"parked_rows": self.parked_rows, "padded_at_limit": self.padded_at_limit}
+        return {**self.asked.to_json(), **journal, **waiting}
 
     def close(self) -> None:
         self.asking.close()
