@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 
-from zset_join import StateError
+from zset_join import OptionError, StateError
 from zset_join.config import HotBudget
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, changes
@@ -32,7 +33,7 @@ def order(id, customer, total):  # noqa: A002 - the column's name
 
 
 def refuse(record):
-    raise OSError("disk is full")
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 FIRST = {"orders": [order(1, "Ada", 30), order(2, "Bob", 5)], "customers": [{"name": "Ada", "city": "London"}]}
@@ -146,13 +147,21 @@ def test_an_epoch_that_is_not_the_next_one_is_refused(tmp_path):
         pipeline.step(FIRST, epoch=2)
 
 
+@pytest.mark.parametrize("place", ["", "/dev/null", "/dev/null/below"])
+def test_a_directory_that_cannot_be_used_is_told(place):
+    with pytest.raises(OptionError) as raised:
+        Pipeline(revenue(), place)
+    assert raised.value.code == "DIRECTORY"
+
+
 def test_an_epoch_that_raises_before_its_record_leaves_no_trace(tmp_path, monkeypatch):
     with Pipeline(revenue(), tmp_path) as pipeline:
         pipeline.step(FIRST)
         directory = pipeline._directory
         monkeypatch.setattr(directory.checkpoint, "commit", refuse)
-        with pytest.raises(OSError, match="disk is full"):
+        with pytest.raises(StateError, match="No space left") as raised:
             pipeline.step(SECOND)
+        assert raised.value.code == "STORAGE_FAILED"
         monkeypatch.undo()
 
         assert (("London", 40), 1) in pipeline.step(SECOND).to_pylist()

@@ -167,7 +167,7 @@ def test_mapped_state_files_are_opened_grown_and_mapped_in_the_open(tmp_path: Pa
         region.ensure(1 << 20)
         region.close(remove=True)
 
-    assert log.kinds == ["open", "truncate", "map", "truncate", "remove"]
+    assert log.kinds == ["open", "truncate", "allocate", "map", "allocate", "truncate", "remove"]
 
 
 def test_one_of_two_takes_a_lock(tmp_path: Path) -> None:

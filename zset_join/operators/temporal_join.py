@@ -269,8 +269,7 @@ def _check_rules(left: Relation, right: Relation, options: TemporalOptions) -> N
     if options.emit == "on_watermark" and without:
         raise PlanError(
             f'emit="on_watermark" needs a watermark on both sides, and {without} have none: rows would wait for ever. '
-            "Declare one "
-            '(watermark_delay, or with_watermark), or use emit="eager" or "once".',
+            'Declare one, such as watermark=("ts", "10 seconds"), or use emit="eager" or "once".',
             code="TEMPORAL_WATERMARK",
             without=without,
             **names,

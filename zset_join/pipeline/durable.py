@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from zset_join.checkpoint.owner import Ownership, claimed_query_id
 from zset_join.checkpoint.reading import checkpoint_folder, stored_query_id
 from zset_join.checkpoint.record import BucketHistory, CommitRecord
 from zset_join.checkpoint.snapshot import SnapshotEntry, read_snapshot, write_snapshot
+from zset_join.errors import OptionError
 from zset_join.pipeline.contents import Contents
 from zset_join.pipeline.dead_letters import write_dead_letters
 from zset_join.pipeline.engine import AnsweredEpoch
@@ -43,6 +44,7 @@ from zset_join.protocol import NOTHING_DUE, DurableOperator, NextDue, TimedOpera
 from zset_join.stages.effect import CHANGEABLE, Effects
 from zset_join.stages.stage import StageOptions
 from zset_join.state.rows.hash_seed import seed_of_query
+from zset_join.storage.full_disk import reporting_full_disk
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
 
@@ -88,14 +90,13 @@ class PipelineDirectory:
         self._snapshot_after_bytes = snapshot_after_bytes
         self.effects = Effects()
         self._is_timed = [_waits_for_times(node, options) for node in plan.nodes]
-        location = self.location = str(Path(directory).absolute())
+        location = self.location = _location(directory)
         self._dead_letters = Path(location) / "dead-letters"
-        query_id = stored_query_id(location) or claimed_query_id(checkpoint_folder(location)) or str(uuid.uuid4())
+        self._owner, query_id = _claim(location)
         seed = seed_of_query(query_id) if options.hash_seed is None else options.hash_seed
         self._options = replace(options, hash_seed=seed)
-        self._owner = Ownership.claim(checkpoint_folder(location), query_id)
         try:
-            with self._owner.reporting_lost_ownership():
+            with self._owner.reporting_lost_ownership(), self._reporting_full_disk():
                 self.checkpoint = Checkpoint(
                     location,
                     query_id=query_id,
@@ -127,7 +128,7 @@ class PipelineDirectory:
     @contextmanager
     def epoch(self, tick: Tick) -> Iterator[DurableEpoch]:
         """Open an epoch: inside, its stages can be asked in the state before it."""
-        with self._owner.reporting_lost_ownership(), ExitStack() as opened:
+        with self._owner.reporting_lost_ownership(), self._reporting_full_disk(), ExitStack() as opened:
             yield DurableEpoch(
                 plan=self._plan,
                 checkpoint=self.checkpoint,
@@ -182,6 +183,10 @@ class PipelineDirectory:
         )
         self.effects.forget(answered.epoch)  # the log of the epoch has what the outside said
         return committed
+
+    def _reporting_full_disk(self) -> AbstractContextManager[None]:
+        cure = "give the pipeline the rows of this epoch once more"
+        return reporting_full_disk(f"the directory {self.location} lies", cure, location=self.location)
 
     def put_aside(self, epoch: int, letters: pa.Table) -> None:
         """Write down the rows of an epoch that broke the contract of their source."""
@@ -352,6 +357,36 @@ def _waits_for_times(node: StageNode, options: StageOptions) -> bool:
         return isinstance(operator, TimedOperator)
     finally:
         operator.close()
+
+
+def _location(directory: str | Path) -> str:
+    """Return the whole path of a directory.
+
+    Raises:
+        OptionError: it is no path.
+    """
+    if not str(directory):
+        raise OptionError("directory='' is no directory; name one, or leave it out.", code="DIRECTORY", directory="")
+    return str(Path(directory).absolute())
+
+
+def _claim(location: str) -> tuple[Ownership, str]:
+    """Take a directory for this process; return also the name that outputs know its query by.
+
+    Raises:
+        OptionError: it cannot be made or read.
+        StateError: another process uses it.
+    """
+    try:
+        folder = checkpoint_folder(location)
+        query_id = stored_query_id(location) or claimed_query_id(folder) or str(uuid.uuid4())
+        return Ownership.claim(folder, query_id), query_id
+    except OSError as error:
+        raise OptionError(
+            f"the directory {location} cannot be used: {error}. Give one where this process may write.",
+            code="DIRECTORY",
+            directory=location,
+        ) from error
 
 
 def _keep(

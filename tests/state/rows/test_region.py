@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +199,22 @@ def test_closing_leaves_the_file_unless_it_is_to_be_removed(remove: bool, left: 
 
     assert [path.name for path in tmp_path.iterdir()] == left
     assert region.address == 0
+
+
+def test_a_full_disk_is_an_error_before_anybody_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    region = Region(4096, str(tmp_path / "rows"))
+    put(region, 0, b"x" * 4096)
+
+    def refuse(descriptor: int, begin: int, length: int) -> None:
+        os.ftruncate(descriptor, begin + length)  # as where half of the blocks were there
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+        full.setattr(os, "posix_fallocate", refuse)
+        region.ensure(1 << 20)
+
+    assert region.is_current() and region.capacity == 4096
+    assert get(region, 0, 4096) == b"x" * 4096
+    assert region.ensure(1 << 20)
+    assert (tmp_path / "rows").stat().st_blocks * 512 >= 1 << 20
+    region.close()

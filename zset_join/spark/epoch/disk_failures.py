@@ -6,8 +6,6 @@ with an OSError. Both become one `StateError` that names the checkpoint and what
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 from collections.abc import Iterator
 
@@ -15,11 +13,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from zset_join.errors import StateError, ZsetJoinError
+from zset_join.storage.full_disk import DISK_ERRORS, storage_failure
 
 __all__ = ["causes", "disk_failure"]
 
-_TOLD = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)}
-_TOLD_BY_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, _TOLD.values()))})[^\n]*")
+_TOLD_BY_WORKERS = re.compile(rf"\[Errno \d+\] (?:{'|'.join(map(re.escape, DISK_ERRORS.values()))})[^\n]*")
 
 
 def disk_failure(error: BaseException, location: str) -> StateError | None:
@@ -35,7 +33,7 @@ def disk_failure(error: BaseException, location: str) -> StateError | None:
     for one in causes(error):
         if isinstance(one, ZsetJoinError):
             return None
-        if isinstance(one, OSError) and one.errno in _TOLD:
+        if isinstance(one, OSError) and one.errno in DISK_ERRORS:
             return _failure(str(one), location)
         found = _TOLD_BY_WORKERS.search(str(one)) if isinstance(one, PySparkException | Py4JError) else None
         if found is not None:
@@ -51,9 +49,5 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _failure(told: str, location: str) -> StateError:
-    return StateError(
-        f"a file of this query could not be written: {told}. Nothing was committed. Make room, or make it writable, where the "
-        f"checkpoint {location}, localStateDir and the output lie, and start the query again: it goes on with this epoch.",
-        code="STORAGE_FAILED",
-        location=location,
-    )
+    places = f"the checkpoint {location}, localStateDir and the output lie"
+    return storage_failure(told, places, "start the query again: it goes on with this epoch", location=location)

@@ -5,12 +5,16 @@ so large tables cost few TLB misses and its address stays; beyond the reserve, o
 page tables and the address may change, so nobody keeps it across `ensure`. New bytes are zero. Pages that are never touched
 take no memory, whatever the capacity.
 
+Bytes of a file have blocks before anybody stores to them, so a full disk is an error of `ensure`: a store to a page without a
+block would end the process (SIGBUS).
+
 The owner closes it; an anonymous region is gone then, a mapped file stays.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -45,6 +49,7 @@ class Region:
         self.path = path
         self._shift = 0
         self._inode = (0, 0)
+        self._backed = 0  # of a file: so many of the first bytes have blocks, as far as is known
         if path is None:
             self._map = _map_anonymous(capacity, grows=grows)
         else:
@@ -68,15 +73,23 @@ class Region:
 
     def ensure(self, size: int) -> bool:
         """Make room for `size` bytes, at least doubling; say whether the address may have changed."""
-        if size <= self.capacity:
+        is_large_enough = size <= self.capacity
+        grown = self.capacity if is_large_enough else _round_up(max(size, 2 * self.capacity) + _HUGE_PAGE)
+        if self.path is not None and size > self._backed:
+            self._back(self.path, min(_round_up(size + size // 8), grown))
+        if is_large_enough:
             return False
-        grown = _round_up(max(size, 2 * self.capacity) + _HUGE_PAGE)
         if self.path is None:
             self._map.resize(grown)
         else:
             perform("truncate", self.path, lambda: self._map.resize(grown))
         self._moved()
         return True
+
+    def _back(self, path: str, end: int) -> None:
+        """Let the bytes of the file up to `end` have blocks."""
+        perform("allocate", path, lambda: _allocate(path, self._backed, end, len(self._map)))
+        self._backed = end
 
     def tail_bytes(self, used: int) -> int:
         """Return what the first `used` bytes may take beyond themselves: the rest of the last page, which may be a huge one."""
@@ -95,6 +108,7 @@ class Region:
         if self.path is not None:
             try:
                 self._map.madvise(mmap.MADV_REMOVE, self._shift + begin, size)
+                self._backed = min(self._backed, begin)
                 return
             except OSError:
                 pass  # A file system without holes: the pages leave this process, and the bytes stay in the file.
@@ -138,10 +152,31 @@ def _map_file(path: str, capacity: int) -> tuple[mmap.mmap, tuple[int, int]]:
         size = status.st_size
         if size < capacity:
             perform("truncate", path, lambda: os.ftruncate(descriptor, capacity))
+            perform("allocate", path, lambda: _give_blocks(descriptor, 0, capacity))
         mapped = perform("map", path, lambda: mmap.mmap(descriptor, max(size, capacity)))
         return mapped, (status.st_dev, status.st_ino)
     finally:
         os.close(descriptor)
+
+
+def _allocate(path: str, begin: int, end: int, size: int) -> None:
+    """Give bytes of a file blocks; where that fails it has `size` bytes afterwards, as before."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        _give_blocks(descriptor, begin, end)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _give_blocks(descriptor: int, begin: int, end: int) -> None:
+    try:
+        os.posix_fallocate(descriptor, begin, end - begin)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # a file system that cannot say
+            raise
 
 
 def _map_anonymous(capacity: int, *, grows: bool) -> mmap.mmap:

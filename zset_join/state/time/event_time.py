@@ -36,7 +36,7 @@ def time_column(relation: Relation, *, role: str) -> str:
     if relation.event_time is None:
         raise PlanError(
             f'relation "{relation.name}" has no event time, and as the {role} of a join by event time it needs one. Name the '
-            'column: event_time="changed_at" (Relation), or versioned_by / with_watermark.',
+            'column: event_time="changed_at", watermark=("changed_at", "10 seconds") or versioned_by="changed_at".',
             code="NO_EVENT_TIME",
             relation=relation.name,
         )
