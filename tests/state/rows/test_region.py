@@ -209,11 +209,13 @@ def test_a_full_disk_is_an_error_before_anybody_stores(tmp_path: Path, monkeypat
         os.ftruncate(descriptor, begin + length)  # as where half of the blocks were there
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as full, pytest.raises(OSError, match="No space left"):
+    with monkeypatch.context() as full:
         full.setattr(os, "posix_fallocate", refuse)
-        region.ensure(1 << 20)
+        with pytest.raises(OSError, match="No space left"):
+            region.ensure(1 << 20)
 
-    assert region.is_current() and region.capacity == 4096
+    assert region.is_current()
+    assert region.capacity == 4096
     assert get(region, 0, 4096) == b"x" * 4096
     assert region.ensure(1 << 20)
     assert (tmp_path / "rows").stat().st_blocks * 512 >= 1 << 20
