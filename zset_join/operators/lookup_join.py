@@ -255,7 +255,7 @@ class LookupJoin:
         return self.shape.fetched_rows(keys, rows, policy, hash_seed=self._hash_seed)
 
     def final_for_limit(self, tick: Tick, deltas: Sequence[ZSet]) -> int:
-        """Return how many misses of an epoch are final because `max_parked_rows` others wait; deltas and errors as of `answer`."""
+        """Return how many misses of an epoch are final because `max_parked_rows` others wait; errors as of `answer`."""
         return self._prepare(tick, deltas).kept.over_limit
 
     # ---------------------------------------------------------------- the operator protocol
