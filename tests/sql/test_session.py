@@ -423,3 +423,28 @@ def test_a_null_goes_into_a_column_of_every_type() -> None:
 
     assert [value for name, value in first.items() if name != "id"] == [None] * len(kinds)
     assert None not in second.values()
+
+
+def test_a_sink_into_a_table_writes_what_a_query_gives() -> None:
+    with connect(dialect="risingwave") as session:
+        session.sql(
+            "CREATE TABLE orders (customer VARCHAR, total INT); CREATE TABLE sums (customer VARCHAR PRIMARY KEY, total BIGINT)"
+        )
+        session.sql("CREATE SINK into_sums INTO sums AS SELECT customer, sum(total) FROM orders GROUP BY customer")
+        session.sql("INSERT INTO orders VALUES ('Ada', 1), ('Ada', 2)")
+        session.sql("FLUSH")
+
+        assert rows(query(session, "SELECT * FROM sums").table()) == [("Ada", 3)]
+
+
+@pytest.mark.parametrize("text", ["SET temporal_join_emit TO 'eager'", "SET temporal_join_emit = 'eager'"])
+def test_a_setting_is_set_by_to_or_by_a_sign(text: str) -> None:
+    with connect(dialect="risingwave") as session:
+        session.sql(text)
+
+        assert session.catalog.settings["temporal_join_emit"] == "eager"
+
+
+def test_flush_says_that_nothing_is_left_to_wait_for() -> None:
+    with connect(dialect="risingwave") as session:
+        assert "answered when it returns" in str(session.sql("FLUSH"))

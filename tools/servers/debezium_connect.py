@@ -49,6 +49,7 @@ table.include.list={tables}
 skipped.operations=none
 publication.autocreate.mode=filtered
 slot.name=debezium
+snapshot.mode={snapshot}
 retriable.restart.connector.wait.ms=1000
 poll.interval.ms=50
 """
@@ -62,15 +63,24 @@ class DebeziumConnect:
         postgres: the database.
         kafka: the broker; the topics must be there.
         tables: what is captured, such as `public.orders`.
+        snapshot: `initial` for the rows that are there first, `no_data` for changes alone.
     """
 
-    def __init__(self, directory: Path, postgres: PostgresServer, kafka: KafkaBroker, tables: Sequence[str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        postgres: PostgresServer,
+        kafka: KafkaBroker,
+        tables: Sequence[str],
+        *,
+        snapshot: str = "initial",
+    ) -> None:
         self.directory = directory
         self._postgres = postgres
         jars = jars_of(_ARTIFACTS)
         directory.mkdir(parents=True, exist_ok=True)
         worker = _WORKER.format(servers=kafka.servers, offsets=directory / "offsets", port=free_port())
-        connector = _CONNECTOR.format(port=postgres.port, tables=",".join(tables))
+        connector = _CONNECTOR.format(port=postgres.port, tables=",".join(tables), snapshot=snapshot)
         (directory / "worker.properties").write_text(worker, encoding="utf-8")
         (directory / "connector.properties").write_text(connector, encoding="utf-8")
         self._command = [
