@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from zset_join.shown_values import shown_key, shown_value
+from zset_join.shown_values import shown_key, shown_rows, shown_value
 
 NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")])
 FAR_DATE = pa.array([365_000_000], pa.int32()).cast(pa.date32())
@@ -40,3 +40,10 @@ def test_a_value_is_shown(column: Any, shown: Any) -> None:
 
 def test_a_key_is_the_values_of_one_row() -> None:
     assert shown_key([pa.array([1, 2]), pa.array(["a", "b"])], 1) == (2, "b")
+
+
+def test_rows_are_shown_whatever_is_in_them() -> None:
+    table = pa.table({"n": [1, 2], "at": pa.chunked_array([FAR_DATE, pa.array([dt.date(2024, 2, 29)])])})
+
+    assert shown_rows(table) == [{"n": 1, "at": "1001306-01-22"}, {"n": 2, "at": dt.date(2024, 2, 29)}]
+    assert shown_rows(pa.record_batch({"x": pa.array([], pa.int64())})) == []

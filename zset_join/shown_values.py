@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-__all__ = ["shown_key", "shown_value"]
+__all__ = ["shown_column", "shown_key", "shown_rows", "shown_value"]
+
+_UNKNOWN_TO_PYTHON = (ArithmeticError, LookupError, TypeError, ValueError)  # UnicodeDecodeError is among them
 
 
 def shown_key(columns: Sequence[pa.Array], row: int) -> tuple[Any, ...]:
@@ -33,10 +35,28 @@ def shown_value(column: pa.Array | pa.ChunkedArray, row: int) -> Any:
     return _shown(column[row])
 
 
+def shown_column(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column. Cost: that of `to_pylist` where Python has all of them."""
+    try:
+        return list(column.to_pylist())
+    except _UNKNOWN_TO_PYTHON:
+        return [_shown(value) for value in column]
+
+
+def shown_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
+    """Return rows by the names of their columns.
+
+    >>> shown_rows(pa.table({"at": pa.array([253402300800000000]).cast(pa.timestamp("us")), "n": [1]}))
+    [{'at': '10000-01-01T00:00:00.000000', 'n': 1}]
+    """
+    columns = {name: shown_column(rows.column(at)) for at, name in enumerate(rows.schema.names)}
+    return [{name: values[row] for name, values in columns.items()} for row in range(rows.num_rows)]
+
+
 def _shown(value: Any) -> Any:
     try:
         return value.as_py()
-    except (ArithmeticError, LookupError, TypeError, ValueError):  # Python has no such value; UnicodeDecodeError is among them
+    except _UNKNOWN_TO_PYTHON:
         return _without_python(value)
 
 

@@ -55,3 +55,16 @@ def test_a_row_of_a_column_that_is_not_there_cannot_be_asked_for():
 def test_too_many_causes_are_refused():
     with pytest.raises(OptionError, match="more than 1 changes of epoch 0"):
         stepped(priced().agg(F.count().alias("n"))).explain_row({"n": 2}, most_changes=1)
+
+
+def test_values_that_python_does_not_have_are_told_as_text():
+    far = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
+    pipeline = Pipeline(
+        changes("days", {"day": pa.date32(), "n": pa.int64()}, keys="day").groupBy("n").agg(F.max("day")), keep_inputs=True
+    )
+    pipeline.step({"days": pa.table({"day": far, "n": [7]})})
+
+    (event,) = pipeline.explain_row({"n": 7}).events
+
+    assert [change.row for change in event.changes] == [{"day": "5881580-07-11", "n": 7}]
+    assert list(event.emitted[0][0].values()) == [7, "5881580-07-11"]

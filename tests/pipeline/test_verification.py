@@ -7,7 +7,7 @@ import decimal
 import pyarrow as pa
 import pytest
 
-from zset_join import OptionError, ZSet
+from zset_join import OptionError, PlanError, ZSet
 from zset_join.expressions import col, left, right
 from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
@@ -138,3 +138,14 @@ def test_before_the_first_epoch_there_is_nothing_to_compare():
 def test_without_the_inputs_there_is_nothing_to_compare_with():
     with pytest.raises(OptionError, match="keep_inputs=True"):
         Pipeline(appends("x", {"x": pa.int64()})).verify()
+
+
+def test_what_duckdb_cannot_hold_is_told_as_such():
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")])
+    pipeline = Pipeline(changes("t", {"id": pa.int64(), "s": pa.string()}, keys="id").distinct(), keep_inputs=True)
+    pipeline.step({"t": pa.table({"id": [1], "s": bad})})
+
+    with pytest.raises(PlanError, match="UTF-8") as refused:
+        pipeline.verify()
+
+    assert refused.value.code == "NOT_VERIFIABLE"

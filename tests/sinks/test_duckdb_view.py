@@ -414,6 +414,16 @@ def test_a_path_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     assert caught.value.code == "SINK_IO"
 
 
+def test_what_the_file_cannot_hold_is_told_and_not_that_the_transaction_failed() -> None:
+    bad = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xff\xfe")])
+    sink = opened(":memory:", pa.schema({"s": pa.string()}))
+
+    with pytest.raises(SinkError, match="unicode") as caught:
+        sink.write(0, [ZSet.of({"s": bad})])
+
+    assert caught.value.code == "SINK_IO"
+
+
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 

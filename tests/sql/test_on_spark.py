@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from zset_join.errors import PlanError
+from zset_join.spark import appends
 from zset_join.sql import Query, Session, connect
 from zset_join.sql.running_files import run_file
 
@@ -147,3 +149,13 @@ def planned(spark: SparkSession) -> Iterator[Session]:
             "CREATE TABLE people (id STRING, name STRING, ts TIMESTAMP(3), WATERMARK FOR ts AS ts, PRIMARY KEY (id) NOT ENFORCED)"
         )
         yield opened
+
+
+def test_a_collation_is_refused_in_a_table(session: Session, spark: SparkSession) -> None:
+    rows = spark.sql("SELECT 1 AS id, collate('a', 'UTF8_LCASE') AS name")
+    stream = spark.readStream.format("rate").load().selectExpr("value AS id", "collate('a', 'UTF8_LCASE') AS name")
+
+    for given in (rows, stream, appends(stream, name="p")):
+        with pytest.raises(PlanError) as refused:
+            session.register("p", given)
+        assert refused.value.code == "COLLATION"

@@ -31,6 +31,7 @@ from zset_join.errors import KeyTypeError, OptionError
 from zset_join.key_types import common_key_type, storage_type
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_rows
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
 from zset_join.tick import Tick
 from zset_join.zset import ZSet, single_batch
@@ -357,7 +358,7 @@ class RowQuestion:
                 keys[at] += [pc.coalesce(*columns)] if columns else []
         rows = ZSet.concat(kept, schema=self._shown)
         rows = rows if self._tells_all else rows.consolidated()
-        pairs = list(zip(rows.rows.to_pylist(), rows.weights.tolist(), strict=True))
+        pairs = list(zip(shown_rows(rows.rows), rows.weights.tolist(), strict=True))
         return tuple(sorted(pairs, key=lambda pair: pair[1] > 0)), _distinct(keys)
 
     def _changes(
@@ -382,7 +383,7 @@ class RowQuestion:
                 continue
             kept = _filtered(delta, mask)
             self._count(len(kept))
-            for row, weight in zip(kept.rows.to_pylist(), kept.weights.tolist(), strict=True):
+            for row, weight in zip(shown_rows(kept.rows), kept.weights.tolist(), strict=True):
                 yield InputChange(relation.name, row, weight)
 
     def _names_row(self, relation: Relation, delta: ZSet, position: int) -> Flags:

@@ -25,6 +25,7 @@ from zset_join.pipeline.stage_states import MemoryStates
 from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.row_conversion import take_rows
+from zset_join.shown_values import shown_rows
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
@@ -134,8 +135,7 @@ def _without(delta: ZSet, places: set[int]) -> ZSet:
 
 
 def _matching(delta: ZSet, row: Mapping[str, Any]) -> _Rows:
-    names = delta.schema.names
-    found = [(dict(zip(names, values, strict=True)), weight) for values, weight in delta.to_pylist()]
+    found = list(zip(shown_rows(delta.rows), delta.weights.tolist(), strict=True))
     found = [(one, weight) for one, weight in found if all(_is_same(one[name], value) for name, value in row.items())]
     return sorted(found, key=lambda line: (line[1], repr(line[0])))
 
@@ -147,4 +147,4 @@ def _is_same(one: Any, other: Any) -> bool:
 def _told(past: PastEpoch, cause: _Change) -> InputChange:
     name, at = cause
     delta = past.deltas[name]
-    return InputChange(name, delta.rows.slice(at, 1).to_pylist()[0], int(delta.weights[at]))
+    return InputChange(name, shown_rows(delta.rows.slice(at, 1))[0], int(delta.weights[at]))

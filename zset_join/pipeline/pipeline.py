@@ -54,6 +54,7 @@ from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.protocol import NextDue, earliest
 from zset_join.row_conversion import conform
+from zset_join.shown_values import shown_key
 from zset_join.sinks.sink import Sink
 from zset_join.stages.lookup_join import explained_for
 from zset_join.stages.stage import StageOptions
@@ -216,7 +217,7 @@ class Pipeline:
         rows = self.contents()
         if len(rows) and rows.weights.min() < 0:
             first = int(np.flatnonzero(rows.weights < 0)[0])
-            row, weight = ZSet(rows.rows.slice(first, 1), rows.weights[first : first + 1]).to_pylist()[0]
+            row, weight = shown_key(rows.rows.columns, first), int(rows.weights[first])
             raise BadInputError(
                 f"the view holds the row {row} {weight} times: a source that goes through no stage has retracted what was not "
                 "there. Correct the source.",

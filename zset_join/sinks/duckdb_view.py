@@ -462,6 +462,8 @@ class DuckDBViewSink:
         return dict(zip(self._schema.names, row, strict=True))
 
     def _failed(self, what: str, error: duckdb.Error) -> SinkError:
+        while isinstance(error.__context__, duckdb.Error):  # a rollback that fails as well says nothing of why
+            error = error.__context__
         return SinkError(
             f"{self._described} could not be {what}: {error}. The view is as it was before; check the path, the space on the "
             f"disk, and that no other process has the file open.",

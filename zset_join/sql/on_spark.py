@@ -41,6 +41,7 @@ from zset_join.spark.api.table_streams import (
     file_rows,
     json_rows,
     kafka_records,
+    refuse_collated,
     schema_of,
     stored_rows,
     table_stream,
@@ -262,6 +263,7 @@ class SessionOnSpark(RunsOnce, Session):
 
     def _register_stream(self, name: str, stream: ChangeStream) -> None:
         shown = pa.schema([stream.schema.field(column) for column in stream.columns])
+        refuse_collated(shown, name)
         columns = tuple(ColumnDefinition(field.name, field.type) for field in shown)
         watermark = None
         if stream.event_time is not None and stream.watermark_delay is not None:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.errors import PlanError
 from zset_join.expressions import left, right
-from zset_join.spark import JoinedStream, JoinQuery, appends, changes
+from zset_join.lookup.sources.function import FunctionSource
+from zset_join.pipeline import PROCESSING_TIME
+from zset_join.spark import ChangeStream, JoinedStream, JoinQuery, appends, changes
 from zset_join.spark import functions as Z  # noqa: N812 - as the docs write it
 from zset_join.spark.rows.schemas import arrow_schema, spark_schema
 
@@ -62,7 +65,31 @@ REFUSED: dict[str, Callable[[DataFrame], Any]] = {
     "max": lambda df: two(df).agg(Z.max("name").alias("m")),
     "a Column of Spark's": lambda df: two(df).agg(F.min("name").alias("m")),
     "count_distinct": lambda df: two(df).agg(Z.count_distinct("name").alias("m")),
+    "join with state_ttl": lambda df: appends(df, name="p").join(appends(df, name="q"), on="name", state_ttl="1 day"),
+    "as-of join": lambda df: timed(df).join_asof(timed(df, "q"), on="name", times=("at", "at")),
+    "temporal join": lambda df: timed(df).temporal_join(versions(df), on=[("id", "id"), ("name", "name")]),
+    "condition of a temporal join": lambda df: timed(df).temporal_join(
+        versions(df), on="id", condition=left("name") == right("name")
+    ),
+    "temporal join by processing time": lambda df: timed(df).temporal_join(versions(df), on="name", as_of=PROCESSING_TIME),
+    "lookup join": lambda df: appends(df, name="p").lookup_join(TABLE, on="name"),
+    "lookup join with what is bytes here": lambda df: appends(df.select(F.lit("a").alias("name")), name="p").lookup_join(
+        df.sparkSession.sql("SELECT collate('a', 'UTF8_LCASE') AS name, 1 AS v"), on="name"
+    ),
+    "dedup": lambda df: timed(df).dedup("name", order_by="at"),
+    "dedup of a view": lambda df: two(df).dedup("name", order_by="id"),
 }
+
+
+def timed(df: DataFrame, name: str = "p") -> ChangeStream:
+    return appends(df.withColumn("at", F.col("id")), name=name, watermark=("at", 0))
+
+
+def versions(df: DataFrame) -> ChangeStream:
+    return changes(df.withColumn("at", F.col("id")), name="v", keys=["id"], watermark=("at", 0))
+
+
+TABLE = FunctionSource(name="t", schema=pa.schema({"name": pa.string(), "v": pa.int64()}), function=lambda keys: keys)
 
 
 def two(df: DataFrame) -> JoinedStream:

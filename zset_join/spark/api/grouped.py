@@ -21,11 +21,12 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from zset_join.aggregates.calls import FUNCTIONS, AggregateCall
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import references
+from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.row_steps import Transform, class_name, nodes_of, row_step, sequence, template
 from zset_join.spark.planning.stages import StageStep
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named, first_line
-from zset_join.spark.rows.schemas import refuse_collations, spark_type
+from zset_join.spark.rows.schemas import spark_type
 from zset_join.stages import AggregateStage, expiring_stage, state_ttls
 
 __all__ = ["AggregateExpression", "Grouping"]
@@ -137,7 +138,7 @@ class Grouping:
         before = lowering.rows_before(calls, keeps_time=ends)
         source = replace(before.output, mode="changelog") if ends else before.output
         stage = AggregateStage(source=source, group_by=self.keys, calls=tuple(calls), reduces=not ends)
-        _check_collations(stage)
+        refuse_compared_collations(stage)
         step = StageStep(stage=expiring_stage(stage, [before.output], state_ttls(state_ttl, 1)))
         names = [field.name for field in step.relation.schema]
         taken = [name for name in names if name.startswith("__")]
@@ -298,17 +299,6 @@ def _refused(column: Column, why: str) -> PlanError:
         code="AGGREGATE_EXPRESSION",
         expression=str(column),
     )
-
-
-def _check_collations(stage: AggregateStage) -> None:
-    """Refuse columns with a collation that are compared or ordered; a count only asks whether a value is there."""
-    source = stage.source
-    refuse_collations(source.schema, stage.group_by, relation=source.name, use="a key of groupBy")
-    for call in stage.calls:
-        asked = [] if call.kind == "count" else [*call.columns]
-        asked += [] if call.where is None else [*references(call.where)[0]]
-        known = [name for name in asked if name in source.schema.names]
-        refuse_collations(source.schema, known, relation=source.name, use=f"an argument of {call.kind}")
 
 
 def _check_type(call: AggregateCall, wanted: str, step: StageStep) -> None:

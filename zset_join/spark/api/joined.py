@@ -8,14 +8,14 @@ accepted, so nothing a user writes is ever evaluated as code.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import Column
 
 from zset_join.errors import OptionError, PlanError
-from zset_join.expressions import Expression, references
+from zset_join.expressions import Expression
 from zset_join.plan import InputNode, JoinNode, RouteNode, SideNode, ViewNode, join_type, needs_route
 from zset_join.relation import Relation
 from zset_join.spark.api.staged import as_changes, filled, staged
@@ -23,7 +23,6 @@ from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stage_plan import StagePlan
 from zset_join.spark.planning.view_plan import ViewPlan, check_inputs, check_names
-from zset_join.spark.rows.schemas import refuse_collations
 from zset_join.stages import JoinStage, expiring_stage, state_ttls
 
 __all__ = ["join", "key_pairs"]
@@ -75,7 +74,6 @@ def join(
     sides = [_side(source, [pair[position] for pair in pairs]) for position, source in enumerate((left, right))]
     node = JoinNode(left=sides[0], right=sides[1], how=join_type(how), null_safe=flags, using=using, residual=condition)
     joined = JoinPlan(left=left, right=right, node=node)
-    _check_collations([side.relation for side in node.sides], condition)
     check_inputs(joined)
     check_names(joined.columns)  # making the output checks the condition as well
     return joined
@@ -110,7 +108,6 @@ def _lasting_join(
     """
     sides = (as_changes(left), as_changes(right))
     sources = [_source(side, tuple(pair[at] for pair in pairs)) for at, side in enumerate(sides)]
-    _check_collations(sources, condition)
     changing = [replace(source, mode="changelog", primary_key=()) for source in sources]
     stage = JoinStage(
         left=changing[0],
@@ -126,15 +123,6 @@ def _lasting_join(
 
 def _source(rows: SourceStream | ViewPlan, join_key: tuple[str, ...]) -> Relation:
     return rows.relation(join_key) if isinstance(rows, SourceStream) else replace(rows.output, join_key=join_key)
-
-
-def _check_collations(sides: Sequence[Relation], condition: Expression | None) -> None:
-    """Refuse columns with a collation that are compared: keys, and columns of the condition."""
-    asked: tuple[Collection[str], Collection[str]] = ((), ()) if condition is None else references(condition)
-    for relation, columns in zip(sides, asked, strict=True):
-        refuse_collations(relation.schema, relation.join_key, relation=relation.name, use="a key of the join")
-        known = [name for name in columns if name in relation.schema.names]
-        refuse_collations(relation.schema, known, relation=relation.name, use="part of condition")
 
 
 def _side(source: SourceStream | ViewPlan, join_key: Sequence[str]) -> SideNode:

@@ -26,7 +26,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.relation import Relation
 from zset_join.spark.api.streams import ChangeStream, appends, changes
 from zset_join.spark.rows.names import column_named, first_line, quoted
-from zset_join.spark.rows.schemas import arrow_schema, field_type, spark_schema
+from zset_join.spark.rows.schemas import arrow_schema, field_type, refuse_collations, spark_schema
 
 __all__ = [
     "STORED_WEIGHT",
@@ -35,6 +35,7 @@ __all__ = [
     "file_rows",
     "json_rows",
     "kafka_records",
+    "refuse_collated",
     "schema_of",
     "stored_rows",
     "table_stream",
@@ -65,8 +66,23 @@ class ColumnText:
 
 
 def schema_of(rows: DataFrame, name: str) -> pa.Schema:
-    """Return the columns of a DataFrame as Arrow types."""
-    return arrow_schema(rows.schema, relation=name)
+    """Return the columns of a DataFrame as Arrow types.
+
+    Raises:
+        PlanError: a column with a collation, or of a type that the engine does not keep.
+    """
+    schema = arrow_schema(rows.schema, relation=name)
+    refuse_collated(schema, name)
+    return schema
+
+
+def refuse_collated(schema: pa.Schema, name: str) -> None:
+    """Refuse columns with a collation in a table: SQL compares text by its bytes, wherever a column gets to.
+
+    Raises:
+        PlanError: `COLLATION`.
+    """
+    refuse_collations(schema, schema.names, relation=name, use="a column of a table of SQL")
 
 
 def stored_rows(session: SparkSession, directory: str, schema: pa.Schema) -> DataFrame:

@@ -36,7 +36,7 @@ from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import StageStep
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
-from zset_join.spark.rows.schemas import refuse_collations, spark_schema
+from zset_join.spark.rows.schemas import spark_schema
 from zset_join.stages import AggregateStage, expiring_stage, state_ttls
 
 __all__ = ["ChangeStream", "GroupedStream", "JoinedStream", "UnionedStream", "View"]
@@ -254,7 +254,6 @@ class View(_Joinable):
             KeyTypeError: a column without equality, such as a map.
             PlanError: a column with a collation.
         """
-        refuse_collations(self.output.schema, self.columns, relation=self.name, use="part of distinct")
         source = self.output if state_ttl is None else replace(self.output, mode="changelog")
         stage = AggregateStage(source=source, group_by=tuple(self.columns), calls=(), reduces=state_ttl is None)
         return self._with(StageStep(stage=expiring_stage(stage, [self.output], state_ttls(state_ttl, 1))))

@@ -21,6 +21,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.relation import Relation
 from zset_join.spark.planning.buffer_limit import explained_limit
+from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.fusing import FusedStages, Fusing, fused_stages_of, fusings_of
 from zset_join.spark.planning.query_plan import query_plan_of, written_plan
 from zset_join.spark.planning.row_steps import RowStep
@@ -136,6 +137,8 @@ class ViewPlan(ABC):
         """Return the view with one more step."""
         plan = replace(self, steps=(*self.steps, step))
         check_names(plan.columns)  # making the output checks the step as well
+        if isinstance(step, StageStep):
+            refuse_compared_collations(step.stage)
         return plan
 
     def fingerprint(self) -> dict[str, Any]:
@@ -206,7 +209,9 @@ def check_names(columns: list[str]) -> None:
 
 
 def check_inputs(view: ViewPlan) -> None:
-    """Refuse inputs that messages and the dead-letter table could not tell apart."""
+    """Refuse inputs that messages and the dead-letter table could not tell apart, and strings compared under a collation."""
+    if view.stage_before_steps is not None:
+        refuse_compared_collations(view.stage_before_steps)
     stages = [one for one in view.planned_stages if not one.stage.forwards]
     latest = {(one.target, one.side): one.stage.output.name for one in stages if one.stage.kind == "latest"}
     names = [

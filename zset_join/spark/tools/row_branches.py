@@ -25,6 +25,7 @@ from zset_join.checkpoint.row_causes import CauseFinder
 from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_values
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_rows
 from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stages import Step, name_after
@@ -185,7 +186,7 @@ class Question:
         results: list[list[tuple[int, Row]]] = [[] for _ in history.events]
         if lines:
             rows, numbers = self._behind_steps(branch, lines)
-            for number, row in zip(numbers.tolist(), rows.to_pylist(), strict=True):
+            for number, row in zip(numbers.tolist(), shown_rows(rows), strict=True):
                 results[lines[number].event].append((lines[number].line, row))
         return results
 
@@ -296,5 +297,5 @@ def _all_have_a_value(values: pa.Table, names: Sequence[str]) -> bool:
 
 def _emitted(rows: ZSet) -> tuple[tuple[Row, int], ...]:
     net = rows.consolidated()
-    pairs = list(zip(net.rows.to_pylist(), net.weights.tolist(), strict=True))
+    pairs = list(zip(shown_rows(net.rows), net.weights.tolist(), strict=True))
     return tuple(sorted(pairs, key=lambda pair: pair[1] > 0))

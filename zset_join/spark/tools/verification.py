@@ -36,6 +36,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.relation import Relation
+from zset_join.shown_values import shown_rows
 from zset_join.spark.epoch.event_times import stage_watermark
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.source_stream import SourceStream
@@ -473,7 +474,7 @@ def _compare(
         if different and _has_rounded_columns(joined):
             wrong = _without_rounding(wrong, output)
             different = wrong.count()
-        rows = wrong.limit(most_differences).collect() if different else []
+        rows = _shown(wrong.limit(most_differences)) if different else []
     finally:
         sums.unpersist()
     differences = [
@@ -493,6 +494,14 @@ def _compare(
         different_rows=different,
         differences=differences,
     )
+
+
+def _shown(rows: DataFrame) -> list[dict[str, Any]]:
+    """Return a few rows, with values that Python does not have as text."""
+    try:
+        return [row.asDict() for row in rows.collect()]
+    except (OverflowError, ValueError):  # a date beyond the year 9999
+        return shown_rows(rows.toArrow())
 
 
 def _has_rounded_columns(joined: ViewPlan) -> bool:
