@@ -243,6 +243,15 @@ class TestTheFullCache:
             assert fetcher.counts.loads == 2
         assert asked(source) == [(0.0, []), (600.0, [])]
 
+    def test_keys_that_are_in_it_are_hits_and_others_misses(self):
+        source = source_of()
+        for name in ("Ada", "Eve"):
+            source.put({"id": 1, "name": name})
+        with fetcher_of(source, cache="full") as fetcher:
+            fetcher.fetch(keys(1, 2, 3))
+            fetcher.fetch(keys(1))
+            assert (fetcher.counts.cache_hits, fetcher.counts.cache_misses, fetcher.counts.loads) == (2, 2, 1)
+
 
 class TestAnswersThatCannotBeUsed:
     def test_a_missing_column_is_named(self):

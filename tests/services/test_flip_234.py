@@ -105,6 +105,47 @@ def test_an_invalid_option_keeps_the_plan_unchanged(invalid):
     assert found == resolved({"table": "dim1"})
 
 
+RETRIED = {
+    "table": "dim1",
+    "retry-predicate": "lookup_miss",
+    "retry-strategy": "fixed_delay",
+    "fixed-delay": "10s",
+    "max-attempts": "3",
+}
+
+
+@pytest.mark.parametrize(("modes", "is_async"), [(SYNC_ONLY, False), (ASYNC_ONLY, True)])
+def test_2_async_may_be_left_out_of_a_retry_where_the_source_has_one_capability(modes, is_async):
+    found = resolved(RETRIED, modes=modes)
+    assert (found.is_async, found.max_retries, found.delay_us) == (is_async, 3, 10 * SECOND)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        {"table": "dim1", "async": "false"},
+        {"table": "dim1", "async": "true"},
+        {"table": "dim1", "async": "true", "output-mode": "allow_unordered", "capacity": "100", "timeout": "180s"},
+        {"table": "dim1", "async": "true", "output-mode": "allow_unordered"},
+        {"table": "dim1", "async": "true", "timeout": "300s"},
+        {"table": "dim1", "async": "true", "output-mode": "ordered", "capacity": "100", "timeout": "300s"},
+        {**RETRIED, "async": "true"},
+        {**RETRIED, "async": "false"},
+        RETRIED,
+    ],
+    ids=lambda hint: ", ".join(f"{name}={value}" for name, value in hint.items() if name != "table"),
+)
+def test_every_hint_of_the_document_is_honoured_by_the_server_and_answers_alike(customers, hint):
+    view = appends("Orders", ORDERS).lookup_join(
+        customers, on=[("customer_id", "id")], alias="dim1", hint=Lookup.from_hint(hint), columns=["country", "zip"]
+    )
+    with warnings.catch_warnings(), Pipeline(view.select("order_id", "country", "zip")) as pipeline:
+        warnings.simplefilter("error")
+        came = [{"order_id": number, "total": 5, "customer_id": 1} for number in (12, 10, 11)]
+        assert pipeline.step({"Orders": came}).to_pylist() == [((number, "UK", "W1"), 1) for number in (12, 10, 11)]
+        assert [counts["calls"] for counts in pipeline.progress["lookups"].values()] == [1]
+
+
 def test_lookup_join_without_retry(customers):
     with Pipeline(enriched(customers)) as pipeline:
         came = [{"order_id": 10, "total": 5, "customer_id": 1}, {"order_id": 11, "total": 6, "customer_id": 2}]

@@ -17,7 +17,7 @@ from tools.servers.postgres_server import PostgresServer
 from tools.servers.redis_server import RedisServer
 from zset_join.errors import LookupFailedError
 from zset_join.lookup import Lookup, PostgresSource, RedisSource, Secret
-from zset_join.spark import appends, changes
+from zset_join.spark import appends, changes, rescale
 
 Run = Callable[..., Any]
 ORDERS = pa.schema([("order_id", pa.int64()), ("customer_id", pa.int64())])
@@ -130,6 +130,39 @@ def test_parked_rows_survive_a_restart_and_options_may_change(
     run(view(Lookup(fixed_delay="1ms", max_attempts=51, **retry)), sink)
 
     assert sink.total() == {(1, 42, 42, "late"): 1, (2, 3, 3, "c3"): 1}
+
+
+def test_parked_rows_move_with_their_keys_when_the_buckets_become_more(
+    spark: SparkSession,
+    orders: Source,
+    customers: PostgresSource,
+    postgres: PostgresServer,
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    retry = {"retry_predicate": "lookup_miss", "retry_strategy": "fixed_delay", "fixed_delay": "1ms", "max_attempts": 50}
+
+    def view() -> Any:
+        return appends(orders.stream(), name="orders").lookup_join(
+            customers, on=[("customer_id", "id")], how="left", hint=Lookup(park="epochs", **retry), columns=["name"]
+        )
+
+    late = range(100, 120)
+    sink = Collected()
+    orders.add(*((number, number) for number in late), (1, 3))
+    run(view(), sink, buckets=2)
+    assert sink.total() == {(1, 3, 3, "c3"): 1}
+    rescale(tmp_path / "checkpoint", buckets=5, session=spark, local_state_dir=str(tmp_path / "local"))
+    postgres.execute("INSERT INTO spark_customers SELECT i, 'late' FROM generate_series(100, 119) AS i")
+    orders.add((2, 5))
+
+    run(view(), sink)
+
+    assert sink.total() == {
+        (1, 3, 3, "c3"): 1,
+        (2, 5, 5, "c5"): 1,
+        **{(number, number, number, "late"): 1 for number in late},
+    }
 
 
 def test_a_source_that_is_gone_stops_the_query_with_its_own_error(orders: Source, customers: PostgresSource, run: Run) -> None:  # noqa: F811

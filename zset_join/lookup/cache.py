@@ -158,8 +158,8 @@ class FullCache:
         self._index: KeyedRows | None = None
         self.loads = 0
 
-    def find(self, keys: pa.RecordBatch, now_us: int) -> pa.RecordBatch:
-        """Return the rows of some keys, after loading the table if it is time."""
+    def find(self, keys: pa.RecordBatch, now_us: int) -> tuple[int, pa.RecordBatch]:
+        """Return how many of some distinct keys are there, and their rows, after loading the table if it is time."""
         if self._loaded_at_us is None or now_us - self._loaded_at_us >= self._interval_us:
             rows = self._load()
             own = self._keys_of(rows)
@@ -170,7 +170,8 @@ class FullCache:
             self._rows, self._index, self._loaded_at_us = rows, index, now_us
             self.loads += 1
         assert self._index is not None  # noqa: S101 - loaded above
-        return take_rows(self._rows, self._index.find(keys)[1] - 1)
+        positions, numbers = self._index.find(keys)
+        return len(np.unique(positions)), take_rows(self._rows, numbers - 1)
 
     def __len__(self) -> int:
         return int(self._rows.num_rows)

@@ -144,7 +144,9 @@ class Fetcher:
             return self._schema.empty_table()
         if self._full is not None:
             self._circuit.check()
-            rows = self._full.find(keys, self._clock.now_us())
+            hits, rows = self._full.find(keys, self._clock.now_us())
+            self.counts.cache_hits += hits
+            self.counts.cache_misses += keys.num_rows - hits
             self.counts.loads = self._full.loads
             return pa.Table.from_batches([rows])
         parts: list[pa.RecordBatch] = []
