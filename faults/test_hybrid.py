@@ -28,8 +28,8 @@ from faults.profiles import chosen
 from faults.tally import Tally
 from spill.duckdb_pages import DuckDBFile
 
-POINTS_OF_AN_EPOCH = chosen(short=9, long=None)
-ERRORS_WANTED = 30
+POINTS_OF_AN_EPOCH = chosen(short=5, long=None)
+ERRORS_WANTED = 18
 EPOCHS = chosen(short=(3, 6), long=(1, 2, 3, 5, 6, 7))
 COMMON_WORK = {"opening", "fetching", "taking", "putting", "merging", "committing"}
 WORK_OF = {
@@ -48,11 +48,11 @@ MEDIA_OF = chosen(
 )
 CASES = [(query, medium) for query in QUERIES for medium in MEDIA_OF[query]]
 KILLS_OF = chosen(
-    short=dict.fromkeys(QUERIES, 16),
+    short=dict.fromkeys(QUERIES, 8),
     long={"full": 3_500, "left_anti": 2_400, "oversized": 2_400, "streamed": 2_400, "groups": 1_500},
 )
 ERRORS_OF = chosen(
-    short=dict.fromkeys(QUERIES, 30),
+    short=dict.fromkeys(QUERIES, ERRORS_WANTED),
     long={"full": 2_000, "left_anti": 1_200, "oversized": 1_200, "streamed": 1_200, "groups": 600},
 )
 """Per query how many must be observed; the long profile has a fault at every operation."""

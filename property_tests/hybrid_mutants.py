@@ -235,7 +235,8 @@ def _mutant(
 
 
 def _pair_mutant(name: str, story: str, spoil: Callable[[ResidualPairs], None]) -> Mutant:
-    return _join_mutant(name, story, _BuildSpoiledPairs(spoil), "left", ("changelog", "changelog"), _LAW)
+    modes: tuple[Mode, Mode] = ("changelog", "changelog")
+    return _join_mutant(name, story, _BuildSpoiledPairs(spoil), "left", modes, _LAW, residuals=("x_less", "f_at_most"))
 
 
 def _route_mutant(name: str, story: str, spoil: Callable[[ColdSide], None]) -> Mutant:
@@ -248,8 +249,9 @@ def _route_mutant(name: str, story: str, spoil: Callable[[ColdSide], None]) -> M
     return Mutant(name, story, _LAW, Registered("spoiled route", route_specs("upsert"), build, hash_join_live_rows))
 
 
-def _join_mutant(name: str, story: str, build: Build, how: str, modes: tuple[Mode, Mode], law: str) -> Mutant:
-    entry = registered_join("spoiled", how, modes, build=build, live_rows=hash_join_live_rows, key_shapes=_BUSY)
+def _join_mutant(name: str, story: str, build: Build, how: str, modes: tuple[Mode, Mode], law: str, **drawn: Any) -> Mutant:
+    narrowed = {"key_shapes": _BUSY, **drawn}
+    entry = registered_join("spoiled", how, modes, build=build, live_rows=hash_join_live_rows, **narrowed)
     return Mutant(name, story, law, entry)
 
 

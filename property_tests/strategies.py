@@ -225,6 +225,7 @@ def make_join_spec(
     hash_bits: Sequence[int] = (32, 4, 2),
     chunk_rows: Sequence[int] = (65536, 1, 3),
     hides: Sequence[bool] = (False,),
+    residuals: Sequence[str] = ("", "x_less", "", "f_at_most", ""),
 ) -> JoinSpec:
     """Return a join of the given type and modes; everything else is picked.
 
@@ -257,7 +258,7 @@ def make_join_spec(
         payload=payload,
         id_type=id_type,
         using=using,
-        residual=RESIDUALS.get(pick(("", "x_less", "", "f_at_most", ""))),
+        residual=RESIDUALS.get(pick(residuals)),
         hidden=(_hidden_columns(pick, left, hides), _hidden_columns(pick, right, hides)),
         knobs=dataclasses.replace(make_knobs(pick, hash_bits, chunk_rows), budget=pick((None, None, None, *_BUDGETS))),
     )

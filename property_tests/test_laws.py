@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, note
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from property_tests.laws import LAWS, Law
-from property_tests.profiles import MAX_CHANGES, profile_name
+from property_tests.profiles import EXAMPLES_OF_A_TYPE, MAX_CHANGES, profile_name
 from property_tests.registry import EXEMPT_EVERYWHERE, REGISTRY, Registered
 from property_tests.strategies import histories
 
@@ -25,6 +25,7 @@ _DESIGN_LAWS = {
     "legal_in_legal_out",
     "answers_are_tidy",
 }
+_OF_MANY_TYPES = ("join-", "routed-", "reference-")
 _PAIRS = [(entry, law) for entry in REGISTRY for law in LAWS.values() if law.name not in entry.exemptions]
 _EXEMPTIONS = [
     (entry.name, law, reason) for entry in REGISTRY for law, reason in {**entry.exemptions, **EXEMPT_EVERYWHERE}.items()
@@ -33,7 +34,10 @@ _EXEMPTIONS = [
 
 def searched(law: Law, entry: Registered) -> Callable[[], None]:
     """Return a function that searches for a history which breaks the law."""
+    is_of_many = entry.name.startswith(_OF_MANY_TYPES)
+    examples = EXAMPLES_OF_A_TYPE[profile_name()] if is_of_many else settings.default.max_examples
 
+    @settings(max_examples=examples)
     @given(st.data())
     def search(data: st.DataObject) -> None:
         subject = data.draw(entry.subjects(), label="subject")

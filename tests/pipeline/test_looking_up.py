@@ -371,7 +371,13 @@ class TestWhatIsRefused:
 
 def test_credentials_are_in_no_plan_no_explanation_and_no_checkpoint(tmp_path):
     source = PostgresSource(
-        name="customers", schema=CUSTOMERS, table="customers", port=1, password="hunter2-secret", user="clerk"
+        name="customers",
+        schema=CUSTOMERS,
+        table="customers",
+        port=1,
+        password="hunter2-secret",
+        user="clerk",
+        connect_timeout_seconds=1,
     )
     view = appends("orders", ORDERS).lookup_join(source, on=[("who", "id")], hint=Lookup(error_attempts=1))
     written = json.dumps(view.plan().to_json())
