@@ -68,6 +68,29 @@ class TestLookups:
     def test_keys_may_be_of_any_plain_type(self, customers, async_, column, value):
         assert fetch(customers, column, ["id", column], [value], async_=async_) == [{"id": 1, column: value}]
 
+    def test_types_that_have_no_array_which_is_known_come_back_too(self, postgres, customers, async_):
+        postgres.execute(
+            "DROP TABLE IF EXISTS odd",
+            "DROP TYPE IF EXISTS mood",
+            "CREATE TYPE mood AS ENUM ('sad', 'glad')",
+            "CREATE TABLE odd (id bigint, mood mood, tags text[], doc jsonb)",
+            "INSERT INTO odd VALUES (1, 'glad', '{a,b}', '{\"x\": 1}'), (1, 'sad', '{}', NULL), (2, NULL, NULL, NULL)",
+        )
+        kinds = {"id": pa.int64(), "mood": pa.string(), "tags": pa.list_(pa.string())}
+        odd = PostgresSource(**{**vars(customers), "table": "odd", "schema": pa.schema(kinds)})
+        plain = [{"id": 1, "mood": "glad"}, {"id": 1, "mood": "sad"}, {"id": 2, "mood": None}]
+        assert fetch(odd, "id", ["id", "mood"], [1, 2, 3], async_=async_, batch_keys=1) == plain
+        assert fetch(odd, "id", ["id", "tags"], [1, 2, 3], async_=async_) == [
+            {"id": 1, "tags": ["a", "b"]},
+            {"id": 1, "tags": []},
+            {"id": 2, "tags": None},
+        ]
+
+    def test_many_calls_of_one_client_find_all_none_and_some_rows(self, customers, async_):
+        with fetcher_for(customers, "id", ["id", "name"], async_=async_, batch_keys=1) as fetcher:
+            found = [fetcher.fetch(pa.record_batch({"id": asked})).num_rows for asked in ([1, 2], [7], [9, 1], [2])]
+        assert found == [3, 0, 1, 2]
+
     def test_text_that_looks_like_sql_stays_text(self, customers, async_):
         assert fetch(customers, "name", ["id", "name"], ["'); DROP TABLE customers; --", "%s", "Ada"], async_=async_) == [
             {"id": 1, "name": "Ada"}

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from zset_join.errors import LookupFailedError
 
-__all__ = ["table_of", "table_of_records"]
+__all__ = ["table_of", "table_of_columns", "table_of_records"]
 
 
 def table_of(schema: pa.Schema, rows: Sequence[Sequence[Any]], *, source: str = "") -> pa.Table:
@@ -22,6 +22,18 @@ def table_of(schema: pa.Schema, rows: Sequence[Sequence[Any]], *, source: str = 
     2
     """
     columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return table_of_columns(schema, columns, source=source)
+
+
+def table_of_columns(schema: pa.Schema, columns: Iterable[Sequence[Any]], *, source: str = "") -> pa.Table:
+    """Return rows, given as the values of each column.
+
+    Raises:
+        LookupFailedError: a value that its column cannot hold.
+
+    >>> table_of_columns(pa.schema({"id": pa.int64()}), [[1, 2]]).num_rows
+    2
+    """
     return pa.Table.from_arrays(
         [_column(field, values, source) for field, values in zip(schema, columns, strict=True)], schema=schema
     )

@@ -31,7 +31,7 @@ import pyarrow.types as pt
 from zset_join.errors import LookupFailedError, OptionError
 from zset_join.lookup.secret import Secret, as_secret, refuse_credentials, without_secrets
 from zset_join.lookup.source import LookupClient, Opening, TransientLookupError
-from zset_join.lookup.sources.answers import table_of
+from zset_join.lookup.sources.answers import table_of, table_of_columns
 from zset_join.lookup.sources.postgres_arrays import binary_array, register_binary_arrays
 from zset_join.lookup.sources.written import register_source
 from zset_join.lookup.written_schema import read_schema, write_schema
@@ -39,6 +39,7 @@ from zset_join.lookup.written_schema import read_schema, write_schema
 __all__ = ["PostgresSource"]
 
 _TRANSIENT_STATES = ("08", "40", "53", "55", "57")
+_LIMIT_EXCEEDED = "54"
 _KEY_ARRAYS = (
     (pt.is_boolean, "boolean[]"),
     (pt.is_integer, "bigint[]"),
@@ -168,7 +169,7 @@ class _PostgresClient(LookupClient):
         self._opening = opening
         self._wanted = pa.schema([source.schema.field(name) for name in opening.columns])
         self._arrays = [_array_type(source, name) for name in opening.key]
-        self._statement = self._lookup_statement()
+        self._by_columns = not any(pt.is_nested(kind) for kind in self._wanted.types)
         self._connection: Any = None
         self._idle: list[Any] = []
         self._watchdog = _Watchdog(source.answer_seconds)
@@ -180,15 +181,20 @@ class _PostgresClient(LookupClient):
             if self._connection is None or self._connection.closed:
                 self._connection = self._psycopg.connect(**self._source.connection_options())
                 register_binary_arrays(self._connection)
-            cursor = self._connection.cursor(binary=True)
+            cursor, parameters = self._connection.cursor(binary=True), self._parameters(keys)
+            as_columns = self._by_columns
             with self._watchdog.watching(self._connection):
-                rows = cursor.execute(self._statement, self._parameters(keys)).fetchall()
+                rows = cursor.execute(self._statement(as_columns=as_columns), parameters).fetchall()
+                if as_columns and self._is_unread(rows):
+                    as_columns = False
+                    rows = cursor.execute(self._statement(as_columns=False), parameters).fetchall()
         except self._psycopg.Error as error:
             raise (self._no_answer() if self._watchdog.has_bitten else self._told(error)) from None
-        return table_of(self._wanted, rows, source=self._source.name)
+        return self._found(rows, as_columns=as_columns)
 
     async def lookup_async(self, keys: pa.Table) -> pa.Table:
         bitten: list[bool] = []
+        as_columns = self._by_columns
 
         def bite(connection: Any) -> None:
             bitten.append(True)
@@ -198,13 +204,16 @@ class _PostgresClient(LookupClient):
             async with self._free_connection() as connection:
                 end = asyncio.get_running_loop().call_later(self._source.answer_seconds, bite, connection)
                 try:
-                    cursor = connection.cursor(binary=True)
-                    rows = await (await cursor.execute(self._statement, self._parameters(keys))).fetchall()
+                    cursor, parameters = connection.cursor(binary=True), self._parameters(keys)
+                    rows = await (await cursor.execute(self._statement(as_columns=as_columns), parameters)).fetchall()
+                    if as_columns and self._is_unread(rows):
+                        as_columns = False
+                        rows = await (await cursor.execute(self._statement(as_columns=False), parameters)).fetchall()
                 finally:
                     end.cancel()
         except self._psycopg.Error as error:
             raise (self._no_answer() if bitten else self._told(error)) from None
-        return table_of(self._wanted, rows, source=self._source.name)
+        return self._found(rows, as_columns=as_columns)
 
     @contextlib.asynccontextmanager
     async def _free_connection(self) -> AsyncIterator[Any]:
@@ -254,13 +263,29 @@ class _PostgresClient(LookupClient):
         table = self._source.table
         return table if table.lstrip().startswith("(") else ".".join(_quoted(part) for part in table.split("."))
 
-    def _lookup_statement(self) -> bytes:
-        columns = ", ".join(f"t.{_quoted(name)}" for name in self._wanted.names)
+    def _statement(self, *, as_columns: bool) -> bytes:
+        """Return what is asked: one row that has each wanted column as an array, or a row per match.
+
+        As arrays, an answer is no Python object per row, which halves the time of a call.
+        """
+        shown = "array_agg(t.{})" if as_columns else "t.{}"
+        columns = ", ".join(shown.format(_quoted(name)) for name in self._wanted.names)
         names = [f"k{at}" for at in range(len(self._arrays))]
         arrays = ", ".join(f"%s::{kind}" for kind in self._arrays)
         pairs = " AND ".join(f"t.{_quoted(name)} = keys.{own}" for name, own in zip(self._opening.key, names, strict=True))
         text = f"SELECT {columns} FROM unnest({arrays}) AS keys({', '.join(names)}) JOIN {self._from} AS t ON {pairs}"  # noqa: S608 - names are quoted, keys are parameters
         return text.encode()
+
+    def _is_unread(self, rows: list[tuple[Any, ...]]) -> bool:
+        """Say whether an array is of a type that psycopg does not know, such as an enum: from then on rows are asked for."""
+        is_unread = not all(column is None or isinstance(column, list) for column in rows[0])
+        self._by_columns = self._by_columns and not is_unread
+        return is_unread
+
+    def _found(self, rows: list[tuple[Any, ...]], *, as_columns: bool) -> pa.Table:
+        if as_columns:
+            return table_of_columns(self._wanted, [column or () for column in rows[0]], source=self._source.name)
+        return table_of(self._wanted, rows, source=self._source.name)
 
     def _parameters(self, keys: pa.Table) -> list[Any]:
         columns = zip(self._opening.key, self._arrays, strict=True)
@@ -273,6 +298,9 @@ class _PostgresClient(LookupClient):
         """Return an error without credentials: one that may pass, or one that will not."""
         said = without_secrets(str(error).strip() or type(error).__name__, as_secret(self._source.password))
         state = getattr(error, "sqlstate", None)
+        if self._by_columns and str(state)[:2] == _LIMIT_EXCEEDED:
+            self._by_columns = False
+            return TransientLookupError(f"{said}; rows are asked for one by one")
         is_connection = isinstance(error, self._psycopg.OperationalError) and state is None
         refused_for_good = any(word in said for word in ("authentication failed", "no password supplied", "does not exist"))
         if (is_connection or str(state or "")[:2] in _TRANSIENT_STATES) and not refused_for_good:
