@@ -10,8 +10,9 @@ chunk size and hash width are drawn. `ReferenceJoin` stands beside it so that a 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from property_tests.aggregate_preaggregated import build_preaggregated
 from property_tests.aggregate_reference import build_reference_aggregate
 from property_tests.aggregate_shapes import AggregateSpec, aggregate_specs, build_aggregate
+from property_tests.lasting_shapes import build_lasting_aggregate, build_lasting_join, lasting_live_rows
 from property_tests.lookup_shapes import LookupSpec, build_lookup, lookup_specs
 from property_tests.reference_join import ReferenceJoin
 from property_tests.routed_join import RoutedJoin
@@ -82,6 +84,7 @@ _NO_MEMORY = "it remembers no row, so it cannot know that a retraction takes bac
 _NOT_NOTICED = "sums do not name rows: a retraction of a row that was never there shows only once its group is empty"
 _NO_BUDGET = "it keeps all its state in memory: only joins, routes and groups by key take a budget, and move rows to disk"
 _NOT_GUARDED = "it is put together for these tests and asks the operators inside only when it is read; they guard themselves"
+_ENDED_OR_ABSENT = "what takes back a row that is not there may take back one that has ended, and is counted, not refused"
 _KNOWS_NO_VALUES = {"quarantine_keeps_the_books": _NOT_NOTICED, "errors_apply_nothing": _NOT_NOTICED}
 
 
@@ -375,6 +378,18 @@ def registered_lookup(mode: Mode) -> Registered:
     return Registered(f"lookup-{mode}", lookup_specs(mode), build_lookup, _lookup_live_rows, exemptions)
 
 
+def registered_lasting() -> Iterator[Registered]:
+    """Yield the entries of operators with `state_ttl` whose rows live longer than a history."""
+    build = partial(build_lasting_join, residuals=RESIDUAL_EXPRESSIONS)
+    unknown = dict.fromkeys(("quarantine_keeps_the_books", "errors_apply_nothing"), _ENDED_OR_ABSENT)
+    modes: tuple[tuple[str, Mode], ...] = (("full", "append"), ("inner", "changelog"))
+    for how, mode in modes:
+        excused = {} if mode == "append" else unknown
+        yield registered_join("lasting", how, (mode, mode), build=build, live_rows=lasting_live_rows, excused=excused)
+    group = registered_aggregate("changelog", excused=unknown)
+    yield dataclasses.replace(group, name=f"lasting-{group.name}", build=build_lasting_aggregate, live_rows=lasting_live_rows)
+
+
 def _lookup_live_rows(operator: Operator) -> int:
     """Count the left rows of the snapshot; what each was joined with is remembered beside them."""
     return sum(weight != 0 for weight in operator.snapshot()["left"].column("_zset_weight").to_pylist())
@@ -416,6 +431,7 @@ _ENTRIES: tuple[Registered, ...] = (
     ),
     *(registered_view(kind, mode) for kind in VIEW_KINDS for mode in VIEW_MODES),
     *map(registered_lookup, LOOKUP_MODES),
+    *registered_lasting(),
     *(Registered(f"route-{mode}", route_specs(mode), build_route, hash_join_live_rows) for mode in ROUTE_MODES),
     *(Registered(f"latest-{mode}", latest_specs(mode), build_latest, hash_join_live_rows) for mode in ROUTE_MODES),
     *(
