@@ -60,7 +60,7 @@ soak: java $(READY) ## the laws and the faults with their long profiles, and 30 
 	$(PY) -m property_tests.record_fuzz --records 5000000
 	$(PY) -m property_tests.sql_fuzz --statements 1000000 --names 100000
 	$(PY) -m faults.captured_database --long
-	FAULTS_PROFILE=long $(PYTEST) tests/spark/test_chains.py --timeout=0 $(ARGS)
+	FAULTS_PROFILE=long $(PYTEST) tests/spark/test_chains.py tests/spark/api/test_query.py --timeout=0 $(ARGS)
 	$(PY) -m faults.spark_faults --long
 	$(PY) -m faults.spark_lookups
 	$(PY) -m faults.spark_times

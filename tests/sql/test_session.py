@@ -10,16 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.sql.timeplus_page import has_the_numbers_of_the_page, query, rows
 from zset_join.errors import BadInputError, OptionError, SqlError, ZsetJoinError
-from zset_join.sql import Message, Query, Session, SqlWarning, connect
-
-AGGREGATES = """SELECT
-    count(),
-    min(i), max(i), avg(i),
-    min(ii), max(ii), avg(ii)
-FROM left_mu
-JOIN right_mu
-ON left_mu.k = right_mu.kk;"""
+from zset_join.sql import Message, Session, SqlWarning, connect
 
 
 @pytest.fixture
@@ -29,57 +22,8 @@ def session() -> Any:
         yield opened
 
 
-def query(session: Session, text: str) -> Query:
-    made = session.sql(text)
-    assert isinstance(made, Query)
-    return made
-
-
-def rows(table: pa.Table, *without: str) -> list[tuple[Any, ...]]:
-    kept = [name for name in table.column_names if name not in without]
-    return [tuple(line[name] for name in kept) for line in table.select(kept).to_pylist()]
-
-
 def test_the_session_of_the_timeplus_page_gives_its_numbers(session: Session) -> None:
-    """Source: the page "Bidirectional Join", run the join and aggregation with concrete data samples."""
-    session.sql(
-        """CREATE MUTABLE STREAM left_mu (
-            i  int,
-            k  string,
-            k1 string
-        )
-        PRIMARY KEY (k, k1);
-
-        CREATE MUTABLE STREAM right_mu (
-            ii  int,
-            kk  string,
-            kk1 string
-        )
-        PRIMARY KEY (kk, kk1);"""
-    )
-    times = ("_tp_time", "right_mu._tp_time")
-    console_1 = query(
-        session, "SELECT *, _tp_delta FROM left_mu JOIN right_mu ON left_mu.k = right_mu.kk EMIT CHANGELOG;"
-    ).start()
-    console_2 = query(session, AGGREGATES).start()
-
-    session.sql("INSERT INTO left_mu(i, k, k1) VALUES (1, 'a', 'b'); INSERT INTO right_mu(ii, kk, kk1) VALUES (11, 'a', 'bb');")
-    first = console_1.changelog()
-    assert first.column_names == ["i", "k", "k1", "_tp_time", "ii", "kk", "kk1", "right_mu._tp_time", "_tp_delta"]
-    assert rows(first, *times) == [(1, "a", "b", 11, "a", "bb", 1)]
-    assert rows(console_2.table()) == [(1, 1, 1, 1.0, 11, 11, 11.0)]
-
-    session.sql("INSERT INTO left_mu(i, k, k1) VALUES (2, 'a', 'b');")
-    assert rows(console_1.changelog(), *times) == [(1, "a", "b", 11, "a", "bb", -1), (2, "a", "b", 11, "a", "bb", 1)]
-    assert rows(console_2.table()) == [(1, 2, 2, 2.0, 11, 11, 11.0)]
-
-    session.sql("INSERT INTO right_mu(ii, kk, kk1) VALUES (22, 'a', 'bb');")
-    assert rows(console_1.changelog(), *times) == [(2, "a", "b", 11, "a", "bb", -1), (2, "a", "b", 22, "a", "bb", 1)]
-    assert rows(console_2.table()) == [(1, 2, 2, 2.0, 22, 22, 22.0)]
-
-    historical = AGGREGATES.replace("FROM left_mu", "FROM table(left_mu) AS left_mu")
-    historical = historical.replace("JOIN right_mu", "JOIN table(right_mu) AS right_mu")
-    assert rows(query(session, historical).table()) == [(1, 2, 2, 2.0, 22, 22, 22.0)]
+    has_the_numbers_of_the_page(session)
 
 
 def test_a_processing_time_column_has_the_time_of_its_epoch(session: Session) -> None:

@@ -36,14 +36,14 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
 
 
 VIEWS: dict[str, Callable[[JoinedStream], JoinedStream]] = {
-    "sums": lambda joined: joined.groupBy("name").agg(ZF.count(), ZF.sum("order_id").alias("total"), ZF.avg("order_id")),
     "values": lambda joined: joined.groupBy("customer_id").agg(
         ZF.count("name"), ZF.min("item"), ZF.max("item"), ZF.count_distinct("name", "item"), ZF.collect_list("item")
     ),
-    "ordered": lambda joined: joined.groupBy("name").agg(
-        ZF.first("item", "order_id"), ZF.last("item", "order_id"), ZF.min_by("order_id", "name"), ZF.max_by("item", "customer_id")
+    "our functions": lambda joined: joined.groupBy("name").agg(
+        ZF.count(), ZF.sum("order_id").alias("total"), ZF.avg("order_id"),
+        ZF.first("item", "order_id"), ZF.last("item", "order_id"), ZF.min_by("order_id", "name"), ZF.max_by("item", "customer_id"),
+        ZF.stddev("order_id"), ZF.var_pop("order_id"), ZF.variance("order_id"),
     ),
-    "moments": lambda joined: joined.groupBy("name").agg(ZF.stddev("order_id"), ZF.var_pop("order_id"), ZF.variance("order_id")),
     "spark": lambda joined: joined.groupBy("name").agg(
         F.count("*").alias("n"), F.sum("order_id"), F.max("item"), F.count_distinct("item"), F.avg("order_id").alias("a"),
         F.stddev("order_id"), F.sort_array if False else F.collect_set("item"), F.max_by("item", "order_id"), F.count("name"),
@@ -66,8 +66,9 @@ VIEWS: dict[str, Callable[[JoinedStream], JoinedStream]] = {
     ),
     "distinct": lambda joined: joined.select("name", F.length("item").alias("letters")).distinct(),
     "distinct groups": lambda joined: joined.select("customer_id", "name").distinct().groupBy("name").count(),
-    "all": lambda joined: joined.agg(ZF.count().alias("n"), ZF.sum("order_id")),
-    "all values": lambda joined: joined.agg(F.max("item"), F.min("order_id"), F.collect_list("customer_id")),
+    "all": lambda joined: joined.agg(
+        ZF.count().alias("n"), ZF.sum("order_id"), F.max("item"), F.min("order_id"), F.collect_list("customer_id")
+    ),
     "all of none": lambda joined: joined.where("order_id < 0").agg(ZF.count().alias("n"), ZF.max("item")),
     "all, projected": lambda joined: joined.agg(ZF.count().alias("n")).select((F.col("n") * 10).alias("tens")),
 }  # fmt: skip

@@ -32,15 +32,22 @@ def joined(orders: Source, customers: Source) -> JoinedStream:
 
 
 VIEWS: dict[str, Callable[[JoinedStream], JoinedStream]] = {
-    "where text": lambda joined: joined.where("customer_id = 10 and name like 'Ann%'"),
-    "where column": lambda joined: joined.filter(F.col("name").isNull() | (F.col("order_id") > 3)),
+    "where": lambda joined: joined.where("customer_id = 10 and name like 'Ann%'").filter(
+        F.col("name").isNull() | (F.col("order_id") > 3)
+    ),
     "select": lambda joined: joined.select("name", (F.col("order_id") * 2).alias("twice"), F.upper("item").alias("item")),
-    "select star": lambda joined: joined.select("*", F.length("item").alias("letters"), F.col("name").alias("who")),
-    "select list": lambda joined: joined.select([F.col("item"), F.coalesce("name", F.lit("nobody")).alias("name")]),
-    "selectExpr": lambda joined: joined.selectExpr("order_id + 1 as next", "next * 2 as more"),
-    "withColumn": lambda joined: joined.withColumn("item", F.concat("item", F.lit("!"))).withColumn("new", F.lit(1.5)),
-    "withColumns": lambda joined: joined.withColumns({"a": F.col("order_id"), "b": F.struct("item", "name")}),
-    "renamed and dropped": lambda joined: joined.withColumnRenamed("item", "what.for").drop("name", "customer_id"),
+    "select star, list and text": lambda joined: (
+        joined.select("*", F.length("item").alias("letters"), F.col("name").alias("who"))
+        .select([F.col("item"), F.coalesce("who", F.lit("nobody")).alias("name"), F.col("order_id"), F.col("letters")])
+        .selectExpr("order_id + 1 as next", "next * 2 as more", "letters", "name")
+    ),
+    "with columns, renamed and dropped": lambda joined: (
+        joined.withColumn("item", F.concat("item", F.lit("!")))
+        .withColumn("new", F.lit(1.5))
+        .withColumns({"a": F.col("order_id"), "b": F.struct("item", "name")})
+        .withColumnRenamed("item", "what.for")
+        .drop("name", "customer_id")
+    ),
     "a chain": lambda joined: (
         joined.where("order_id < 4").withColumn("n", F.length("name")).where("n >= 3").select("n", "item")
     ),

@@ -121,7 +121,7 @@ def test_more_executors_than_buckets_leave_no_place_empty() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: Path) -> None:
-    write_files(tmp_path, epochs=8, seed=3)
+    write_files(tmp_path, epochs=5, seed=3)
 
     ended = run_program(tmp_path, "--master", "local-cluster[2,1,1024]", "--local-state", "state", "--buckets", "4")
 
@@ -129,6 +129,6 @@ def test_on_two_executors_every_bucket_finds_its_state_where_it_runs(tmp_path: P
     assert ended.verdict["equal"], ended.verdict["text"]
     told = [line["locality"] for line in ended.said if "locality" in line]
     hits, misses = (sum(entry[name] for entry in told) for name in ("hits", "misses"))
-    assert hits + misses >= 50  # seven epochs after the first, four buckets, two stages
+    assert hits + misses >= 28  # four epochs after the first, four buckets, two stages
     assert misses <= 4, told
     assert {entry["executors"] for entry in told} == {2}
