@@ -80,15 +80,14 @@ def _lasting(
     directory: str | None,
 ) -> Expiring:
     reads = len(sources) > 1 and knobs.ticking
+    by_key = knobs.compacting
     inputs = [
         ExpiringInput(
             relation=source,
             key=given.key,
             key_types=given.key_types,
             null_safe=given.null_is_value,
-            ttl=TimeToLive(
-                after=_LONG_US, by_key=bool(given.key) and knobs.compacting, reads=len(sources) > 1 and knobs.ticking
-            ),
+            ttl=TimeToLive(after=_LONG_US, by_key=bool(given.key) and by_key, reads=reads),
         )
         for source, given in zip(sources, stage.inputs, strict=True)
     ]
