@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from zset_join import OptionError
-from zset_join.pipeline import Pipeline, changes
+from zset_join.pipeline import Pipeline, appends, changes
 from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
+from zset_join.stages import StateTtl
 
 
 def priced():
@@ -68,3 +69,24 @@ def test_values_that_python_does_not_have_are_told_as_text():
 
     assert [change.row for change in event.changes] == [{"day": "5881580-07-11", "n": 7}]
     assert list(event.emitted[0][0].values()) == [7, "5881580-07-11"]
+
+
+def expired(by, *last):
+    items = appends("items", {"item": pa.string(), "at": pa.int64()}, watermark=("at", 0))
+    after = 10 if by == "event" else "10 seconds"
+    pipeline = Pipeline(items.groupBy("item").agg(F.count().alias("n"), state_ttl=StateTtl(after, by=by)), keep_inputs=True)
+    pipeline.step({"items": [{"item": "nail", "at": 1}]}, processing_time=1_000_000)
+    pipeline.step({"items": [{"item": item, "at": at} for item, at in last]}, processing_time=12_000_000)
+    return pipeline.explain_row({"item": "nail"})
+
+
+def test_a_row_that_time_took_back_is_said_to_have_expired():
+    history = expired("processing", ("bolt", 2))
+
+    assert history.events[-1].emitted == (({"item": "nail", "n": 1}, -1),)
+    assert str(history).endswith("    because rows expired (state_ttl) at 1970-01-01T00:00:12+00:00")
+
+
+def test_by_event_time_what_moved_the_watermark_is_the_cause_where_one_row_did():
+    assert [change.row for change in expired("event", ("bolt", 12)).events[-1].changes] == [{"item": "bolt", "at": 12}]
+    assert "the watermark had passed their time" in str(expired("event", ("bolt", 12), ("nut", 13)))

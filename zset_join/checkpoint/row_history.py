@@ -83,12 +83,14 @@ class RowEvent:
         emitted: the changes of the output, as (row, weight), retractions first; empty when the inputs changed nothing.
         changes: the input changes with the join keys of the rows asked for; empty when `is_snapshot`.
         is_snapshot: these rows were live when the log that is kept begins; what made them is no longer there.
+        time: what time alone did, where no change did it; empty otherwise.
     """
 
     epoch: int
     emitted: tuple[tuple[Row, int], ...]
     changes: tuple[InputChange, ...]
     is_snapshot: bool = False
+    time: str = ""
 
     @property
     def sources(self) -> tuple[InputChange, ...]:
@@ -143,6 +145,7 @@ class RowHistory:
             lines.append(f"epoch {event.epoch}" + (" (from a snapshot)" if event.is_snapshot else ""))
             lines += [f"  {weight:+d} {row}" for row, weight in event.emitted] or ["  nothing changed in the output"]
             lines += [line for change in event.changes for line in change._lines("    ")]
+            lines += [f"    because {event.time}"] if event.time else []
         return "\n".join(lines)
 
 

@@ -12,6 +12,7 @@ within one epoch (the same row in and out) are no cause.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,11 +27,13 @@ from zset_join.pipeline.watermarks import Watermarks
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.row_conversion import take_rows
 from zset_join.shown_values import shown_rows
+from zset_join.stages.expiring import ExpiringStage
 from zset_join.stages.stage import StageOptions
 from zset_join.zset import ZSet
 
 __all__ = ["explain_row"]
 
+_WAITING = ("current_versions", "lookup_join", "temporal_join")
 _Change = tuple[str, int]
 _Rows = list[tuple[dict[str, Any], int]]
 
@@ -66,7 +69,8 @@ def explain_row(
             emitted = _matching(answered.delta, row)
             if emitted:
                 causes = _Causes(engine, states, past, row, emitted, most_changes).find()
-                events.append(RowEvent(past.epoch, tuple(emitted), tuple(_told(past, cause) for cause in causes)))
+                told = tuple(_told(past, cause) for cause in causes)
+                events.append(RowEvent(past.epoch, tuple(emitted), told, time="" if told else _time_told(plan, past)))
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             states.absorb(answered.asked)
             engine.take(answered)
@@ -142,6 +146,19 @@ def _matching(delta: ZSet, row: Mapping[str, Any]) -> _Rows:
 
 def _is_same(one: Any, other: Any) -> bool:
     return bool(one == other) or (one != one and other != other)
+
+
+def _time_told(plan: QueryPlan, past: PastEpoch) -> str:
+    """Return what time did to rows that no change of the epoch explains."""
+    lives = [ttl for node in plan.nodes if isinstance(node.stage, ExpiringStage) for ttl in node.stage.ttls if ttl is not None]
+    kinds = {ttl.by_event_time for ttl in lives}
+    waits = any(not isinstance(node.stage, ExpiringStage) and node.stage.kind in _WAITING for node in plan.nodes)
+    if waits or len(kinds) != 1:
+        return "a time that was waited for had come"
+    if kinds == {True}:
+        return "rows expired (state_ttl): the watermark had passed their time"
+    moment = datetime.datetime.fromtimestamp((past.processing_time_us or 0) / 1_000_000, datetime.UTC)
+    return f"rows expired (state_ttl) at {moment.isoformat()}"
 
 
 def _told(past: PastEpoch, cause: _Change) -> InputChange:
