@@ -2,13 +2,18 @@
 
 The law: one call is one round trip, whatever its keys: `SELECT ... FROM table JOIN unnest(keys) ...`, with the keys as arrays,
 never as text in the statement. Only the wanted columns are asked for. A dropped or refused connection, a server that starts or
-stops, a deadlock and a statement that timed out are transient; a wrong password, a missing table or column are not.
+stops, a deadlock, a statement that timed out and a network that is silent are transient; a wrong password, a missing table or
+column are not.
+
+An answer is one row, each wanted column as an array in it; nested columns, and those of types that psycopg knows no arrays of,
+such as enums, are fetched row by row instead, and so is what PostgreSQL cannot put into an array (1 GB).
 
 Sync: one connection. Async: a pool of at most `max_connections`, made when they are needed, so that one that cannot be made
 fails its call at once. Connections are read-only.
 
-Known limits: key columns of integer, text, boolean, floating, date, timestamp, decimal or UUID type; times of day and
-intervals cannot be keys. Needs `psycopg[binary]` (extra `postgres`).
+Known limits: key columns of integer, text, boolean, floating, date, timestamp or decimal type; others, such as UUIDs, by a
+query that makes them text, `table="(SELECT id::text AS id, ... FROM t)"`, with an index on that.
+Needs `psycopg[binary]` (extra `postgres`).
 
 Source: Flink's JDBC lookup, which asks row by row.
 """
