@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.services.restored_broker import restored_broker
 from tools.servers.kafka_broker import KafkaBroker
 from zset_join.errors import StateError
 from zset_join.sources.kafka import RECORD_SCHEMA, KafkaSource
@@ -105,6 +107,29 @@ def test_a_topic_that_ends_before_the_position_is_told(kafka: KafkaBroker, topic
 
     with pytest.raises(StateError, match="ends at offset 1"):
         opened(kafka, topic, {**position, "next": {"0": 5}})
+
+
+def test_a_broker_that_was_set_back_is_told_also_when_it_has_grown_past_the_position(tmp_path: Path) -> None:
+    with restored_broker(tmp_path / "kafka") as broker:
+        broker.kafka.create_topic("orders")
+        write(broker.kafka, "orders", "a", "b")
+        broker.save()
+        write(broker.kafka, "orders", "c", "d")
+        source = opened(broker.kafka, "orders")
+        position = values(source, most_rows=4)[1]
+        source.close()
+
+        broker.restore()
+        with pytest.raises(StateError, match="ends at offset 2") as shorter:
+            opened(broker.kafka, "orders", position)
+        broker.restart()
+        write(broker.kafka, "orders", "x", "y", "z")
+        source = opened(broker.kafka, "orders", position)
+        with pytest.raises(StateError, match="has lost records") as longer:
+            source.poll(most_rows=1, wait_seconds=60)
+        source.close()
+
+    assert [shorter.value.code, longer.value.code] == ["SOURCE_LOST_ROWS"] * 2
 
 
 def test_a_topic_that_is_not_there_is_told(kafka: KafkaBroker) -> None:

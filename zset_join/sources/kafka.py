@@ -13,8 +13,9 @@ call.
 
 Memory: the records of one call.
 
-Limit: the client gives one Python object per record, whose parts are put into columns here; from there on nothing looks at
-single records.
+Limits: a broker that was set back to an older state, and then leads in an epoch of the same number again, looks like the old
+one once it has grown past the position. The client gives one Python object per record, whose parts are put into columns here;
+from there on nothing looks at single records.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 
     shop/tables/orders/000000000001.parquet      an INSERT into a table without a connector
     shop/queries/into_revenue/                   a pipeline: state, log, positions of what it reads
-    shop/once/statement-...                      an INSERT of stored rows outside, see `run_once`
+    shop/once/statement-...                      an INSERT of stored rows outside, see `in_directory`
 
 The law: after a stop at any moment, killed or not, the same statements run again take every row of every table once, and a
 sink has every epoch once. A printed change may come again: a screen does not say what it has shown.
@@ -31,25 +31,22 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError
 from zset_join.pipeline import Pipeline
-from zset_join.sinks.sink import Sink
 from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
+from zset_join.sql.in_directory import InDirectory
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
-from zset_join.sql.run_once import RunsOnce
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
-from zset_join.sql.sink_tables import SinkWriter
-from zset_join.sql.stored_tables import StoredTables, StoredTableSink, file_name
+from zset_join.sql.stored_tables import StoredTables
 from zset_join.sql.table_sources import TableSource, decoded_rows, source_of
-from zset_join.sql.writing import TableWriter
-from zset_join.zset import ZSet, single_batch
+from zset_join.zset import ZSet
 
 __all__ = ["LastingSession"]
 
 _WAIT_SECONDS = 2.0
 
 
-class LastingSession(RunsOnce, Session):
+class LastingSession(InDirectory, Session):
     """Run statements in this process, in a directory; made by `connect(directory=...)`.
 
     Args:
@@ -66,7 +63,7 @@ class LastingSession(RunsOnce, Session):
         self.catalog = _DecodingCatalog(dialect)
         self._directory = Path(directory).absolute()
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._files = StoredTables(self._directory / "tables")
+        self._tables = StoredTables(self._directory / "tables")
 
     def insert(self, name: str, rows: Any) -> int:
         """Add rows to a table, as one epoch of every query that reads it.
@@ -98,7 +95,7 @@ class LastingSession(RunsOnce, Session):
         running = _LastingRunning(name, query, pipeline, None if sink is not None else output)
         try:
             for table in self._read_by(query):
-                source = source_of(table, self._files, self._all_columns)
+                source = source_of(table, self._tables, self._all_columns)
                 source.open(pipeline.positions.get(table.name))
                 running.sources[table.name] = source
         except BaseException:
@@ -147,7 +144,7 @@ class LastingSession(RunsOnce, Session):
             running = _LastingRunning("snapshot", query, pipeline)
             try:
                 for table in self._read_by(query):
-                    running.sources[table.name] = source_of(table, self._files, self._all_columns)
+                    running.sources[table.name] = source_of(table, self._tables, self._all_columns)
                     running.sources[table.name].open(None)
                 taken = 0
                 while running.advance(self._clock(), wait_seconds=_WAIT_SECONDS):
@@ -163,7 +160,7 @@ class LastingSession(RunsOnce, Session):
         """Let go of a dropped table or view: its rows, and the queries of it with their state."""
         gone = [running.name for running in self.running if name in running.reads or running.name == name]
         super().forget(name)
-        self._files.forget(name)
+        self._tables.forget(name)
         for one in {*gone, name}:
             shutil.rmtree(self._place(one), ignore_errors=True)
 
@@ -172,8 +169,8 @@ class LastingSession(RunsOnce, Session):
         self.settle()
 
     def _add(self, table: Table, rows: pa.Table | ZSet, once: str | None, digest: str = "") -> None:
-        self._files.make(table)
-        self._files.write(table, rows, once=once, digest=digest)
+        self._tables.make(table)
+        self._tables.write(table, rows, once=once, digest=digest)
 
     def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
         return self._completed(table, rows, self._clock())
@@ -181,43 +178,6 @@ class LastingSession(RunsOnce, Session):
     def _read_by(self, query: Query) -> list[Table]:
         known = {source.name for source in query.bound.view.plan().sources}
         return [self.catalog.tables[name] for name in sorted(query.bound.reads & known)]
-
-    def _sink(self, output: object) -> Sink | None:
-        """Return the sink that an output is; None for a function."""
-        if isinstance(output, SinkWriter):
-            return output.sink
-        if isinstance(output, Sink):
-            return output
-        if not isinstance(output, TableWriter):
-            return None
-        table = output.table
-
-        def insert(rows: pa.Table | ZSet, once: str, digest: str) -> None:
-            given = pa.Table.from_batches([rows.rows]) if isinstance(rows, ZSet) else rows
-            completed = self._all_columns(table, given)
-            self._add(table, ZSet(single_batch(completed), rows.weights) if isinstance(rows, ZSet) else completed, once, digest)
-
-        self._files.make(table)
-        return StoredTableSink(table, self._files, insert, output.rows)
-
-    def _free_name(self, output: object) -> str:
-        """Return the name of a query that has none: after where it writes, or a number."""
-        table = (
-            output.table_name
-            if isinstance(output, SinkWriter)
-            else output.table.name
-            if isinstance(output, TableWriter)
-            else ""
-        )
-        taken = {running.name for running in self.running}
-        base = f"into_{table}" if table else "query"
-        number = 1
-        while (name := f"{base}_{number}" if number > 1 or not table else base) in taken:
-            number += 1
-        return name
-
-    def _place(self, name: str) -> Path:
-        return self._directory / "queries" / file_name(name)
 
 
 def _is_stored(table: Table) -> bool:

@@ -18,7 +18,6 @@ temporary directory ends with the session; with a directory of one's own, statem
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import tempfile
 import threading
@@ -51,17 +50,15 @@ from zset_join.spark.api.table_streams import (
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import kafka_config, record_form, start_of
+from zset_join.sql.in_directory import InDirectory
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
-from zset_join.sql.run_once import RunsOnce
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
-from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
-from zset_join.sql.stored_tables import StoredTables, StoredTableSink, file_name
-from zset_join.sql.writing import TableWriter
-from zset_join.zset import ZSet, single_batch
+from zset_join.sql.stored_tables import StoredTables, file_name
+from zset_join.zset import ZSet
 
 __all__ = ["SessionOnSpark"]
 
@@ -83,7 +80,7 @@ _READ = ("filesystem", "kafka", "upsert-kafka")
 """Connectors that Spark reads; other tables are stored."""
 
 
-class SessionOnSpark(RunsOnce, Session):
+class SessionOnSpark(InDirectory, Session):
     """Run statements inside Spark; made by `connect(engine="spark")`.
 
     Args:
@@ -107,7 +104,7 @@ class SessionOnSpark(RunsOnce, Session):
         self._directory.mkdir(parents=True, exist_ok=True)
         self._dataframes: dict[str, Any] = {}
         self._streams: dict[str, tuple[Table, ChangeStream]] = {}
-        self._stored_rows = StoredTables(self._directory / "tables")
+        self._tables = StoredTables(self._directory / "tables")
         self._changed: set[str] = set()
         self._lock = threading.RLock()
         self._owner = threading.get_ident()
@@ -242,7 +239,7 @@ class SessionOnSpark(RunsOnce, Session):
         super().forget(name)
         self._dataframes.pop(name, None)
         self._streams.pop(name, None)
-        self._stored_rows.forget(name)
+        self._tables.forget(name)
 
     def close(self) -> None:
         """End all queries; the Spark session goes on."""
@@ -256,10 +253,10 @@ class SessionOnSpark(RunsOnce, Session):
         """Make a table of a batch DataFrame: Spark writes its rows as one file, one epoch; they never come to the driver."""
         super().register(name, schema_of(rows, name), keys=keys, watermark=watermark)
         table = self.catalog.tables[name]
-        self._stored_rows.make(table)
+        self._tables.make(table)
         written = self._directory / "written" / file_name(name)
         write_stored(rows, str(written))
-        self._stored_rows.adopt(table, written, once="registered")
+        self._tables.adopt(table, written, once="registered")
 
     def _register_stream(self, name: str, stream: ChangeStream) -> None:
         shown = pa.schema([stream.schema.field(column) for column in stream.columns])
@@ -293,7 +290,7 @@ class SessionOnSpark(RunsOnce, Session):
         if table.name in self._dataframes:
             return table_stream(self._dataframes[table.name], relation)
         if self._is_stored(table):
-            rows = stored_rows(self.spark, str(self._stored_rows.make(table)), table.schema)
+            rows = stored_rows(self.spark, str(self._tables.make(table)), table.schema)
             return table_stream(rows, relation, delta_column=table.delta_column)
         if table.options["connector"] == "filesystem":
             path = table.options.get("path", "")
@@ -345,33 +342,15 @@ class SessionOnSpark(RunsOnce, Session):
         self.settle()
 
     def _add(self, table: Table, rows: Any, once: str | None, digest: str = "") -> None:
-        self._stored_rows.make(table)
-        self._stored_rows.write(table, rows, once=once, digest=digest)
+        self._tables.make(table)
+        self._tables.write(table, rows, once=once, digest=digest)
         with self._lock:
             self._changed.add(table.name)
 
-    def _sink(self, output: object) -> Sink | None:
-        """Return the sink that an output is; None where the driver takes the deltas itself."""
-        if isinstance(output, SinkWriter):
-            return output.sink
-        if isinstance(output, Sink):
-            return output
-        if not isinstance(output, TableWriter):
-            return None
-        table = output.table
-
-        def insert(rows: pa.Table | ZSet, once: str, digest: str) -> None:
-            given = pa.Table.from_batches([rows.rows]) if isinstance(rows, ZSet) else rows
-            completed = self._completed(table, given, self._clock())
-            self._add(table, ZSet(single_batch(completed), rows.weights) if isinstance(rows, ZSet) else completed, once, digest)
-
-        self._stored_rows.make(table)
-        return StoredTableSink(table, self._stored_rows, insert, output.rows)
+    def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
+        return self._completed(table, rows, self._clock())
 
     # ---------------------------------------------------------------- queries
-
-    def _place(self, name: str) -> Path:
-        return self._directory / "queries" / file_name(name)
 
     def pipeline_of(self, running: Running) -> SparkPipeline:
         """Return what runs a query of this session."""
@@ -382,16 +361,6 @@ class SessionOnSpark(RunsOnce, Session):
     def _pipeline_of(self, running: Running, sink: Sink | None) -> SparkPipeline:
         query = running.query
         return SparkPipeline(running, lambda: self.view_of(query), self.options_of(query), sink, self._place(running.name))
-
-    def _free_name(self, output: object) -> str:
-        """Return a name that no running query has; one that writes into a table is called after it, for its checkpoint."""
-        table = output.table.name if isinstance(output, TableWriter) else getattr(output, "table_name", None)
-        if table is None:
-            self._numbered += 1
-            return f"query_{self._numbered}"
-        taken = {running.name for running in self.running}
-        more = (f"into_{table}_{number}" for number in itertools.count(2))
-        return next(name for name in itertools.chain((f"into_{table}",), more) if name not in taken)
 
     def options_of(self, query: Query) -> dict[str, str]:
         """Return the options of a query inside Spark.

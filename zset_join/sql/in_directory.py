@@ -1,0 +1,114 @@
+"""What sessions in a directory have in common: where their queries lie, what those write, and statements that insert once.
+
+    with session.once("statement-1"):
+        execute(session, statement)
+
+    shop/tables/orders/statement-1.parquet      rows of a table, a file of the name of their statement
+    shop/once/statement-1                       under which id a statement wrote outside
+    shop/queries/into_revenue/                  a query: its checkpoint and its state
+
+The law: what a statement of some name inserts is there once, however often the statement is run, and wherever a run was killed:
+rows of a table are a file of that name, and a sink outside is written under an id that lies in the directory before the first
+row does, so the sink itself says whether it has them.
+
+Known limit: what writes without knowing what it has written (`print`, `blackhole`) writes again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from zset_join.sinks.sink import Sink
+from zset_join.sql.catalog import Table
+from zset_join.sql.results import Running
+from zset_join.sql.sink_tables import SinkWriter
+from zset_join.sql.stored_tables import StoredTables, StoredTableSink, file_name
+from zset_join.sql.writing import TableWriter
+from zset_join.zset import ZSet, single_batch
+
+__all__ = ["InDirectory"]
+
+
+class InDirectory:
+    """A part of a session whose rows and queries lie in a directory.
+
+    Attributes:
+        statement: the name of the statement that runs; None where it may run again.
+        running: its queries.
+    """
+
+    statement: str | None = None
+    running: list[Running]
+    _directory: Path
+    _tables: StoredTables
+
+    @contextmanager
+    def once(self, name: str) -> Iterator[None]:
+        """Let INSERTs within it change nothing where they were run before, in a directory of one's own.
+
+        Args:
+            name: of the statement, another one for every statement.
+        """
+        self.statement = name
+        try:
+            yield
+        finally:
+            self.statement = None
+
+    def writer_id(self) -> str | None:
+        """Return under which id the statement that runs writes outside, the same whenever it runs; None where there is none."""
+        if self.statement is None:
+            return None
+        place = self._directory / "once" / file_name(self.statement)
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            new = place.with_name(f"{place.name}.{uuid.uuid4().hex}")
+            new.write_text(str(uuid.uuid4()), encoding="utf-8")
+            new.rename(place)
+        return place.read_text(encoding="utf-8")
+
+    @abstractmethod
+    def _all_columns(self, table: Table, rows: pa.Table) -> pa.Table:
+        """Return rows with all columns of a table."""
+
+    @abstractmethod
+    def _add(self, table: Table, rows: Any, once: str | None, digest: str = "") -> None:
+        """Write rows of a table, once where they have a name."""
+
+    def _sink(self, output: object) -> Sink | None:
+        """Return the sink that an output is; None for a function, or nothing."""
+        if isinstance(output, SinkWriter):
+            return output.sink
+        if isinstance(output, Sink):
+            return output
+        if not isinstance(output, TableWriter):
+            return None
+        table = output.table
+
+        def insert(rows: pa.Table | ZSet, once: str, digest: str) -> None:
+            given = pa.Table.from_batches([rows.rows]) if isinstance(rows, ZSet) else rows
+            completed = self._all_columns(table, given)
+            self._add(table, ZSet(single_batch(completed), rows.weights) if isinstance(rows, ZSet) else completed, once, digest)
+
+        self._tables.make(table)
+        return StoredTableSink(table, self._tables, insert, output.rows)
+
+    def _free_name(self, output: object) -> str:
+        """Return the name of a query that has none: after where it writes, for its checkpoint, or a number."""
+        table = output.table.name if isinstance(output, TableWriter) else getattr(output, "table_name", None)
+        taken = {running.name for running in self.running}
+        base = "query" if table is None else f"into_{table}"
+        number = 1
+        while (name := f"{base}_{number}" if number > 1 or table is None else base) in taken:
+            number += 1
+        return name
+
+    def _place(self, name: str) -> Path:
+        return self._directory / "queries" / file_name(name)
