@@ -8,7 +8,7 @@ and two buckets. CPU time is that of the whole tree of processes (driver, JVM, P
 end, so Spark's own work for an epoch is in it. Every answer is compared with DuckDB's batch query. For the second question q20
 by SQL and by the fluent API run by turns, over the same files.
 
-    python -m benchmarks.nexmark_spark [--events 200000] [--rounds 3]
+    python -m benchmarks.nexmark_spark [--events 200000] [--rounds 3] [--queries q3 q9]
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--queries", nargs="*", default=list(QUERIES), choices=list(QUERIES), help="of the first question")
     options = parser.parse_args()
     rows = epochs(options.events)
     spark = local_session("nexmark", cores=2, options={"spark.ui.enabled": "false"})
@@ -122,7 +123,7 @@ def main() -> None:
                 path.parent.mkdir(exist_ok=True)
                 pq.write_table(epoch[table].cast(_micros(epoch[table].schema)), path)
                 os.utime(path, (time.time() - len(rows) + number,) * 2)  # Spark takes files by their age
-        _compare(spark, Path(directory), rows, options.rounds)
+        _compare(spark, Path(directory), rows, options.queries, options.rounds)
     spark.stop()
 
 
@@ -132,7 +133,7 @@ def _micros(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def _compare(spark: Any, place: Path, rows: list[dict[str, pa.Table]], rounds: int) -> None:
+def _compare(spark: Any, place: Path, rows: list[dict[str, pa.Table]], queries: list[str], rounds: int) -> None:
     events = len(rows) * EPOCH_EVENTS
     frames = {}
     for table in _TABLES:
@@ -159,7 +160,7 @@ def _compare(spark: Any, place: Path, rows: list[dict[str, pa.Table]], rounds: i
         return joined.select("auction", "bidder", "price", "at", "item", "seller", "category")
 
     measured(by_sql("q20"))  # warms Spark up
-    for name in QUERIES:
+    for name in queries:
         cpu, count, sink = measured(by_sql(name))
         with duckdb.connect() as database:
             for table in _TABLES:

@@ -87,6 +87,7 @@ EXPRESSIONS: list[Expression] = [
     nullif("s", lit("")),
     nullif("x", lit(float("nan"))),
     nullif(lit("a"), "s"),
+    coalesce(lit(None), "day"),
     coalesce("price", nullif(lit(0), "n")),
     coalesce("huge", nullif(lit(1), "x")),
     greatest("n", "big", lit(3)),

@@ -352,14 +352,25 @@ def test_a_running_query_is_verified_where_the_session_keeps_what_came() -> None
 
 
 def test_a_null_goes_into_a_column_of_every_type() -> None:
-    kinds = ["INT", "BIGINT", "DOUBLE", "DECIMAL(10,2)", "STRING", "BOOLEAN", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ"]
+    kinds = [
+        "INT",
+        "BIGINT",
+        "DOUBLE",
+        "DECIMAL(10,2)",
+        "STRING",
+        "BOOLEAN",
+        "DATE",
+        "TIMESTAMP",
+        "TIMESTAMP_NTZ",
+        "ARRAY<INT>",
+    ]
     columns = ", ".join(f"c{place} {kind}" for place, kind in enumerate(kinds))
     with connect(dialect="spark") as session:
         session.sql(f"CREATE TABLE t (id INT, {columns})")
         nulls = ", ".join(["NULL"] * len(kinds))
         session.sql(
             f"INSERT INTO t VALUES (1, {nulls}), (2, 1, 1, 1.5, 1.5, 'x', TRUE, DATE '2024-01-01', "
-            "TIMESTAMP '2024-01-01 00:00:00', TIMESTAMP_NTZ '2024-01-01 00:00:00')"
+            "TIMESTAMP '2024-01-01 00:00:00', TIMESTAMP_NTZ '2024-01-01 00:00:00', array(1))"
         )
 
         query: Any = session.sql("SELECT * FROM t")

@@ -98,8 +98,11 @@ class KafkaSource:
                 raise self._lost("was deleted and made anew", position["id"])
             epochs = {} if position is None else position.get("leader_epochs", {})
             self._leader_epochs = {int(number): int(epoch) for number, epoch in epochs.items()}
+            # First of all, for the client compares leader epochs only of what it has not yet asked about.
+            self._consumer.assign([self._place(number, at) for number, at in wanted.items() if number in partitions])
             self._next = {number: self._start(number, wanted.get(number)) for number in partitions}
-            self._consumer.assign([self._place(number, at) for number, at in self._next.items()])
+            if self._next.keys() - wanted.keys():
+                self._consumer.assign([self._place(number, at) for number, at in self._next.items()])
         except KafkaException as error:
             self.close()
             raise self._failed(error) from error

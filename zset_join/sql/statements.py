@@ -395,7 +395,10 @@ def _constant(binder: ScalarBinder, statement: Statement, tokens: tuple[Token, .
     tree = binder.bind(node)
     value = compute(tree, {}, 1)
     try:
-        if value_type(tree, pa.schema([])) != kind:
+        given = value_type(tree, pa.schema([]))
+        if pa.types.is_null(given):
+            return None
+        if given != kind:
             from zset_join.expressions import Cast
 
             cast = Cast(tree, kind)
