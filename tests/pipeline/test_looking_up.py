@@ -480,3 +480,32 @@ def test_an_arrow_table_may_stand_on_the_right_and_what_it_cannot_honour_is_refu
         rows.temporal_join(rows.alias("others"), on="code", as_of=PROCESSING_TIME, reload_interval="1 min")
     with pytest.raises(OptionError, match="expects another view"):
         rows.temporal_join([("a", "A")], on="code", as_of=PROCESSING_TIME)
+
+
+def hidden_sequence():
+    return changes("orders", {**ORDERS, "ts": pa.int64()}, keys="o", sequence_by="ts", except_column_list=["ts"])
+
+
+def at(ts, total=5):
+    return [{"o": 1, "who": 7, "total": total, "ts": ts}]
+
+
+def test_an_update_of_a_hidden_sequence_alone_asks_nobody_and_says_nothing(clock, customers):
+    run = Run(hidden_sequence().lookup_join(customers, on=[("who", "id")], columns=["name"]), clock)
+    run.at(1, orders=at(10))
+    asked = len(customers.calls)
+
+    assert run.at(2, orders=at(20)) == []
+    assert run.at(3, orders=at(15, total=9)) == []  # stale
+    assert len(customers.calls) == asked
+    assert run.at(4, orders=at(30, total=6)) == [((1, 7, 5, 7, "Ada"), -1), ((1, 7, 6, 7, "Ada"), 1)]
+
+
+def test_an_update_of_a_hidden_sequence_alone_is_not_joined_anew_by_processing_time(clock):
+    people = changes("people", {"who": pa.int64(), "name": pa.string()}, keys="who")
+    run = Run(hidden_sequence().temporal_join(people, "who", as_of=PROCESSING_TIME), clock)
+    run.at(1, orders=at(10), people=[{"who": 7, "name": "Ada"}])
+
+    assert run.at(2, orders=at(20)) == []
+    assert run.at(3, orders=at(15, total=9)) == []
+    assert run.at(4, orders=at(30, total=6)) == [((7, 1, 5, "Ada"), -1), ((7, 1, 6, "Ada"), 1)]

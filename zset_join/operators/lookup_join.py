@@ -22,7 +22,7 @@ Source: FLIP-234 (retryable lookup joins); the journal and rows that are parked 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ import pyarrow as pa
 
 from zset_join.errors import OptionError, PlanError, ResourceError, StateError
 from zset_join.expressions import Expression, check
+from zset_join.operators.join_steps import columns_compared
 from zset_join.protocol import NOTHING_DUE, NextDue
 from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
@@ -103,6 +104,7 @@ class LookupJoin:
         constants: values that key columns of the outside table must have, by name; they are asked for too.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
+        hidden: probe columns that only order changes: where nothing else of a row has changed, nothing is said.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
         max_retries: how often a miss is parked and looked up again in a later epoch; 0: a miss is final.
         delay_us: how long it waits for that, in processing time.
@@ -140,6 +142,7 @@ class LookupJoin:
         constants: Mapping[str, Any] | None = None,
         using: bool = False,
         residual: Expression | None = None,
+        hidden: Collection[str] = (),
         output_names: Sequence[str] | None = None,
         max_retries: int = 0,
         delay_us: int = 0,
@@ -192,6 +195,7 @@ class LookupJoin:
             hash_seed=self._hash_seed,
             directory=directory,
             name="left",
+            compared=columns_compared((probe, table), residual, (hidden, ()))[0],
             arranges=False,
         )
         self._left = SideChanges(self._side, stores=not is_append_only)

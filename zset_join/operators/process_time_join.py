@@ -19,7 +19,7 @@ Source: Flink's processing-time temporal join, Timeplus' lookup of a versioned s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -31,6 +31,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression, check
 from zset_join.expressions import left as left_column
 from zset_join.expressions import right as right_column
+from zset_join.operators.join_steps import columns_compared
 from zset_join.operators.latest_joins import LatestJoins
 from zset_join.relation import Relation
 from zset_join.row_conversion import take_rows
@@ -90,6 +91,7 @@ class ProcessTimeJoin:
         null_safe: per key column, whether it is compared with `<=>` instead of `=`; default all `=`.
         using: put the key columns once and first, where both sides name them equally.
         residual: a predicate over both rows that is part of ON.
+        hidden: left columns that only order changes: where nothing else of a row has changed, nothing is said.
         find_by: columns of the right key that its rows are found by, the index; the others are compared row by row. Default:
             all.
         output_names: names of the output columns; default: the input's, a clashing right one with `_right`.
@@ -129,6 +131,7 @@ class ProcessTimeJoin:
         null_safe: Sequence[bool] | None = None,
         using: bool = False,
         residual: Expression | None = None,
+        hidden: Collection[str] = (),
         find_by: Sequence[str] | None = None,
         output_names: Sequence[str] | None = None,
         on_bad_input: str = "error",
@@ -182,6 +185,7 @@ class ProcessTimeJoin:
             hash_seed=self._hash_seed,
             directory=directory,
             name=f"left{suffix}",
+            compared=columns_compared((left, right), residual, (hidden, ()))[0],
             arranges=False,
         )
         self._owns_table = table_of is None

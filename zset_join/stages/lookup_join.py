@@ -197,6 +197,7 @@ class LookupJoinStage(Stage):
             constants=self.constants,
             using=self.using,
             residual=self.residual,
+            hidden=self.hidden,
             max_retries=settings.max_retries if settings.parks else 0,
             delay_us=settings.delay_us if settings.parks else 0,
             emit_padded_first=settings.emit_padded_first,

@@ -128,6 +128,7 @@ class ProcessTimeJoinStage(Stage):
             null_safe=self._flags,
             using=self.using,
             residual=self.residual,
+            hidden=self.hidden[0],
             find_by=self.find_by or None,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
