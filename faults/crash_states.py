@@ -195,7 +195,7 @@ def _check(run: Run, state: CrashState, known: Known, directory: Path, tally: Ta
 def leave_mapped_state(hosts: Path, target: Path, rng: Random) -> None:
     """Copy mapped files of which some pages never reached the disk."""
     shutil.copytree(hosts, target)
-    for path in sorted(target.rglob("state/*")):
+    for path in sorted(one for one in target.rglob("state/**/*") if one.is_file()):
         data = bytearray(path.read_bytes())
         for begin in range(0, len(data), _PAGE):
             if rng.random() < 0.3:

@@ -1,8 +1,9 @@
 """Temporal joins that die while rows wait: killed at every kind of operation, or by a power cut, with empty epochs.
 
 A pipeline with a directory joins orders with the rates of their times: `on_watermark`, where most orders wait because the
-rates are behind, or `eager`, where what was said is corrected. Some orders come late, some rates too, some epochs bring rates
-alone, and some nothing. Thresholds are tiny, so snapshots are written while rows wait.
+rates are behind, or `eager`, where what was said is corrected; or, with `state_ttl`, it counts orders that end by event time.
+Some orders come late, some rates too, some epochs bring rates alone, and some nothing. Thresholds are tiny, so snapshots are
+written while rows wait.
 
 `kills`: one epoch per process, forked; it ends by SIGKILL before or after a drawn operation on its files, or in its output. An
 epoch whose process died is asked for again. `power_cuts`: the disk model of `crash_states` follows one process; then disks that
@@ -20,6 +21,7 @@ import random
 import shutil
 import signal
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +39,9 @@ from zset_join.checkpoint import local_state as local_state_module
 from zset_join.checkpoint import owner as owner_module
 from zset_join.expressions import col
 from zset_join.pipeline import Pipeline, View, appends, versioned
+from zset_join.pipeline import functions as F  # noqa: N812 - as PySpark users import theirs
 from zset_join.pipeline.outputs import FunctionSink
+from zset_join.stages import StateTtl
 from zset_join.storage.operations import Operation, observe
 from zset_join.testing.comparison import counts_of
 from zset_join.testing.reference import Counts
@@ -45,8 +49,8 @@ from zset_join.testing.reference_temporal import TemporalHistory, TimedRow
 
 __all__ = ["KINDS", "TimedLife", "kills", "power_cuts", "warm_up"]
 
-KINDS = ("on_watermark", "eager")
-EPOCHS, KEEP = 9, 40
+KINDS = ("on_watermark", "eager", "state_ttl")
+EPOCHS, KEEP, LIVES_FOR = 9, 40, 25
 _AREA = ("zset",)
 _STALE_HOST = 0.25
 
@@ -68,6 +72,9 @@ class TimedLife:
 
     def __post_init__(self) -> None:
         draw = random.Random(f"{self.kind} {self.seed}")
+        if self.kind == "state_ttl":
+            self._count_alive(draw)
+            return
         history = TemporalHistory(right_width=2, how="left", keep=KEEP if self.kind == "eager" else 0)
         before: int | None = None
         largest: dict[str, int] = {}
@@ -90,11 +97,28 @@ class TimedLife:
             self.waiting += len(history._waiting)
             before = after
 
+    def _count_alive(self, draw: random.Random) -> None:
+        """Say how many orders of each currency are alive after each epoch: those that the watermark is not far ahead of."""
+        orders: list[dict[str, Any]] = []
+        mark: int | None = None
+        held: Counts = {}
+        for epoch in range(EPOCHS):
+            came = {"orders": self._drawn(draw, epoch, mark)["orders"]}
+            self.inputs.append(came)
+            orders += came["orders"]
+            mark = max([mark or 0, *(row["t"] for row in came["orders"])]) if orders else None
+            orders = [row for row in orders if mark is None or row["t"] + LIVES_FOR > mark]
+            counted = Counter(row["currency"] for row in orders)
+            now: Counts = dict.fromkeys(counted.items(), 1)
+            self.said.append(_difference(now, held))
+            self.waiting += len(orders)
+            held = now
+
     def _drawn(self, draw: random.Random, epoch: int, watermark: int | None) -> dict[str, list[dict[str, Any]]]:
         quiet = draw.random()
         orders = [] if quiet < 0.35 else range(draw.randint(1, 4))
         rates = [] if quiet < 0.2 else draw.sample(range(20 * epoch - 25, 20 * epoch + 9), draw.randint(1, 3))
-        late = -30 if self.kind == "on_watermark" else 0  # late rows are set aside; eager would join some of them
+        late = 0 if self.kind == "eager" else -30  # late rows are set aside; eager would join some of them
         return {
             "orders": [
                 {
@@ -114,6 +138,9 @@ class TimedLife:
     def view(self) -> View:
         """Return the query."""
         orders = appends("orders", {"id": pa.int64(), "currency": pa.int64(), "t": pa.int64()}, watermark=("t", 0))
+        if self.kind == "state_ttl":
+            ttl = StateTtl(LIVES_FOR, by="event", of="row")
+            return orders.groupBy("currency").agg(F.count().alias("n"), state_ttl=ttl)
         rates = versioned(
             "rates",
             {"currency": pa.int64(), "rate": pa.int64(), "at": pa.int64()},
