@@ -110,7 +110,7 @@ class Query:
         """Return it as SQL of Spark's dialect, every step a SELECT.
 
         Raises:
-            PlanError: a part is not written as SQL, such as a join with an outside table.
+            PlanError: a part is not written as SQL, such as what a setting says of a join.
         """
         return plan_sql(self.bound.view)
 
