@@ -250,8 +250,8 @@ def _state(options: argparse.Namespace) -> int:
     try:
         _say(connection.sql(options.sql))
     except duckdb.Error as error:
-        told = " ".join(str(error).split("\n\n")[0].split())
-        raise OptionError(f"the query cannot be answered: {told}", code="SQL_QUERY", sql=options.sql) from error
+        reason = " ".join(str(error).split("\n\n")[0].split())
+        raise OptionError(f"the query cannot be answered: {reason}", code="SQL_QUERY", sql=options.sql) from error
     finally:
         connection.close()
     return 0
@@ -277,15 +277,15 @@ def _dead_letters(options: argparse.Namespace) -> int:
 def _replay_in_pipeline(program: str, stream: str | None, code: str | None) -> int:
     from zset_join.pipeline import Pipeline
 
-    made = _function(program)()
-    if not isinstance(made, Pipeline):
+    given = _function(program)()
+    if not isinstance(given, Pipeline):
         raise OptionError(
-            f"{program!r} returned {made!r}; expected a Pipeline with its directory. A query inside Spark takes records from "
+            f"{program!r} returned {given!r}; expected a Pipeline with its directory. A query inside Spark takes records from "
             "its source again: replay to kafka://HOST:PORT, or to a file that its source reads.",
             code="PROGRAM",
             program=program,
         )
-    with made as pipeline:
+    with given as pipeline:
         return pipeline.replay(stream=stream, code=code)
 
 
@@ -337,10 +337,10 @@ def _writer(options: argparse.Namespace) -> JoinStreamWriter:
     session = _session(options.cores)  # takes seconds: only for a program that is there
     from zset_join.spark.api.writer import JoinStreamWriter
 
-    made = function(session)
-    if not isinstance(made, JoinStreamWriter):
-        raise _no_program(options.program, f"it returned {made!r}")
-    return made
+    writer = function(session)
+    if not isinstance(writer, JoinStreamWriter):
+        raise _no_program(options.program, f"it returned {writer!r}")
+    return writer
 
 
 def _function(program: str) -> Callable[..., Any]:
@@ -370,8 +370,8 @@ def _row(values: Sequence[str], schema: pa.Schema) -> Mapping[str, Any]:
 
     row: dict[str, Any] = {}
     for text in values:
-        name, found, value = text.partition("=")
-        if not found:
+        name, sign, value = text.partition("=")
+        if not sign:
             raise OptionError(f"{text!r}: expected COLUMN=VALUE.", code="ROW_QUESTION", value=text)
         if name not in schema.names or not value:
             row[name] = None

@@ -250,9 +250,9 @@ class Checkpoint:
             )
         if self._owner is not None:
             self._owner.check()
-        found = [rescaling_numbers(name) for name in self._folder.names(RESCALINGS)]
+        rescalings = [rescaling_numbers(name) for name in self._folder.names(RESCALINGS)]
         rescaling = Rescaling(
-            number=1 + max([self._number(), *(numbers[1] for numbers in found if numbers is not None)]),
+            number=1 + max([self._number(), *(numbers[1] for numbers in rescalings if numbers is not None)]),
             query_id=self.query_id,
             epoch=last.epoch,
             record=record_digest(data.to_pybytes()),
@@ -394,17 +394,19 @@ class Checkpoint:
             )
         return int(stored["buckets"]), bool(stored.get("added_columns"))
 
-    def _takes_columns(self, found: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None) -> bool:
+    def _takes_columns(
+        self, stored_format: Mapping[str, Any], description: Mapping[str, Any], plan: Mapping[str, Any] | None
+    ) -> bool:
         """Go on with a query that differs in nothing but columns it has more; say whether it does."""
         stored = self._folder.read(PLAN_FILE)
         if stored is None or plan is None or self._owner is None:
             return False
         before = unseal(stored.to_pybytes(), version=CHECKPOINT_FORMAT, name=PLAN_FILE)
-        added = added_columns(found["description"], description, before, json.loads(_stable_json(plan)))
+        added = added_columns(stored_format["description"], description, before, json.loads(_stable_json(plan)))
         if not added:
             return False
-        known = [*found.get("added_columns", ()), *added]
-        widened = {**found, "description": description, "added_columns": known}
+        known = [*stored_format.get("added_columns", ()), *added]
+        widened = {**stored_format, "description": description, "added_columns": known}
         self._folder.put(FORMAT_FILE, seal(widened, version=CHECKPOINT_FORMAT, name=FORMAT_FILE))
         return True
 

@@ -252,19 +252,19 @@ class JoinNode:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> JoinNode:
+    def from_json(cls, written: Mapping[str, Any]) -> JoinNode:
         """Build from what `to_json` gave.
 
         Raises:
             PlanError: it describes no join that this version knows.
         """
-        residual = found["residual"]
+        residual = written["residual"]
         return cls(
-            left=_read_side(found["left"]),
-            right=_read_side(found["right"]),
-            how=found["how"],
-            null_safe=tuple(found["null_safe"]),
-            using=found["using"],
+            left=_read_side(written["left"]),
+            right=_read_side(written["right"]),
+            how=written["how"],
+            null_safe=tuple(written["null_safe"]),
+            using=written["using"],
             residual=None if residual is None else read_expression(residual),
         )
 
@@ -386,19 +386,19 @@ def _write_side(side: SideNode) -> dict[str, Any]:
     return {**_describe_side(side), "columns": write_schema(source.relation.schema)}
 
 
-def _read_side(found: Mapping[str, Any]) -> SideNode:
+def _read_side(written: Mapping[str, Any]) -> SideNode:
     relation = Relation(
-        name=found["name"],
-        schema=read_schema(found["columns"]),
-        join_key=tuple(found["join_key"]),
-        primary_key=tuple(found["primary_key"]),
-        sequence_by=tuple(found["sequence_by"]),
-        mode=found["mode"],
+        name=written["name"],
+        schema=read_schema(written["columns"]),
+        join_key=tuple(written["join_key"]),
+        primary_key=tuple(written["primary_key"]),
+        sequence_by=tuple(written["sequence_by"]),
+        mode=written["mode"],
     )
-    if found.get("is_view", False):
-        return ViewNode(relation=relation, key=tuple(found["key"]))
-    source = InputNode(relation=relation, hidden=tuple(found["hidden"]), has_baseline=found.get("baseline", False))
-    return RouteNode(source=source) if found["routed"] else source
+    if written.get("is_view", False):
+        return ViewNode(relation=relation, key=tuple(written["key"]))
+    source = InputNode(relation=relation, hidden=tuple(written["hidden"]), has_baseline=written.get("baseline", False))
+    return RouteNode(source=source) if written["routed"] else source
 
 
 def _describe_columns(relation: Relation, names: Sequence[str]) -> list[str]:

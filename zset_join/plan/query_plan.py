@@ -242,15 +242,15 @@ class QueryPlan:
         """Return what has a state, by the number of its first stage."""
         shared = {index.readers[0]: index for index in self.shared}
         taken = {number for index in self.shared for number in index.readers[1:]}
-        made = []
+        states = []
         for node in self.nodes:
             index = shared.get(node.number)
             if index is not None:
                 stage: Stage = SharedTableStage(readers=tuple(self.nodes[number].stage for number in index.readers))
-                made.append(StateNode(node.number, f"{stage.kind}-{node.number}", stage, index.readers))
+                states.append(StateNode(node.number, f"{stage.kind}-{node.number}", stage, index.readers))
             elif node.number not in taken:
-                made.append(StateNode(node.number, node.name, node.stage, (node.number,)))
-        return tuple(made)
+                states.append(StateNode(node.number, node.name, node.stage, (node.number,)))
+        return tuple(states)
 
     @cached_property
     def state_of(self) -> Mapping[int, StateNode]:

@@ -102,8 +102,8 @@ def _text(feeds: Sequence[Feed]) -> str:
 def _versions_of(plan: QueryPlan, feeds: Sequence[Feed]) -> Sequence[Feed]:
     """Return what rows are made of: of current versions the versions."""
     origin = feeds[0].origin if len(feeds) == 1 and not feeds[0].steps else None
-    made = [node for node in plan.nodes if node.number == origin and isinstance(node.stage, CurrentVersionsStage)]
-    return made[0].feeds[0] if made else feeds
+    current = [node for node in plan.nodes if node.number == origin and isinstance(node.stage, CurrentVersionsStage)]
+    return current[0].feeds[0] if current else feeds
 
 
 @dataclass

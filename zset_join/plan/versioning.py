@@ -74,13 +74,15 @@ _current: WeakValueDictionary[int, Operate] = WeakValueDictionary()
 
 def current_versions(node: Node) -> Node:
     """Return what a join by processing time looks up in: of versions those that hold now, of latest rows these themselves."""
-    found = versioning_of(node)
-    if not found.is_versioned:
+    versioning = versioning_of(node)
+    if not versioning.is_versioned:
         return node
-    made = _current.get(id(found.node))
-    if made is None:
-        made = _current[id(found.node)] = Operate(CurrentVersionsRequest(found.key, found.delete_column), (found.node,))
-    return made
+    current = _current.get(id(versioning.node))
+    if current is None:
+        current = _current[id(versioning.node)] = Operate(
+            CurrentVersionsRequest(versioning.key, versioning.delete_column), (versioning.node,)
+        )
+    return current
 
 
 def of_relation(relation: Relation) -> tuple[bool, str]:

@@ -149,10 +149,10 @@ class ChangelogDirectory:
             SinkError: there is none, or it is damaged.
         """
         try:
-            found = self.folder.read(_HEADER)
-            if found is None:
+            header = self.folder.read(_HEADER)
+            if header is None:
                 raise FileNotFoundError(f"there is no {_HEADER}")
-            body = unseal(found.to_pybytes(), version=_FORMAT, name=_HEADER)
+            body = unseal(header.to_pybytes(), version=_FORMAT, name=_HEADER)
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(body["schema"])))
             return Header(body["query_id"], body["form"], tuple(body["key"]), schema)
         except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -168,8 +168,8 @@ class ChangelogDirectory:
         """Return the epochs, in order."""
         if self._is_local:
             names = local.list_directory(self.location)
-            found = (int(match[1]) for match in map(_EPOCH_DIRECTORY.fullmatch, names) if match)
-            return sorted(epoch for epoch in found if self.is_committed(epoch))
+            epochs = (int(match[1]) for match in map(_EPOCH_DIRECTORY.fullmatch, names) if match)
+            return sorted(epoch for epoch in epochs if self.is_committed(epoch))
         listed = (name.lstrip("/") for name in self.folder.names(""))
         return sorted(int(match[1]) for match in map(_EPOCH_MANIFEST.fullmatch, listed) if match)
 
@@ -184,9 +184,9 @@ class ChangelogDirectory:
             SinkError: it is damaged, or that of another epoch or query.
         """
         name = _final(epoch, _MANIFEST)
-        found = self.folder.read(name)
+        manifest = self.folder.read(name)
         try:
-            body = unseal(b"" if found is None else found.to_pybytes(), version=_FORMAT, name=name)
+            body = unseal(b"" if manifest is None else manifest.to_pybytes(), version=_FORMAT, name=name)
             if body["query_id"] != header.query_id:
                 raise ValueError(f'it belongs to query "{body["query_id"]}", not to "{header.query_id}"')
         except ValueError as error:
@@ -201,14 +201,14 @@ class ChangelogDirectory:
             SinkError: it is missing, or not what was listed.
         """
         name = _final(epoch, part.name)
-        found = self.folder.read(name)
-        if found is None:
+        data = self.folder.read(name)
+        if data is None:
             raise self.damaged(epoch, part.name, f"should have {part.bytes} bytes and is missing")
-        if found.size != part.bytes:
-            raise self.damaged(epoch, part.name, f"should have {part.bytes} bytes and has {found.size}")
-        if zlib.crc32(found, first_checksum(header.query_id, epoch, part.name)) != part.crc32:
+        if data.size != part.bytes:
+            raise self.damaged(epoch, part.name, f"should have {part.bytes} bytes and has {data.size}")
+        if zlib.crc32(data, first_checksum(header.query_id, epoch, part.name)) != part.crc32:
             raise self.damaged(epoch, part.name, "does not have the checksum it was written with")
-        return found
+        return data
 
     def part_uri(self, epoch: int, part: PartFile) -> str:
         """Return what others can open a listed file by."""
@@ -299,22 +299,22 @@ class ChangelogDirectory:
         return any(True for _ in self.folder.names(""))
 
     def _rename_into_place(self, epoch: int, parts: Sequence[PartFile], sealed: bytes) -> bool:
-        made = f"{self.location}/{_STAGING}/commit-{uuid.uuid4().hex}"
+        moved = f"{self.location}/{_STAGING}/commit-{uuid.uuid4().hex}"
         target = f"{self.location}/epoch={epoch:08d}"
-        local.make_directories(made, durable=False)
+        local.make_directories(moved, durable=False)
         for part in parts:
-            local.rename(self.folder.uri(self.staged(epoch, part.name)), f"{made}/{part.name}")
-        local.write_new(f"{made}/{_MANIFEST}", sealed)  # syncs the directory as well, with the parts in it
+            local.rename(self.folder.uri(self.staged(epoch, part.name)), f"{moved}/{part.name}")
+        local.write_new(f"{moved}/{_MANIFEST}", sealed)  # syncs the directory as well, with the parts in it
         try:
-            local.rename(made, target)
+            local.rename(moved, target)
         except OSError as error:
             if error.errno not in _NOT_EMPTY:
                 raise
             if self.is_committed(epoch):
-                local.remove_tree(made)
+                local.remove_tree(moved)
                 return False
             local.remove_tree(target)  # without a manifest it is not an epoch, and was not made by a rename of ours
-            local.rename(made, target)
+            local.rename(moved, target)
         local.sync_directory(self.location)
         return True
 

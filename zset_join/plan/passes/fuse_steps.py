@@ -20,9 +20,9 @@ def fuse_steps(root: Node) -> Node:
         before = node.child
         if isinstance(before, Apply) and isinstance(before.step, SelectStep) and before.takes_upserts:
             picked = [(name, plain_column(expression)) for name, expression in node.step.columns]
-            made = dict(before.step.columns)
+            computed = dict(before.step.columns)
             if all(column is not None for _, column in picked) and not before.hides:
-                columns = tuple((name, made[column]) for name, column in picked if column is not None)
+                columns = tuple((name, computed[column]) for name, column in picked if column is not None)
                 return Apply(before.child, SelectStep(columns), node.hides)
         return node
 

@@ -172,10 +172,10 @@ class _Translation:
         if len(streams) == len(plain):
             return _united(streams)
         views = [self.as_view(rows) for rows in plain]
-        made = views[0]
+        united = views[0]
         for view in views[1:]:
-            made = union(made, view)
-        return made
+            united = union(united, view)
+        return united
 
     def _visible(self, part: _Part) -> Rows:
         """Return the changes of whole rows, without hidden columns."""
@@ -236,9 +236,9 @@ def _joined(rows: Sequence[Rows], stage: JoinStage, hidden: Sequence[tuple[str, 
     node = JoinNode(
         left=sides[0], right=sides[1], how=stage.how, null_safe=stage.flags, using=stage.using, residual=stage.residual
     )
-    made = JoinPlan(left=rows[0], right=rows[1], node=node)
-    check_inputs(made)
-    return made
+    plan = JoinPlan(left=rows[0], right=rows[1], node=node)
+    check_inputs(plan)
+    return plan
 
 
 def _route(rows: Rows, relation: Relation) -> Stage | None:
@@ -303,12 +303,12 @@ def _kept(rows: Rows, condition: Expression) -> Rows:
     if isinstance(rows, ViewPlan):
         return rows.then(replace(step, tree=WhereStep(condition)))
     passes = F.expr(text)
-    told = F.col(REJECT).isNotNull()
+    is_rejected = F.col(REJECT).isNotNull()
     if rows.mode == "upsert":
-        weight = F.when(told | F.coalesce(passes, F.lit(False)), F.col(WEIGHT)).otherwise(F.lit(-1).cast("long"))
+        weight = F.when(is_rejected | F.coalesce(passes, F.lit(False)), F.col(WEIGHT)).otherwise(F.lit(-1).cast("long"))
         prepared = rows.prepared.withColumn(WEIGHT, weight)
     else:
-        prepared = rows.prepared.where(told | passes if rows.may_reject else passes)
+        prepared = rows.prepared.where(is_rejected | passes if rows.may_reject else passes)
     return replace(rows, prepared=prepared, operation=(*rows.operation, *step.description))
 
 
@@ -316,15 +316,15 @@ def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
     before = rows.relation(()) if isinstance(rows, SourceStream) else rows.output
     relation = step.output(before)
     texts = [_text(tree, before.schema) for _, tree in step.columns]
-    made = _row_step(rows, before, relation, texts, is_internal=is_internal)
-    given = made.relation.schema
+    selection = _row_step(rows, before, relation, texts, is_internal=is_internal)
+    given = selection.relation.schema
     differing = [at for at, field in enumerate(relation.schema) if given.field(at).type != field.type]
     if differing:
         for at in differing:
             texts[at] = f"CAST({texts[at]} AS {field_type(relation.schema.field(at)).simpleString()})"
-        made = _row_step(rows, before, relation, texts, is_internal=is_internal)
+        selection = _row_step(rows, before, relation, texts, is_internal=is_internal)
     if isinstance(rows, ViewPlan):
-        return rows.then(replace(made, tree=step))
+        return rows.then(replace(selection, tree=step))
     kept = step.kept
     named = [f"{text} AS {quote_name(field.name, 'spark')}" for text, field in zip(texts, relation.schema, strict=True)]
     prepared = select_text(rows.prepared, [*named, WEIGHT, REJECT, RAW])
@@ -338,7 +338,7 @@ def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
         sequence_by=relation.sequence_by,
         hidden=hidden,
         schema=arrow_schema(prepared.drop(WEIGHT, REJECT, RAW).schema, relation=rows.name),
-        operation=(*rows.operation, *made.description),
+        operation=(*rows.operation, *selection.description),
         event_time=relation.event_time,
         watermark_delay=relation.watermark_delay,
     )

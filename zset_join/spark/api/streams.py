@@ -184,20 +184,20 @@ def changes(
     elif row_kind_column is not None:
         operation = row_kinds_in(df, name, row_kind_column, is_keyed=bool(key_names))
     elif apply_as_deletes is not None:
-        told = _condition(df, apply_as_deletes, "apply_as_deletes", name)
-        operation = deletes_where(told, _used(df, told, name))
+        is_delete = _condition(df, apply_as_deletes, "apply_as_deletes", name)
+        operation = deletes_where(is_delete, _used(df, is_delete, name))
     reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
     return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
 
 
-def _check_format(df: DataFrame, name: str, told: Mapping[str, Any]) -> None:
+def _check_format(df: DataFrame, name: str, operation_arguments: Mapping[str, Any]) -> None:
     check_dataframe(df, name)
-    if told:
+    if operation_arguments:
         raise OptionError(
-            f'changes "{name}": format and {" and ".join(told)} both say what a row does; keep one of them.',
+            f'changes "{name}": format and {" and ".join(operation_arguments)} both say what a row does; keep one of them.',
             code="CONFLICTING_ARGUMENTS",
             name=name,
-            arguments=["format", *told],
+            arguments=["format", *operation_arguments],
         )
 
 
@@ -226,16 +226,16 @@ def _of_records(
         table = sampled_table(df, name, format_name, sample)
     if keys is not None:
         table = replace(table, keys=(keys,) if isinstance(keys, str) else tuple(keys))
-    found = records_as_rows(df, name, format_name, table, options)
-    rows, shown = found.rows, found.shown
-    order: list[tuple[str, Column | None]] = [*found.order]
+    records = records_as_rows(df, name, format_name, table, options)
+    rows, shown = records.rows, records.shown
+    order: list[tuple[str, Column | None]] = [*records.order]
     visible = select_text(rows, [quoted(column) for column in shown])
     columns = table_columns(visible, name, given["column_list"], given["except_column_list"], [])
     if given["sequence_by"] is not None:
         order = list(sequence_columns(visible, given["sequence_by"], columns, name))
     mode: ChangelogMode = "upsert" if table.keys else "changelog"
-    control = control_of(found, table, columns, hidden=sum(expression is not None for _, expression in order))
-    operation = found.operation if control is None else found.operation_of_parts
+    control = control_of(records, table, columns, hidden=sum(expression is not None for _, expression in order))
+    operation = records.operation if control is None else records.operation_of_parts
     reading = RowReading(
         mode=mode, columns=columns, keys=table.keys, sequence=tuple(order), operation=operation, control=control
     )
@@ -258,8 +258,8 @@ def _of_row_format(df: DataFrame, name: str, format_name: str, keys: Any, **give
     if given["column_list"] is None:
         left_out = [one for one in apart if one in df.columns]
         given["except_column_list"] = [*(given["except_column_list"] or ()), *left_out]
-    told: dict[str, Any] = {argument: column}
-    return changes(df, name=name, keys=keys, **told, **given)
+    operation: dict[str, Any] = {argument: column}
+    return changes(df, name=name, keys=keys, **operation, **given)
 
 
 def _make(
@@ -301,8 +301,8 @@ def _make(
 
 def _prepared_baseline(df: DataFrame, prepared: DataFrame, baseline: DataFrame, name: str, reading: RowReading) -> DataFrame:
     """Read a baseline as its stream is read; without the columns that say what a row does, all rows of it are live."""
-    told = [expression for column, expression in reading.hidden.items() if column != CONTROL]
-    ordering = {column for expression in told for column in _used(df, expression, name)}
+    orders = [expression for column, expression in reading.hidden.items() if column != CONTROL]
+    ordering = {column for expression in orders for column in _used(df, expression, name)}
     check_baseline(baseline, name, [*reading.columns, *sorted(ordering - {*reading.columns})])
     operation = reading.operation
     if operation is not None and not operation.used <= set(baseline.columns):
@@ -341,5 +341,5 @@ def _senseless(df: DataFrame, name: str, what: str, error: Exception) -> PlanErr
     )
 
 
-def _condition(df: DataFrame, told: str | Column, argument: str, name: str) -> Column:
-    return parsed_condition(df, told, argument, name) if isinstance(told, str) else told
+def _condition(df: DataFrame, condition: str | Column, argument: str, name: str) -> Column:
+    return parsed_condition(df, condition, argument, name) if isinstance(condition, str) else condition
