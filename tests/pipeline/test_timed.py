@@ -257,3 +257,21 @@ def test_random_histories_with_late_rows_are_what_duckdb_says(emit, keep, late, 
         )
 
         assert pipeline.verify().equal, pipeline.verify()
+
+
+def test_a_version_that_differs_in_a_hidden_sequence_alone_corrects_nothing():
+    columns = {"k": pa.int64(), "price": pa.int64(), "at": pa.int64(), "ts": pa.int64()}
+    hidden = {"sequence_by": "ts", "except_column_list": ["ts"], "watermark": ("at", 0)}
+    versions = changes("versions", columns, keys="k", **hidden)
+    orders = appends("orders", {"id": pa.int64(), "k": pa.int64(), "t": pa.int64()}, watermark=("t", 0))
+    view = orders.temporal_join(versions, "k", as_of="t", emit="eager", keep_probe_for=1000, is_change_time=True)
+    pipeline = Pipeline(view)
+
+    def version(ts, price=1):
+        return {"versions": [{"k": 1, "price": price, "at": 5, "ts": ts}]}
+
+    pipeline.step({**version(10), "orders": [{"id": 1, "k": 1, "t": 7}]})
+
+    assert pipeline.step(version(20)).to_pylist() == []
+    assert pipeline.step(version(15, price=99)).to_pylist() == []
+    assert pipeline.step(version(30, price=2)).to_pylist() == [((1, 1, 7, 1, 5), -1), ((1, 1, 7, 2, 5), 1)]
