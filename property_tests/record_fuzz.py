@@ -49,6 +49,7 @@ SCHEMA = pa.schema(
 GIVEN = pa.schema(
     {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
+_UNITS = ("ts_us", "ts_us", "ts_ms")
 METADATA = {"operation_time": "changed", "record_time": "written", "position": "lsn", "offset": "at_offset"}
 _VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 2**63, -(2**70), 1e308, -0.0, "", "x", "NaN", "Infinity", "1e400", "2024-02-30", "99999-01-01",
@@ -77,8 +78,8 @@ def _body(draw: random.Random, name: str) -> Any:
                 "op": _mostly(draw, draw.choice("crudtm")),
                 "before": _row(draw, _BASE64),
                 "after": _row(draw, _BASE64),
-                "source": _mostly(draw, {"lsn": draw.randrange(10**12), "ts_us": draw.randrange(10**16)}),
-                "ts_us": _mostly(draw, draw.randrange(10**16)),
+                "source": _mostly(draw, {"lsn": draw.randrange(10**12), draw.choice(_UNITS): draw.randrange(10**16)}),
+                draw.choice(_UNITS): _mostly(draw, draw.randrange(10**16)),
             },
         ),
         "canal-json": lambda: {

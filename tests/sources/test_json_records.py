@@ -61,6 +61,12 @@ def test_a_column_that_was_not_sent_is_marked_and_shows_nothing() -> None:
     assert found.rows.to_pylist()[line] | {} == found.rows.to_pylist()[line] | {"id": 5, "customer_id": 55, "note": None}
 
 
+def test_times_of_an_older_debezium_are_read_from_its_milliseconds() -> None:
+    moments = read("times of Debezium before 2.5").rows.column("changed_at").cast(pa.int64()).to_pylist()
+
+    assert moments == [1_700_000_000_123_000, 1_700_000_000_123_456, None, None]
+
+
 def test_a_delete_shows_its_key_alone_though_debezium_writes_defaults() -> None:
     found = read("a real table")
 

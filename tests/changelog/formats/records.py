@@ -115,6 +115,18 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
             )
         ),
     ),
+    "times of Debezium before 2.5": (
+        "debezium-json",
+        pa.schema({"id": pa.int64(), "v": pa.string()}),
+        ["id"],
+        RecordOptions(metadata={"operation_time": "changed_at", "record_time": "written_at"}),
+        _values(
+            '{"op":"c","after":{"id":1,"v":"a"},"source":{"ts_ms":1700000000123},"ts_ms":1700000000456}',
+            '{"op":"u","after":{"id":1,"v":"b"},"source":{"ts_ms":1700000000123,"ts_us":1700000000123456}}',
+            '{"op":"u","after":{"id":1,"v":"c"},"source":{"ts_ms":9223372036854775807}}',
+            '{"op":"u","after":{"id":1,"v":"d"},"source":{"ts_ms":"soon"},"ts_ms":null}',
+        ),
+    ),
     "canal": (
         "canal-json",
         _SMALL,

@@ -189,7 +189,8 @@ class RecordStatements:
         inner: Fields | None = None if record.is_list else row_fields
         for path in (record.row, record.deleted):
             _put(fields, path, inner)
-        for path in (record.operation, *(path for path, _ in record.times.values()), record.position):
+        times = [path for path, _ in record.times.values()]
+        for path in (record.operation, *times, *record.older_times.values(), record.position):
             _put(fields, path, None)
         return self.dialect.parsed("value", fields)
 
@@ -239,7 +240,10 @@ class RecordStatements:
         made = []
         for name in self.options.metadata:
             if name in self.record.times:
-                made.append(f"{self._path('__body', self.record.times[name][0])} AS __meta_{name}")
+                text = self._path("__body", self.record.times[name][0])
+                if name in self.record.older_times:
+                    text = f"coalesce({text}, {self._path('__body', self.record.older_times[name])} || '000')"
+                made.append(f"{text} AS __meta_{name}")
             elif name == "position" and self.record.position:
                 made.append(f"{self._path('__body', self.record.position)} AS __meta_position")
         return made

@@ -63,6 +63,7 @@ class RecordFormat:
         enveloped: the record may stand in `payload`, beside a schema.
         key_in_record_key: the record's key has the key columns, as JSON.
         times: metadata to its path and the unit it has.
+        older_times: metadata to its path in records of older writers, which have microseconds nowhere: milliseconds.
         position: path of the position in the database's log.
         decimals: how decimals are written unless options say otherwise.
         counts_times: dates and times without a zone are numbers, unless the writer was told otherwise.
@@ -78,6 +79,7 @@ class RecordFormat:
     enveloped: bool = False
     key_in_record_key: bool = False
     times: Mapping[str, tuple[tuple[str, ...], TimeUnit]] = field(default_factory=dict)
+    older_times: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     position: tuple[str, ...] = ()
     decimals: Decimals = "text"
     counts_times: bool = False
@@ -96,6 +98,7 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
             enveloped=True,
             key_in_record_key=True,
             times={"operation_time": (("source", "ts_us"), "us"), "record_time": (("ts_us",), "us")},
+            older_times={"operation_time": ("source", "ts_ms"), "record_time": ("ts_ms",)},  # Debezium before 2.5
             position=("source", "lsn"),
             decimals="base64",
             counts_times=True,

@@ -99,7 +99,8 @@ class TypedRecords:
             _put(fields, record.deleted, {name: row[name] for name in self.keys})
         if record.operation:
             _put(fields, record.operation, "STRING")
-        for path in (*(record.times[name][0] for name in self._times()), record.position):
+        times = [path for name in self._times() for path in (record.times[name][0], record.older_times.get(name))]
+        for path in (*times, record.position):
             if path:
                 _put(fields, path, "BIGINT")
         return parsed_json(text, fields)
@@ -138,11 +139,12 @@ class TypedRecords:
 
     def _read_times(self) -> list[str]:
         first = "TIMESTAMP'1970-01-01 00:00:00Z'"
-        return [
-            f"{_instant(_path(path), unit, first)} AS __t_{name}"
-            for name, (path, unit) in self.record.times.items()
-            if name in self._times()
-        ]
+        return [f"{_instant(self._counted(name), self.record.times[name][1], first)} AS __t_{name}" for name in self._times()]
+
+    def _counted(self, name: str) -> str:
+        """Return a time as the record counts it; that of an older writer too."""
+        path, older = _path(self.record.times[name][0]), self.record.older_times.get(name)
+        return path if older is None else f"coalesce({path}, try_multiply({_path(older)}, 1000L))"
 
     def _is_typed(self) -> str:
         """Return the condition that all of an ordinary record was read."""
@@ -156,7 +158,9 @@ class TypedRecords:
                     needed.append(f"({unread} OR __r{at} IN ({_MARKS}))")
             elif self._spark_type(field) in ("STRING", "BIGINT"):
                 needed.append(f"({unread})")
-        needed += [f"({_path(self.record.times[name][0])} IS NULL OR __t_{name} IS NOT NULL)" for name in self._times()]
+        for name in self._times():
+            paths = [path for path in (self.record.times[name][0], self.record.older_times.get(name)) if path]
+            needed.append(f"(coalesce({', '.join(map(_path, paths))}) IS NULL OR __t_{name} IS NOT NULL)")
         return " AND ".join(needed)
 
     def _line(self) -> list[tuple[str, str]]:
