@@ -29,7 +29,7 @@ from zset_join.expressions import Column, Expression
 from zset_join.expressions.sql_text import quote_name, quote_text, to_sql
 from zset_join.lookup.options import Lookup
 from zset_join.pipeline import View
-from zset_join.plan.lookup_requests import LookupJoinRequest, ProcessTimeJoinRequest
+from zset_join.plan.lookup_requests import CurrentVersionsRequest, LookupJoinRequest, ProcessTimeJoinRequest
 from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
@@ -166,6 +166,10 @@ class _Writer:
         if request.snapshot != "current":
             raise _unwritten(f'a join by processing time with snapshot="{request.snapshot}"')
         left, right = node.inputs
+        if isinstance(right, Operate) and isinstance(right.request, CurrentVersionsRequest):
+            if right.request.delete_column is not None:
+                raise _unwritten("a join by processing time with versions that a condition deletes")
+            (right,) = right.inputs  # the versions, of which such a join takes the current ones by itself
         aliases = _two(request.names or (left.relation.name, right.relation.name))
         front, table = self._table(node, right)
         on = _on(request.keys, request.null_safe, request.condition, (left, right), aliases)

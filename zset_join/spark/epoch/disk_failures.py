@@ -28,7 +28,7 @@ def disk_failure(error: BaseException, location: str) -> StateError | None:
         location: `checkpointLocation`.
 
     >>> print(disk_failure(OSError(28, "No space left on device", "/data/log"), "/data/cp").message[:52])
-    a file of this query could not be written: [Errno 28
+    a file could not be written: [Errno 28] No space lef
     """
     for one in causes(error):
         if isinstance(one, ZsetJoinError):
