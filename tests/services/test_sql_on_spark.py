@@ -145,7 +145,7 @@ def test_generated_rows_are_looked_up_in_postgres_and_ctrl_c_ends_a_run_that_goe
 
     assert code == 0, complaints[-4000:]
     assert "stopped. Run it again to go on." in complaints
-    assert "Traceback" not in complaints
+    assert "running_files.py" not in complaints  # a worker of Spark's, which is interrupted too, may print a traceback
 
     run_in_spark(file, tmp_path / "state")
 
