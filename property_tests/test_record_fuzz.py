@@ -19,6 +19,6 @@ def test_records_are_applied_or_put_aside(name: str) -> None:
 
 
 def test_a_pipeline_puts_aside_what_it_does_not_apply() -> None:
-    found = pipeline_takes("debezium-json", COUNT, 1, batch=200)
+    found = pipeline_takes("debezium-json", 5 * COUNT, 1, batch=200)
     assert found["unread"] > 0
     assert found["refused"] > 0
