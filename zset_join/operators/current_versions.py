@@ -29,7 +29,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from zset_join.errors import StateError
 from zset_join.kernels.rows import changes as ch
 from zset_join.operators.deduplicate import Deduplicate
 from zset_join.protocol import NOTHING_DUE, NextDue
@@ -37,6 +36,7 @@ from zset_join.relation import Relation
 from zset_join.row_conversion import conform, take_rows
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.side import SideState
+from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.bad_rows import NULL_KEY, NULL_TIME, GivenRows, first_status, late_or_bad_rows, refuse_bad_rows
 from zset_join.state.time.event_time import EventTime, time_column
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
@@ -150,14 +150,7 @@ class CurrentVersions:
             directory=directory,
         )
         self._prepared: _Prepared | None = None
-        epochs = {side.absorbed_epoch for side in self._sides} | {self.absorbed_epoch}
-        if len(epochs) > 1:
-            raise StateError(
-                f"the parts of the local state in {directory} stand at epochs {sorted(epochs)}. It is a cache: delete the "
-                "directory and it is rebuilt from the checkpoint.",
-                code="STATE_HALF_WRITTEN",
-                directory=directory,
-            )
+        check_same_epoch([*(side.absorbed_epoch for side in self._sides), self.absorbed_epoch], directory)
 
     @property
     def _sides(self) -> list[SideState]:

@@ -28,13 +28,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from zset_join.errors import StateError
 from zset_join.protocol import DurableOperator, NextDue, due_of, earliest
 from zset_join.relation import Relation
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import describe_rejection, rejection_table
 from zset_join.state.rows.side import SideState
-from zset_join.state.rows.usage import make_directory
+from zset_join.state.rows.usage import check_same_epoch, make_directory
 from zset_join.state.time.expiring_rows import ExpiringEpoch, ExpiringRows, TimeToLive
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
@@ -119,21 +118,12 @@ class Expiring:
             for number, one in enumerate(inputs)
         ]
         self._prepared: _Prepared | None = None
-        self._check_same_epoch(directory)
+        epochs = [side.absorbed_epoch for rows in self._kept for side in rows.sides]
+        check_same_epoch([*epochs, inside.absorbed_epoch], directory)
 
     @property
     def _kept(self) -> list[ExpiringRows]:
         return [rows for rows in self._rows if rows is not None]
-
-    def _check_same_epoch(self, directory: str | None) -> None:
-        epochs = {side.absorbed_epoch for rows in self._kept for side in rows.sides} | {self._inside.absorbed_epoch}
-        if len(epochs) > 1:
-            raise StateError(
-                f"the parts of the local state in {directory} stand at epochs {sorted(epochs)}. It is a cache: delete the "
-                "directory and it is rebuilt from the checkpoint.",
-                code="STATE_HALF_WRITTEN",
-                directory=directory,
-            )
 
     # ---------------------------------------------------------------- the operator protocol
 

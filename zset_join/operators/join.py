@@ -36,7 +36,6 @@ from zset_join.kernels.join import pairs as p
 from zset_join.key_types import common_key_type
 from zset_join.operators.join_steps import (
     ONE_SIDED,
-    check_same_epoch,
     columns_compared,
     key_of,
     residual_filter,
@@ -58,7 +57,7 @@ from zset_join.state.rows.hash_seed import choose_seed
 from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections, rejection_table
 from zset_join.state.rows.side import PreparedSide, SideState
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
-from zset_join.state.rows.usage import closed, make_directory
+from zset_join.state.rows.usage import check_same_epoch, closed, make_directory
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -213,7 +212,7 @@ class HashJoin:
             )
             for side, relation in enumerate(self.inputs)
         ]
-        check_same_epoch(self._sides, directory)
+        check_same_epoch((side.absorbed_epoch for side in self._sides), directory)
         self._hybrid: HybridState | None = None
         if budget is not None:
             by_own = [not has_degrees and kind != 0 for kind in reversed(self._one_sided)]

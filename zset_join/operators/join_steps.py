@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from zset_join.errors import PlanError, StateError, WeightOverflowError
+from zset_join.errors import PlanError, WeightOverflowError
 from zset_join.expressions import Expression, evaluate, references
 from zset_join.kernels.join import pairs as p
 from zset_join.relation import Relation
@@ -17,7 +17,7 @@ from zset_join.state.join.joined_rows import from_c_library
 from zset_join.state.rows.side import SideState
 from zset_join.tick import Tick
 
-__all__ = ["ONE_SIDED", "check_same_epoch", "columns_compared", "key_of", "residual_filter", "weight_overflow"]
+__all__ = ["ONE_SIDED", "columns_compared", "key_of", "residual_filter", "weight_overflow"]
 
 ONE_SIDED = {
     "inner": (0, 0),
@@ -28,18 +28,6 @@ ONE_SIDED = {
     "left_anti": (p.SHOWN_UNMATCHED, 0),
 }
 """What a join type shows of the rows of either side alone, 0 for nothing."""
-
-
-def check_same_epoch(sides: Sequence[SideState], directory: str | None) -> None:
-    """Raise StateError unless the two sides stand at the same epoch."""
-    left, right = (side.absorbed_epoch for side in sides)
-    if left != right:
-        raise StateError(
-            f"the two sides of the local state in {directory} stand at epochs {left} and {right}. It is a cache: delete the "
-            "directory and it is rebuilt from the checkpoint.",
-            code="STATE_HALF_WRITTEN",
-            directory=directory,
-        )
 
 
 def columns_compared(

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from zset_join.errors import StateError
 from zset_join.state.rows.side import SideState
+from zset_join.state.rows.usage import check_same_epoch
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -58,14 +58,8 @@ class LatestJoins:
     def __init__(self, joins: Sequence[LatestJoin]) -> None:
         self.joins = tuple(joins)
         self._sides = {name: side for join in joins for name, side in join.sides.items()}
-        if len({side.absorbed_epoch for side in self._sides.values()}) > 1:
-            directory = next(iter(self._sides.values())).directory
-            raise StateError(
-                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the "
-                "directory and it is rebuilt from the checkpoint.",
-                code="STATE_HALF_WRITTEN",
-                directory=directory,
-            )
+        sides = list(self._sides.values())
+        check_same_epoch((side.absorbed_epoch for side in sides), sides[0].directory)
 
     @property
     def absorbed_epoch(self) -> int:

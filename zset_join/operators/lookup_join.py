@@ -58,6 +58,7 @@ from zset_join.state.rows.rejected_rows import describe_rejection, no_rejections
 from zset_join.state.rows.side import SideState
 from zset_join.state.rows.side_changes import NetChanges, SideChanges
 from zset_join.state.rows.side_snapshot import restore_side, side_reader, snapshot_epoch
+from zset_join.state.rows.usage import check_same_epoch
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -207,14 +208,7 @@ class LookupJoin:
             hash_bits=hash_bits,
             hash_seed=self._hash_seed,
         )
-        if self._memo.lines.side.absorbed_epoch != self._side.absorbed_epoch:
-            raise StateError(
-                f"the parts of the local state in {directory} stand at different epochs. It is a cache: delete the "
-                f"directory and "
-                "it is rebuilt from the checkpoint.",
-                code="STATE_HALF_WRITTEN",
-                directory=directory,
-            )
+        check_same_epoch((self._memo.lines.side.absorbed_epoch, self._side.absorbed_epoch), directory)
         self._asked: tuple[Tick, ZSet, _Asked] | None = None
         self._prepared: _Prepared | None = None
 

@@ -17,7 +17,7 @@ Known limit: what writes without knowing what it has written (`print`, `blackhol
 from __future__ import annotations
 
 import uuid
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +36,7 @@ from zset_join.zset import ZSet, single_batch
 __all__ = ["InDirectory"]
 
 
-class InDirectory:
+class InDirectory(ABC):
     """A part of a session whose rows and queries lie in a directory.
 
     Attributes:

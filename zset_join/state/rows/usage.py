@@ -1,4 +1,4 @@
-"""What every operator checks about how it is used: inputs, directory, tables to restore, and that it is open.
+"""What every operator checks about how it is used: inputs, directory and its files, tables to restore, and that it is open.
 
 The law: wrong use is an error with a code and the operator's own words, before anything is changed.
 """
@@ -6,7 +6,7 @@ The law: wrong use is an error with a code and the operator's own words, before 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from zset_join.errors import OptionError, PlanError, StateError
 from zset_join.relation import Relation
 from zset_join.zset import ZSet
 
-__all__ = ["check_deltas", "check_tables", "closed", "make_directory"]
+__all__ = ["check_deltas", "check_same_epoch", "check_tables", "closed", "make_directory"]
 
 
 def check_deltas(operator: str, inputs: Sequence[Relation], deltas: Sequence[ZSet]) -> None:
@@ -30,6 +30,22 @@ def check_deltas(operator: str, inputs: Sequence[Relation], deltas: Sequence[ZSe
             code="DELTA_COUNT",
             inputs=[relation.name for relation in inputs],
             deltas=len(deltas),
+        )
+
+
+def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
+    """Refuse local state whose parts were absorbed up to different epochs: the process that wrote it died in between.
+
+    Raises:
+        StateError: `STATE_HALF_WRITTEN`.
+    """
+    found = list(dict.fromkeys(epochs))
+    if len(found) > 1:
+        raise StateError(
+            f"the parts of the local state in {directory} stand at epochs {' and '.join(map(str, found))}. It is a cache: "
+            "delete the directory and it is rebuilt from the checkpoint.",
+            code="STATE_HALF_WRITTEN",
+            directory=directory,
         )
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from zset_join.errors import StateError
 from zset_join.kernels.rows import side as s
 from zset_join.state.rows.side_snapshot import snapshot_epoch
+from zset_join.state.rows.usage import check_same_epoch
 from zset_join.state.time.kept_rows import KeptRows
 from zset_join.state.time.key_runs import KeyRuns
 
@@ -50,14 +50,8 @@ class TimedState:
         self.keys = keys
         self.inputs = tuple(inputs)
         self.counters = tuple(counters)
-        epochs = {int(rows.arena.header[s.H_ABSORBED_EPOCH]) for rows in self.inputs} | {self.absorbed_epoch}
-        if len(epochs) > 1:
-            raise StateError(
-                f"the files of the local state in {keys.directory} stand at epochs {sorted(epochs)}. It is a cache: delete the "
-                "directory and it is rebuilt from the checkpoint.",
-                code="STATE_HALF_WRITTEN",
-                directory=keys.directory,
-            )
+        epochs = [int(rows.arena.header[s.H_ABSORBED_EPOCH]) for rows in self.inputs]
+        check_same_epoch([*epochs, self.absorbed_epoch], keys.directory)
 
     @property
     def absorbed_epoch(self) -> int:
