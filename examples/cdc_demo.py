@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -39,6 +40,7 @@ __all__ = ["CapturedDatabase", "Writer", "main", "topic_rows", "view_rows"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _CATCHES_UP_WITHIN_SECONDS = 900.0
+_ENDS_WITHIN_SECONDS = 120.0
 _SAYS_EVERY_SECONDS = 5.0
 _PER_SECOND = 800.0  # slow enough that the query starts, and Debezium makes its snapshot, while rows change
 _COLUMNS = ("city", "orders", "total", "notes", "last_note", "first_about")
@@ -106,11 +108,21 @@ class CapturedDatabase:
             self.start_driver()
 
     def finish_driver(self) -> None:
-        """Let the query end after its epoch."""
-        driver, self._driver = self._driver, None
-        if driver is not None:
-            (self.directory / "stop").touch()
-            driver.wait(120)
+        """Let the query end after its epoch.
+
+        Raises:
+            RuntimeError: it does not; with the end of its log.
+        """
+        if self._driver is None:
+            return
+        (self.directory / "stop").touch()
+        try:
+            self._driver.wait(_ENDS_WITHIN_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            self._driver.send_signal(signal.SIGQUIT)  # it prints what each thread does
+            time.sleep(1.0)
+            raise RuntimeError(f"the driver does not end:\n{self.driver_log()[-8000:]}") from error
+        self._driver = None
 
     def driver_log(self) -> str:
         """Return what the driver has said."""

@@ -9,7 +9,9 @@ same topics, columns and keys, and write to the same two outputs.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -53,7 +55,8 @@ class DriverSettings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the query until it is told to stop."""
+    """Run the query until it is told to stop; SIGQUIT prints what each thread does, as it does for a JVM."""
+    faulthandler.register(signal.SIGQUIT)
     parser = argparse.ArgumentParser(prog="cdc_driver", description="orders JOIN customers, grouped by city")
     parser.add_argument("settings", help="as JSON, see DriverSettings")
     given = json.loads(parser.parse_args(arguments).settings)

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from tools.servers.kafka_broker import KafkaBroker, free_port
+from tools.servers.kafka_broker import KafkaBroker
 from tools.servers.maven_jars import jars_of
+from tools.servers.ports import free_port
 from tools.servers.postgres_server import PostgresServer
 
 __all__ = ["DebeziumConnect"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -13,10 +12,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools.servers.maven_jars import jars_of
+from tools.servers.ports import free_port
 
-__all__ = ["KafkaBroker", "free_port"]
+__all__ = ["KafkaBroker"]
 
-_ARTIFACTS = ("org.apache.kafka:kafka_2.13:4.4.0",)
+_ARTIFACTS = ("org.apache.kafka:kafka_2.13:4.4.0", "org.slf4j:slf4j-simple:1.7.36")
 _STARTS_WITHIN_SECONDS = 180.0
 _PROPERTIES = """
 process.roles=broker,controller
@@ -37,14 +37,6 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 """
-
-
-def free_port() -> int:
-    """Return a port of loopback that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class KafkaBroker:
@@ -78,7 +70,8 @@ class KafkaBroker:
             properties.write_text(text, encoding="utf-8")
             self._java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(properties))
         with (self.directory / "broker.log").open("ab") as log:
-            command = ["java", "-Xmx256m", "-cp", f"{self._jars}/*", "kafka.Kafka", str(properties)]
+            quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+            command = ["java", "-Xmx256m", quiet, "-cp", f"{self._jars}/*", "kafka.Kafka", str(properties)]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         until = time.monotonic() + _STARTS_WITHIN_SECONDS
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
@@ -136,7 +129,11 @@ class KafkaBroker:
         if process is None:
             return
         (process.kill if kill else process.terminate)()
-        process.wait(60)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
 
     def _tail(self) -> str:
         return (self.directory / "broker.log").read_text(encoding="utf-8", errors="replace")[-3000:]

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import psycopg
 
-from tools.servers.kafka_broker import free_port
+from tools.servers.ports import free_port
 
 __all__ = ["PostgresServer"]
 

@@ -10,7 +10,7 @@ from typing import Self
 
 import redis
 
-from tools.servers.kafka_broker import free_port
+from tools.servers.ports import free_port
 
 __all__ = ["RedisServer"]
 
