@@ -262,3 +262,23 @@ def test_an_as_of_join_with_a_match_condition_may_compare_other_columns_beside_i
         session.sql("INSERT INTO trades VALUES (1, 'a', 7, 3), (2, 'a', 9, 3)")
 
         assert rows(running.table()) == [(1, 5), (2, None)]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT o.id FROM orders AS o ASOF LEFT JOIN rates AS r ON o.currency = r.currency AND o.t >= r.at",
+        "SELECT id FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY id ORDER BY t DESC) AS n FROM orders) WHERE n = 1",
+    ],
+)
+def test_what_is_too_far_ahead_of_its_table_is_put_aside_by_every_query(query: str) -> None:
+    with connect(dialect="flink") as session:
+        session.sql(RATES)
+        session.sql("SET max_watermark_jump = '1 hour'; SET on_bad_input = 'quarantine'")
+        running = started(session, query)
+        session.sql("INSERT INTO orders VALUES (1, 'EUR', 1, TIMESTAMP '2026-01-01 10:00:00')")
+
+        session.sql("INSERT INTO orders VALUES (2, 'EUR', 1, TIMESTAMP '2062-01-01 10:00:00')")
+        session.sql("INSERT INTO orders VALUES (3, 'EUR', 1, TIMESTAMP '2026-01-01 10:20:00')")
+
+        assert rows(running.table()) == [(1,), (3,)]

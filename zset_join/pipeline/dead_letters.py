@@ -48,17 +48,19 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class RejectedRows:
-    """Hold what one stage refused.
+    """Hold what one stage refused, or a source before any stage.
 
     Args:
         table: as `Operator.rejections` lists it.
         inputs: the names of its inputs.
         deltas: what it was fed.
+        is_of_source: a source did; none of these rows reached a stage.
     """
 
     table: pa.Table
     inputs: tuple[str, ...]
     deltas: tuple[ZSet, ...]
+    is_of_source: bool = False
 
 
 @dataclass(frozen=True)

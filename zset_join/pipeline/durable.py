@@ -409,7 +409,9 @@ def _keep(
 
 def _description(plan: QueryPlan, *, keeps_view: bool, keeps_inputs: bool) -> dict[str, Any]:
     """Return what a directory is recognised by: the plan line by line, so that a message can say what differs."""
-    lines = [line for line in plan.explain(buckets=1).splitlines() if not line.startswith(CHANGEABLE)]
+    unbounded = tuple(replace(source, max_watermark_jump=None) for source in plan.sources)  # another run may have another one
+    explained = replace(plan, sources=unbounded).explain(buckets=1)
+    lines = [line for line in explained.splitlines() if not line.startswith(CHANGEABLE)]
     schemas = [f"{source.name}: {_columns(source.relation.schema)}" for source in plan.sources]
     described = {f"line {number:03}": line for number, line in enumerate([*lines, *schemas])}
     return {**described, "keeps_view": keeps_view, "keeps_inputs": keeps_inputs}

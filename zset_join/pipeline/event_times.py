@@ -12,7 +12,7 @@ import pyarrow.types as pt
 from zset_join.errors import OptionError
 from zset_join.relation import Relation
 
-__all__ = ["duration", "with_watermark"]
+__all__ = ["duration", "jump_of", "with_watermark"]
 
 _SECOND_US = 10**6
 _UNIT_US = {
@@ -38,6 +38,28 @@ def with_watermark(relation: Relation, watermark: tuple[str, Any]) -> Relation:
     """
     timed = replace(relation, event_time=watermark[0])
     return replace(timed, watermark_delay=duration(watermark[1], timed.schema.field(watermark[0]).type, relation.name))
+
+
+def jump_of(relation: Relation, given: Any) -> int | None:
+    """Return how far ahead of its watermark a row of a source may be, in the unit of the delay; None: any distance.
+
+    Args:
+        relation: the rows, with their watermark.
+        given: a duration as for `duration`; None: any distance.
+
+    Raises:
+        OptionError: there is no watermark to measure from, or no such duration.
+    """
+    if given is None:
+        return None
+    if relation.event_time is None or relation.watermark_delay is None:
+        raise OptionError(
+            f'source "{relation.name}": max_watermark_jump={given!r} is measured from the watermark, and there is none. Give '
+            "it an event time and a delay too, or leave it out.",
+            code="CONFLICTING_ARGUMENTS",
+            name=relation.name,
+        )
+    return duration(given, relation.schema.field(relation.event_time).type, relation.name)
 
 
 def duration(given: Any, kind: pa.DataType, name: str) -> int:

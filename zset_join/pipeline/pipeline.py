@@ -40,14 +40,16 @@ from zset_join.errors import BadInputError, OptionError, PlanError, StateError
 from zset_join.kernels.machine.first_use import compile_on_first_use
 from zset_join.pipeline.batch_queries import BatchTimes
 from zset_join.pipeline.contents import Contents
-from zset_join.pipeline.dead_letters import Undecodable, dead_letters
+from zset_join.pipeline.dead_letters import RejectedRows, Undecodable, dead_letters
 from zset_join.pipeline.durable import PipelineDirectory
 from zset_join.pipeline.engine import AnsweredEpoch, Engine
 from zset_join.pipeline.explaining import explain_row
+from zset_join.pipeline.far_times import FarTimes
 from zset_join.pipeline.history import InputHistory
 from zset_join.pipeline.outputs import PipelineOutputs
+from zset_join.pipeline.progress import epoch_counts
 from zset_join.pipeline.saved import SavedState, load_state, save_state
-from zset_join.pipeline.stage_states import MemoryStates
+from zset_join.pipeline.stage_states import MemoryStates, StageStates
 from zset_join.pipeline.verification import Verification, verify
 from zset_join.pipeline.view import View
 from zset_join.pipeline.watermarks import Watermarks
@@ -122,6 +124,7 @@ class Pipeline:
         self._options = StageOptions() if options is None else options
         idle_us = None if idle_timeout_seconds is None else int(idle_timeout_seconds * 1_000_000)
         self._watermarks = Watermarks(self.plan, idle_timeout_us=idle_us)
+        self._far_times = FarTimes({source.name: source for source in self.plan.sources})
         self._engine = Engine(self.plan, self._watermarks, quarantines=self._options.on_bad_input == "quarantine")
         self.dead_letters: pa.Table = dead_letters(0, [])
         self._contents = Contents(self.plan.output.schema) if keep_view else None
@@ -190,18 +193,18 @@ class Pipeline:
         self._check_usable()
         if epoch is not None and epoch != self.epoch:
             return self._replay(epoch)
-        deltas, unread = self._deltas(rows or {})
+        deltas, unread, far = self._deltas(rows or {})
         time_us = self._time(processing_time)
         reached = {**self.positions, **(positions or {})}
         if self._memory is not None:
-            answered = self._engine.answer(self._memory, self.epoch, deltas, time_us)
+            answered = self._answered(self._memory, deltas, far, time_us)
             self._is_broken = True
             self._memory.absorb(answered.asked)
             self._is_broken = False
             self.dead_letters = dead_letters(answered.epoch, answered.rejected, unread)
-            self.progress = self._counts(deltas, answered, unread)
+            self.progress = epoch_counts(deltas, answered, unread, self._lookups())
         else:
-            answered = self._durable_epoch(deltas, unread, time_us, reached)
+            answered = self._durable_epoch(deltas, unread, far, time_us, reached)
         self.positions = reached
         self._take(answered, deltas)
         self._outputs.write(answered.epoch, answered.delta, self._link())
@@ -444,17 +447,30 @@ class Pipeline:
         record = None if self._directory is None else self._directory.last
         return None if record is None else record.link
 
+    def _answered(
+        self, states: StageStates, deltas: Mapping[str, ZSet], far: Sequence[RejectedRows], time_us: int
+    ) -> AnsweredEpoch:
+        """Return the next epoch, answered; what sources refused stands before what stages do."""
+        answered = self._engine.answer(states, self.epoch, deltas, time_us)
+        answered.rejected[:0] = far
+        return answered
+
     def _durable_epoch(
-        self, deltas: Mapping[str, ZSet], unread: Sequence[Undecodable], time_us: int, reached: Mapping[str, Any]
+        self,
+        deltas: Mapping[str, ZSet],
+        unread: Sequence[Undecodable],
+        far: Sequence[RejectedRows],
+        time_us: int,
+        reached: Mapping[str, Any],
     ) -> AnsweredEpoch:
         directory = self._directory
         if directory is None:
             raise AssertionError("a pipeline without state")
         with directory.epoch(Tick(self.epoch, time_us)) as opened:
-            answered = self._engine.answer(opened, self.epoch, deltas, time_us)
+            answered = self._answered(opened, deltas, far, time_us)
             letters = dead_letters(answered.epoch, answered.rejected, unread)
             directory.put_aside(answered.epoch, letters)
-            counts = self._counts(deltas, answered, unread)
+            counts = epoch_counts(deltas, answered, unread, self._lookups())
             self.progress = directory.commit(opened, answered, deltas, counts, reached).progress
             self.dead_letters = letters
         return answered
@@ -499,19 +515,6 @@ class Pipeline:
             )
         return self._last
 
-    def _counts(self, deltas: Mapping[str, ZSet], answered: AnsweredEpoch, unread: Sequence[Undecodable]) -> dict[str, Any]:
-        """Return what `progress` says of an epoch."""
-        return {
-            "epoch": answered.epoch,
-            "rows": {name: len(delta) for name, delta in deltas.items()},
-            "answer_rows": len(answered.delta),
-            "retractions": int((answered.delta.weights < 0).sum()),
-            "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
-            **({"undecodable": {one.source: one.records.num_rows for one in unread}} if unread else {}),
-            **({"lookups": lookups} if (lookups := self._lookups()) else {}),
-            "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
-        }
-
     def _lookups(self) -> dict[str, dict[str, int]]:
         """Return what was asked of the outside, by stage."""
         owner = self._memory if self._memory is not None else self._directory
@@ -525,9 +528,10 @@ class Pipeline:
                 code="PIPELINE_BROKEN",
             )
 
-    def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable]]:
-        """Return the changes that rows mean, and what cannot be read of them where bad input is put aside."""
-        deltas, unread = {}, []
+    def _deltas(self, rows: Mapping[str, Any]) -> tuple[dict[str, ZSet], list[Undecodable], list[RejectedRows]]:
+        """Return the changes that rows mean, and where bad input is put aside what cannot be read, and times too far ahead."""
+        deltas, unread, far = {}, [], []
+        is_strict = self._options.on_bad_input == "error"
         for name, given in rows.items():
             reading = self._readings.get(name)
             if reading is None:
@@ -536,16 +540,19 @@ class Pipeline:
                     code="UNKNOWN_SOURCE",
                     name=name,
                 )
-            if self._options.on_bad_input == "quarantine":
+            if is_strict:
+                delta = reading.delta(given)
+            else:
                 delta, bad = reading.taken(given)
                 unread += [] if bad is None else [bad]
-            else:
-                delta = reading.delta(given)
             self._check_appends(name, delta)
             if delta.schema != self._relations[name].schema:
                 delta = ZSet(conform(delta.rows, self._relations[name]), delta.weights)
-            deltas[name] = delta
-        return deltas, unread
+            deltas[name], refused = self._far_times.part(name, delta, self._watermarks.known)
+            if refused is not None and is_strict:
+                self._far_times.refuse(refused, self.epoch)
+            far += [] if refused is None else [refused]
+        return deltas, unread, far
 
     def _check_appends(self, name: str, delta: ZSet) -> None:
         """Refuse retractions from a source whose rows are only added, also where it goes through no stage."""

@@ -22,7 +22,7 @@ from zset_join.changelog.formats import METADATA, RecordOptions, record_format
 from zset_join.errors import BadInputError, OptionError, PlanError
 from zset_join.operators.partial_upserts import TRUNCATE
 from zset_join.pipeline.dead_letters import Undecodable
-from zset_join.pipeline.event_times import with_watermark
+from zset_join.pipeline.event_times import jump_of, with_watermark
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
@@ -242,6 +242,7 @@ def records(
     sequence_by: Sequence[str] | str = (),
     except_column_list: Sequence[str] = (),
     watermark: tuple[str, Any] | None = None,
+    max_watermark_jump: Any = None,
     options: RecordOptions | None = None,
     dead_letters: Callable[[pa.Table], None] | None = None,
 ) -> View:
@@ -257,6 +258,7 @@ def records(
             among equal positions, as they come, which is the order of a Kafka partition.
         except_column_list: columns, metadata among them, that only order changes and are not shown.
         watermark: as for `changes`.
+        max_watermark_jump: as for `changes`.
         options: decimals, the unit of timestamps, and the metadata that become columns.
         dead_letters: is given the records that cannot be read, with `code`; default: they make the epoch fail.
 
@@ -289,7 +291,8 @@ def records(
         sequence_by=(SEQUENCE,) if is_ordered else sequence,
         mode="upsert" if key else "changelog",
     )
-    source = PlanSource(relation=relation if watermark is None else with_watermark(relation, watermark), hidden=hidden)
+    relation = relation if watermark is None else with_watermark(relation, watermark)
+    source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=jump_of(relation, max_watermark_jump))
     reading = RecordReading(
         source=source,
         given=_GIVEN,

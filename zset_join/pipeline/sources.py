@@ -22,14 +22,14 @@ from zset_join.changelog import AppendFormat, ChangelogFormat, RowKindFormat, We
 from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.expressions.rows import check_condition
-from zset_join.pipeline.event_times import with_watermark
+from zset_join.pipeline.event_times import jump_of, with_watermark
 from zset_join.pipeline.reading import Reading
 from zset_join.pipeline.view import View
 from zset_join.plan.query_plan import PlanSource
-from zset_join.plan.tree import Read
+from zset_join.plan.tree import Node, Read, rebuilt
 from zset_join.relation import ChangelogMode, Relation
 
-__all__ = ["appends", "changes", "versioned"]
+__all__ = ["appends", "changes", "versioned", "with_jump"]
 
 
 def appends(
@@ -39,6 +39,7 @@ def appends(
     keys: Sequence[str] | str = (),
     watermark: tuple[str, Any] | None = None,
     event_time: str | None = None,
+    max_watermark_jump: Any = None,
 ) -> View:
     """Describe a source whose rows are only ever added.
 
@@ -49,15 +50,19 @@ def appends(
         watermark: the event-time column and how far its watermark stays behind the largest value, such as
             `("ts", "10 seconds")`; a number where the column is one.
         event_time: the event-time column of a source without a watermark.
+        max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; a row further ahead is bad
+            input, reaches no operator and moves no watermark. None: any distance.
 
     Raises:
         PlanError: columns that do not exist.
+        OptionError: a jump without a watermark.
 
     >>> appends("clicks", {"user": pa.int64(), "page": pa.string()}).columns
     ['user', 'page']
     """
     given = _schema(schema, name)
-    return _view(name, given, given, "append", _names(keys), (), AppendFormat(), None, watermark, event_time)
+    form = AppendFormat()
+    return _view(name, given, given, "append", _names(keys), (), form, None, watermark, event_time, jump=max_watermark_jump)
 
 
 def changes(
@@ -73,6 +78,7 @@ def changes(
     row_kind_column: str | None = None,
     watermark: tuple[str, Any] | None = None,
     event_time: str | None = None,
+    max_watermark_jump: Any = None,
 ) -> View:
     """Describe a source whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
@@ -88,6 +94,7 @@ def changes(
         row_kind_column: column that says what a row does.
         watermark: as for `appends`.
         event_time: as for `appends`.
+        max_watermark_jump: as for `appends`.
 
     Raises:
         PlanError: columns that do not exist, or a key that is left out.
@@ -136,7 +143,8 @@ def changes(
             )
         check_condition(apply_as_deletes, given)
     mode: ChangelogMode = "upsert" if key and weight_column is None else "changelog"
-    return _view(name, given, kept, mode, key, sequence, form, apply_as_deletes, watermark, event_time, shown)
+    told_time = {"watermark": watermark, "event_time": event_time, "jump": max_watermark_jump}
+    return _view(name, given, kept, mode, key, sequence, form, apply_as_deletes, shown=shown, **told_time)
 
 
 def versioned(
@@ -148,6 +156,7 @@ def versioned(
     delay: Any = None,
     apply_as_deletes: Expression | None = None,
     sequence_by: Sequence[str] | str = (),
+    max_watermark_jump: Any = None,
 ) -> View:
     """Describe a source of versions: each row is valid from its time on, until the next one of its key.
 
@@ -160,6 +169,7 @@ def versioned(
         apply_as_deletes: condition under which a row ends the validity of its key, at its own time; its columns are given
             anyway.
         sequence_by: columns that order versions of one time; the larger wins.
+        max_watermark_jump: as for `appends`.
 
     Raises:
         PlanError: columns that do not exist.
@@ -171,7 +181,9 @@ def versioned(
     """
     watermark = None if delay is None else (version_by, delay)
     if apply_as_deletes is None and not sequence_by:
-        return appends(name, schema, keys=keys, watermark=watermark, event_time=version_by)
+        return appends(
+            name, schema, keys=keys, watermark=watermark, event_time=version_by, max_watermark_jump=max_watermark_jump
+        )
     return changes(
         name,
         schema,
@@ -180,7 +192,37 @@ def versioned(
         apply_as_deletes=apply_as_deletes,
         watermark=watermark,
         event_time=version_by,
+        max_watermark_jump=max_watermark_jump,
     )
+
+
+def with_jump(view: View, given: Any) -> View:
+    """Return a view whose sources may have rows only so far ahead of their watermark.
+
+    Args:
+        view: the view; sources without a watermark, and those that say so themselves, stay as they are.
+        given: as `max_watermark_jump` of `appends`, or by event-time type a function that gives it; None: any distance.
+
+    Raises:
+        OptionError: no such duration.
+    """
+    if given is None:
+        return view
+    bounded: dict[int, PlanSource] = {}
+
+    def bound(source: PlanSource) -> PlanSource:
+        relation = source.relation
+        if source.max_watermark_jump is not None or relation.event_time is None or relation.watermark_delay is None:
+            return source
+        jump = given(relation.schema.field(relation.event_time).type) if callable(given) else given
+        return replace(source, max_watermark_jump=jump_of(relation, jump))
+
+    def change(node: Node) -> Node:
+        return Read(bounded[id(node.source)]) if isinstance(node, Read) else node
+
+    bounded = {id(one.source): bound(one.source) for one in view.readings}
+    readings = tuple(replace(one, source=bounded[id(one.source)]) for one in view.readings)
+    return replace(view, node=rebuilt(view.node, change), readings=readings)
 
 
 def _view(
@@ -195,6 +237,7 @@ def _view(
     watermark: tuple[str, Any] | None,
     event_time: str | None,
     shown: Sequence[str] | None = None,
+    jump: Any = None,
 ) -> View:
     if not str(name).strip():
         raise OptionError(f"name={name!r}: a source needs a name of its own.", code="NAME")
@@ -207,7 +250,7 @@ def _view(
     relation = Relation(name=name, schema=kept, primary_key=keys, sequence_by=sequence, mode=mode)
     relation = with_watermark(relation, watermark) if watermark is not None else replace(relation, event_time=event_time)
     hidden = () if shown is None else tuple(column for column in kept.names if column not in shown)
-    source = PlanSource(relation=relation, hidden=hidden)
+    source = PlanSource(relation=relation, hidden=hidden, max_watermark_jump=jump_of(relation, jump))
     reading = Reading(source=source, given=given, changelog_format=form, deletes=deletes)
     return View(node=Read(source), name=name, readings=(reading,))
 

@@ -12,7 +12,7 @@ from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.deduplicate import Keep
 from zset_join.operators.temporal_join import TemporalOptions
-from zset_join.pipeline.event_times import duration, with_watermark
+from zset_join.pipeline.event_times import duration, jump_of, with_watermark
 from zset_join.pipeline.indexes import chosen_index, indexes_of
 from zset_join.pipeline.rows import Rows
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, TemporalRequest, lasting
@@ -26,7 +26,7 @@ __all__ = ["dedup", "describe", "join_asof", "temporal_join", "versioned_by", "v
 _R = TypeVar("_R", bound=Rows)
 
 
-def versioned_by(view: _R, column: str, *, delay: Any = None) -> _R:
+def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> _R:
     """Say which column of a source says when a row happened; see `View.versioned_by`."""
     if not isinstance(view.node, Read):
         raise PlanError(
@@ -41,7 +41,7 @@ def versioned_by(view: _R, column: str, *, delay: Any = None) -> _R:
         relation = replace(relation, event_time=column, watermark_delay=None)
     else:
         relation = with_watermark(relation, (column, delay))
-    made = replace(source, relation=relation)
+    made = replace(source, relation=relation, max_watermark_jump=jump_of(relation, max_watermark_jump))
     readings = tuple(replace(one, source=made) if one.source is source else one for one in view.readings)
     return replace(view, node=Read(made), readings=readings)
 

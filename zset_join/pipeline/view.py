@@ -101,17 +101,18 @@ class View(Rows):
             self, source, on, how, hint=hint, columns=columns, constants=constants, condition=condition, alias=alias
         )
 
-    def versioned_by(self, column: str, *, delay: Any = None) -> View:
+    def versioned_by(self, column: str, *, delay: Any = None, max_watermark_jump: Any = None) -> View:
         """Say which column of this source says when a row happened or a version began.
 
         Args:
             column: a timestamp, date or integer.
             delay: how far the watermark stays behind the largest time, such as "30 seconds"; a number where the column is one.
+            max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; None: any distance.
 
         Raises:
             PlanError: this view is no source, or has no such column.
         """
-        return timed.versioned_by(self, column, delay=delay)
+        return timed.versioned_by(self, column, delay=delay, max_watermark_jump=max_watermark_jump)
 
     def describe(self) -> Versioning:
         """Say whether these rows are versioned or latest-only, and why; print it, or read its fields."""

@@ -39,11 +39,14 @@ class PlanSource:
         relation: its columns, keys, mode and event time, hidden columns included.
         hidden: columns that are in the relation only to order its changes.
         has_baseline: the table starts from a baseline, loaded in epoch 0.
+        max_watermark_jump: how far ahead of its watermark a row may be, in the unit of the delay; None: any distance. It is
+            not written down: what came before was judged by it, and another run may have another one.
     """
 
     relation: Relation
     hidden: tuple[str, ...] = ()
     has_baseline: bool = False
+    max_watermark_jump: int | None = None
 
     @property
     def name(self) -> str:
@@ -389,6 +392,8 @@ def _explained_source(source: PlanSource) -> str:
         facts.append(f"sequence_by=[{', '.join(relation.sequence_by)}]")
     if relation.event_time is not None:
         delay = "" if relation.watermark_delay is None else f" with a watermark {relation.watermark_delay} behind"
-        facts.append(f"event time {relation.event_time}{delay}")
+        jump = source.max_watermark_jump
+        bound = "" if jump is None else f", rows at most {jump} ahead of it"
+        facts.append(f"event time {relation.event_time}{delay}{bound}")
     beginning = " from a baseline" if source.has_baseline else ""
     return f'Source "{source.name}" {" ".join(facts)} columns=[{", ".join(source.visible)}]{beginning}'

@@ -47,6 +47,7 @@ from zset_join.spark.api.table_streams import (
     with_columns,
     write_stored,
 )
+from zset_join.spark.rows.watermark import within_jump
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import kafka_config, record_form, start_of
@@ -283,7 +284,7 @@ class SessionOnSpark(InDirectory, Session):
         if known is None or known[0] is not table:
             known = (table, self._made(table, source.relation))
             self._streams[name] = known
-        return known[1]
+        return within_jump(known[1], source.max_watermark_jump)
 
     def _made(self, table: Table, relation: Relation) -> ChangeStream:
         given = pa.schema([(column.name, column.type) for column in table.columns if column.is_given])

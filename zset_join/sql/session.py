@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from zset_join.errors import BadInputError, OptionError, SqlError
 from zset_join.expressions.rows import compute
 from zset_join.lookup.source import LookupSource
 from zset_join.pipeline import Pipeline
+from zset_join.pipeline.sources import with_jump
 from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, Table, TemporalFunction
 from zset_join.sql.definitions import TP_DELTA
 from zset_join.sql.dialects import Statement, split
@@ -35,7 +37,7 @@ from zset_join.sql.places import SqlWarning, near
 from zset_join.sql.queries import QueryBinder
 from zset_join.sql.results import Message, Query, Running, sorted_rows
 from zset_join.sql.scalars import ScalarBinder
-from zset_join.sql.settings import idle_timeout, stage_options, without_effect
+from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
 from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.statements import execute
 from zset_join.zset import ZSet, single_batch
@@ -190,6 +192,7 @@ class Session:
             )
         for warning in (*binder.warnings, *without_effect({**self.catalog.settings, **settings})):
             warnings.warn(SqlWarning(warning), stacklevel=4)
+        bound = replace(bound, view=with_jump(bound.view, jump_in(binder.settings)))
         return Query(self, bound, statement.sql, dict(binder.settings), emits_changelog)
 
     def start(self, query: Query, *, name: str | None = None, output: Callable[[ZSet], None] | None = None) -> Running:

@@ -15,7 +15,7 @@
 | `state_ttl_by` | `processing`, `event` |
 | `state_ttl_on_expire` | `retract`, `forget` |
 | `state_ttl_refreshed_by` | `write`, `read` |
-| `max_watermark_jump` | a duration; a row of a join by event time that is further ahead of the watermark is bad input |
+| `max_watermark_jump` | a duration; a row that is further ahead of the watermark of its table is bad input |
 | `temporal_join_emit` | `on_watermark`, `eager`, `once`: when a join by event time answers |
 | `idle_timeout`, `table.exec.source.idle-timeout` | a duration after which a silent source holds no watermark up |
 
@@ -24,8 +24,11 @@ A name that is not among them is an error that lists the near ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
 
 from zset_join.config import DEFAULT_JOIN_MAX_BUFFERED_BYTES, BufferLimit, HotBudget, parse_seconds
 from zset_join.errors import OptionError, PlanError, SqlError
@@ -38,6 +41,7 @@ __all__ = [
     "check_setting",
     "idle_timeout",
     "is_ignored",
+    "jump_in",
     "known_setting",
     "seconds_of",
     "stage_options",
@@ -164,8 +168,16 @@ def idle_timeout(settings: Mapping[str, str]) -> float | None:
 
 
 def watermark_jump(settings: Mapping[str, str]) -> int | None:
-    """Return how many seconds a row of a join by event time may be ahead of the watermark."""
+    """Return how many seconds a row may be ahead of the watermark of its table."""
     return _seconds(settings, "max_watermark_jump")
+
+
+def jump_in(settings: Mapping[str, str]) -> Callable[[pa.DataType], str | int] | None:
+    """Return what gives that for the type of an event time, as sources are told it; None: any distance."""
+    seconds = watermark_jump(settings)
+    if seconds is None:
+        return None
+    return lambda kind: seconds if pt.is_integer(kind) else f"{seconds} seconds"
 
 
 def state_ttl_of(settings: Mapping[str, str]) -> StateTtl | None:

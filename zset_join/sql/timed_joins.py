@@ -11,12 +11,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pyarrow as pa
-import pyarrow.types as pt
 from sqlglot import exp
 
 from zset_join.errors import PlanError, SqlError
@@ -31,7 +29,6 @@ from zset_join.sql.catalog import pick
 from zset_join.sql.indexes import with_indexes
 from zset_join.sql.places import near
 from zset_join.sql.scopes import Item
-from zset_join.sql.settings import watermark_jump
 
 __all__ = ["TimedStep", "Version", "as_of_join", "temporal_join", "versions_of"]
 
@@ -153,7 +150,6 @@ def temporal_join(
             how=step.how,
             as_of=column.name,
             emit=planner.emit(),
-            max_watermark_jump=_watermark_jump(query.settings, view.schema.field(column.name).type),
             condition=parts.condition,
             is_change_time=_is_change_time(item),
         )
@@ -161,11 +157,6 @@ def temporal_join(
         raise
     except PlanError as error:
         raise SqlError(error.message, code=error.code, at=at) from error
-
-
-def _watermark_jump(settings: Mapping[str, str], kind: pa.DataType) -> str | int | None:
-    seconds = watermark_jump(settings)
-    return seconds if seconds is None or pt.is_integer(kind) else f"{seconds} seconds"
 
 
 def as_of_join(

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 from tests.spark.conftest import Collected, Source
 from zset_join.checkpoint.reading import read_committed
 from zset_join.errors import OptionError, PlanError
-from zset_join.spark import appends
+from zset_join.spark import StateTtl, appends
 from zset_join.spark.epoch.event_times import EventTimes
 
 Run = Callable[..., Any]
@@ -176,3 +176,45 @@ def test_a_row_from_far_in_the_future_moves_no_watermark(bought: Source, rates: 
     committed = read_committed(str(tmp_path / "checkpoint"))
     assert committed.last.watermarks["bought"] == 110
     assert committed.last.progress["quarantined"] == {"bought": 1, "rates": 0}
+
+
+BOUNDED = {
+    "as-of join": lambda bought, rates: bought.join_asof(rates, on="currency", how="left", times=("t", "at")),
+    "state that ends": lambda bought, rates: bought.join(rates, "currency", "left", state_ttl=StateTtl(5_000, by="event")),
+    "dedup": lambda bought, rates: bought.join(rates.dedup("currency", order_by="at desc"), "currency", "left"),
+}
+
+
+@pytest.mark.parametrize("made", BOUNDED.values(), ids=BOUNDED)
+def test_a_row_too_far_ahead_of_its_stream_reaches_no_stage_whatever_the_query_does(
+    made: Callable[..., Any], bought: Source, rates: Source, run: Run, tmp_path: Path
+) -> None:
+    bought.add((1, "EUR", 10)).add((2, "EUR", 111), (3, "EUR", 110))
+    rates.add(("EUR", 10, 1.1)).add(("EUR", 9_000, 9.9), ("EUR", 9, 1.0))
+    left = appends(bought.stream(), name="bought", watermark=("t", 0), max_watermark_jump=100)
+    right = appends(rates.stream(), name="rates", watermark=("at", 0), max_watermark_jump=100)
+    sink = Collected()
+
+    run(made(left, right), sink, onBadInput="quarantine", deadLetterPath=str(tmp_path / "dead"))
+
+    last = read_committed(str(tmp_path / "checkpoint")).last
+    assert (last.watermarks["bought"], last.watermarks["rates"]) == (110, 10)
+    assert (last.progress["rows_in"], last.progress["quarantined"]) == ({"bought": 2, "rates": 2}, {"bought": 1, "rates": 1})
+    assert {row[1] for row in sink.total()} == {1, 3}
+    assert 9.9 not in {row[4] for row in sink.total()}
+    letters = bought.spark.read.parquet(str(tmp_path / "dead")).where("stream = 'rates'").collect()
+    assert [(one["code"], one["rates"]["at"]) for one in letters] == [("TIME_JUMP", 9_000)]
+    assert letters[0]["reason"].endswith("allows: at = 9000, at most 110")
+
+
+def test_such_a_row_stops_the_query_where_bad_input_does(bought: Source, rates: Source, run: Run) -> None:
+    bought.add((1, "EUR", 10)).add((2, "EUR", 111))
+    left = appends(bought.stream(), name="bought", watermark=("t", 0), max_watermark_jump=100)
+
+    with pytest.raises(Exception, match=r'relation "bought".*epoch 1.*t = 111, at most 110'):
+        run(left.dedup("currency", order_by="t desc"), Collected())
+
+
+def test_a_bound_is_measured_from_a_watermark(bought: Source) -> None:
+    with pytest.raises(OptionError, match=r"CONFLICTING_ARGUMENTS.*measured from the watermark"):
+        appends(bought.stream(), name="bought", max_watermark_jump=5)

@@ -203,6 +203,7 @@ def _united(streams: Sequence[SourceStream]) -> SourceStream:
     columns = [
         field.with_nullable(any(one.schema.field(at).nullable for one in streams)) for at, field in enumerate(first.schema)
     ]
+    jumps = [one.max_watermark_jump for one in streams if one.max_watermark_jump is not None]
     same_time = all(one.event_time == first.event_time and one.watermark_delay is not None for one in streams)
     return replace(
         first,
@@ -217,6 +218,7 @@ def _united(streams: Sequence[SourceStream]) -> SourceStream:
         functions=tuple(dict.fromkeys(function for one in streams for function in one.functions)),
         event_time=first.event_time if same_time else None,
         watermark_delay=max(one.watermark_delay or 0 for one in streams) if same_time else None,
+        max_watermark_jump=min(jumps, default=None) if same_time else None,
     )
 
 
@@ -341,6 +343,7 @@ def _selected(rows: Rows, step: SelectStep, *, is_internal: bool) -> Rows:
         operation=(*rows.operation, *selection.description),
         event_time=relation.event_time,
         watermark_delay=relation.watermark_delay,
+        max_watermark_jump=None if relation.watermark_delay is None else rows.max_watermark_jump,
     )
 
 

@@ -78,6 +78,7 @@ def appends(
     baseline: DataFrame | None = None,
     after_baseline: str | Column | None = None,
     watermark: tuple[str, str | int] | None = None,
+    max_watermark_jump: str | int | None = None,
 ) -> ChangeStream:
     """Describe a stream whose rows are only ever added.
 
@@ -90,13 +91,15 @@ def appends(
             baseline; the others are left out. `"true"` when the stream begins where the baseline ends.
         watermark: the event-time column, and how far its watermark stays behind the largest time, such as
             `("ts", "10 seconds")`, or a number in the unit of an integer column; default: that of `df.withWatermark`.
+        max_watermark_jump: how far ahead of the watermark a row may be, written as the delay; a row further ahead is bad
+            input, reaches no operator and moves no watermark. None: any distance.
 
     Raises:
         PlanError: `df` does not stream, names unknown columns, or the baseline does not fit.
     """
     check_dataframe(df, name)
     reading = RowReading(mode="append", columns=tuple(df.columns), keys=column_names(df, keys, "keys", name))
-    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
+    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark, max_watermark_jump)
 
 
 def changes(
@@ -117,6 +120,7 @@ def changes(
     sample: DataFrame | None = None,
     options: RecordOptions | None = None,
     watermark: tuple[str, str | int] | None = None,
+    max_watermark_jump: str | int | None = None,
 ) -> ChangeStream:
     """Describe a stream whose rows change a table; the argument names are those of `create_auto_cdc_flow`.
 
@@ -142,6 +146,7 @@ def changes(
         sample: a batch DataFrame of records to learn columns and keys from, without `schema`; default: the stream's source.
         options: what a format of records leaves open: decimals, the unit of times, metadata that become columns.
         watermark: as for `appends`.
+        max_watermark_jump: as for `appends`.
 
     Raises:
         PlanError: see the message; it names the argument, its value and the cure.
@@ -158,8 +163,10 @@ def changes(
                     code="CONFLICTING_ARGUMENTS",
                     name=name,
                 )
-            return _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, **given)
-        return _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
+            made = _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, **given)
+        else:
+            made = _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
+        return with_watermark(made, watermark, max_watermark_jump)
     check_dataframe(df, name)
     check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
     key_names = column_names(df, keys, "keys", name)
@@ -187,7 +194,7 @@ def changes(
         is_delete = _condition(df, apply_as_deletes, "apply_as_deletes", name)
         operation = deletes_where(is_delete, _used(df, is_delete, name))
     reading = RowReading(mode=mode, columns=columns, keys=key_names, sequence=sequence, operation=operation)
-    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark)
+    return with_watermark(_make(df, name, reading, baseline, after_baseline), watermark, max_watermark_jump)
 
 
 def _check_format(df: DataFrame, name: str, operation_arguments: Mapping[str, Any]) -> None:

@@ -14,9 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow.types as pt
-
-from zset_join.config import parse_seconds
 from zset_join.errors import OptionError
 from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
@@ -30,6 +27,7 @@ from zset_join.spark.api.staged import as_changes, filled, staged, without
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stage_plan import StagePlan
 from zset_join.spark.planning.view_plan import ViewPlan
+from zset_join.spark.rows.watermark import duration_of
 from zset_join.stages import AsOfJoinStage, CurrentVersionsStage, DeduplicateStage, Stage, TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
 
@@ -103,8 +101,8 @@ def temporal_join(
         how=how,
         emit=emit,
         late=late,
-        keep_probe_for=_duration(keep_probe_for, kind, "keep_probe_for") or 0,
-        max_watermark_jump=_duration(max_watermark_jump, kind, "max_watermark_jump"),
+        keep_probe_for=duration_of(keep_probe_for, kind, "keep_probe_for") or 0,
+        max_watermark_jump=duration_of(max_watermark_jump, kind, "max_watermark_jump"),
         delete_column=delete_column,
         residual=condition,
         using=using,
@@ -158,7 +156,7 @@ def join_asof(
         op=op,
         how=how,
         tie=tie,
-        tolerance=_duration(tolerance, kind, "tolerance"),
+        tolerance=duration_of(tolerance, kind, "tolerance"),
         residual=condition,
         using=using,
     )
@@ -211,13 +209,6 @@ def _relation(rows: Rows, join_key: Sequence[str]) -> Relation:
     if isinstance(rows, SourceStream):
         return rows.relation(join_key)
     return replace(rows.output, join_key=tuple(join_key))
-
-
-def _duration(given: str | int | None, kind: Any, option: str) -> int | None:
-    """Return a duration in microseconds, or in the unit of an integer time."""
-    if given is None or (kind is not None and pt.is_integer(kind) and isinstance(given, int)):
-        return given if given is None else int(given)
-    return parse_seconds(given, option=option) * 1_000_000
 
 
 def _shown(view: StagePlan, sides: Sequence[Rows]) -> StagePlan:

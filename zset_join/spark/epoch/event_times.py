@@ -22,10 +22,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.protocol import TimedOperator
+from zset_join.shown_values import shown_value
 from zset_join.spark.planning.stages import PlannedStage
 from zset_join.spark.rows.layout import REJECTED, TARGET, SlotLayout
 from zset_join.stages import Stage, StageOptions
@@ -39,7 +40,10 @@ _MICROSECONDS_PER_DAY = 86_400_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _TimedStream:
-    """A stream with a watermark: the stage and the input that its rows reach first, the column and the delay."""
+    """A stream with a watermark: the stage and the input that its rows reach first, the column, the delay and two bounds.
+
+    Rows beyond `bound` reach no stage; those beyond `jump`, measured from the watermark of the stage, are refused by it.
+    """
 
     name: str
     number: int
@@ -47,6 +51,7 @@ class _TimedStream:
     column: str
     delay: int
     jump: int | None
+    bound: int | None
     kind: pa.DataType
 
 
@@ -67,15 +72,49 @@ class EventTimes:
         self.timed = frozenset(one.number for one in planned_stages if is_timed(one.stage))
         self._waited_for = _waited_for(planned_stages)
         needed = {name for number in self.timed for name in self._waited_for[number]}
-        self._streams = [stream for stream in _timed_streams(planned_stages) if stream.name in needed]
+        self._streams = [
+            stream for stream in _timed_streams(planned_stages) if stream.name in needed or stream.bound is not None
+        ]
         self._idle_timeout_us = idle_timeout_us
         self._active_us: dict[str, int] = {}
         self._began_us: int | None = None
 
     @property
     def is_needed(self) -> bool:
-        """Say whether a stage waits for the event time of a stream."""
+        """Say whether a stage waits for the event time of a stream, or the rows of one may be only so far ahead of it."""
         return bool(self._streams)
+
+    def within_bounds(
+        self, rows: DataFrame, layouts: Mapping[int, SlotLayout], *, has_targets: bool, before: Mapping[str, int]
+    ) -> DataFrame:
+        """Return the rows of an epoch, those rejected that are too far ahead of the watermark of their stream.
+
+        It is measured from the watermark before the epoch, so a second attempt judges as the first one did.
+
+        Args:
+            rows: of all streams, in their slots.
+            layouts: as for `maxima`.
+            has_targets: as for `maxima`.
+            before: the watermarks before the epoch.
+        """
+        flag, raw, is_bounded = F.col("flag"), F.col("raw") if "raw" in rows.columns else None, False
+        for stream in self._streams:
+            reached = before.get(stream.name)
+            if stream.bound is None or reached is None:
+                continue
+            is_of_it, given = _rows_of(stream, layouts[stream.number], has_targets=has_targets)
+            limit = reached + stream.bound
+            is_far = is_of_it & F.coalesce(as_number(given, stream.kind) > F.lit(limit), F.lit(False))
+            words = (
+                F.lit(f"TIME_JUMP:{stream.column} = "),
+                given.cast("string"),
+                F.lit(f", at most {_shown(limit, stream.kind)}"),
+            )
+            flag, is_bounded = F.when(is_far, F.lit(stream.side + REJECTED).cast("byte")).otherwise(flag), True
+            raw = None if raw is None else F.when(is_far, F.concat(*words)).otherwise(raw)
+        if not is_bounded:
+            return rows
+        return rows.withColumns({"flag": flag, **({} if raw is None else {"raw": raw})})
 
     def maxima(self, layouts: Mapping[int, SlotLayout], *, has_targets: bool, before: Mapping[str, int]) -> list[Column]:
         """Return, per stream with a watermark, its largest event time and its late rows, as aggregates over the shuffled rows.
@@ -87,12 +126,8 @@ class EventTimes:
         """
         found: list[Column] = []
         for stream in self._streams:
-            layout = layouts[stream.number]
-            slot = layout.slots[stream.side][layout.schemas[stream.side].names.index(stream.column)]
-            is_of_it = (F.col("flag") == stream.side) & (F.col("flag") < REJECTED)
-            if has_targets:
-                is_of_it &= F.col(TARGET) == stream.number
-            time = F.when(is_of_it, as_number(F.col(f"s{slot}"), stream.kind))
+            is_of_it, given = _rows_of(stream, layouts[stream.number], has_targets=has_targets)
+            time = F.when(is_of_it, as_number(given, stream.kind))
             reached = before.get(stage_watermark(self._names[stream.number]))
             believed = time
             if stream.jump is not None and reached is not None:  # further ahead it is bad input, and moves no watermark
@@ -213,10 +248,26 @@ def _timed_streams(planned_stages: Sequence[PlannedStage]) -> list[_TimedStream]
                         column=relation.event_time,
                         delay=relation.watermark_delay,
                         jump=one.stage.max_watermark_jump,
+                        bound=stream.max_watermark_jump,
                         kind=relation.schema.field(relation.event_time).type,
                     )
                 )
     return found
+
+
+def _rows_of(stream: _TimedStream, layout: SlotLayout, *, has_targets: bool) -> tuple[Column, Column]:
+    """Return which rows in slots are good ones of a stream, and their event time."""
+    slot = layout.slots[stream.side][layout.schemas[stream.side].names.index(stream.column)]
+    is_of_it = (F.col("flag") == stream.side) & (F.col("flag") < REJECTED)
+    if has_targets:
+        is_of_it &= F.col(TARGET) == stream.number
+    return is_of_it, F.col(f"s{slot}")
+
+
+def _shown(time: int, kind: pa.DataType) -> Any:
+    """Return an event time as people are to see it."""
+    given = pa.array([time], pa.int64())
+    return shown_value(given if pt.is_integer(kind) else given.cast(pa.timestamp("us")), 0)
 
 
 def _waited_for(planned_stages: Sequence[PlannedStage]) -> dict[int, dict[str, None]]:

@@ -330,9 +330,11 @@ class EpochRunner:
     def _answered_in_time(self, plan: EpochPlan, batch: DataFrame) -> tuple[list[Any], _Times]:
         """Answer an epoch whose stages must know its largest event times first; kept rows are read twice, sources once."""
         before = self._opened().watermarks
-        shuffled = plan.shuffled(batch).persist()
+        layouts, has_targets = plan.fed_layouts, len(self._tagged.fed) > 1
+        bounded = self._times.within_bounds(batch, layouts, has_targets=has_targets, before=before)
+        shuffled = plan.shuffled(bounded).persist()
         try:
-            aggregates = self._times.maxima(plan.fed_layouts, has_targets=len(self._tagged.fed) > 1, before=before)
+            aggregates = self._times.maxima(layouts, has_targets=has_targets, before=before)
             (maxima,) = shuffled.agg(*(one.alias(f"m{at}") for at, one in enumerate(aggregates))).collect()
             after, late = self._times.after(before, list(maxima), plan.tick.processing_time_us)
             ticks = self._times.ticks(plan.tick.epoch, plan.tick.processing_time_us, before, after)

@@ -35,12 +35,13 @@ class SourceStream:
         dataframe: the DataFrame as it was given.
         prepared: columns, hidden columns, then weight, reject code and raw value of each row.
         schema: Arrow schema of columns and hidden columns.
-        may_reject: rows may be undecodable.
+        may_reject: rows may be undecodable, or too far ahead of the watermark.
         operation: what a row does and what orders its changes, as Spark writes the expressions.
         functions: the user's own functions in the plan of `prepared`.
         baseline: the rows to start from, with the columns of `prepared`; None to start from nothing.
         event_time: the column that says when a row happened; None: rows have no time.
         watermark_delay: how far the watermark stays behind the largest of them, in microseconds or in the unit of an integer.
+        max_watermark_jump: how far ahead of the watermark a row may be, in the unit of the delay; None: any distance.
         control: the last of the hidden columns, where changes may leave columns out or be truncates; None: they are whole.
     """
 
@@ -59,6 +60,7 @@ class SourceStream:
     baseline: DataFrame | None = field(default=None, repr=False)
     event_time: str | None = None
     watermark_delay: int | None = None
+    max_watermark_jump: int | None = None
     control: str | None = None
 
     @property

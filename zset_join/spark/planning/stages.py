@@ -74,7 +74,12 @@ class Stream(Protocol):
 
     @property
     def may_reject(self) -> bool:
-        """Say whether rows may be undecodable."""
+        """Say whether rows may be undecodable, or too far ahead of the watermark."""
+        ...
+
+    @property
+    def max_watermark_jump(self) -> int | None:
+        """Return how far ahead of its watermark a row may be, in the unit of the delay; None: any distance."""
         ...
 
     @property

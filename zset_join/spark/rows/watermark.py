@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from zset_join.config import parse_seconds
 from zset_join.errors import OptionError, PlanError
 
-__all__ = ["check_time_type", "watermark_of", "with_watermark"]
+__all__ = ["check_time_type", "duration_of", "watermark_of", "with_watermark", "within_jump"]
 
 _DELAY = "spark.watermarkDelayMs"
 
@@ -38,16 +38,42 @@ class _Timed(Protocol):
 _Stream = TypeVar("_Stream", bound=_Timed)
 
 
-def with_watermark(stream: _Stream, given: tuple[str, str | int] | None) -> _Stream:
+def with_watermark(stream: _Stream, given: tuple[str, str | int] | None, jump: str | int | None = None) -> _Stream:
     """Return a stream with its event time, as it was given or as its DataFrame has it.
+
+    Args:
+        stream: the stream.
+        given: the event-time column, and how far the watermark stays behind; None: what the DataFrame says.
+        jump: how far ahead of the watermark a row may be, written as the delay; None: any distance.
 
     Raises:
         PlanError: a column that is not there or no time, or a delay that is none.
+        OptionError: a jump that is no such duration, or without a watermark.
     """
     found = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
+    if found is None and jump is not None:
+        raise OptionError(
+            f'"{stream.name}": max_watermark_jump={jump!r} is measured from the watermark, and there is none. Give '
+            "watermark=(column, delay) too, or leave it out.",
+            code="CONFLICTING_ARGUMENTS",
+            name=stream.name,
+        )
     if found is None:
         return stream
     made: _Stream = replace(stream, event_time=found[0], watermark_delay=found[1])  # type: ignore[type-var]  # a dataclass
+    return within_jump(made, duration_of(jump, stream.schema.field(found[0]).type, "max_watermark_jump"))
+
+
+def within_jump(stream: _Stream, jump: int | None) -> _Stream:
+    """Return a stream whose rows may be only so far ahead of its watermark.
+
+    Args:
+        stream: with a watermark.
+        jump: in the unit of its delay; None leaves the stream as it is.
+    """
+    if jump is None:
+        return stream
+    made: _Stream = replace(stream, max_watermark_jump=jump, may_reject=True)  # type: ignore[type-var]  # a dataclass
     return made
 
 
@@ -96,6 +122,22 @@ def watermark_of(
             )
         return column, delay
     return column, parse_seconds(delay, option=f'watermark of "{name}"') * 1_000_000
+
+
+def duration_of(given: str | int | None, kind: pa.DataType | None, option: str) -> int | None:
+    """Return a duration in microseconds, or in the unit of an integer time; None stays None.
+
+    Args:
+        given: a text such as "10 seconds"; a whole number where the time is one.
+        kind: the type of the time; None where it is not known.
+        option: what messages call it.
+
+    Raises:
+        OptionError: no such duration.
+    """
+    if given is None or (kind is not None and pt.is_integer(kind) and isinstance(given, int)):
+        return given if given is None else int(given)
+    return parse_seconds(given, option=option) * 1_000_000
 
 
 def check_time_type(kind: pa.DataType, *, name: str, column: str) -> None:

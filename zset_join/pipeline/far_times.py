@@ -1,0 +1,127 @@
+"""Rows whose event time is too far ahead of the watermark of their source.
+
+One row from far in the future would move the watermark past every row that is still to come. Where a source is described with
+`max_watermark_jump`, such a row is bad input: it reaches no operator and moves no watermark, whatever the query does with it.
+
+The law: it is measured from the watermark of the source before the epoch, so an epoch that is repeated judges as it did before.
+The rows of an epoch do not judge each other, and those of the first epoch with event times all pass: nothing is known by then.
+
+Edge cases: NULL is no time, and passes. The bound itself passes.
+
+Cost: one array pass over the times of such a source; rows are copied where some are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pt
+
+from zset_join.errors import BadInputError
+from zset_join.pipeline.dead_letters import RejectedRows
+from zset_join.pipeline.watermarks import KnownTimes
+from zset_join.plan.query_plan import PlanSource
+from zset_join.row_conversion import take_rows
+from zset_join.shown_values import shown_key, shown_value
+from zset_join.state.rows.rejected_rows import REJECTION_SCHEMA
+from zset_join.zset import ZSet
+
+__all__ = ["FarTimes"]
+
+_UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+class FarTimes:
+    """Part the rows of sources that have a bound.
+
+    Args:
+        sources: by name, those of a plan.
+    """
+
+    def __init__(self, sources: Mapping[str, PlanSource]) -> None:
+        self._sources = {name: source for name, source in sources.items() if source.max_watermark_jump is not None}
+
+    def part(self, name: str, delta: ZSet, known: KnownTimes) -> tuple[ZSet, RejectedRows | None]:
+        """Return the rows of a source that may be taken, and those that may not.
+
+        Args:
+            name: of the source.
+            delta: its rows of an epoch.
+            known: what is known of event time before the epoch.
+        """
+        source, limit = self._sources.get(name), self._limit(name, known)
+        if source is None or limit is None or not len(delta):
+            return delta, None
+        column = delta.rows.column(str(source.relation.event_time))
+        is_far = _is_beyond(column, limit)
+        if not is_far.any():
+            return delta, None
+        bad, good = np.flatnonzero(is_far), np.flatnonzero(~is_far)
+        refused = ZSet(take_rows(delta.rows, bad), np.ascontiguousarray(delta.weights[bad]))
+        column = refused.rows.column(str(source.relation.event_time))
+        lines = [
+            {"input": name, "row": row, "weight": int(refused.weights[row]), "code": "TIME_JUMP", "reason": reason}
+            for row, reason in enumerate(_reason(source, column, row, limit) for row in range(len(refused)))
+        ]
+        table = pa.Table.from_pylist(lines, schema=REJECTION_SCHEMA)
+        taken = ZSet(take_rows(delta.rows, good), np.ascontiguousarray(delta.weights[good]))
+        return taken, RejectedRows(table, (name,), (refused,), is_of_source=True)
+
+    def refuse(self, refused: RejectedRows, epoch: int) -> None:
+        """Raise for the first of these rows.
+
+        Raises:
+            BadInputError: names the source, key, weight and epoch, what was expected and what to do.
+        """
+        (name,), (delta,) = refused.inputs, refused.deltas
+        relation = self._sources[name].relation
+        shown = relation.primary_key or tuple(relation.schema.names)
+        key = shown_key([delta.rows.column(column) for column in shown], 0)
+        count = "1 such row" if len(delta) == 1 else f"{len(delta)} such rows"
+        raise BadInputError(
+            f'source "{name}", epoch {epoch}: the change with key {key} and weight {int(delta.weights[0])} '
+            f"{refused.table.column('reason')[0].as_py()} ({count} in this epoch; nothing of it was applied). Correct the "
+            'source, raise max_watermark_jump, or set on_bad_input="quarantine" to put bad rows aside.',
+            code="TIME_JUMP",
+            relation=name,
+            key=key,
+            weight=int(delta.weights[0]),
+            epoch=epoch,
+            rejected_rows=len(delta),
+        )
+
+    def _limit(self, name: str, known: KnownTimes) -> int | None:
+        """Return the largest time that is taken; None where every one is."""
+        source, before = self._sources.get(name), known.sources.get(name)
+        if source is None or source.max_watermark_jump is None or before is None or before.watermark_us is None:
+            return None
+        return before.watermark_us + source.max_watermark_jump
+
+
+def _is_beyond(column: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
+    """Say which times are larger than a limit in microseconds, or in the unit of integers; NULL is not."""
+    kind, is_known = column.type, column.is_valid().to_numpy(zero_copy_only=False)
+    if pt.is_integer(kind):
+        values, most = column.fill_null(0).to_numpy(zero_copy_only=False), limit
+    else:
+        # Compared in the unit of the column: a time that is far enough ahead has no microseconds in 64 bits.
+        unit = kind.unit if pt.is_timestamp(kind) else "s"
+        times = column if pt.is_timestamp(kind) else column.cast(pa.timestamp("s"))
+        values = times.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+        per_second = _UNITS_PER_SECOND[unit]
+        most = limit * 1_000 + 999 if unit == "ns" else limit // (1_000_000 // per_second)
+    largest = int(np.iinfo(values.dtype).max)
+    return is_known & (values > most) if most < largest else np.zeros(len(column), np.bool_)
+
+
+def _reason(source: PlanSource, column: pa.Array, row: int, limit: int) -> str:
+    bound = pa.array([limit], pa.int64())
+    if not pt.is_integer(column.type):
+        bound = bound.cast(pa.timestamp("us"))
+    return (
+        f"has the time {shown_value(column, row)} in {source.relation.event_time}, further ahead of the watermark of its "
+        f"source than max_watermark_jump allows; expected at most {shown_value(bound, 0)}"
+    )

@@ -1,0 +1,45 @@
+"""What `Pipeline.progress` says of an epoch.
+
+The law: of every source, rows = rows applied + rows put aside; what cannot be read is no row yet, and counted apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zset_join.pipeline.dead_letters import Undecodable
+from zset_join.pipeline.engine import AnsweredEpoch
+from zset_join.zset import ZSet
+
+__all__ = ["epoch_counts"]
+
+
+def epoch_counts(
+    deltas: Mapping[str, ZSet],
+    answered: AnsweredEpoch,
+    unread: Sequence[Undecodable],
+    lookups: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """Return the counts of an epoch, JSON-ready.
+
+    Args:
+        deltas: by source, the rows that reached the stages.
+        answered: the epoch.
+        unread: what could not be read of what sources were fed.
+        lookups: what was asked of the outside, by stage.
+    """
+    rows = {name: len(delta) for name, delta in deltas.items()}
+    for one in answered.rejected:
+        if one.is_of_source:
+            rows[one.inputs[0]] += one.table.num_rows
+    return {
+        "epoch": answered.epoch,
+        "rows": rows,
+        "answer_rows": len(answered.delta),
+        "retractions": int((answered.delta.weights < 0).sum()),
+        "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
+        **({"undecodable": {one.source: one.records.num_rows for one in unread}} if unread else {}),
+        **({"lookups": dict(lookups)} if lookups else {}),
+        "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
+    }
