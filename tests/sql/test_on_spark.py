@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.sql.timeplus_page import has_the_numbers_of_the_page, query
-from zset_join.errors import PlanError
+from zset_join.errors import PlanError, SqlError
 from zset_join.spark import appends
 from zset_join.sql import Session, connect
 from zset_join.sql.running_files import run_file
@@ -106,3 +106,15 @@ def test_a_collation_is_refused_in_a_table(session: Session, spark: SparkSession
         with pytest.raises(PlanError) as refused:
             session.register("p", given)
         assert refused.value.code == "COLLATION"
+
+
+def test_a_sink_from_a_view_into_a_table_and_bytes_inside_spark(spark: SparkSession) -> None:
+    with connect(engine="spark", spark=spark, dialect="risingwave") as market:
+        market.sql("CREATE TABLE orders (id INT PRIMARY KEY, tag BYTEA); CREATE TABLE kept (tag BYTEA PRIMARY KEY, n BIGINT)")
+        market.sql("CREATE VIEW tags AS SELECT tag, count(*) AS n FROM orders WHERE tag <> X'' GROUP BY tag")
+        market.sql("CREATE SINK s INTO kept FROM tags")
+        market.sql("INSERT INTO orders VALUES (1, X'00ff'), (2, X'00ff'), (3, X'')")
+        with pytest.raises(SqlError, match="without end"):
+            market.sql("CREATE SINK again INTO orders AS SELECT 1, tag FROM kept")
+
+        assert query(market, "SELECT * FROM kept").table().to_pylist() == [{"tag": b"\x00\xff", "n": 2}]

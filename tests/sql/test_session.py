@@ -380,18 +380,6 @@ def test_a_null_goes_into_a_column_of_every_type() -> None:
     assert None not in second.values()
 
 
-def test_a_sink_into_a_table_writes_what_a_query_gives() -> None:
-    with connect(dialect="risingwave") as session:
-        session.sql(
-            "CREATE TABLE orders (customer VARCHAR, total INT); CREATE TABLE sums (customer VARCHAR PRIMARY KEY, total BIGINT)"
-        )
-        session.sql("CREATE SINK into_sums INTO sums AS SELECT customer, sum(total) FROM orders GROUP BY customer")
-        session.sql("INSERT INTO orders VALUES ('Ada', 1), ('Ada', 2)")
-        session.sql("FLUSH")
-
-        assert rows(query(session, "SELECT * FROM sums").table()) == [("Ada", 3)]
-
-
 @pytest.mark.parametrize("text", ["SET temporal_join_emit TO 'eager'", "SET temporal_join_emit = 'eager'"])
 def test_a_setting_is_set_by_to_or_by_a_sign(text: str) -> None:
     with connect(dialect="risingwave") as session:
@@ -403,3 +391,41 @@ def test_a_setting_is_set_by_to_or_by_a_sign(text: str) -> None:
 def test_flush_says_that_nothing_is_left_to_wait_for() -> None:
     with connect(dialect="risingwave") as session:
         assert "answered when it returns" in str(session.sql("FLUSH"))
+
+
+@pytest.mark.parametrize("dialect", ["flink", "laminardb", "risingwave", "spark", "timeplus"])
+def test_bytes_are_written_in_hexadecimal_digits(dialect: str) -> None:
+    with connect(dialect=dialect) as session:
+        session.sql("CREATE TABLE t (id INT PRIMARY KEY, b VARBINARY); INSERT INTO t VALUES (1, X'00ff'), (2, x''), (3, NULL)")
+
+        wanted = query(session, "SELECT id, X'1' AS odd FROM t WHERE b = X'00FF' OR b IN (x'', X'01')")
+        assert rows(wanted.table()) == [(1, b"\x01"), (2, b"\x01")]
+        assert rows(query(session, wanted.normal_form()).table()) == rows(wanted.table())
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "column"),
+    [
+        ("SELECT 1 AS a, X'0G' AS b", "SQL_SYNTAX", 16),
+        ("SELECT 1 AS a, X'0_1' AS b", "LITERAL", 16),
+        ("SELECT 1 AS a, 0xff AS b", "NOT_OFFERED", 16),
+        ("SELECT X'00' || 'a' AS b", "TYPE_MISMATCH", 8),
+        ("SELECT CAST('a' AS BINARY) AS b", "TYPE_MISMATCH", 13),
+        ("SELECT 1 AS a, 'abc", "SQL_SYNTAX", 16),
+    ],
+)
+def test_what_is_no_literal_is_refused_at_its_place(text: str, code: str, column: int) -> None:
+    with connect(dialect="spark") as session:
+        session.register("t", [{"a": 1}])
+        with pytest.raises(SqlError) as failure:
+            session.sql(f"{text} FROM t")
+
+    assert "operand " not in str(failure.value)
+    assert (failure.value.code, failure.value.facts["column"]) == (code, column)
+
+
+def test_a_text_that_is_left_open_shows_no_password() -> None:
+    with connect() as session, pytest.raises(SqlError) as failure:
+        session.sql("CREATE TABLE t (a INT) WITH ('password' = 'hush', 'path' = 'x)")
+
+    assert "hush" not in str(failure.value)

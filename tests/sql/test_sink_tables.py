@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
@@ -137,3 +139,111 @@ def test_columns_are_assigned_as_spark_does_and_those_left_out_are_null() -> Non
         assert [str(row) for row in session.sql("SELECT * FROM t").table().to_pylist()] == [
             "{'id': 1, 'total': Decimal('30.00'), 'v': None}"
         ]
+
+
+SUMS = """
+    CREATE TABLE orders (id INT PRIMARY KEY, customer VARCHAR, total INT);
+    CREATE TABLE sums (customer VARCHAR PRIMARY KEY, total BIGINT);
+    CREATE MATERIALIZED VIEW by_customer AS SELECT customer, sum(total) AS total FROM orders GROUP BY customer;
+"""
+
+
+@pytest.fixture
+def market() -> Iterator[Session]:
+    with connect(dialect="risingwave") as session:
+        session.sql(SUMS)
+        yield session
+
+
+def contents(session: Session, table: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in session.sql(f"SELECT * FROM {table}").table().to_pylist())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE SINK s INTO sums FROM by_customer",
+        "CREATE SINK s INTO sums (customer, total) AS SELECT customer, total FROM by_customer",
+        "CREATE SINK IF NOT EXISTS s INTO sums FROM by_customer WITH (type = 'upsert', primary_key = 'customer')",
+    ],
+)
+def test_a_sink_into_a_table_keeps_it_equal_to_a_view_until_it_is_dropped(market: Session, text: str) -> None:
+    market.sql(text)
+    market.sql("INSERT INTO orders VALUES (1, 'Ada', 1), (2, 'Ada', 2), (3, 'Bob', 5)")
+    market.sql("DELETE FROM orders WHERE id = 2; UPDATE orders SET customer = 'Eve' WHERE id = 3")
+
+    assert contents(market, "sums") == [("Ada", 1), ("Eve", 5)]
+    assert str(market.sql("SHOW SINKS")) == "s"
+    market.sql("DROP SINK s; INSERT INTO orders VALUES (4, 'Zoe', 1)")
+    assert contents(market, "sums") == [("Ada", 1), ("Eve", 5)]
+
+
+def test_a_sink_that_is_replaced_writes_no_more(market: Session) -> None:
+    market.sql("CREATE SINK s INTO sums FROM by_customer; INSERT INTO orders VALUES (1, 'Ada', 1)")
+
+    market.sql("CREATE OR REPLACE SINK s INTO sums AS SELECT customer, total + 100 FROM by_customer")
+    market.sql("INSERT INTO orders VALUES (2, 'Ada', 1)")
+
+    assert contents(market, "sums") == [("Ada", 102)]
+    assert [running.name for running in market.running] == ["by_customer", "s"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("CREATE SINK s INTO sums FROM by_customer WITH (type = 'append-only')", "NOT_OFFERED"),
+        ("CREATE SINK s INTO sums FROM by_customer WITH (type = 'debezium')", "UNKNOWN_OPTION"),
+        ("CREATE SINK s INTO sums FROM by_customer WITH (primary_key = 'total')", "NOT_OFFERED"),
+        ("CREATE SINK s INTO sums FROM by_customer WITH (topic = 'x')", "UNKNOWN_OPTION"),
+        ("CREATE SINK s INTO sums (who) FROM by_customer", "UNKNOWN_COLUMN"),
+        ("CREATE SINK s INTO by_customer FROM orders", "NOT_A_TABLE"),
+        ("CREATE SINK s INTO sums AS SELECT customer, total + 1 FROM sums", "CIRCLE"),
+        ("CREATE SINK orders INTO sums FROM by_customer", "NAME_TAKEN"),
+    ],
+)
+def test_a_sink_into_a_table_that_cannot_be_is_refused_and_nothing_runs(market: Session, text: str, code: str) -> None:
+    with pytest.raises(SqlError) as failure:
+        market.sql(text)
+
+    assert (failure.value.code, [running.name for running in market.running]) == (code, ["by_customer"])
+
+
+def test_a_table_that_a_sink_writes_is_not_dropped_before_it(market: Session) -> None:
+    market.sql("CREATE SINK s INTO sums FROM by_customer")
+
+    with pytest.raises(SqlError, match="is written by s"):
+        market.sql("DROP TABLE sums")
+    market.sql("DROP SINK s; DROP TABLE sums")
+    assert "sums" not in market.catalog.tables
+
+
+def test_a_sink_that_would_drop_deletions_warns(market: Session) -> None:
+    with pytest.warns(SqlWarning, match="force_append_only"):
+        market.sql("CREATE SINK s INTO sums FROM by_customer WITH (type = 'append-only', force_append_only = 'true')")
+    with pytest.warns(SqlWarning, match="force_append_only"):
+        market.sql("CREATE SINK shown FROM by_customer WITH (connector = 'blackhole', force_append_only = 'true')")
+
+
+@pytest.mark.parametrize("directory", [None, "kept"])
+def test_a_query_whose_rows_would_come_back_to_it_is_refused(tmp_path: Path, directory: str | None) -> None:
+    declared = "CREATE TABLE a (v INT); CREATE TABLE b (v INT); CREATE TABLE c (v INT)"
+    with connect(directory=None if directory is None else tmp_path / directory) as session:
+        session.sql(f"{declared}; INSERT INTO b SELECT v + 1 FROM a; INSERT INTO c SELECT v + 1 FROM b")
+
+        with pytest.raises(SqlError) as failure:
+            session.sql("INSERT INTO a SELECT v + 1 FROM c")
+        session.sql("INSERT INTO a VALUES (1)")
+
+        assert failure.value.code == "CIRCLE"
+        assert contents(session, "c") == [(3,)]
+
+
+def test_a_table_that_is_replaced_forgets_its_rows_and_the_queries_of_it() -> None:
+    with connect() as session:
+        session.sql("CREATE TABLE t (v INT); INSERT INTO t VALUES (1)")
+        session.sql("SELECT v FROM t").start()
+
+        session.sql("CREATE OR REPLACE TABLE t (v STRING, w INT); INSERT INTO t VALUES ('a', 2)")
+
+        assert contents(session, "t") == [("a", 2)]
+        assert session.running == []

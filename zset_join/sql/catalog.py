@@ -186,6 +186,7 @@ class Catalog:
 
     Attributes:
         offers_indexes: whether joins share tables, so that an index names something.
+        sinks: queries that write into a table, by their name.
     """
 
     offers_indexes = True
@@ -196,6 +197,7 @@ class Catalog:
         self.views: dict[str, NamedView] = {}
         self.functions: dict[str, TemporalFunction] = {}
         self.settings: dict[str, str] = {}
+        self.sinks: dict[str, str] = {}
 
     def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
         """Give something its name.
@@ -203,17 +205,27 @@ class Catalog:
         Raises:
             SqlError: the name is taken.
         """
-        if not replace and entry.name in {*self.tables, *self.views, *self.functions}:
-            raise SqlError(
-                f'the name "{entry.name}" is taken. DROP it first, or write CREATE OR REPLACE.', code="NAME_TAKEN", at=at
-            )
-        self._forget(entry.name)
+        self._claim(entry.name, at=at, replace=replace)
         if isinstance(entry, Table):
             self.tables[entry.name] = entry
         elif isinstance(entry, NamedView):
             self.views[entry.name] = entry
         else:
             self.functions[entry.name] = entry
+
+    def add_sink(self, name: str, table: str, *, at: Place | None = None, replace: bool = False) -> None:
+        """Give a query that writes into a table its name.
+
+        Raises:
+            SqlError: the name is taken.
+        """
+        self._claim(name, at=at, replace=replace)
+        self.sinks[name] = table
+
+    def _claim(self, name: str, *, at: Place | None, replace: bool) -> None:
+        if not replace and name in {*self.tables, *self.views, *self.functions, *self.sinks}:
+            raise SqlError(f'the name "{name}" is taken. DROP it first, or write CREATE OR REPLACE.', code="NAME_TAKEN", at=at)
+        self._forget(name)
 
     def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:
         """Return the table or view of a name.
@@ -249,6 +261,11 @@ class Catalog:
             )
         return found
 
+    def is_kept(self, name: str) -> bool:
+        """Say whether rows or a running query stand behind a name: a table, a materialized view, or a sink."""
+        view = self.views.get(name)
+        return name in self.tables or name in self.sinks or (view is not None and view.is_materialized)
+
     def relations(self) -> list[str]:
         """Return the names of tables and views."""
         return [*self.tables, *self.views]
@@ -257,11 +274,23 @@ class Catalog:
         """Forget a name; return it as it was kept.
 
         Raises:
-            SqlError: there is none, or a view reads it.
+            SqlError: there is none, or a view reads it, or a sink writes into it.
         """
+        sink = pick({name: name for name in self.sinks}, name)
+        if sink is not None:
+            self._forget(sink)
+            return sink
         if if_exists and pick({**self.tables, **self.views}, name) is None:
             return None
         entry = self.find(name, at=at)
+        writers = [sink for sink, table in self.sinks.items() if table == entry.name]
+        if writers:
+            raise SqlError(
+                f'"{entry.name}" is written by {", ".join(writers)}. Drop those first.',
+                code="STILL_READ",
+                at=at,
+                name=entry.name,
+            )
         readers = [view.name for view in self.views.values() if entry.name in view.query.reads and view.name != entry.name]
         if readers:
             raise SqlError(
@@ -271,7 +300,7 @@ class Catalog:
         return entry.name
 
     def _forget(self, name: str) -> None:
-        kept: Iterable[dict[str, Any]] = (self.tables, self.views, self.functions)
+        kept: Iterable[dict[str, Any]] = (self.tables, self.views, self.functions, self.sinks)
         for entries in kept:
             entries.pop(name, None)
         self.indexes = {one.name: one for one in self.indexes.values() if one.relation != name}

@@ -21,6 +21,7 @@ import pyarrow as pa
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.sql.connecting import connect
 from zset_join.sql.dialects import split
+from zset_join.sql.query_statements import bind_query
 from zset_join.sql.results import Message, Query, Running
 from zset_join.sql.session import Session
 from zset_join.sql.statements import execute
@@ -47,8 +48,6 @@ def _checked_insert(session: Session, statement: Any) -> Message | Query:
     if "VALUES" in statement.words:
         return Message("rows are inserted")
     begin = next(place for place, word in enumerate(statement.words) if word in {"SELECT", "WITH"})
-    from zset_join.sql.statements import bind_query
-
     return bind_query(session, statement, begin)
 
 

@@ -103,7 +103,7 @@ _RISINGWAVE_JDBC = {"jdbc.url": "url", "table.name": "table-name", "user": "user
 
 
 def sink_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options under the names used here: RisingWave's `jdbc.url`, `table.name`, `type` and `force_append_only` go."""
+    """Return options under the names used here: RisingWave's `jdbc.url`, `table.name` and `type` go."""
     made = dict(options)
     connector = made.get("connector")
     if connector == "jdbc":
@@ -112,7 +112,8 @@ def sink_options(options: Mapping[str, str]) -> dict[str, str]:
         kind = made.pop("type")
         if "format" not in made and connector == "kafka":
             made["format"] = {"append-only": "json", "upsert": "upsert-json", "debezium": "debezium-json"}[kind]
-    made.pop("force_append_only", None)
+    if options.get("force_append_only", "").lower() == "false":
+        made.pop("force_append_only")
     return made
 
 
@@ -138,7 +139,7 @@ def check_options(options: Mapping[str, str], *, at: Place | None) -> list[str]:
     for option in options:
         if option in connector.options or option.startswith(connector.prefixes):
             continue
-        if option in connector.ignored:
+        if option in connector.ignored or option == "force_append_only":
             warnings.append(f"the option '{option}' of the connector '{name}' changes nothing here.")
             continue
         known = sorted(connector.options - {"connector"})

@@ -10,6 +10,7 @@ Statements are split by the tokenizer, never by text: a semicolon in a string, a
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -194,7 +195,7 @@ def split(text: str, *, dialect: str) -> list[Statement]:
     try:
         tokens = dialect_named(dialect)().tokenize(text)
     except (TokenError, ParseError) as error:
-        raise SqlError(f"the text cannot be read: {error}. Close what is open, such as a quote.", code="SQL_SYNTAX") from error
+        raise _unreadable(text, error) from error
     if len(tokens) > MAX_TOKENS:
         raise SqlError(
             f"the text has {len(tokens)} words; at most {MAX_TOKENS} are read at once. Split the file.", code="SQL_TOO_LONG"
@@ -307,6 +308,18 @@ def _without_table_words(tokens: tuple[Token, ...]) -> list[Token]:
             and tokens[place - 2].text.upper() in windows
         )
     ]
+
+
+def _unreadable(text: str, error: SqlglotError) -> SqlError:
+    """Return the refusal of a text that is no tokens; the tokenizer's reason ends with the place."""
+    reason = str(error.__cause__ or "something is open")
+    begun = re.search(r" from \d+:(\d+)$", reason)
+    what = "a comment or a quote is open" if begun is None else reason[: begun.start()].lower()
+    return SqlError(
+        f"the text cannot be read: {what}. Close what is open; X'...' holds pairs of 0 to 9 and A to F.",
+        code="SQL_SYNTAX",
+        at=None if begun is None else Place(text, min(int(begun[1]), len(text))),
+    )
 
 
 def _syntax(statement: Statement, error: ParseError) -> SqlError:

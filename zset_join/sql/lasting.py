@@ -39,6 +39,7 @@ from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.stored_tables import StoredTables
 from zset_join.sql.table_sources import TableSource, decoded_rows, source_of
+from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
 
 __all__ = ["LastingSession"]
@@ -92,7 +93,7 @@ class LastingSession(InDirectory, Session):
             idle_timeout_seconds=idle_timeout(query.settings),
             keep_inputs=self._keep_inputs,
         )
-        running = _LastingRunning(name, query, pipeline, None if sink is not None else output)
+        running = _LastingRunning(name, query, pipeline, None if sink is not None else output, table_written(output))
         try:
             for table in self._read_by(query):
                 source = source_of(table, self._tables, self._all_columns)

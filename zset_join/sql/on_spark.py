@@ -59,6 +59,7 @@ from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.stored_tables import StoredTables, file_name
+from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
 
 __all__ = ["SessionOnSpark"]
@@ -171,6 +172,7 @@ class SessionOnSpark(InDirectory, Session):
             raise SqlError("this query reads what is stored and ends; take its table().", code="BOUNDED")
         sink = self._sink(output)
         running = RunningOnSpark(name or self._free_name(output), query, pipeline=_no_pipeline(), output=output)
+        running.writes = table_written(output)
         pipeline: Any = self._pipeline_of(running, sink)
         running.pipeline = pipeline
         self.running.append(running)

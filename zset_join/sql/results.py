@@ -136,12 +136,14 @@ class Running:
         query: what it is.
         pipeline: what runs it.
         output: called with every delta; None for nobody.
+        writes: the table of the session it writes into; None where it writes elsewhere, or nowhere.
     """
 
     name: str
     query: Query
     pipeline: Pipeline
     output: Callable[[ZSet], None] | None = None
+    writes: str | None = None
     deltas: deque[ZSet] = field(default_factory=lambda: deque(maxlen=_KEPT_EPOCHS))
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import string
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
@@ -58,6 +59,7 @@ extract floor greatest hour if ifnull least left length lower ltrim minute mod m
 startswith substr substring trim upper weekofyear year
 """
 SCALAR_FUNCTIONS = tuple(sorted({*_NAMES.split(), *FUNCTION_NAMES}))
+_HEX_DIGITS = frozenset(string.hexdigits)
 _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 
 Resolve = Callable[[exp.Column], Expression]
@@ -108,14 +110,14 @@ class ScalarBinder:
         replaced = None if self._replace is None else self._replace(node)
         if replaced is not None:
             return replaced
-        made = self._bind(node)
         try:
-            self.type_of(made)
+            tree = self._bind(node)
+            self.type_of(tree)
         except SqlError:
             raise
         except PlanError as error:
             raise SqlError(error.message, code=error.code, at=place_of(node, self._statement.text)) from error
-        return made
+        return tree
 
     def condition(self, node: exp.Expr) -> Expression:
         """Return the tree of a condition.
@@ -150,9 +152,11 @@ class ScalarBinder:
                 # Once more with the real operands, for a message in their words.
                 found = result_type(tree, self._schemas)
         elif isinstance(tree, Cast):
-            found = result_type(
-                Cast(Column("row", "operand"), tree.type), {"row": pa.schema([("operand", self.type_of(tree.operand))])}
-            )
+            schema = pa.schema([("operand", self.type_of(tree.operand))])
+            try:
+                found = result_type(Cast(Column("row", "operand"), tree.type), {"row": schema})
+            except PlanError:
+                found = result_type(tree, self._schemas)
         else:
             found = result_type(tree, self._schemas)
         self._types[id(tree)] = (tree, found)
@@ -181,6 +185,8 @@ class ScalarBinder:
                 return self.bind(node.this)
             case exp.Literal() | exp.Boolean() | exp.Null():
                 return self._literal(node)
+            case exp.HexString():
+                return self._bytes(node)
             case exp.And() | exp.Or():
                 return self._connected(node)
             case exp.Not():
@@ -267,6 +273,15 @@ class ScalarBinder:
             raise SqlError(
                 f"{text} is no number that fits.", code="LITERAL", at=place_of(node, self._statement.text)
             ) from error
+
+    def _bytes(self, node: exp.HexString) -> Expression:
+        """Return the bytes of X'00ff'; of an odd number of digits the first stands for a byte alone, as in Spark."""
+        at, digits = place_of(node, self._statement.text), node.name
+        if at is not None and at.text[at.offset] not in "xX":
+            raise self.refused(node, f"0x{digits} is no number here; write it in decimal, or bytes as X'{digits}'")
+        if not set(digits) <= _HEX_DIGITS:
+            raise SqlError(f"X'{digits}' has other signs than 0 to 9 and A to F.", code="LITERAL", at=at)
+        return lit(bytes.fromhex("0" * (len(digits) % 2) + digits))
 
     def _connected(self, node: exp.Expr) -> Expression:
         operation = "and" if isinstance(node, exp.And) else "or"

@@ -40,6 +40,7 @@ from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import idle_timeout, jump_in, stage_options, without_effect
 from zset_join.sql.sink_tables import SinkWriter
 from zset_join.sql.statements import execute
+from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet, single_batch
 
 __all__ = ["Session", "SqlWarning", "arrow_table"]
@@ -204,7 +205,7 @@ class Session:
         if name is None:
             self._numbered += 1
             name = f"query_{self._numbered}"
-        running = Running(name, query, self._pipeline(query), output)
+        running = Running(name, query, self._pipeline(query), output, table_written(output))
         rows = self._contents(query)
         self.running.append(running)
         if rows:

@@ -47,7 +47,7 @@ def show(session: StatementContext, statement: Statement) -> Message:
         "QUERIES": lambda: [running.name for running in session.running],
         "SCHEMAS": lambda: ["default"],
         "SOURCES": lambda: [table.name for table in catalog.tables.values() if table.word == "SOURCE"],
-        "SINKS": lambda: [table.name for table in catalog.tables.values() if table.word == "SINK"],
+        "SINKS": lambda: [*(table.name for table in catalog.tables.values() if table.word == "SINK"), *catalog.sinks],
         "STREAMS": lambda: list(catalog.tables),
         "TABLES": catalog.relations,
         "VIEWS": lambda: list(catalog.views),

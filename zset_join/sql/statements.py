@@ -13,28 +13,28 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from sqlglot import exp
 from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError, ZsetJoinError
 from zset_join.expressions.rows import compute, value_type
 from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.changing import delete, update
-from zset_join.sql.connectors import check_options, sink_options
 from zset_join.sql.contexts import StatementContext
-from zset_join.sql.definitions import Reader, encoding, read_table
-from zset_join.sql.dialects import Statement, parse_expression, parse_query
+from zset_join.sql.definitions import Reader, read_table
+from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.indexes import create_index, drop_index
 from zset_join.sql.places import SqlWarning, near
+from zset_join.sql.query_statements import bind_query
 from zset_join.sql.results import Message, Query
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.settings import check_setting, is_ignored, known_setting
 from zset_join.sql.showing import describe, show, use
+from zset_join.sql.sink_statements import columns_of, create_sink, written_table
 from zset_join.sql.sink_tables import SinkWriter, is_outside
 from zset_join.sql.writing import fitted, takes_back, writer_of
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["bind_query", "execute"]
+__all__ = ["execute"]
 
 _WORDS = (
     "SELECT",
@@ -60,7 +60,6 @@ _ELSEWHERE = {
     "ANALYZE": "There are no statistics to gather.",
 }
 _MOST_ROWS = 100_000
-_OTHER_EMITS = frozenset({"AFTER", "FINAL", "LAST", "ON", "PERIODIC", "STREAM", "TIMEOUT"})
 _EXPLAINED = frozenset({"PLAN", "FOR", "EXTENDED", "FORMATTED", "CHANGELOG_MODE", "ESTIMATED_COST", "JSON_EXECUTION_PLAN",
                         "PLAN_ADVICE", "LOGICAL", "COST", "CODEGEN", ","})  # fmt: skip
 
@@ -84,51 +83,6 @@ def execute(session: StatementContext, statement: Statement) -> Message | Query:
     return run(session, statement)
 
 
-def bind_query(session: StatementContext, statement: Statement, begin: int = 0) -> Query:
-    """Bind the query that begins at a token; EMIT CHANGELOG and SETTINGS are taken off its end."""
-    tokens, emits, settings = _without_tail(statement, begin)
-    node = parse_query(statement, tokens)
-    return session.query(statement, node, settings, emits_changelog=emits)
-
-
-def _without_tail(statement: Statement, begin: int) -> tuple[tuple[Token, ...], bool, dict[str, str]]:
-    tokens = statement.tokens
-    depth, end, emits = 0, len(tokens), False
-    settings: dict[str, str] = {}
-    for place in range(begin, len(tokens)):
-        token = tokens[place]
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
-        reader = Reader(statement, place)
-        if depth == 0 and (reader.has("EMIT", "CHANGELOG") or reader.has("EMIT", "CHANGES")):
-            end = min(end, place)
-            emits = True
-            if not reader.is_done and reader.word != "SETTINGS":
-                reader.fail("expected the end after EMIT CHANGELOG")
-        elif depth == 0 and place > begin and reader.has("EMIT") and reader.word in _OTHER_EMITS:
-            raise SqlError(
-                f"EMIT {reader.word} is not offered: every epoch gives its changes, as EMIT CHANGELOG does. Leave it out; to "
-                "answer only what is final, filter by the end of a window, or join as of an event time.",
-                code="NOT_OFFERED",
-                at=statement.place(place),
-            )
-        elif depth == 0 and place > begin and reader.has("SETTINGS") and _is_assignment(reader):
-            end = min(end, place)
-            at = reader.index
-            given = reader.options()
-            settings = {check_setting(name, value, at=statement.place(at)): value for name, value in given.items()}
-            if reader.has("EMIT", "CHANGELOG"):
-                emits = True
-            if not reader.is_done:
-                reader.fail("expected the end after SETTINGS")
-            break
-    return tuple(tokens[begin:end]), emits, settings
-
-
-def _is_assignment(reader: Reader) -> bool:
-    following = reader.tokens[reader.index + 1 : reader.index + 2]
-    return bool(following) and following[0].text == "="
-
-
 def _select(session: StatementContext, statement: Statement) -> Query:
     return bind_query(session, statement)
 
@@ -150,6 +104,7 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             table, may_exist = read_table(reader, " ".join(words))
             if may_exist and table.name in session.catalog.tables:
                 return Message(f"{table.name} is there already")
+            _let_go(session, table.name, replaces)
             session.catalog.add(table, at=at, replace=replaces)
             return Message(
                 f"{'temporary ' if is_temporary else ''}{table.word.lower()} {table.name}: {table.mode}, {table.why()}"
@@ -159,11 +114,17 @@ def _create(session: StatementContext, statement: Statement) -> Message:
             reader.has("IF", "NOT", "EXISTS")
             return Message(f"one catalog and one database: {reader.name()}")
     if reader.has("SINK"):
-        return _create_sink(session, reader)
+        return create_sink(session, reader, replace=replaces)
     if reader.has("INDEX"):
         return create_index(session, reader)
     known = ("TABLE", "STREAM", "MUTABLE STREAM", "SOURCE", "SINK", "VIEW", "MATERIALIZED VIEW", "INDEX")
     raise SqlError(f"CREATE {reader.word} is not offered.{near(reader.word, known)}", code="NOT_OFFERED", at=at)
+
+
+def _let_go(session: StatementContext, name: str, replaces: bool) -> None:
+    """End what runs under a name that is given anew, and forget its rows, as DROP does."""
+    if replaces and session.catalog.is_kept(name):
+        session.forget(name)
 
 
 def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: bool) -> Message | None:
@@ -174,9 +135,10 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     if may_exist and name in session.catalog.tables:
         return Message(f"{name} is there already")
     if reader.has("LIKE"):
-        model = _table(session, reader.name("the name of a table"), reader)
+        model = written_table(session, reader)
         if not reader.is_done:
             reader.fail("expected the end after LIKE")
+        _let_go(session, name, replaces)
         session.catalog.add(replace(model, name=name, word=word), at=at, replace=replaces)
         return Message(f"{word.lower()} {name}: like {model.name}")
     if not reader.has("AS"):
@@ -186,6 +148,7 @@ def _like_or_as(session: StatementContext, reader: Reader, word: str, replaces: 
     columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
     mode: Mode = "changelog" if takes_back(query) else "append"
     table = Table(name=name, word=word, columns=columns, mode=mode)
+    _let_go(session, name, replaces)
     session.catalog.add(table, at=at, replace=replaces)
     if query.bound.is_bounded:
         session.insert(name, session.snapshot(query))
@@ -211,13 +174,13 @@ def _create_materialized_view(session: StatementContext, reader: Reader, replace
     reader.has("IF", "NOT", "EXISTS")
     at = reader.statement.place(reader.index)
     name = reader.name("the name of the view")
-    target = reader.name("the name of the table") if reader.has("INTO") else None
+    table = written_table(session, reader) if reader.has("INTO") else None
     reader.expect("AS")
     begin = reader.index
     query = bind_query(session, reader.statement, begin)
     output = None
-    if target is not None:
-        table = _table(session, target, reader)
+    _let_go(session, name, replaces)
+    if table is not None:
         output = writer_of(session, table, fitted(query, table, None, at=at), at=at)
     session.catalog.add(
         NamedView(name, query.bound, reader.statement.sql_from(begin), is_materialized=True), at=at, replace=replaces
@@ -226,102 +189,14 @@ def _create_materialized_view(session: StatementContext, reader: Reader, replace
     return Message(f"materialized view {name}: {', '.join(query.columns)}")
 
 
-def _create_sink(session: StatementContext, reader: Reader) -> Message:
-    name = reader.name("the name of the sink")
-    if reader.word == "(":
-        reader.index -= 1
-        table, _ = read_table(reader, "SINK")
-        session.catalog.add(table, at=reader.statement.place(0))
-        return Message(f"sink {table.name}")
-    if reader.has("INTO"):
-        # RisingWave's sink into a table.
-        table = _table(session, reader.name("the name of a table"), reader)
-        reader.expect("AS")
-        at = reader.statement.place(0)
-        query = fitted(bind_query(session, reader.statement, reader.index), table, None, at=at)
-        session.start(query, name=name, output=writer_of(session, table, query, at=at))
-        return Message(f"sink {name} writes into {table.name}")
-    if reader.has("FROM"):
-        at = reader.statement.place(reader.index)
-        entry = session.catalog.find(reader.name("a view"), at=at)
-        node = exp.select("*").from_(exp.Table(this=exp.to_identifier(entry.name, quoted=True)))
-        query = session.query(reader.statement, node, {}, emits_changelog=True)
-        end = reader.index
-    else:
-        reader.expect("AS")
-        begin = reader.index
-        while not reader.is_done and not (
-            reader.word == "WITH"
-            and reader.tokens[reader.index + 1 : reader.index + 2]
-            and reader.tokens[reader.index + 1].text == "("
-            and reader.index > begin
-        ):
-            reader.index += 1
-        end = reader.index
-        cut = Statement(reader.statement.text, reader.statement.tokens[:end], reader.statement.dialect)
-        query = bind_query(session, cut, begin)
-    reader.index = end
-    options: dict[str, str] = {}
-    while not reader.is_done:
-        if reader.has("WITH"):
-            reader.expect("(")
-            options |= reader.options()
-            reader.expect(")")
-        else:
-            options |= encoding(reader)
-    options = sink_options({"connector": "print", **options})
-    key = tuple(one.strip() for one in options.pop("primary_key", "").split(",") if one.strip())
-    at = reader.statement.place(0)
-    for warning in check_options(options, at=at):
-        warnings.warn(SqlWarning(warning), stacklevel=4)
-    columns = tuple(ColumnDefinition(field.name, field.type) for field in query.schema)
-    table = Table(name=name, word="SINK", columns=columns, mode="append", primary_key=key, options=options)
-    missing = [column for column in key if column not in table.schema.names]
-    if missing:
-        raise SqlError(
-            f"primary_key names {missing[0]}, which the sink does not have.{near(missing[0], table.schema.names)}",
-            code="UNKNOWN_COLUMN",
-            at=at,
-        )
-    if not is_outside(table):
-        raise SqlError(
-            f"a sink is written outside; '{options['connector']}' is not. Write INSERT INTO a table.", code="NOT_OFFERED", at=at
-        )
-    writer = writer_of(session, table, query, at=at)
-    session.catalog.add(table, at=at)
-    try:
-        session.start(query, name=name, output=writer)
-    except ZsetJoinError:
-        session.catalog.drop(name, if_exists=True)
-        raise
-    return Message(f"sink {name}: {options['connector']}")
-
-
-def _table(session: StatementContext, name: str, reader: Reader) -> Table:
-    entry = session.catalog.find(name, at=reader.statement.place(max(reader.index - 1, 0)))
-    if not isinstance(entry, Table):
-        raise SqlError(f'"{name}" is a view; write into a table.', code="NOT_A_TABLE", at=reader.statement.place(0), name=name)
-    return entry
-
-
 def _insert(session: StatementContext, statement: Statement) -> Message:
     reader = Reader(statement, 1)
     if reader.has("OVERWRITE"):
         raise SqlError("INSERT OVERWRITE is not offered; rows change by key.", code="NOT_OFFERED", at=statement.place(1))
     reader.expect("INTO")
     reader.has("TABLE")
-    table = _table(session, reader.name("the name of a table"), reader)
-    names = reader.names() if reader.word == "(" and not _is_query_in_brackets(reader) else None
-    known = {name.lower(): name for name in table.schema.names}
-    if names is not None:
-        missing = [name for name in names if name.lower() not in known]
-        if missing:
-            raise SqlError(
-                f'"{table.name}" has no column {missing[0]}.{near(missing[0], table.schema.names)}',
-                code="UNKNOWN_COLUMN",
-                at=statement.place(reader.index - 1),
-            )
-        names = tuple(known[name.lower()] for name in names)
+    table = written_table(session, reader)
+    names = columns_of(table, reader) if reader.word == "(" and not _is_query_in_brackets(reader) else None
     if reader.has("VALUES"):
         rows = _values(reader, table, names)
         session.insert(table.name, rows)

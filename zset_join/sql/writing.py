@@ -25,7 +25,7 @@ from zset_join.sql.results import Query
 from zset_join.sql.sink_tables import SinkWriter, is_outside, sink_of
 from zset_join.zset import ZSet
 
-__all__ = ["TableWriter", "fitted", "takes_back", "writer_of"]
+__all__ = ["TableWriter", "fitted", "table_written", "takes_back", "writer_of"]
 
 _NUMBERS = frozenset({"integer", "float", "decimal"})
 _TIMES = frozenset({"date", "timestamp", "instant"})
@@ -98,7 +98,8 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
     """Return what takes the deltas of a query that fits a table.
 
     Raises:
-        SqlError: the table only ever gets rows, and the query takes rows back; or it cannot be written.
+        SqlError: the table only ever gets rows, and the query takes rows back; the query reads what it would write; or it
+            cannot be written.
         SinkError: the outside cannot be reached, or holds something else.
     """
     if is_outside(table):
@@ -106,6 +107,7 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
         sink = sink_of(table, takes_back=takes_back(query), query_key=key)
         schema = pa.schema([pa.field(field.name, field.type) for field in query.schema])
         return SinkWriter(table, sink, schema, key, session.writer_id() or str(uuid.uuid4()))
+    _refuse_circle(session, table, query, at=at)
     if table.mode == "append" and takes_back(query):
         raise SqlError(
             f'"{table.name}" only ever gets rows, and the query takes rows back. Declare it with a primary key, or APPEND ONLY '
@@ -115,6 +117,30 @@ def writer_of(session: StatementContext, table: Table, query: Query, *, at: Plac
         )
     given: list[ColumnDefinition] = [column for column in table.columns if column.is_given and column.metadata is None]
     return TableWriter(session, table, tuple(column.name for column in given))
+
+
+def _refuse_circle(session: StatementContext, table: Table, query: Query, *, at: Place) -> None:
+    """Refuse a query that reads what follows from what it writes: its own rows would come back to it without end."""
+    reached, left = {table.name}, [table.name]
+    while left:
+        name = left.pop()
+        following = {running.writes for running in session.running if running.writes is not None and name in running.reads}
+        left += following - reached
+        reached |= following
+    read = sorted(reached & query.bound.reads)
+    if read:
+        raise SqlError(
+            f'this query reads "{read[0]}", which follows from "{table.name}", where it writes: it would read its own rows '
+            f"without end. Write into another table, or once, from table({read[0]}).",
+            code="CIRCLE",
+            at=at,
+            name=table.name,
+        )
+
+
+def table_written(output: object) -> str | None:
+    """Return the name of the table of the session that an output writes into; None where it is no such output."""
+    return output.table.name if isinstance(output, TableWriter) else None
 
 
 @dataclass(frozen=True)
