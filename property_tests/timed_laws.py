@@ -12,6 +12,7 @@ from typing import Any
 from property_tests.laws import LawBrokenError
 from property_tests.timed_histories import FAR, TimedCase, sum_of
 from zset_join.errors import ZsetJoinError
+from zset_join.protocol import CorrectingOperator
 from zset_join.state.rows.directory_lock import locked_outside
 from zset_join.testing.comparison import EmittedRows, compare_counts, exact_answer, exact_tables
 from zset_join.testing.reference import Counts
@@ -47,6 +48,22 @@ def incremental_is_batch(case: TimedCase, make: Make) -> None:
         if step.held is not None:
             compare_counts(emitted.counts(), step.held, f"after epoch {epoch}", case)
         operator.absorb(step.tick(epoch), deltas)
+
+
+def corrections_are_the_answers_taken_back(case: TimedCase, make: Make) -> None:
+    """Where no left row goes, what an answer takes back are corrections, each counted as often as its row; others have none."""
+    operator = make(case)
+    if not isinstance(operator, CorrectingOperator):
+        return
+    for epoch, step in enumerate(case.steps):
+        tick, deltas = step.tick(epoch), case.deltas(step.changes)
+        answer = list(operator.answer(tick, deltas))
+        taken_back = -sum(int(chunk.weights[chunk.weights < 0].sum()) for chunk in answer)
+        counted = operator.corrections()
+        _require((counted is None) == (case.kind in ("once", "on_watermark")), f"{counted} corrections of {case.kind}", case)
+        if counted is None or not (deltas[0].weights < 0).any():
+            _require((counted or 0) == taken_back, f"epoch {epoch} takes back {taken_back} and counts {counted}", case)
+        operator.absorb(tick, deltas)
 
 
 def _all_at_the_end(case: TimedCase, make: Make, epochs: Any) -> Counts:
@@ -187,6 +204,7 @@ TIMED_LAWS: dict[str, TimedLaw] = {
     law.__name__: law
     for law in (
         incremental_is_batch,
+        corrections_are_the_answers_taken_back,
         epochs_are_invisible,
         eager_and_on_watermark_agree,
         answer_is_pure,

@@ -57,6 +57,16 @@ def _deletes_match(operator: Any) -> None:
     rows.prepare = lambda *given, deletes=None, **more: prepare(*given, **more)
 
 
+def _counts_every_look(operator: Any) -> None:
+    pairs, lines = operator._join.pairs, operator._join.pairs.lines
+
+    def counting(transitions: Transitions) -> Any:
+        yield from lines(transitions)
+        pairs.corrections = int(transitions.weights[transitions.corrected].sum())
+
+    pairs.lines = counting
+
+
 def _shifted_release(by: int) -> Callable[[Any], None]:
     def spoil(operator: Any) -> None:
         times = operator._join.shape.times
@@ -81,7 +91,7 @@ def _no_corrections(operator: Any) -> None:
 
 
 def _weight_is_one(operator: Any) -> None:
-    pairs, lines = operator._join._pairs, operator._join._pairs.lines
+    pairs, lines = operator._join.pairs, operator._join.pairs.lines
     pairs.lines = lambda told: lines(Transitions(told.refs, told.befores, told.afters, np.minimum(told.weights, 1)))
 
 
@@ -217,6 +227,13 @@ TIMED_MUTANTS: tuple[TimedMutant, ...] = (
         "epochs_are_invisible",
         "dedup",
         part=lambda operator: setattr(operator._rows, "count_arrivals", lambda rows: None),
+    ),
+    TimedMutant(
+        "every_look_is_counted",
+        "a left row that is found anew with what it had counts as corrected",
+        "corrections_are_the_answers_taken_back",
+        "eager",
+        part=_counts_every_look,
     ),
     TimedMutant(
         "own_dues",

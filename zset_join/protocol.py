@@ -23,7 +23,7 @@ from zset_join.relation import Relation
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
-__all__ = ["NOTHING_DUE", "DurableOperator", "NextDue", "Operator", "TimedOperator", "due_of", "earliest"]
+__all__ = ["NOTHING_DUE", "CorrectingOperator", "DurableOperator", "NextDue", "Operator", "TimedOperator", "due_of", "earliest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,18 @@ class TimedOperator(Protocol):
 
     def next_due(self) -> NextDue:
         """Return when the state of the last absorbed epoch wants to be asked again. Cost: O(1)."""
+        ...
+
+
+@runtime_checkable
+class CorrectingOperator(Protocol):
+    """An operator that may correct what it has answered, and counts it."""
+
+    def corrections(self) -> int | None:
+        """Return how many earlier answers, counted as rows, the last answer took back; None where nothing is corrected ever.
+
+        It is known once that answer has been read.
+        """
         ...
 
 

@@ -181,3 +181,15 @@ def test_after_every_epoch_the_answers_sum_up_to_the_plain_join_and_a_snapshot_i
         restored.restore(operator.snapshot())
         assert exact_tables(restored.snapshot()) == exact_tables(operator.snapshot())
         operator = restored if epoch % 3 == 0 else operator
+
+
+def test_an_answer_that_is_taken_back_for_a_nearer_row_is_a_correction_and_one_that_is_said_first_is_not():
+    join = as_of(how="left")
+    join.feed(insert((1, "A", 6, 0), (2, "A", 6, 0)), insert(("A", 1, 3, 0)))
+    assert join.operator.corrections() == 0
+
+    join.feed(insert((3, "A", 6, 0)), insert(("A", 2, 5, 0)))
+
+    assert join.operator.corrections() == 2
+    join.feed((), insert(("A", 3, 1, 0)))
+    assert join.operator.corrections() == 0

@@ -465,3 +465,14 @@ def test_times_of_two_kinds_are_refused():
 
     with pytest.raises(KeyTypeError, match=r"TIME_TYPES_DIFFER.*orders"):
         TemporalJoin(dated, rates())
+
+
+def test_eager_counts_the_answers_that_late_versions_correct_and_other_modes_never_correct():
+    join = temporal(TemporalOptions(emit="eager", how="left"), rates("changelog"))
+    join.feed(insert(order(1, 6), order(2, 8)), insert(rate(1.0, 1)))
+
+    join.feed((), insert(rate(2.0, 7)))
+    assert join.operator.corrections() == 1
+    join.feed((), delete(rate(1.0, 1)))
+    assert join.operator.corrections() == 1
+    assert temporal(TemporalOptions(emit="once")).operator.corrections() is None

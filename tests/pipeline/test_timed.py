@@ -275,3 +275,25 @@ def test_a_version_that_differs_in_a_hidden_sequence_alone_corrects_nothing():
     assert pipeline.step(version(20)).to_pylist() == []
     assert pipeline.step(version(15, price=99)).to_pylist() == []
     assert pipeline.step(version(30, price=2)).to_pylist() == [((1, 1, 7, 1, 5), -1), ((1, 1, 7, 2, 5), 1)]
+
+
+def test_progress_counts_what_a_late_version_corrects_also_where_joins_share_the_table_and_with_a_directory(tmp_path):
+    table = rates()
+    one = orders().temporal_join(table, on="currency", as_of="t", emit="eager", keep_probe_for=10)
+    both = one.select("id", "t", "currency", first=col("rate")).temporal_join(
+        table, on="currency", as_of="t", emit="eager", keep_probe_for=10
+    )
+    first = {"orders": [{"id": 1, "currency": "EUR", "t": 7}], "rates": [{"currency": "EUR", "rate": 1.1, "at": 5}]}
+    late = {"rates": [{"currency": "EUR", "rate": 1.2, "at": 6}]}
+    for pipeline in (Pipeline(one), Pipeline(one, tmp_path)):
+        pipeline.step(first)
+        assert pipeline.progress["corrections"] == {"temporal_join-0": 0}
+        pipeline.step(late)
+        assert pipeline.progress["corrections"] == {"temporal_join-0": 1}
+        pipeline.close()
+
+    shared = Pipeline(both)
+    shared.step(first)
+    shared.step(late)
+
+    assert shared.progress["corrections"]["temporal_join-0"] == 1

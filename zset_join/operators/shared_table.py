@@ -18,7 +18,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from zset_join.protocol import DurableOperator, NextDue, due_of, earliest
+from zset_join.protocol import CorrectingOperator, DurableOperator, NextDue, due_of, earliest
 from zset_join.relation import Relation
 from zset_join.state.rows.guarded import guarded
 from zset_join.state.rows.rejected_rows import no_rejections
@@ -95,6 +95,10 @@ class TableReader:
             BadInputError: rows that break a relation's contract, with policy `error`.
         """
         return self._join.answer(tick, deltas)
+
+    def corrections(self) -> int | None:
+        """Return how many earlier answers the last one took back because a row of the table came, changed or went."""
+        return self._join.corrections() if isinstance(self._join, CorrectingOperator) else None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Take note that the table has folded an epoch in: answers that were asked for are outdated."""

@@ -89,7 +89,12 @@ class TimedJoin:
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.
         """
+        self._join.pairs.corrections = 0
         return self._join.answer(tick, deltas)
+
+    def corrections(self) -> int | None:
+        """Return how many earlier answers the last one took back because a right row came, changed or went; eager ones may."""
+        return self._join.pairs.corrections if self._join.shape.emit == "eager" else None
 
     def absorb(self, tick: Tick, deltas: Sequence[ZSet]) -> None:
         """Fold the deltas of one epoch into the state, and free what the watermark has passed.

@@ -19,6 +19,7 @@ from zset_join.pipeline.feeding import Feeding
 from zset_join.pipeline.stage_states import StageStates
 from zset_join.pipeline.watermarks import KnownTimes, Watermarks
 from zset_join.plan.query_plan import QueryPlan
+from zset_join.protocol import CorrectingOperator
 from zset_join.tick import Tick
 from zset_join.zset import ZSet
 
@@ -36,6 +37,7 @@ class AnsweredEpoch:
         times: what is known of event time after it.
         asked: the stages that were asked: tick and deltas by number.
         rejected: what they refused, where rows are put aside.
+        corrections: earlier answers that temporal and as-of joins took back, by stage.
     """
 
     epoch: int
@@ -44,6 +46,7 @@ class AnsweredEpoch:
     times: KnownTimes
     asked: dict[int, tuple[Tick, list[ZSet]]] = field(default_factory=dict)
     rejected: list[RejectedRows] = field(default_factory=list)
+    corrections: dict[str, int] = field(default_factory=dict)
 
 
 class Engine:
@@ -94,6 +97,7 @@ class Engine:
         known: dict[str | int, ZSet] = dict(deltas.items())
         asked: dict[int, tuple[Tick, list[ZSet]]] = {}
         rejected: list[RejectedRows] = []
+        corrections: dict[str, int] = {}
         collected: dict[int, ZSet] = {}
         for number, feedings in enumerate(self._inputs):
             fed = []
@@ -110,6 +114,9 @@ class Engine:
             answer = self._gathered(number, list(operator.answer(tick, fed)))
             if answer is not None:
                 known[number] = answer
+            corrected = operator.corrections() if isinstance(operator, CorrectingOperator) else None
+            if corrected is not None:
+                corrections[self.plan.nodes[number].name] = corrected
             if self._quarantines:
                 table = operator.rejections(tick, fed)
                 if table.num_rows:
@@ -117,7 +124,7 @@ class Engine:
         delta = self._output.collect(known)
         if not self._is_tidy and len(delta):
             delta = next(delta.tidy_chunks(len(delta)), self._empty)
-        return AnsweredEpoch(epoch, processing_time_us, delta, times, asked, rejected)
+        return AnsweredEpoch(epoch, processing_time_us, delta, times, asked, rejected, corrections)
 
     def take(self, answered: AnsweredEpoch) -> None:
         """Go on from an epoch that counts."""

@@ -41,5 +41,6 @@ def epoch_counts(
         "rejected_rows": sum(one.table.num_rows for one in answered.rejected),
         **({"undecodable": {one.source: one.records.num_rows for one in unread}} if unread else {}),
         **({"lookups": dict(lookups)} if lookups else {}),
+        **({"corrections": answered.corrections} if answered.corrections else {}),
         "late_rows": {name: one.late_rows for name, one in answered.times.sources.items()},
     }

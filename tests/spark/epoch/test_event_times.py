@@ -102,8 +102,10 @@ def test_an_eager_join_answers_at_once_and_corrects(bought: Source, rates: Sourc
     rates.add(("EUR", 800, 1.2)).add(("EUR", 900, 1.25))
     sink = Collected()
 
-    run(priced(bought, rates, emit="eager", keep_probe_for=1000), sink, buckets=2)
+    query = run(priced(bought, rates, emit="eager", keep_probe_for=1000), sink, buckets=2)
 
+    counted = [one["join"]["corrections"] for one in query.recentProgress if "epoch" in (one["join"] or {})]
+    assert counted == [{"temporal_join-0": 0}, {"temporal_join-0": 1}]
     assert sink.epochs == [
         [(("EUR", 1, 1000, 800, 1.2), 1)],
         [(("EUR", 1, 1000, 800, 1.2), -1), (("EUR", 1, 1000, 900, 1.25), 1)],
@@ -120,6 +122,7 @@ def test_the_nearest_row_in_time_is_found_and_replaced(bought: Source, rates: So
     query = run(trades.join_asof(quotes, on="currency", how="left", times=("t", "at"), tolerance=500), sink, buckets=2)
 
     assert sink.total() == {("EUR", 1, 1000, 990, 1.25): 1, ("JPY", 2, 5, None, None): 1}
+    assert query.lastProgress["join"]["corrections"] == {"as_of_join-0": 1}
     schema = "currency string, id long, t long, at long, rate double, _weight long"
     emitted = bought.spark.createDataFrame([(*row, weight) for row, weight in sink.total().items()], schema)
     report = query.verify(actual_df=emitted)

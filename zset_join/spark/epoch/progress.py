@@ -6,6 +6,7 @@
 | `rows_in`, `retractions_in`, `quarantined` | per stream: rows that came, deletes and retractions applied, rows put aside |
 | `delta_rows`, `retractions` | rows of the answer, and those of them that retract |
 | `fan_out` | the join key that made the most pairs, old and new ones, and how many; None where there was none |
+| `corrections` | per temporal and as-of join, by its stage: earlier answers that it took back; absent without one |
 | `state` | what the first join remembered before the epoch, rows and bytes per side; `buckets`: of how many buckets |
 | `joins` | the same per further join of a chain, by its stage; absent without one |
 | `routes` | the same per route, which remembers the join key of every primary key, by its stage; absent without one |
@@ -112,6 +113,10 @@ def epoch_counts(
     )
     others = {stage: _summed(statistics, stage) for stage in stages if stage != main_stage and not stage.startswith(kinds)}
     first = {place: place.first_receipts(receipts) for place in places}
+    corrections: dict[str, int] = {}
+    for receipt in sorted(receipts, key=lambda receipt: stage_order(receipt.stage)):
+        if receipt.corrections is not None:
+            corrections[receipt.stage] = corrections.get(receipt.stage, 0) + receipt.corrections
     fan_outs = [receipt.fan_out for receipt in receipts if receipt.fan_out is not None]
     warm = [receipt.is_warm for receipt in receipts if receipt.is_warm is not None]
     histories = record.histories.values()
@@ -126,6 +131,7 @@ def epoch_counts(
         "delta_rows": sum(part.file.rows for part in answer),
         "retractions": sum(part.retractions for part in answer),
         "fan_out": max(fan_outs, key=lambda found: int(found["pairs"]), default=None),
+        **({"corrections": corrections} if corrections else {}),
         "state": _summed(statistics, main_stage),
         **({"joins": joins} if joins else {}),
         **({"routes": routes} if routes else {}),

@@ -41,6 +41,7 @@ class TaskReceipt:
         facts: of a stage that is rescaled, what the tables of its snapshot say of themselves.
         buffered: of an append-only join, the bytes that either side holds after the epoch, and what is evicted in it.
         fan_out: the join key that made the most pairs of the answer, and how many.
+        corrections: earlier answers that this one took back; None for a stage that does not count them.
         seconds: wall-clock seconds per step.
         due: when the state before the epoch wants to be asked though no row comes: event time and processing time, None for
             never; None for a stage that never does.
@@ -66,6 +67,7 @@ class TaskReceipt:
     facts: dict[str, dict[str, str]] = field(default_factory=dict)
     buffered: dict[str, Any] | None = None
     fan_out: dict[str, Any] | None = None
+    corrections: int | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     due: list[int | None] | None = None
     is_warm: bool | None = None
@@ -98,6 +100,7 @@ class TaskReceipt:
                 "facts": self.facts,
                 "buffered": self.buffered,
                 "fan_out": self.fan_out,
+                "corrections": self.corrections,
                 "seconds": self.seconds,
                 "due": self.due,
                 "is_warm": self.is_warm,

@@ -8,7 +8,7 @@ join says nothing of nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -36,21 +36,31 @@ class Transitions:
         befores: what each was joined with.
         afters: what each is joined with.
         weights: copies.
+        corrects: they are of left rows that were there before and stay: only the right side has changed.
+        corrected: where such ones stand among them.
     """
 
     refs: _Words
     befores: _Words
     afters: _Words
     weights: _Words
+    corrects: bool = False
+    corrected: slice = field(default_factory=lambda: slice(0))
 
     @classmethod
     def added(cls, parts: Sequence[Transitions]) -> Transitions:
         """Return several as one."""
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("refs", "befores", "afters", "weights"))
-        )
+        names = ("refs", "befores", "afters", "weights")
+        refs, befores, afters, weights = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+        whole = cls(refs, befores, afters, weights)
+        begin = 0
+        for part in parts:
+            if part.corrects:
+                whole.corrected = slice(begin, begin + len(part.refs))
+            begin += len(part.refs)
+        return whole
 
 
 class JoinedPairs:
@@ -67,6 +77,9 @@ class JoinedPairs:
         is_outer: whether a left row without a right one is shown.
         residual: the rest of ON.
         chunk_rows: rows per chunk.
+
+    Attributes:
+        corrections: earlier answers that the last one took back because a right row came, changed or went.
     """
 
     def __init__(
@@ -83,6 +96,7 @@ class JoinedPairs:
         residual: Expression | None,
         chunk_rows: int,
     ) -> None:
+        self.corrections = 0
         self._schema, self._sources = schema, list(sources)
         self._left_rows, self._right_rows = left_rows, right_rows
         self._is_outer, self._residual, self._chunk_rows = is_outer, residual, chunk_rows
@@ -127,6 +141,8 @@ class JoinedPairs:
         if not self._is_outer:
             befores, afters = np.where(befores == 0, _ABSENT, befores), np.where(afters == 0, _ABSENT, afters)
         changed = befores != afters
+        taken_back = (changed & (befores != _ABSENT))[transitions.corrected]
+        self.corrections = int(transitions.weights[transitions.corrected][taken_back].sum())
         for matches, sign in ((befores, -1), (afters, 1)):
             shown = np.flatnonzero(changed & (matches != _ABSENT))
             for begin in range(0, len(shown), self._chunk_rows):

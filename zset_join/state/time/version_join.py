@@ -112,7 +112,7 @@ class VersionJoin:
         if shape.is_versioned and isinstance(self.left, VersionedRows):
             word = _H_LEFT_DUE + 2 * place
             self._expiring.append(ExpiringRuns(self.left, self.keys, keeps_newest=False, first_word=word, directory=directory))
-        self._pairs = JoinedPairs(
+        self.pairs = JoinedPairs(
             left,
             right,
             self._left_layout,
@@ -143,10 +143,10 @@ class VersionJoin:
         transitions = self._corrections(epoch) if self._is_eager else self._first_answers(epoch)
         if epoch.left is not None and epoch.left.removed_begin[-1]:
             # A row that went and came again cancels out.
-            lines = list(self._pairs.lines(transitions))
+            lines = list(self.pairs.lines(transitions))
             yield from ZSet.concat(lines, schema=self.shape.schema).tidy_chunks(self._chunk_rows)
         else:
-            yield from self._pairs.lines(transitions)
+            yield from self.pairs.lines(transitions)
 
     def _has_to_do(self, tick: Tick, deltas: Sequence[ZSet]) -> bool:
         if any(len(delta) for delta in deltas):
@@ -250,8 +250,9 @@ class VersionJoin:
                 break
             room = lines
         come = self._rows_of_delta(epoch, np.flatnonzero(left.left > 0), left.left)
-        kept = (column[:lines] for column in moved)
-        return Transitions.added([Transitions(*gone), Transitions(*kept), self._looked_up(epoch, come)])
+        refs, befores, afters, weights = (column[:lines] for column in moved)
+        kept = Transitions(refs, befores, afters, weights, corrects=True)
+        return Transitions.added([Transitions(*gone), kept, self._looked_up(epoch, come)])
 
     @staticmethod
     def _columns(count: int) -> tuple[_Words, _Words, _Words, _Words]:
