@@ -211,8 +211,8 @@ def _is_among(column: pa.Array, values: tuple[Any, ...], relation: Relation, nam
             relation=relation.name,
             column=name,
         ) from error
-    made: _Bools = pc.is_in(column, listed).to_numpy(zero_copy_only=False)
-    return made
+    is_listed: _Bools = pc.is_in(column, listed).to_numpy(zero_copy_only=False)
+    return is_listed
 
 
 def _read_kinds(
@@ -232,8 +232,8 @@ def _read_kinds(
     if is_text:
         spellings = {name.upper(): kind for kind, name in enumerate(CHANGE_TYPES)} if is_feed else SPELLINGS
         text = pc.utf8_upper(pc.utf8_trim_whitespace(column.cast(pa.large_string())))
-        found = pc.index_in(text, pa.array(list(spellings), pa.large_string())).fill_null(len(spellings))
-        kinds = np.array([*spellings.values(), -1], np.int64)[found.to_numpy(zero_copy_only=False)]
+        spelled = pc.index_in(text, pa.array(list(spellings), pa.large_string())).fill_null(len(spellings))
+        kinds = np.array([*spellings.values(), -1], np.int64)[spelled.to_numpy(zero_copy_only=False)]
     else:
         numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
         kinds = np.where((numbers >= 0) & (numbers < 4), numbers, -1).astype(np.int64)
@@ -243,8 +243,8 @@ def _read_kinds(
 
 
 def _null_mask(column: pa.Array) -> _Bools:
-    made: _Bools = column.is_null().to_numpy(zero_copy_only=False)
-    return made
+    is_null: _Bools = column.is_null().to_numpy(zero_copy_only=False)
+    return is_null
 
 
 def _conform(batch: pa.RecordBatch, relation: Relation) -> pa.RecordBatch:

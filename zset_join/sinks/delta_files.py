@@ -62,13 +62,13 @@ class DataFile:
 
     def statistics(self) -> str:
         """Return the statistics as a commit has them."""
-        found: dict[str, Any] = {
+        statistics: dict[str, Any] = {
             "numRecords": self.rows,
             "minValues": {name: _in_json(value, up=False) for name, value in self.least.items()},
             "maxValues": {name: _in_json(value, up=True) for name, value in self.most.items()},
             "nullCount": dict(self.nulls),
         }
-        return json.dumps(found)
+        return json.dumps(statistics)
 
 
 def delta_schema(described: str, schema: pa.Schema) -> pa.Schema:
@@ -124,24 +124,24 @@ def write_data_files(
     Raises:
         OSError: a file cannot be written; those that were begun are removed.
     """
-    made: list[DataFile] = []
+    files: list[DataFile] = []
     opened: _OpenFile | None = None
     try:
         for piece in _row_groups(pieces, schema):
             opened = opened or _OpenFile(folder, f"{prefix}-{uuid.uuid4().hex}.parquet", schema)
             opened.write(piece)
             if opened.bytes >= target_bytes:
-                made.append(opened.finish())
+                files.append(opened.finish())
                 opened = None
         if opened is not None:
-            made.append(opened.finish())
+            files.append(opened.finish())
     except BaseException:
         if opened is not None:
             opened.discard()
-        for file in made:
+        for file in files:
             folder.remove(file.name)
         raise
-    return made
+    return files
 
 
 def read_data_file(folder: Folder, file: DataFile, schema: pa.Schema) -> pa.Table:
@@ -250,7 +250,7 @@ def _delta_type(kind: pa.DataType) -> pa.DataType | None:
         return None if item is None else pa.list_(pa.field("element", item))
     if pt.is_struct(kind):
         fields = [(column.name, _delta_type(column.type)) for column in kind]
-        return None if any(found is None for _, found in fields) else pa.struct(fields)
+        return None if any(inner is None for _, inner in fields) else pa.struct(fields)
     return None
 
 
@@ -263,21 +263,21 @@ def _said(metadata: Any, schema: pa.Schema) -> tuple[dict[str, Any], dict[str, A
     leaf = 0
     for column in list(schema)[:_SAID_COLUMNS]:
         if not pt.is_nested(column.type):
-            found = [group.column(leaf).statistics for group in groups]
-            if all(statistics is not None and statistics.has_null_count for statistics in found):
-                nulls[column.name] = sum(statistics.null_count for statistics in found)
+            per_group = [group.column(leaf).statistics for group in groups]
+            if all(statistics is not None and statistics.has_null_count for statistics in per_group):
+                nulls[column.name] = sum(statistics.null_count for statistics in per_group)
             if _can_be_said(column.type):
-                _say(column.name, found, least, most)
+                _say(column.name, per_group, least, most)
         leaf += _leaves(column.type)
     return least, most, nulls
 
 
-def _say(name: str, found: list[Any], least: dict[str, Any], most: dict[str, Any]) -> None:
+def _say(name: str, per_group: list[Any], least: dict[str, Any], most: dict[str, Any]) -> None:
     """Note the bounds of one column, where every row group has them and they fit."""
-    if not all(statistics is not None and statistics.has_min_max for statistics in found):
+    if not all(statistics is not None and statistics.has_min_max for statistics in per_group):
         return
     try:
-        low, high = min(statistics.min for statistics in found), max(statistics.max for statistics in found)
+        low, high = min(statistics.min for statistics in per_group), max(statistics.max for statistics in per_group)
     except (OverflowError, ValueError):
         return  # a moment that Python's datetime does not reach: nothing is said
     if not (isinstance(low, str) and max(len(low), len(high)) > _SAID_TEXT):

@@ -97,9 +97,9 @@ class DeltaLog:
         with self.failures("opened"):
             there = self._found()
             table = self._made(schema, {"zset_join.query_id": query_id, **wanted}) if there is None else there
-            found = table.metadata().configuration
-        self._check_owner(found, query_id)
-        self._check_columns(table, schema, found, wanted)
+            properties = table.metadata().configuration
+        self._check_owner(properties, query_id)
+        self._check_columns(table, schema, properties, wanted)
         self._check_features(table)
         self._application = f"zset_join:{query_id}"
         self._table = table
@@ -118,8 +118,8 @@ class DeltaLog:
         with self.failures("read"):
             if look_again:
                 table.update_incremental()
-            found: int | None = table.transaction_version(self._application)
-        return found
+            version: int | None = table.transaction_version(self._application)
+        return version
 
     def has(self, epoch: int, link: ChainLink | None = None) -> bool:
         """Look again, and say whether the table holds an epoch.
@@ -144,8 +144,8 @@ class DeltaLog:
         if last is None or not last - _DIGEST_SLOTS < epoch <= last:
             return None
         with self.failures("read"):
-            found = self._opened().transaction_version(self._slot(epoch))
-        return None if found is None else f"{found:016x}"
+            version = self._opened().transaction_version(self._slot(epoch))
+        return None if version is None else f"{version:016x}"
 
     def _slot(self, epoch: int) -> str:
         return f"{self._application}:chain:{epoch % _DIGEST_SLOTS}"
@@ -270,9 +270,9 @@ class DeltaLog:
                 raise_if_key_not_exists=False,
             )
 
-        made = perform("put_new", self.folder.uri("_delta_log"), act)
+        result = perform("put_new", self.folder.uri("_delta_log"), act)
         self._sync_commits(0, 0)
-        return made
+        return result
 
     def _sync_commits(self, first: int, last: int) -> None:
         """Put the commits of these versions on the disk."""
@@ -283,8 +283,8 @@ class DeltaLog:
             perform("sync", path, lambda path=path: _sync(path))  # type: ignore[misc]
         sync_directory(f"{self.location}/_delta_log")
 
-    def _check_owner(self, found: Mapping[str, str | None], query_id: str) -> None:
-        owner = found.get("zset_join.query_id")
+    def _check_owner(self, properties: Mapping[str, str | None], query_id: str) -> None:
+        owner = properties.get("zset_join.query_id")
         if owner is None:
             raise SinkError(
                 f"{self} is there already, and this package did not make it. Choose another path; a query makes its table "
@@ -303,10 +303,10 @@ class DeltaLog:
             )
 
     def _check_columns(
-        self, table: DeltaTable, schema: pa.Schema, found: Mapping[str, str | None], wanted: Mapping[str, str]
+        self, table: DeltaTable, schema: pa.Schema, properties: Mapping[str, str | None], wanted: Mapping[str, str]
     ) -> None:
         columns, expected = _bare(json.loads(table.schema().to_json())), _bare(json.loads(Schema.from_arrow(schema).to_json()))
-        made_with = {name: found.get(name) for name in wanted}
+        made_with = {name: properties.get(name) for name in wanted}
         if made_with != wanted or columns != expected:
             raise SinkError(
                 f"{self} was made with {_named(made_with)} and columns [{_columns(columns)}]; the query now has "

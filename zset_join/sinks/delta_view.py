@@ -231,10 +231,10 @@ class DeltaViewSink:
         bounds = change.bounds()
         looked_at = [file for file in files if _may_hold(file, bounds)]
         columns = pa.schema([self._schema.field(name) for name in change.identity])
-        found = [change.candidates(read_data_file(self.log.folder, file, columns)) for file in looked_at]
+        candidates = [change.candidates(read_data_file(self.log.folder, file, columns)) for file in looked_at]
         return {
             file.name: retracted
-            for file, retracted in zip(looked_at, change.match(found), strict=True)
+            for file, retracted in zip(looked_at, change.match(candidates), strict=True)
             if len(retracted.positions)
         }
 

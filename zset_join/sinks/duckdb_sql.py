@@ -262,11 +262,11 @@ def _exported(expression: str, data_type: pa.DataType) -> str:
         return f"epoch_us({expression})"
     if pt.is_struct(data_type):
         fields = (f"{quote(field.name)} := {_exported(f'{expression}.{quote(field.name)}', field.type)}" for field in data_type)
-        made = f"struct_pack({', '.join(fields)})"
+        exported = f"struct_pack({', '.join(fields)})"
     elif pt.is_map(data_type):
         key, item = _exported("entry.key", data_type.key_type), _exported("entry.value", data_type.item_type)
         entry = f"{{'key': {key}, 'value': {item}}}"
-        made = f"map_from_entries(list_transform(map_entries({expression}), lambda entry: {entry}))"
+        exported = f"map_from_entries(list_transform(map_entries({expression}), lambda entry: {entry}))"
     else:
-        made = f"list_transform({expression}, lambda element: {_exported('element', data_type.value_type)})"
-    return f"CASE WHEN {expression} IS NULL THEN NULL ELSE {made} END"
+        exported = f"list_transform({expression}, lambda element: {_exported('element', data_type.value_type)})"
+    return f"CASE WHEN {expression} IS NULL THEN NULL ELSE {exported} END"

@@ -275,10 +275,10 @@ class DuckDBViewSink:
 
     def _stored(self, connection: duckdb.DuckDBPyConnection) -> tuple[int | None, dict[int, str]]:
         """Read the last epoch and the digests of the newest ones from the file: others may have written."""
-        found = connection.execute(FIND_VIEW, {"view": self.table}).fetchall()
-        if not found:
+        described = connection.execute(FIND_VIEW, {"view": self.table}).fetchall()
+        if not described:
             return None, {}
-        return found[0][1], dict(json.loads(found[0][4] or "[]"))
+        return described[0][1], dict(json.loads(described[0][4] or "[]"))
 
     def _layout(self) -> dict[str, Any]:
         encoded = base64.b64encode(self._schema.remove_metadata().serialize().to_pybytes()).decode()
@@ -416,20 +416,20 @@ class DuckDBViewSink:
         return rows, retractions
 
     def _refuse_overflow(self, epoch: int) -> None:
-        found = _first_row(self._connected(), self._statements.find_overflow())
-        if found is not None:
+        overflow = _first_row(self._connected(), self._statements.find_overflow())
+        if overflow is not None:
             raise WeightOverflowError(
-                f"{self._described}: the weights of row {self._named(found[:-1])} add up to {found[-1]} in epoch "
+                f"{self._described}: the weights of row {self._named(overflow[:-1])} add up to {overflow[-1]} in epoch "
                 f"{epoch}, which does not fit an int64. Look for a source that repeats itself.",
                 table=self.table,
                 epoch=epoch,
-                row=found[:-1],
-                weight=found[-1],
+                row=overflow[:-1],
+                weight=overflow[-1],
             )
 
     def _refuse_retraction(self, epoch: int, unheld: int, delta_row: int) -> None:
-        found = _first_row(self._connected(), self._statements.describe_retraction(delta_row)) or ()
-        *row, weight, held = found
+        retraction = _first_row(self._connected(), self._statements.describe_retraction(delta_row)) or ()
+        *row, weight, held = retraction
         key = dict(zip(self._schema.names, row, strict=True))
         raise SinkError(
             f"{self._described}: epoch {epoch} retracts row {self._named(row)} {-weight} times and the view holds "
@@ -447,15 +447,15 @@ class DuckDBViewSink:
         )
 
     def _refuse_second_row(self, epoch: int, query: str) -> None:
-        found = _first_row(self._connected(), query)
-        if found is not None:
+        claimed = _first_row(self._connected(), query)
+        if claimed is not None:
             raise SinkError(
-                f"{self._described}: two live rows claim the key {dict(zip(self._key, found, strict=True))} in epoch "
+                f"{self._described}: two live rows claim the key {dict(zip(self._key, claimed, strict=True))} in epoch "
                 f"{epoch}. Name more columns in key=, or leave it out for a view that may hold several.",
                 code="SINK_KEY",
                 table=self.table,
                 epoch=epoch,
-                key=found,
+                key=claimed,
             )
 
     def _named(self, row: Sequence[Any]) -> dict[str, Any]:

@@ -74,16 +74,16 @@ class EpochFiles:
                 self._refuse_strangers()
                 stored = json.dumps(dict(header)).encode()
                 write_atomic(path, stored)
-            found = json.loads(stored)
+            recorded = json.loads(stored)
             for name in list_directory(self.directory):
                 half = _HALF.fullmatch(name)
                 if half is not None and (half[1] == self._header or self._pattern.fullmatch(half[1])):
                     remove_file(self.directory / name)  # of a process that was killed while it wrote
         except (OSError, ValueError) as error:
             raise SinkError(f"{self._described} cannot be opened: {error}.", code="SINK_IO", path=str(path)) from error
-        if not isinstance(found, dict):
+        if not isinstance(recorded, dict):
             raise SinkError(f"{self._described} cannot be opened: {path} is not an object.", code="SINK_IO", path=str(path))
-        self._refuse_difference(found, header)
+        self._refuse_difference(recorded, header)
 
     def last_epoch(self) -> int | None:
         """Return the last epoch that is there; None before the first."""
@@ -128,8 +128,8 @@ class EpochFiles:
 
     def _epochs(self) -> dict[int, str | None]:
         """Return the epochs that are there, with their digests."""
-        found = (self._pattern.fullmatch(name) for name in list_directory(self.directory))
-        return {int(match[2]): match[3] for match in found if match is not None}
+        matches = (self._pattern.fullmatch(name) for name in list_directory(self.directory))
+        return {int(match[2]): match[3] for match in matches if match is not None}
 
     def _forget_empty(self, last: int) -> None:
         for name in list_directory(self.directory):
@@ -146,22 +146,22 @@ class EpochFiles:
                 path=str(self.directory),
             )
 
-    def _refuse_difference(self, found: Mapping[str, Any], header: Mapping[str, Any]) -> None:
-        if found.get("query_id") != header["query_id"]:
+    def _refuse_difference(self, recorded: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+        if recorded.get("query_id") != header["query_id"]:
             raise SinkError(
-                f'{self._described} belongs to query "{found.get("query_id")}", not to "{header["query_id"]}". Name another '
+                f'{self._described} belongs to query "{recorded.get("query_id")}", not to "{header["query_id"]}". Name another '
                 "directory, or bring that query back.",
                 code="SINK_QUERY_ID",
-                expected=found.get("query_id"),
+                expected=recorded.get("query_id"),
                 actual=header["query_id"],
             )
         for name, value in header.items():
-            if found.get(name) != value:
+            if recorded.get(name) != value:
                 raise SinkError(
-                    f"{self._described} was written with other {name.replace('_', ' ')}: {found.get(name)}, and now with "
+                    f"{self._described} was written with other {name.replace('_', ' ')}: {recorded.get(name)}, and now with "
                     f"{value}. Name another directory, or write as before.",
                     code="SINK_SCHEMA",
                     different=name,
-                    expected=found.get(name),
+                    expected=recorded.get(name),
                     actual=value,
                 )

@@ -50,8 +50,8 @@ class JsonWriter:
         """Return one JSON object per row."""
         self._connection.register(_ROWS, pa.Table.from_batches([rows]))
         try:
-            found: list[str] = self._connection.sql(self._query).to_arrow_table().column(0).to_pylist()
-            return found
+            texts: list[str] = self._connection.sql(self._query).to_arrow_table().column(0).to_pylist()
+            return texts
         finally:
             self._connection.unregister(_ROWS)
 

@@ -207,9 +207,9 @@ class KafkaTopicSink:
                 topic=self.topic,
             )
         if self._epochs not in topics:
-            made = admin.create_topics([NewTopic(self._epochs, 1, -1, config={"cleanup.policy": "compact"})])
+            creations = admin.create_topics([NewTopic(self._epochs, 1, -1, config={"cleanup.policy": "compact"})])
             try:
-                made[self._epochs].result(self._retry_seconds)
+                creations[self._epochs].result(self._retry_seconds)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
@@ -331,12 +331,12 @@ class KafkaTopicSink:
             self._producer = None  # of no use any more; opening the sink again fences it off
 
     def _failed(self, what: str, error: KafkaException) -> SinkError:
-        told = error.args[0]
+        reason = error.args[0]
         return SinkError(
-            f"{self._described} could not be {what}: {told.str()} ({told.name()}). Nothing of the epoch is committed "
+            f"{self._described} could not be {what}: {reason.str()} ({reason.name()}). Nothing of the epoch is committed "
             "there; check "
             "that the broker runs, the rights of the user, and that no other driver runs this query.",
             code="SINK_IO",
             topic=self.topic,
-            kafka=told.name(),
+            kafka=reason.name(),
         )

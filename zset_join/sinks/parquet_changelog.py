@@ -361,20 +361,20 @@ def _manifests(files: ChangelogDirectory, header: Header, up_to_epoch: int | Non
 
 
 def _check_header(files: ChangelogDirectory, wanted: Header) -> None:
-    found = files.header()
-    if found.query_id != wanted.query_id:
+    stored = files.header()
+    if stored.query_id != wanted.query_id:
         raise SinkError(
-            f'{files} belongs to query "{found.query_id}", not to "{wanted.query_id}". Write to another directory, or delete '
+            f'{files} belongs to query "{stored.query_id}", not to "{wanted.query_id}". Write to another directory, or delete '
             "this one to start anew.",
             code="SINK_QUERY_ID",
             directory=files.location,
-            expected=found.query_id,
+            expected=stored.query_id,
             actual=wanted.query_id,
         )
-    same_columns = found.schema.names == wanted.schema.names and found.schema.types == wanted.schema.types
-    if (found.form, found.key) != (wanted.form, wanted.key) or not same_columns:
+    same_columns = stored.schema.names == wanted.schema.names and stored.schema.types == wanted.schema.types
+    if (stored.form, stored.key) != (wanted.form, wanted.key) or not same_columns:
         raise SinkError(
-            f"{files} was made with form={found.form!r}, key {list(found.key)} and columns {_columns(found)}; the query now "
+            f"{files} was made with form={stored.form!r}, key {list(stored.key)} and columns {_columns(stored)}; the query now "
             f"has form={wanted.form!r}, key {list(wanted.key)} and columns {_columns(wanted)}. Bring the query back, or start "
             "a new changelog and checkpoint.",
             code="SINK_SCHEMA",

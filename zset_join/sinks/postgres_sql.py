@@ -139,7 +139,7 @@ class PostgresStatements:
         values = sql.SQL(", ").join(sql.SQL("{0} = come.{0}").format(name) for name in self._others)
         return sql.SQL(
             "UPDATE {base} AS held SET {values} FROM {net} AS gone, {net} AS come WHERE gone.{weight} < 0 "
-            "AND come.{weight} > 0 AND gone.{nulls} = {pattern} AND come.{nulls} = {pattern} AND {pair} AND {found}"
+            "AND come.{weight} > 0 AND gone.{nulls} = {pattern} AND come.{nulls} = {pattern} AND {pair} AND {is_held}"
         ).format(
             base=self.base,
             values=values,
@@ -148,7 +148,7 @@ class PostgresStatements:
             nulls=_NULLS,
             pattern=sql.Literal(nulls),
             pair=self._same_key("come", "gone", nulls),
-            found=self._held_by("gone", nulls),
+            is_held=self._held_by("gone", nulls),
         )
 
     def delete(self, nulls: int) -> sql.Composed:
@@ -156,7 +156,7 @@ class PostgresStatements:
         return sql.SQL(
             "DELETE FROM {base} AS held USING {net} AS gone WHERE gone.{weight} < 0 AND gone.{nulls} = {pattern} "
             "AND NOT EXISTS (SELECT FROM {net} AS come WHERE come.{weight} > 0 AND come.{nulls} = {pattern} AND {pair}) "
-            "AND {found}"
+            "AND {is_held}"
         ).format(
             base=self.base,
             net=_NET,
@@ -164,7 +164,7 @@ class PostgresStatements:
             nulls=_NULLS,
             pattern=sql.Literal(nulls),
             pair=self._same_key("come", "gone", nulls),
-            found=self._held_by("gone", nulls),
+            is_held=self._held_by("gone", nulls),
         )
 
     def insert_new(self, nulls: int) -> sql.Composed:
@@ -298,12 +298,12 @@ def _hexadecimal(column: pa.Array) -> pa.Array:
     offsets = np.frombuffer(plain.buffers()[1], np.int64)[plain.offset : plain.offset + len(plain) + 1]
     data = np.frombuffer(plain.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
     written = 2 * (offsets - offsets[0]) + 2 * np.arange(len(offsets))
-    made = np.zeros(int(written[-1]) // 2, "<u2")
+    digits = np.zeros(int(written[-1]) // 2, "<u2")
     starts = written[:-1] // 2
-    made[starts] = int.from_bytes(b"\\x", "little")
-    body = np.ones(len(made), bool)
+    digits[starts] = int.from_bytes(b"\\x", "little")
+    body = np.ones(len(digits), bool)
     body[starts] = False
-    made[body] = _HEX[data]
+    digits[body] = _HEX[data]
     validity = plain.is_valid()
-    text = pa.Array.from_buffers(pa.large_string(), len(plain), [None, pa.py_buffer(written), pa.py_buffer(made)])
+    text = pa.Array.from_buffers(pa.large_string(), len(plain), [None, pa.py_buffer(written), pa.py_buffer(digits)])
     return pa.compute.if_else(validity, text, pa.scalar(None, pa.large_string()))

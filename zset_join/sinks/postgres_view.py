@@ -345,9 +345,9 @@ class PostgresViewSink:
             connection.execute(statements.remove_empty())
 
     def _refuse_unheld(self, connection: _Connection, epoch: int) -> None:
-        found = connection.execute(self._statements.unheld()).fetchone()
-        if found is not None:
-            *row, weight, held = found
+        unheld = connection.execute(self._statements.unheld()).fetchone()
+        if unheld is not None:
+            *row, weight, held = unheld
             raise SinkError(
                 f"{self._described}: epoch {epoch} retracts row {dict(zip(self._schema.names, row, strict=True))} "
                 f"{-weight} times "

@@ -99,29 +99,29 @@ class RecordWriter:
         keys, values = self._keys.texts(rows), self._values.texts(rows)
         if self.form == "append":
             return [(one, row, False) for one, row in zip(keys, values, strict=True)]
-        told = rows.column(len(self._names))
+        marks = rows.column(len(self._names))
         if self.form == "upsert":
-            gone = told.to_pylist()
+            gone = marks.to_pylist()
             return [(one, None if goes else row, goes) for one, row, goes in zip(keys, values, gone, strict=True)]
         if self.form == "debezium":
-            return list(_envelopes(keys, values, told.to_pylist()))
-        return list(zip(keys, values, self._takes_away(told), strict=True))
+            return list(_envelopes(keys, values, marks.to_pylist()))
+        return list(zip(keys, values, self._takes_away(marks), strict=True))
 
     def table(self, answer: ZSet, *, epoch: int) -> pa.Table:
         """Return records as `RECORD_SCHEMA`; see `records`."""
-        made = self.records(answer, epoch=epoch)
-        return pa.table([[one[0] for one in made], [one[1] for one in made]], schema=RECORD_SCHEMA)
+        records = self.records(answer, epoch=epoch)
+        return pa.table([[one[0] for one in records], [one[1] for one in records]], schema=RECORD_SCHEMA)
 
     def close(self) -> None:
         """Let go of the database that makes the texts."""
         self._keys.close()
         self._values.close()
 
-    def _takes_away(self, told: pa.Array) -> list[bool]:
+    def _takes_away(self, marks: pa.Array) -> list[bool]:
         if self.form == "weight":
-            return list(pc.less(told, 0).to_pylist())
+            return list(pc.less(marks, 0).to_pylist())
         takes = ["-U", "-D", "update_preimage", "delete"]
-        return list(pc.is_in(told, pa.array(takes, told.type)).to_pylist())
+        return list(pc.is_in(marks, pa.array(takes, marks.type)).to_pylist())
 
 
 def _envelopes(keys: Sequence[str], values: Sequence[str], kinds: Sequence[str]) -> Iterator[tuple[str, str | None, bool]]:

@@ -160,5 +160,5 @@ class RowFilesSink:
             pc.write_csv(table, sink)
         else:
             pq.write_table(table, sink)
-        made: bytes = sink.getvalue().to_pybytes()
-        return made
+        written: bytes = sink.getvalue().to_pybytes()
+        return written

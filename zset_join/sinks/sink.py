@@ -172,8 +172,8 @@ def is_same_epoch(
     if link is None or last_epoch is None or digest_of(last_epoch) is None:
         return is_there
     compared, expected = (epoch, link.digest) if is_there else (epoch - 1, link.before)
-    found = digest_of(compared)
-    if expected is None or found == expected:
+    held = digest_of(compared)
+    if expected is None or held == expected:
         return is_there
     raise SinkError(
         f"{sink} holds epochs up to {last_epoch}, and its epoch {compared} is another one than the checkpoint's epoch "
@@ -184,7 +184,7 @@ def is_same_epoch(
         sink=sink,
         last_epoch=last_epoch,
         epoch=compared,
-        found=found,
+        found=held,
         expected=expected,
     )
 

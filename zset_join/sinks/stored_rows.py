@@ -85,15 +85,15 @@ class StoredRowsChange:
 
     def bounds(self) -> dict[str, tuple[Any, Any]]:
         """Return, per identity column of whole numbers or dates without NULL, the least and the most that is looked for."""
-        found = {}
+        ranges = {}
         for name, column in zip(self.identity, self._columns, strict=True):
             if (pt.is_integer(column.type) or pt.is_date(column.type)) and len(column) and not column.null_count:
                 limits = pc.min_max(column)
                 try:
-                    found[name] = (limits["min"].as_py(), limits["max"].as_py())
+                    ranges[name] = (limits["min"].as_py(), limits["max"].as_py())
                 except OverflowError:  # a date outside Python's years 1 to 9999 leaves the column without bounds
                     continue
-        return found
+        return ranges
 
     def candidates(self, stored: pa.Table) -> tuple[_Int64s, list[pa.Array]]:
         """Return the rows of a file that may be meant by the change.
@@ -116,11 +116,11 @@ class StoredRowsChange:
         chosen = pa.array(positions)
         return positions, [comparable_values(_one_chunk(stored.column(name)).take(chosen)) for name in self.identity]
 
-    def match(self, found: Sequence[tuple[_Int64s, list[pa.Array]]]) -> list[RetractedRows]:
+    def match(self, files: Sequence[tuple[_Int64s, list[pa.Array]]]) -> list[RetractedRows]:
         """Decide which rows go.
 
         Args:
-            found: what `candidates` gave, file by file.
+            files: what `candidates` gave, file by file.
 
         Returns:
             One entry per file.
@@ -128,7 +128,7 @@ class StoredRowsChange:
         Raises:
             SinkError: a retraction of a row that is not there, or a second live row for a key.
         """
-        filled = [(number, file) for number, file in enumerate(found) if len(file[0])]
+        filled = [(number, file) for number, file in enumerate(files) if len(file[0])]
         joined = [
             pa.concat_arrays([own, *(file[1][position] for _, file in filled)]) for position, own in enumerate(self._columns)
         ]
@@ -144,14 +144,14 @@ class StoredRowsChange:
         retraction_of = np.zeros(count, np.int64)
         retraction_of[mine[weights < 0]] = self._looked_for[weights < 0]
         goes = _first_of_each(theirs, needed, count)
-        made = [RetractedRows(np.zeros(0, np.int64), np.zeros(0, np.int64)) for _ in found]
+        matches = [RetractedRows(np.zeros(0, np.int64), np.zeros(0, np.int64)) for _ in files]
         start = 0
         for number, (positions, _) in filled:
             chosen = goes[start : start + len(positions)]
             of = theirs[start : start + len(positions)][chosen]
-            made[number] = RetractedRows(positions[chosen], retraction_of[of])
+            matches[number] = RetractedRows(positions[chosen], retraction_of[of])
             start += len(positions)
-        return made
+        return matches
 
     def verify(self, retracted: RetractedRows, rows: pa.Table) -> None:
         """Compare the rows that go with the retractions that take them, all columns.

@@ -180,9 +180,9 @@ class JsonRecordReader:
     def _decoded(self, column: pa.Array) -> pa.Array:
         """Return bytes as text; those that are no UTF-8 as a text that says so."""
         self._connection.register(_RECORDS, pa.table({"bytes": column}))
-        told = f"CASE WHEN bytes IS NOT NULL THEN coalesce(TRY(decode(bytes)), '{_NOT_UTF8}') END"
+        text = f"CASE WHEN bytes IS NOT NULL THEN coalesce(TRY(decode(bytes)), '{_NOT_UTF8}') END"
         try:
-            return _whole(self._connection.sql(f"SELECT {told} AS told FROM {_RECORDS}").to_arrow_table().column("told"))
+            return _whole(self._connection.sql(f"SELECT {text} AS text FROM {_RECORDS}").to_arrow_table().column("text"))
         finally:
             self._connection.unregister(_RECORDS)
 
@@ -275,10 +275,10 @@ class _DuckDBDialect(Dialect):
                 if options.time_unit != "ns"
                 else f"({whole} // 1000)"
             )
-            made = f"TRY(make_timestamp({micros}))"
+            instant = f"TRY(make_timestamp({micros}))"
             if data_type.tz is not None:
-                made = f"({made} AT TIME ZONE 'UTC')"
-            return f"CASE WHEN {whole} IS NOT NULL THEN {made} ELSE TRY_CAST({text} AS {wanted}) END"
+                instant = f"({instant} AT TIME ZONE 'UTC')"
+            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
         if pt.is_list(data_type):
             return f"TRY_CAST(CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END AS {wanted})"
         return f"TRY_CAST({text} AS {wanted})"
@@ -310,14 +310,14 @@ def _decimals(column: pa.Array, data_type: pa.DataType) -> tuple[pa.Array, pa.Ar
     valid = np.asarray(pc.is_valid(plain)) & ~bad
     bitmap = pa.array(valid).buffers()[1]
     widest = pa.decimal128(38, data_type.scale)
-    made = pa.Array.from_buffers(widest, len(plain), [bitmap, pa.py_buffer(wide.tobytes())])
+    decimals = pa.Array.from_buffers(widest, len(plain), [bitmap, pa.py_buffer(wide.tobytes())])
     fitting = pa.array(np.ones(len(plain), bool))
     if data_type != widest:
         limit = pa.scalar(10**data_type.precision - 1, pa.decimal128(38, 0))
-        unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(plain), made.buffers())
+        unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(plain), decimals.buffers())
         fitting = pc.fill_null(pc.less_equal(pc.abs(unscaled), limit), True)
-        made = pc.if_else(fitting, made, pa.scalar(None, widest)).cast(data_type)
-    return made, pc.or_(pa.array(bad), pc.invert(fitting))
+        decimals = pc.if_else(fitting, decimals, pa.scalar(None, widest)).cast(data_type)
+    return decimals, pc.or_(pa.array(bad), pc.invert(fitting))
 
 
 def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:

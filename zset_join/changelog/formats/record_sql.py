@@ -140,7 +140,7 @@ class RecordStatements:
         through = [dialect.quoted(name) for name in [*kept, *self._in_kafka()]]
         parsed = [dialect.once("__record", self._parsed_record(dict.fromkeys(self.schema.names)))]
         parsed += ["key"] if self._has_key else []
-        made = [
+        steps = [
             Step("__records", (*through, *(f"{self.unwrapped(text)} AS {text}" for text in ("key", "value"))), source),
             Step("__parsed", (*through, "value", *parsed), "__records"),
             Step("__said", (*through, *self._said()), "__parsed"),
@@ -148,14 +148,14 @@ class RecordStatements:
         if record.is_list or not self.keys:
             body = ["__what", "__reject_record", "__body"]
             each = self._rows_of_record() if record.is_list else f"{dialect.exploded('0', '1')} AS __side"
-            made.append(Step("__each", (*through, *body, *(["key"] if self._has_key else []), each), "__said"))
+            steps.append(Step("__each", (*through, *body, *(["key"] if self._has_key else []), each), "__said"))
         texts = (*through, *self._marks(), *self._meta_texts(), *self._texts())
         is_there = None if self.keys or record.is_list else self._has_side()
-        made.append(Step("__texts", texts, made[-1].name, is_there))
-        made.append(Step("__values", (*through, "__what", "__reject_record", *self._values()), "__texts"))
+        steps.append(Step("__texts", texts, steps[-1].name, is_there))
+        steps.append(Step("__values", (*through, "__what", "__reject_record", *self._values()), "__texts"))
         line = (*through[: len(kept)], *self._line())
-        made.append(Step("__lines", line, "__values", "__what IS NULL OR __what <> 'ignore'"))
-        return made
+        steps.append(Step("__lines", line, "__values", "__what IS NULL OR __what <> 'ignore'"))
+        return steps
 
     def query(self, source: str, kept: Sequence[str] = ()) -> str:
         """Return the steps as one statement."""
@@ -237,21 +237,21 @@ class RecordStatements:
 
     def _meta_texts(self) -> list[str]:
         """Return the texts of the metadata that are asked for."""
-        made = []
+        texts = []
         for name in self.options.metadata:
             if name in self.record.times:
                 text = self._path("__body", self.record.times[name][0])
                 if name in self.record.older_times:
                     text = f"coalesce({text}, {self._path('__body', self.record.older_times[name])} || '000')"
-                made.append(f"{text} AS __meta_{name}")
+                texts.append(f"{text} AS __meta_{name}")
             elif name == "position" and self.record.position:
-                made.append(f"{self._path('__body', self.record.position)} AS __meta_position")
-        return made
+                texts.append(f"{self._path('__body', self.record.position)} AS __meta_position")
+        return texts
 
     def _texts(self) -> list[str]:
         """Return the text of every column: of the row that comes, or of the one that goes."""
         record, q = self.record, self.dialect.quoted
-        made = []
+        texts = []
         for position, name in enumerate(self.schema.names):
             if record.is_list:
                 comes = goes = f"__row.{q(name)}"
@@ -267,35 +267,35 @@ class RecordStatements:
                     text = f"coalesce({text}, ({self.dialect.parsed('key', dict.fromkeys(self.keys))}).{q(name)})"
             else:
                 text = f"CASE WHEN __what = 'upsert' THEN {comes} END"  # the other columns of a delete may be defaults
-            made.append(f"{self.dialect.as_text(text, name)} AS __t{position}")
+            texts.append(f"{self.dialect.as_text(text, name)} AS __t{position}")
         if record.is_list:
-            made.append("coalesce(__what IN ('upsert', 'delete') AND __row IS NULL, false) AS __is_empty")
+            texts.append("coalesce(__what IN ('upsert', 'delete') AND __row IS NULL, false) AS __is_empty")
         elif record.operation:
-            made.append(f"{self._is_empty()} AS __is_empty")
-        return made
+            texts.append(f"{self._is_empty()} AS __is_empty")
+        return texts
 
     def _values(self) -> list[str]:
         """Return every column in its type, what was not sent, and the names of the columns that say nothing readable."""
-        made, marked, bad = [], [], []
+        columns, marked, bad = [], [], []
         for position, field in enumerate(self.schema):
             text = f"__t{position}"
             mark = f"{text} IN ({', '.join(map(self.dialect.literal, MARKS))})"
             value = self.converted(text, field.type)
-            made.append(f"CASE WHEN {mark} THEN NULL ELSE {value} END AS {self.dialect.quoted(field.name)}")
+            columns.append(f"CASE WHEN {mark} THEN NULL ELSE {value} END AS {self.dialect.quoted(field.name)}")
             unread = f"{text} IS NOT NULL AND NOT ({mark}) AND ({value}) IS NULL"
             if position > MOST_MARKED:
                 unread = f"{text} IS NOT NULL AND ({mark} OR ({value}) IS NULL)"
             else:
                 marked.append(f"CASE WHEN {mark} THEN CAST({1 << position} AS BIGINT) ELSE CAST(0 AS BIGINT) END")
             bad.append(f"WHEN {unread} THEN {self.dialect.literal(f'UNDECODABLE_VALUE {field.name}')}")
-        made.append(f"{' + '.join(marked) or 'CAST(0 AS BIGINT)'} AS {UNAVAILABLE_BITS}")
+        columns.append(f"{' + '.join(marked) or 'CAST(0 AS BIGINT)'} AS {UNAVAILABLE_BITS}")
         empty = "WHEN __is_empty THEN 'UNDECODABLE_RECORD' " if self.record.operation else ""
-        told = " ".join(bad)
-        needed = f"CASE {empty}WHEN __what IN ('upsert', 'delete') THEN CASE {told} END END" if bad else "NULL"
-        made.append(f"coalesce(__reject_record, {needed}) AS {REJECT}")
+        reasons = " ".join(bad)
+        needed = f"CASE {empty}WHEN __what IN ('upsert', 'delete') THEN CASE {reasons} END END" if bad else "NULL"
+        columns.append(f"coalesce(__reject_record, {needed}) AS {REJECT}")
         for name, column in self.options.metadata.items():
-            made.append(f"{self._metadata(name)} AS {self.dialect.quoted(column)}")
-        return made
+            columns.append(f"{self._metadata(name)} AS {self.dialect.quoted(column)}")
+        return columns
 
     def _metadata(self, name: str) -> str:
         if name in IN_KAFKA:
