@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.services.restored_broker import restored_broker
 from tools.servers.kafka_broker import KafkaBroker
@@ -71,14 +71,30 @@ def test_records_of_an_aborted_transaction_are_not_read(kafka: KafkaBroker, topi
     source.close()
 
 
+def test_a_partition_that_a_topic_gets_while_it_is_read_is_read_from_its_beginning(kafka: KafkaBroker, topic: str) -> None:
+    write(kafka, topic, "a")
+    source = KafkaSource({"bootstrap.servers": kafka.servers}, topic, partitions_every_seconds=0)
+    source.open(None)
+    first = values(source, most_rows=1)[0]
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(60)
+
+    producer = Producer({"bootstrap.servers": kafka.servers, "log_level": 0})
+    producer.produce(topic, b"b", partition=1)
+    assert producer.flush(60) == 0
+    second, position = values(source, most_rows=1)
+    source.close()
+
+    assert (first, second) == (["a"], ["b"])
+    assert position["next"] == {"0": 1, "1": 1}
+
+
 def test_records_that_retention_removed_are_told(kafka: KafkaBroker, topic: str) -> None:
     write(kafka, topic, "a", "b", "c")
     source = opened(kafka, topic)
     _, position = values(source, most_rows=1)
     source.close()
-    admin = AdminClient({"bootstrap.servers": kafka.servers})
-    for made in admin.delete_records([TopicPartition(topic, 0, 2)]).values():
-        made.result(60)
+    kafka.delete_records(topic, before=2)
 
     with pytest.raises(StateError, match="retention removed records") as lost:
         opened(kafka, topic, position)

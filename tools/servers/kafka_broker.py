@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tools.servers.maven_jars import jars_of
 from tools.servers.ports import free_port
@@ -105,6 +105,24 @@ class KafkaBroker:
         for gone in admin.delete_topics([name]).values():
             gone.result(30)
         self._until(lambda: name not in admin.list_topics(timeout=30).topics, f"topic {name} is still there")
+
+    def delete_records(self, name: str, *, before: int) -> None:
+        """Remove records of partition 0 as retention does, and wait until the broker says that its log begins there.
+
+        Args:
+            name: of the topic.
+            before: the offset that becomes the first one.
+        """
+        partition = TopicPartition(name, 0, before)
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
+        for removed in admin.delete_records([partition], operation_timeout=120).values():
+            removed.result(120)
+
+        def log_start() -> int:
+            earliest = admin.list_offsets({TopicPartition(name, 0): OffsetSpec.earliest()}, request_timeout=30)
+            return int(next(iter(earliest.values())).result(30).offset)
+
+        self._until(lambda: log_start() == before, f"the log of topic {name} does not begin at offset {before}")
 
     def ensure_topic(self, name: str) -> None:
         """Make a topic unless it is there."""

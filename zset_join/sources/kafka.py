@@ -9,7 +9,7 @@ position, that was made anew, or whose log was cut before the position and has g
 leader epoch ended), stops the pipeline.
 
 Within a partition records come in the order of their offsets; those of several partitions come in the order of partitions per
-call.
+call. Partitions that a topic gets while it is read are noticed, and read from their beginning.
 
 Memory: the records of one call.
 
@@ -20,6 +20,7 @@ from there on nothing looks at single records.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any
@@ -43,6 +44,8 @@ RECORD_SCHEMA = pa.schema(
     }
 )
 _AT_ONCE = 10_000
+_LOOKS_WITHIN_SECONDS = 5.0
+_log = logging.getLogger("zset_join.sources")
 
 
 class KafkaSource:
@@ -52,12 +55,15 @@ class KafkaSource:
         config: what librdkafka takes; at least `bootstrap.servers`. It is never shown.
         topic: the topic.
         retry_seconds: how long a broker that does not answer is waited for.
+        partitions_every_seconds: how often the broker is asked for partitions that are new; one round trip each.
 
     Raises:
         OptionError: no bootstrap.servers, or no topic.
     """
 
-    def __init__(self, config: Mapping[str, Any], topic: str, *, retry_seconds: float = 60.0) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], topic: str, *, retry_seconds: float = 60.0, partitions_every_seconds: float = 30.0
+    ) -> None:
         if "bootstrap.servers" not in config or not topic:
             raise OptionError(
                 f"KafkaSource({sorted(config)}, topic={topic!r}): config names bootstrap.servers, and a topic has a name.",
@@ -67,6 +73,8 @@ class KafkaSource:
         self.topic = topic
         self._config = {"log_level": 0, **config}
         self._retry_seconds = retry_seconds
+        self._partitions_every_seconds = partitions_every_seconds
+        self._partitions_asked_at = 0.0
         self._consumer: Consumer | None = None
         self._next: dict[int, int] = {}
         self._leader_epochs: dict[int, int] = {}
@@ -101,8 +109,9 @@ class KafkaSource:
             # First of all, for the client compares leader epochs only of what it has not yet asked about.
             self._consumer.assign([self._place(number, at) for number, at in wanted.items() if number in partitions])
             self._next = {number: self._start(number, wanted.get(number)) for number in partitions}
+            self._partitions_asked_at = monotonic()
             if self._next.keys() - wanted.keys():
-                self._consumer.assign([self._place(number, at) for number, at in self._next.items()])
+                self._assign_all()
         except KafkaException as error:
             self.close()
             raise self._failed(error) from error
@@ -117,16 +126,18 @@ class KafkaSource:
             StateError: records were lost, or the broker does not answer.
         """
         consumer = self._connected()
-        found: list[Message] = []
+        messages: list[Message] = []
         until = monotonic() + wait_seconds
         try:
-            while len(found) < most_rows:
-                batch = consumer.consume(min(_AT_ONCE, most_rows - len(found)), max(0.0, until - monotonic()))
+            if monotonic() >= self._partitions_asked_at + self._partitions_every_seconds:
+                self._take_new_partitions()
+            while len(messages) < most_rows:
+                batch = consumer.consume(min(_AT_ONCE, most_rows - len(messages)), max(0.0, until - monotonic()))
                 for message in batch:
                     error = message.error()
                     if error is not None:
                         raise KafkaException(error)
-                found += batch
+                messages += batch
                 if not batch or monotonic() >= until:
                     break
         except KafkaException as error:
@@ -134,13 +145,13 @@ class KafkaSource:
             if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                 raise self._lost("has lost records that were not read yet", self._id) from error
             raise self._failed(error) from error
-        found.sort(key=lambda message: (message.partition(), message.offset()))
-        for message in found:
+        messages.sort(key=lambda message: (message.partition(), message.offset()))
+        for message in messages:
             partition, leader_epoch = _number(message.partition()), message.leader_epoch()
             self._next[partition] = _number(message.offset()) + 1
             if leader_epoch is not None:
                 self._leader_epochs[partition] = leader_epoch
-        return _table(found), {
+        return _table(messages), {
             "id": self._id,
             "next": {str(number): at for number, at in self._next.items()},
             "leader_epochs": {str(number): epoch for number, epoch in self._leader_epochs.items()},
@@ -161,9 +172,9 @@ class KafkaSource:
 
     def _described(self) -> tuple[str, list[int]]:
         admin = AdminClient(self._config)
-        made = admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._retry_seconds)
+        descriptions = admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._retry_seconds)
         try:
-            topic = made[self.topic].result(self._retry_seconds)
+            topic = descriptions[self.topic].result(self._retry_seconds)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise StateError(
@@ -173,6 +184,24 @@ class KafkaSource:
                 ) from error
             raise
         return str(topic.topic_id), sorted(partition.id for partition in topic.partitions)
+
+    def _take_new_partitions(self) -> None:
+        """Begin to read partitions that the topic has got; a broker that does not answer is asked again later."""
+        self._partitions_asked_at = monotonic()
+        wait_seconds = min(_LOOKS_WITHIN_SECONDS, self._retry_seconds)
+        try:
+            topic = self._connected().list_topics(self.topic, wait_seconds).topics[self.topic]
+        except KafkaException as error:
+            _log.warning("the partitions of Kafka topic %s cannot be asked for now: %s", self.topic, error.args[0].str())
+            return
+        come = sorted(topic.partitions.keys() - self._next.keys())
+        if come:
+            _log.info("Kafka topic %s has new partitions %s", self.topic, come)
+            self._next |= {number: self._start(number, None) for number in come}
+            self._assign_all()
+
+    def _assign_all(self) -> None:
+        self._connected().assign([self._place(number, at) for number, at in self._next.items()])
 
     def _place(self, number: int, offset: int) -> TopicPartition:
         epoch = self._leader_epochs.get(number)
@@ -200,13 +229,13 @@ class KafkaSource:
         )
 
     def _failed(self, error: KafkaException) -> StateError:
-        told = error.args[0]
+        reason = error.args[0]
         return StateError(
-            f'Kafka topic "{self.topic}" cannot be read: {told.str()} ({told.name()}). Check that the broker runs, and the '
+            f'Kafka topic "{self.topic}" cannot be read: {reason.str()} ({reason.name()}). Check that the broker runs, and the '
             "rights of the user; the pipeline goes on where it stands.",
             code="SOURCE_IO",
             topic=self.topic,
-            kafka=told.name(),
+            kafka=reason.name(),
         )
 
 
@@ -216,14 +245,14 @@ def _number(given: int | None) -> int:
     return given
 
 
-def _table(found: list[Message]) -> pa.Table:
+def _table(messages: list[Message]) -> pa.Table:
     columns = [
-        [message.key() for message in found],
-        [message.value() for message in found],
-        [message.topic() for message in found],
-        [message.partition() for message in found],
-        [message.offset() for message in found],
-        [message.timestamp()[1] for message in found],
+        [message.key() for message in messages],
+        [message.value() for message in messages],
+        [message.topic() for message in messages],
+        [message.partition() for message in messages],
+        [message.offset() for message in messages],
+        [message.timestamp()[1] for message in messages],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, RECORD_SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=RECORD_SCHEMA)
