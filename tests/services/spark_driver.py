@@ -2,8 +2,9 @@
 
     Kafka topics of Debezium's records -> Spark's connector -> orders LEFT JOIN cities -> PostgreSQL view + Kafka topic
 
-SETTINGS is JSON, see `DriverRun`. The program ends when all records are read and says what became of the query as JSON, unless it
-kills itself just before or just after an output writes an epoch.
+Both tables may begin with the rows that a database holds now, which Spark reads over JDBC. SETTINGS is JSON, see `DriverRun`. The
+program ends when all records are read and says what became of the query as JSON, unless it kills itself just before or just
+after it commits an epoch, or an output writes one.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from zset_join.errors import ZsetJoinError
 
 __all__ = ["ROOT", "DriverRun", "main"]
 
-_ENDS_WITHIN_SECONDS = 300.0
+_ENDS_WITHIN_SECONDS = 800.0
 ROOT = Path(__file__).resolve().parents[2]
 _ORDERS = pa.schema({"id": pa.int64(), "city": pa.int64(), "note": pa.string()})
 _CITIES = pa.schema({"city": pa.int64(), "name": pa.string()})
+_JDBC = {"driver": "org.postgresql.Driver"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,10 @@ class DriverRun:
         cities: topic of theirs.
         output: the view, and the topic of its changes.
         directory: of the checkpoint.
-        kill: output (postgres, kafka), when (before, after) and the epoch in which the program kills itself; None: never.
+        kill: what (commit, postgres, kafka), when (before, after) and the epoch in which the program kills itself; None: never.
         per_epoch: records of an epoch.
+        baseline: begin with the tables `orders` and `cities` of that database; records that cannot be applied go aside, and the
+            view is not verified, for the database itself has what it must be.
     """
 
     conninfo: str
@@ -51,8 +55,9 @@ class DriverRun:
     cities: str
     output: str
     directory: str
-    kill: tuple[Literal["postgres", "kafka"], Literal["before", "after"], int] | None = None
+    kill: tuple[Literal["commit", "postgres", "kafka"], Literal["before", "after"], int] | None = None
     per_epoch: int = 4
+    baseline: bool = False
 
     def outcome(self) -> tuple[int, dict[str, Any]]:
         """Run it to its end, and return how it ended and what it said."""
@@ -85,11 +90,15 @@ def main() -> None:
     """Run the query."""
     from pyspark.errors import StreamingQueryException
 
-    from tools.servers.maven_jars import SPARK_KAFKA, jars_of
+    from tools.servers.maven_jars import POSTGRES_JDBC, SPARK_KAFKA, jars_of
     from zset_join.spark import changes, local_session
 
     run = DriverRun(**json.loads(sys.argv[1]))
-    jars = sorted(map(str, jars_of(SPARK_KAFKA, with_dependencies=False).glob("*.jar")))
+    folders = [
+        jars_of(artifacts, with_dependencies=False)
+        for artifacts in ((SPARK_KAFKA, POSTGRES_JDBC) if run.baseline else (SPARK_KAFKA,))
+    ]
+    jars = sorted(str(path) for folder in folders for path in folder.glob("*.jar"))
     session = local_session("spark_driver", cores=2, options={"spark.jars": ",".join(jars), "spark.ui.enabled": "false"})
     session.sparkContext.setLogLevel("OFF")
     if run.kill is not None:
@@ -98,11 +107,13 @@ def main() -> None:
     def table(name: str, topic: str, schema: pa.Schema, key: str) -> Any:
         options = {"kafka.bootstrap.servers": run.servers, "subscribe": topic, "startingOffsets": "earliest"}
         stream = session.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=run.per_epoch).load()
-        return changes(stream, format="debezium-json", name=name, schema=schema, keys=[key])
+        rows = session.read.jdbc(_jdbc_url(run.conninfo), name, properties=_JDBC) if run.baseline else None
+        return changes(stream, format="debezium-json", name=name, schema=schema, keys=[key], baseline=rows)
 
     view = table("orders", run.orders, _ORDERS, "id").join(table("cities", run.cities, _CITIES, "city"), on="city", how="left")
     writer = view.writeStream.option("checkpointLocation", f"{run.directory}/checkpoint").option("buckets", 2)
     writer = writer.option("localStateDir", f"{run.directory}/local").trigger(availableNow=True)
+    writer = writer.option("onBadInput", "quarantine" if run.baseline else "error")
     writer = writer.toPostgres(run.conninfo, run.output, key=["id"])
     writer = writer.toKafka({"bootstrap.servers": run.servers}, run.output, key=["id"])
     query: Any = None
@@ -114,27 +125,38 @@ def main() -> None:
         said = {"code": error.code, "message": str(error)}
     except StreamingQueryException as error:
         said = {"message": str(error)}
-    told = said or {"epoch": query.lastProgress and query.lastProgress["batchId"], "verified": str(query.verify())}
-    sys.stdout.write(json.dumps(told) + "\n")
+    if not said:
+        said = {"epoch": query.lastProgress and query.lastProgress["batchId"]}
+        said |= {} if run.baseline else {"verified": str(query.verify())}
+    sys.stdout.write(json.dumps(said) + "\n")
 
 
-def _kill_in(output: str, when: str, epoch: int) -> None:
-    """Let the program kill itself around the writing of an epoch."""
+def _jdbc_url(conninfo: str) -> str:
+    """Return the address of a database as JDBC writes it."""
+    words = dict(word.split("=") for word in conninfo.split())
+    return f"jdbc:postgresql://{words['host']}:{words['port']}/{words['dbname']}?user={words['user']}"
+
+
+def _kill_in(what: str, when: str, epoch: int) -> None:
+    """Let the program kill itself around the commit of an epoch, or around its writing."""
+    from zset_join.checkpoint.checkpoint import Checkpoint
     from zset_join.sinks.kafka_topic import KafkaTopicSink
     from zset_join.sinks.postgres_view import PostgresViewSink
 
-    sink: Any = {"postgres": PostgresViewSink, "kafka": KafkaTopicSink}[output]
-    write = sink.write
+    owner: Any = {"commit": Checkpoint, "postgres": PostgresViewSink, "kafka": KafkaTopicSink}[what]
+    method = "commit" if what == "commit" else "write"
+    act = getattr(owner, method)
 
-    def killed(self: Any, number: int, *arguments: Any, **options: Any) -> Any:
-        if number == epoch and when == "before":
+    def killed(self: Any, first: Any, *arguments: Any, **options: Any) -> Any:
+        is_wanted = (first.epoch if what == "commit" else first) == epoch
+        if is_wanted and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        done = write(self, number, *arguments, **options)
-        if number == epoch:
+        done = act(self, first, *arguments, **options)
+        if is_wanted:
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 
-    sink.write = killed
+    setattr(owner, method, killed)
 
 
 if __name__ == "__main__":

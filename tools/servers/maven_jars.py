@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["SPARK_KAFKA", "jars_of"]
+__all__ = ["POSTGRES_JDBC", "SPARK_KAFKA", "jars_of"]
 
 SPARK_KAFKA = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
@@ -19,6 +19,9 @@ SPARK_KAFKA = (
     "org.apache.commons:commons-pool2:2.13.1",
 )
 """Spark's connector for Kafka, to be brought without what it depends on; 4.2.0 works on PySpark 4.3.0, and is the newest."""
+
+POSTGRES_JDBC = ("org.postgresql:postgresql:42.7.13",)
+"""The driver by which Spark reads tables of PostgreSQL."""
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
