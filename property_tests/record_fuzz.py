@@ -50,7 +50,7 @@ GIVEN = pa.schema(
     {"key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64()}
 )
 _UNITS = ("ts_us", "ts_us", "ts_ms")
-METADATA = {"operation_time": "changed", "record_time": "written", "position": "lsn", "offset": "at_offset"}
+METADATA = {"operation_time": "changed", "record_time": "written", "position": "lsn", "offset": "partition"}
 _VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 2**63, -(2**70), 1e308, -0.0, "", "x", "NaN", "Infinity", "1e400", "2024-02-30", "99999-01-01",
     "AQ==", "A", "====", [], [1, "x"], [[[]]], {}, {"a": {"b": []}},
@@ -222,7 +222,7 @@ def _means_no_change(name: str, table: pa.Table, number: int) -> bool:
 def pipeline_takes(name: str, count: int, seed: int, *, batch: int = 2_000) -> Counter[str]:
     """Feed a pipeline that quarantines; return what became of the records."""
     draw = random.Random(f"{name} {seed} pipeline")
-    view = records("t", name, SCHEMA, keys="id", options=RecordOptions(metadata={"offset": "at_offset"}))
+    view = records("t", name, SCHEMA, keys="id", options=RecordOptions(metadata={"offset": "partition"}))
     found: Counter[str] = Counter()
     with Pipeline(view, options=StageOptions(on_bad_input="quarantine")) as pipeline:
         for _ in range(0, count, batch):

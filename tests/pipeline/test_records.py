@@ -128,6 +128,19 @@ def test_a_value_that_nobody_knows_is_told() -> None:
     assert refused.value.code == "UNAVAILABLE_VALUE"
 
 
+def test_a_column_may_be_called_what_another_one_holds_of_kafka() -> None:
+    schema = pa.schema({"id": pa.int64(), "topic": pa.string(), "key": pa.string(), "value": pa.string()})
+    options = RecordOptions(metadata={"topic": "offset", "offset": "partition"})
+    value = json.dumps({"op": "c", "after": {"id": 1, "topic": "of the row", "key": "k", "value": "v"}})
+    pipeline = Pipeline(records("t", "debezium-json", schema, keys="id", options=options))
+
+    pipeline.step({"t": [{"key": '{"id": 1}', "value": value, "topic": "of Kafka", "partition": 3, "offset": 7}]})
+
+    assert pipeline.view().to_pylist() == [
+        {"id": 1, "topic": "of the row", "key": "k", "value": "v", "offset": "of Kafka", "partition": 7}
+    ]
+
+
 def test_what_debezium_sends_again_after_a_crash_is_known_to_be_old():
     def change(op, lsn, **row):
         return {

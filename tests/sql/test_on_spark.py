@@ -118,3 +118,52 @@ def test_a_sink_from_a_view_into_a_table_and_bytes_inside_spark(spark: SparkSess
             market.sql("CREATE SINK again INTO orders AS SELECT 1, tag FROM kept")
 
         assert query(market, "SELECT * FROM kept").table().to_pylist() == [{"tag": b"\x00\xff", "n": 2}]
+
+
+CUSTOMERS = """
+    CREATE TABLE customers (
+        id INT, name STRING, changed TIMESTAMP_LTZ(3) METADATA FROM 'value.source.timestamp', shout AS upper(name),
+        lsn BIGINT METADATA, topic STRING METADATA VIRTUAL, place BIGINT METADATA FROM 'offset', PRIMARY KEY (id) NOT ENFORCED,
+        part STRING METADATA FROM 'partition', written TIMESTAMP(3) METADATA FROM 'ingestion-timestamp'
+    ) WITH ('connector' = 'kafka', 'topic' = 'customers', 'properties.bootstrap.servers' = 'none', 'format' = 'debezium-json')
+"""
+
+
+def change(offset: int, before: dict[str, object] | None, after: dict[str, object] | None) -> str:
+    seconds = 1_700_000_000 + offset
+    source = {"ts_us": seconds * 10**6, "lsn": 100 + offset}
+    operation = "c" if before is None else "d" if after is None else "u"
+    value = {"op": operation, "before": before, "after": after, "source": source, "ts_us": (seconds + 1) * 10**6}
+    key = json.dumps({"id": (after or before or {})["id"]})
+    return json.dumps({"key": key, "value": json.dumps(value), "topic": "customers", "partition": 3, "offset": offset})
+
+
+def test_what_records_of_changes_say_beside_their_rows_is_in_columns_inside_spark_too(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are those of files; Spark reads a real Kafka in `tests/services`."""
+    ada, eve = {"id": 1, "name": "Ada"}, {"id": 1, "name": "Eve"}
+    (tmp_path / "1.json").write_text(f"{change(7, None, ada)}\n{change(8, None, {'id': 2, 'name': 'Bob'})}\n")
+    schema = "key STRING, value STRING, topic STRING, partition INT, offset LONG"
+    monkeypatch.setattr(
+        "zset_join.sql.on_spark.kafka_records", lambda *_, **__: spark.readStream.schema(schema).json(str(tmp_path))
+    )
+    with connect(engine="spark", spark=spark, dialect="flink") as shop:
+        shop.sql(CUSTOMERS)
+        running = query(shop, "SELECT * FROM customers").start()
+        (tmp_path / "2.json").write_text(f"{change(9, ada, eve)}\n{change(10, {'id': 2, 'name': 'Bob'}, None)}\n")
+        shop.refresh()
+        (row,) = running.table().to_pylist()
+
+        assert running.verify().equal
+    assert list(row) == ["id", "name", "changed", "shout", "lsn", "topic", "place", "part", "written"]
+    assert (row["name"], row["shout"], row["lsn"], row["topic"], row["place"], row["part"]) == (
+        "Eve",
+        "EVE",
+        109,
+        "customers",
+        9,
+        "3",
+    )
+    assert row["changed"].isoformat() == "2023-11-14T22:13:29+00:00"
+    assert row["written"].isoformat() == "2023-11-14T22:13:30"

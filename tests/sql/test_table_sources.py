@@ -78,7 +78,21 @@ def test_records_of_changes_are_decoded_with_the_time_of_the_change() -> None:
     assert [(one["k"], one["v"], one["twice"], one["at"].microsecond) for one in row] == [("a", 3, 6, 9)]
 
 
-def test_metadata_that_records_do_not_tell_is_refused() -> None:
-    table = declared(f"CREATE TABLE c (k STRING, x STRING METADATA FROM 'headers', PRIMARY KEY (k) NOT ENFORCED) {KAFKA}")
-    with pytest.raises(SqlError, match="METADATA FROM 'headers'"):
-        decoded_rows(table, "flink")
+@pytest.mark.parametrize(
+    ("column", "options", "code"),
+    [
+        ("x STRING METADATA FROM 'headers'", "'format' = 'debezium-json'", "UNKNOWN_COLUMN"),
+        ("x STRING METADATA FROM 'headers'", "'format' = 'json'", "UNKNOWN_COLUMN"),
+        ("x BIGINT METADATA FROM 'lsn'", "'format' = 'canal-json'", "UNKNOWN_COLUMN"),
+        ("x TIMESTAMP(3) METADATA FROM 'timestamp'", "'format' = 'upsert-json'", "UNKNOWN_COLUMN"),
+        ("x BIGINT METADATA FROM 'lsn', y BIGINT METADATA FROM 'position'", "'format' = 'debezium-json'", "DUPLICATE_COLUMN"),
+    ],
+)
+def test_metadata_that_records_do_not_tell_is_refused_where_it_is_declared(column: str, options: str, code: str) -> None:
+    with connect(dialect="flink") as session, pytest.raises(SqlError) as failure:
+        session.sql(
+            f"CREATE TABLE c (k STRING, {column}, PRIMARY KEY (k) NOT ENFORCED) WITH ('connector' = 'kafka', 'topic' = 't', "
+            f"'properties.bootstrap.servers' = 'b:1', {options})"
+        )
+
+    assert (failure.value.code, failure.value.facts["line"]) == (code, 1)

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from zset_join.changelog.formats import RECORD_FORMATS
 from zset_join.errors import SqlError
 from zset_join.sql.places import Place, near
 
-__all__ = ["CONNECTORS", "FORMATS", "Connector", "check_options", "sink_options"]
+__all__ = ["CONNECTORS", "FORMATS", "Connector", "check_options", "form_of", "metadata_of", "sink_options"]
 
 FORMATS = ("avro", "canal-json", "csv", "debezium-avro-confluent", "debezium-json", "json", "maxwell-json", "orc", "parquet",
            "raw", "upsert-json")  # fmt: skip
@@ -97,6 +98,38 @@ CONNECTORS: dict[str, Connector] = {
     "upsert-kafka": _KAFKA,
 }  # fmt: skip
 """By name."""
+
+
+_IN_KAFKA = {name: name for name in ("topic", "partition", "offset")}
+_TIME_IN_KAFKA = "timestamp"
+_OF_CHANGES = {
+    "operation_time": ("db_operation_time", "event-timestamp", "op_ts", "operation_time", "source.timestamp",
+                       "value.event-timestamp", "value.source.timestamp"),
+    "record_time": ("ingestion-timestamp", "record_time", "timestamp", "value.ingestion-timestamp"),
+    "position": ("lsn", "position"),
+}  # fmt: skip
+"""What a record of changes says beside its row, as in `zset_join.changelog.formats`, and what statements call it."""
+
+
+def form_of(options: Mapping[str, str]) -> str:
+    """Return the format of what a connector reads."""
+    form = options.get("format", options.get("value.format", "json"))
+    return "upsert-json" if options.get("connector") == "upsert-kafka" and form == "json" else form
+
+
+def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Return what a connector says beside the columns of a row: what METADATA FROM calls it, and what it is called inside.
+
+    >>> sorted(metadata_of({"connector": "kafka", "format": "json"}))
+    ['offset', 'partition', 'timestamp', 'topic']
+    """
+    if options.get("connector") not in {"kafka", "upsert-kafka"}:
+        return {}
+    record = RECORD_FORMATS.get(form_of(options))
+    if record is None:
+        return {**_IN_KAFKA, _TIME_IN_KAFKA: _TIME_IN_KAFKA}
+    known = {*record.times, *(["position"] if record.position else [])}
+    return {**_IN_KAFKA, **{name: what for what, names in _OF_CHANGES.items() if what in known for name in names}}
 
 
 _RISINGWAVE_JDBC = {"jdbc.url": "url", "table.name": "table-name", "user": "username"}

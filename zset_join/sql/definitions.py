@@ -26,10 +26,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from zset_join.errors import SqlError
 from zset_join.sql.catalog import ColumnDefinition, Mode, Table
-from zset_join.sql.connectors import check_options, sink_options
+from zset_join.sql.connectors import check_options, form_of, metadata_of, sink_options
 from zset_join.sql.dialects import Statement, parse_expression
 from zset_join.sql.outside import OUTSIDE_CONNECTORS, outside_source
-from zset_join.sql.places import SqlWarning, near
+from zset_join.sql.places import Place, SqlWarning, near
 from zset_join.sql.types import type_named
 
 __all__ = ["Reader", "encoding", "read_table"]
@@ -227,6 +227,7 @@ def read_table(reader: Reader, word: str) -> tuple[Table, bool]:
     if not declared.columns:
         raise SqlError(f'"{name}" has no columns; name them in brackets.', code="SQL_SYNTAX", at=place)
     _check(declared, name, reader)
+    _check_metadata(declared, options, name, at=place)
     mode, delta = _mode(reader, word, declared, options, settings, is_append_only)
     columns = list(declared.columns)
     if delta is not None and delta not in {column.name for column in columns}:
@@ -436,6 +437,34 @@ def _check(declared: _Declared, name: str, reader: Reader) -> None:
     declared.primary_key = tuple(lower[one.lower()] for one in declared.primary_key)
     if declared.watermark is not None:
         declared.watermark = (lower[declared.watermark[0].lower()], declared.watermark[1])
+
+
+def _check_metadata(declared: _Declared, options: dict[str, str], name: str, *, at: Place) -> None:
+    """Refuse a column that is to hold what the connector does not say; a table without one is given it by INSERT."""
+    wanted = {column.name: column.metadata for column in declared.columns if column.metadata is not None}
+    if not wanted or options.get("connector") in {None, "memory"}:
+        return
+    known = metadata_of(options)
+    unknown = [(column, of) for column, of in wanted.items() if of not in known]
+    if unknown:
+        column, of = unknown[0]
+        said = f"there is {', '.join(sorted(known))}" if known else "it says nothing beside its rows"
+        raise SqlError(
+            f"\"{name}\": {column} METADATA FROM '{of}': of the connector '{options['connector']}' with "
+            f"'{form_of(options)}' {said}.",
+            code="UNKNOWN_COLUMN",
+            at=at,
+            name=name,
+        )
+    taken: dict[str, str] = {}
+    for column, of in wanted.items():
+        if form_of(options) != "json" and taken.setdefault(known[of], column) != column:
+            raise SqlError(
+                f'"{name}": {taken[known[of]]} and {column} hold the same metadata. Keep one, and compute the other from it.',
+                code="DUPLICATE_COLUMN",
+                at=at,
+                name=name,
+            )
 
 
 def _mode(

@@ -7,7 +7,7 @@ JSON of Debezium, Canal, Maxwell and keyed records with empty values (`upsert-js
 the table by a pipeline of their own, which knows the rows that updates replace.
 
 Edge cases: a plain JSON record that cannot be read is refused with its offset; names a record lacks are NULL, others are passed
-over. Columns `METADATA FROM 'topic' | 'partition' | 'offset' | 'timestamp'` are filled from the record.
+over. Columns `METADATA FROM 'offset'` and others (`metadata_of`) are filled from the record.
 
 Known limits: Kafka is read from the beginning of its topic; where a session in memory stands is forgotten when it ends. One
 with a directory goes on (`zset_join.sql.table_sources`).
@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from zset_join.changelog.formats import METADATA, RecordOptions
+from zset_join.changelog.formats import RecordOptions
 from zset_join.errors import BadInputError, SqlError
 from zset_join.sql.catalog import Table
+from zset_join.sql.connectors import form_of, metadata_of
 from zset_join.sql.contexts import StatementContext
 from zset_join.sql.files import list_files, read_file
 
@@ -48,14 +49,6 @@ __all__ = [
     "texts_of",
 ]
 
-_METADATA = {"topic": "topic", "partition": "partition", "offset": "offset", "timestamp": "timestamp"}
-_OF_RECORDS = {
-    "db_operation_time": "operation_time", "operation_time": "operation_time", "source.timestamp": "operation_time",
-    "value.source.timestamp": "operation_time", "record_time": "record_time", "ingestion-timestamp": "record_time",
-    "value.ingestion-timestamp": "record_time", "timestamp": "record_time",
-    "topic": "topic", "partition": "partition", "offset": "offset", "position": "position",
-}  # fmt: skip
-"""What statements call what a record of changes says beside its row."""
 _MOST_ROWS = 100_000
 
 
@@ -199,7 +192,7 @@ class KafkaFeed:
         columns = {name: rows.column(name) for name in self._given.names if name in rows.column_names}
         for column in self.table.columns:
             if column.metadata is not None:
-                columns[column.name] = self._metadata(kept, column.metadata).cast(column.type)
+                columns[column.name] = kept.column(metadata_of(self.table.options)[column.metadata]).cast(column.type)
         return pa.table(columns)
 
     def _parsed(self, texts: list[bytes], records: pa.Table) -> pa.Table:
@@ -226,15 +219,6 @@ class KafkaFeed:
                     relation=self.table.name,
                 )
         raise AssertionError("records that can be read one by one can be read together")
-
-    def _metadata(self, records: pa.Table, name: str) -> pa.ChunkedArray:
-        if name not in _METADATA:
-            raise SqlError(
-                f"\"{self.table.name}\": METADATA FROM '{name}': Kafka tells {', '.join(_METADATA)}.",
-                code="UNKNOWN_COLUMN",
-                name=self.table.name,
-            )
-        return records.column(_METADATA[name])
 
     def _changes(self, records: pa.Table) -> ZSet:
         from zset_join.pipeline import Pipeline
@@ -298,23 +282,9 @@ class GeneratedFeed:
 
 
 def record_options(table: Table) -> RecordOptions:
-    """Return how records of changes are read: which columns hold what they say beside their row.
-
-    Raises:
-        SqlError: a column is to hold what no such record tells.
-    """
-    metadata = {}
-    for column in table.columns:
-        if column.metadata is None:
-            continue
-        if column.metadata not in _OF_RECORDS:
-            raise SqlError(
-                f"\"{table.name}\": METADATA FROM '{column.metadata}': a record of changes tells {', '.join(METADATA)}.",
-                code="UNKNOWN_COLUMN",
-                name=table.name,
-            )
-        metadata[_OF_RECORDS[column.metadata]] = column.name
-    return RecordOptions(metadata=metadata)
+    """Return how records of changes are read: which columns hold what they say beside their row."""
+    known = metadata_of(table.options)
+    return RecordOptions(metadata={known[one.metadata]: one.name for one in table.columns if one.metadata is not None})
 
 
 def texts_of(records: pa.Table) -> pa.Table:
@@ -342,8 +312,7 @@ def kafka_config(table: Table) -> dict[str, Any]:
 
 def record_form(table: Table) -> str:
     """Return the format of a topic's records."""
-    form = table.options.get("format", table.options.get("value.format", "json"))
-    return "upsert-json" if table.options["connector"] == "upsert-kafka" and form == "json" else form
+    return form_of(table.options)
 
 
 def start_of(table: Table, offered: tuple[str, ...]) -> str:

@@ -31,14 +31,13 @@ import pyarrow as pa
 
 from zset_join.errors import SqlError
 from zset_join.pipeline import Pipeline
-from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
+from zset_join.sql.catalog import Table
 from zset_join.sql.in_directory import InDirectory
-from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
 from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.stored_tables import StoredTables
-from zset_join.sql.table_sources import TableSource, decoded_rows, source_of
+from zset_join.sql.table_sources import DecodingCatalog, TableSource, decoded_rows, source_of
 from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
 
@@ -61,7 +60,7 @@ class LastingSession(InDirectory, Session):
         self, *, dialect: str, clock: Callable[[], int] | None, directory: str | Path, keep_inputs: bool = False
     ) -> None:
         super().__init__(dialect=dialect, keep_tables=False, clock=clock, keep_inputs=keep_inputs)
-        self.catalog = _DecodingCatalog(dialect)
+        self.catalog = DecodingCatalog(dialect, decoded_rows)
         self._directory = Path(directory).absolute()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._tables = StoredTables(self._directory / "tables")
@@ -223,19 +222,3 @@ class _LastingRunning(Running):
         for source in self.sources.values():
             source.close()
         self.pipeline.close()
-
-
-class _DecodingCatalog(Catalog):
-    """A catalog whose tables of records are decoded inside the queries that read them."""
-
-    def __init__(self, dialect: str) -> None:
-        super().__init__()
-        self._dialect = dialect
-
-    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
-        """Give something its name; see `Catalog.add`."""
-        if isinstance(entry, Table):
-            rows = decoded_rows(entry, self._dialect)
-            if rows is not None:
-                entry.__dict__["rows"] = rows
-        super().add(entry, at=at, replace=replace)

@@ -48,9 +48,9 @@ from zset_join.spark.api.table_streams import (
     write_stored,
 )
 from zset_join.spark.rows.watermark import within_jump
-from zset_join.sql.catalog import Catalog, ColumnDefinition, Mode, NamedView, Table
+from zset_join.sql.catalog import ColumnDefinition, Mode, NamedView, Table
 from zset_join.sql.dialects import Statement
-from zset_join.sql.feeds import kafka_config, record_form, start_of
+from zset_join.sql.feeds import kafka_config, record_form, record_options, start_of
 from zset_join.sql.in_directory import InDirectory
 from zset_join.sql.places import Place
 from zset_join.sql.results import Query, Running, sorted_rows
@@ -59,6 +59,7 @@ from zset_join.sql.session import Session
 from zset_join.sql.settings import idle_timeout, stage_options
 from zset_join.sql.spark_pipeline import RunningOnSpark, SparkPipeline
 from zset_join.sql.stored_tables import StoredTables, file_name
+from zset_join.sql.table_sources import DecodingCatalog, recorded_rows
 from zset_join.sql.writing import table_written
 from zset_join.zset import ZSet
 
@@ -305,26 +306,14 @@ class SessionOnSpark(InDirectory, Session):
             topic, start = table.options["topic"], start_of(table, ("earliest", "latest"))
             records = kafka_records(self.spark, kafka_config(table), topic, start=start, name=table.name)
             if form != "json":
-                return checked_stream(self._recorded(table, records, form), relation)
+                options = record_options(table)
+                own = pa.schema([field for field in given if field.name not in options.metadata.values()])
+                keys = list(table.primary_key)
+                made = changes(records, name=table.name, keys=keys, format=form, schema=own, options=options)
+                return checked_stream(made, relation)
             metadata = {column.name: column.metadata for column in table.columns if column.metadata is not None}
             rows = json_rows(records, pa.schema([field for field in given if field.name not in metadata]), metadata)
         return table_stream(with_columns(rows, self._texts(table)), relation, delta_column=table.delta_column)
-
-    def _recorded(self, table: Table, records: Any, form: str) -> ChangeStream:
-        """Return the changes that records of a format mean.
-
-        Raises:
-            SqlError: the table has columns that no record gives.
-        """
-        computed = [column.name for column in table.columns if not column.is_given or column.metadata is not None]
-        if computed:
-            raise SqlError(
-                f'"{table.name}": {computed[0]} is computed or metadata, and records of {form} give whole rows. Make a view '
-                "over the table that computes it.",
-                code="NOT_OFFERED",
-                name=table.name,
-            )
-        return changes(records, name=table.name, keys=list(table.primary_key) or None, format=form, schema=table.schema)
 
     def _texts(self, table: Table) -> list[ColumnText]:
         """Return how Spark makes the columns of a table."""
@@ -383,13 +372,13 @@ class SessionOnSpark(InDirectory, Session):
         return made
 
 
-class _CatalogOverSpark(Catalog):
+class _CatalogOverSpark(DecodingCatalog):
     """Look names up in Spark where the session has none of them."""
 
     offers_indexes = False
 
     def __init__(self, session: SessionOnSpark) -> None:
-        super().__init__()
+        super().__init__(session.dialect, recorded_rows)
         self._session = session
 
     def find(self, name: str, *, at: Place | None = None) -> Table | NamedView:

@@ -22,20 +22,23 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from zset_join.changelog.formats import METADATA
 from zset_join.errors import PlanError, SqlError
 from zset_join.expressions import Cast, Literal
 from zset_join.expressions.rows import named
-from zset_join.pipeline import View
+from zset_join.pipeline import View, changes
 from zset_join.pipeline.records import records
-from zset_join.sql.catalog import Table
+from zset_join.sql.catalog import Catalog, NamedView, Table, TemporalFunction
+from zset_join.sql.connectors import form_of
 from zset_join.sql.dialects import Statement
 from zset_join.sql.feeds import GeneratedFeed, KafkaFeed, record_options, texts_of
 from zset_join.sql.files import list_files, read_file
+from zset_join.sql.places import Place
 from zset_join.sql.scalars import ScalarBinder
 from zset_join.sql.stored_tables import STORED_WEIGHT, StoredTables
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["TableSource", "decoded_rows", "source_of"]
+__all__ = ["DecodingCatalog", "TableSource", "decoded_rows", "recorded_rows", "source_of"]
 
 _MOST_ROWS = 100_000
 Completed = Callable[[Table, pa.Table], pa.Table]
@@ -63,22 +66,72 @@ def decoded_rows(table: Table, dialect: str) -> View | None:
     """Return the rows of a table that is fed records of changes, decoded inside the query; None for another table.
 
     Raises:
-        SqlError: a column that the records do not tell.
+        SqlError: a computed column that cannot be computed from the others.
     """
-    connector, feed = table.options.get("connector"), None
-    if connector in {"kafka", "upsert-kafka"} and table.word != "SINK":
-        feed = KafkaFeed(table)
-    if feed is None or feed.form == "json":
+    if not _has_records(table):
         return None
-    watermark = None if table.watermark is None else (table.watermark[0], f"{table.watermark[1]} microseconds")
     view = records(
         table.name,
-        feed.form,
-        pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None]),
+        form_of(table.options),
+        _given(table),
         keys=table.primary_key,
-        watermark=watermark,
+        watermark=_watermark(table),
         options=record_options(table),
     )
+    return _with_all_columns(table, view, dialect)
+
+
+def recorded_rows(table: Table, dialect: str) -> View | None:
+    """Return the rows of a table that is fed records of changes, where its source decodes them; None for another table.
+
+    Raises:
+        SqlError: as `decoded_rows`.
+    """
+    if not _has_records(table):
+        return None
+    about = [pa.field(column, METADATA[what]) for what, column in record_options(table).metadata.items()]
+    schema = pa.schema([*_given(table), *about])
+    return _with_all_columns(table, changes(table.name, schema, keys=table.primary_key, watermark=_watermark(table)), dialect)
+
+
+class DecodingCatalog(Catalog):
+    """A catalog whose tables of records are decoded inside the queries that read them.
+
+    Args:
+        dialect: of computed columns.
+        rows_of: `decoded_rows`, or `recorded_rows` where the source decodes.
+    """
+
+    def __init__(self, dialect: str, rows_of: Callable[[Table, str], View | None]) -> None:
+        super().__init__()
+        self._dialect = dialect
+        self._rows_of = rows_of
+
+    def add(self, entry: Table | NamedView | TemporalFunction, *, at: Place | None = None, replace: bool = False) -> None:
+        """Give something its name; see `Catalog.add`."""
+        if isinstance(entry, Table):
+            rows = self._rows_of(entry, self._dialect)
+            if rows is not None:
+                entry.__dict__["rows"] = rows
+        super().add(entry, at=at, replace=replace)
+
+
+def _has_records(table: Table) -> bool:
+    is_kafka = table.options.get("connector") in {"kafka", "upsert-kafka"}
+    return is_kafka and table.word != "SINK" and form_of(table.options) != "json"
+
+
+def _given(table: Table) -> pa.Schema:
+    """Return the columns that records have."""
+    return pa.schema([(one.name, one.type) for one in table.columns if one.is_given and one.metadata is None])
+
+
+def _watermark(table: Table) -> tuple[str, str] | None:
+    return None if table.watermark is None else (table.watermark[0], f"{table.watermark[1]} microseconds")
+
+
+def _with_all_columns(table: Table, view: View, dialect: str) -> View:
+    """Return the rows of records with the columns of their table, in its order and types."""
     binder = ScalarBinder.over(view.schema, Statement("", (), dialect))
     chosen: dict[str, Any] = {}
     for column in table.columns:

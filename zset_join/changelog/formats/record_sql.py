@@ -137,11 +137,14 @@ class RecordStatements:
             kept: columns of it that go through all steps.
         """
         dialect, record = self.dialect, self.record
-        through = [dialect.quoted(name) for name in [*kept, *self._in_kafka()]]
+        goes_along = [dialect.quoted(name) for name in kept]
+        # Under names of their own: a column of the table, or one that holds them, may have theirs.
+        through = [*goes_along, *map(_inside, self._in_kafka())]
+        first = [*goes_along, *(f"{dialect.quoted(name)} AS {_inside(name)}" for name in self._in_kafka())]
         parsed = [dialect.once("__record", self._parsed_record(dict.fromkeys(self.schema.names)))]
         parsed += ["key"] if self._has_key else []
         steps = [
-            Step("__records", (*through, *(f"{self.unwrapped(text)} AS {text}" for text in ("key", "value"))), source),
+            Step("__records", (*first, *(f"{self.unwrapped(text)} AS {text}" for text in ("key", "value"))), source),
             Step("__parsed", (*through, "value", *parsed), "__records"),
             Step("__said", (*through, *self._said()), "__parsed"),
         ]
@@ -153,7 +156,7 @@ class RecordStatements:
         is_there = None if self.keys or record.is_list else self._has_side()
         steps.append(Step("__texts", texts, steps[-1].name, is_there))
         steps.append(Step("__values", (*through, "__what", "__reject_record", *self._values()), "__texts"))
-        line = (*through[: len(kept)], *self._line())
+        line = (*goes_along, *self._line())
         steps.append(Step("__lines", line, "__values", "__what IS NULL OR __what <> 'ignore'"))
         return steps
 
@@ -299,7 +302,7 @@ class RecordStatements:
 
     def _metadata(self, name: str) -> str:
         if name in IN_KAFKA:
-            return self.dialect.quoted(name)
+            return _inside(name)
         if name == "position":
             return "TRY_CAST(__meta_position AS BIGINT)" if self.record.position else "CAST(NULL AS BIGINT)"
         if name not in self.record.times:
@@ -314,6 +317,11 @@ class RecordStatements:
 
     def _path(self, start: str, path: Sequence[str]) -> str:
         return ".".join([start, *map(self.dialect.quoted, path)])
+
+
+def _inside(name: str) -> str:
+    """Return what the place of a record in Kafka is called between the steps."""
+    return f"__in_{name}"
 
 
 def _put(fields: dict[str, Fields | None], path: Sequence[str], inner: Fields | None) -> None:
