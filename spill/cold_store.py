@@ -92,10 +92,10 @@ def each_once(codes: Int64s) -> Int64s:
     >>> each_once(np.array([3, 1, 3])).tolist()
     [1, 3]
     """
-    found = ascending(codes)
-    differs = np.ones(len(found), np.bool_)
-    np.not_equal(found[1:], found[:-1], out=differs[1:])
-    return found if differs.all() else found[differs]
+    in_order = ascending(codes)
+    differs = np.ones(len(in_order), np.bool_)
+    np.not_equal(in_order[1:], in_order[:-1], out=differs[1:])
+    return in_order if differs.all() else in_order[differs]
 
 
 def cold_rows(codes: Any, rows: Any, subcodes: Any = None) -> ColdRows:
@@ -128,8 +128,8 @@ def cold_rows(codes: Any, rows: Any, subcodes: Any = None) -> ColdRows:
             rows=len(array),
             nulls=array.null_count,
         )
-    made = ColdRows(codes, subcodes, array, np.empty(0, np.int64))
-    offsets, _ = made.buffers()
+    rows_of_codes = ColdRows(codes, subcodes, array, np.empty(0, np.int64))
+    offsets, _ = rows_of_codes.buffers()
     longest = int(np.diff(offsets).max(initial=0))
     if longest > MOST_ROW_BYTES:
         raise ResourceError(
@@ -139,7 +139,7 @@ def cold_rows(codes: Any, rows: Any, subcodes: Any = None) -> ColdRows:
             row_bytes=longest,
             limit=MOST_ROW_BYTES,
         )
-    return made
+    return rows_of_codes
 
 
 class ColdStore(Protocol):

@@ -185,10 +185,10 @@ class DuckDBFile:
     def _signature(self) -> tuple[int, int, int] | None:
         """Return what changes when somebody else writes to the file, or puts another one in its place."""
         try:
-            found = os.stat(self.path)  # noqa: PTH116 - Path.stat() is slower
+            status = os.stat(self.path)  # noqa: PTH116 - Path.stat() is slower
         except FileNotFoundError:
             return None
-        return found.st_ino, found.st_size, found.st_mtime_ns
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def is_current(self) -> bool:
         """Say whether the file is as it was when it was opened or saved last; another process may have changed it."""
@@ -419,12 +419,12 @@ class DuckDBPages:
             return f"{select} WHERE rowid BETWEEN {first:d} AND {last:d}"
         return f"{select} WHERE rowid IN (SELECT page FROM {_WANTED} WHERE place = {at:d})"
 
-    def _checked(self, found: pa.Table, pages: Int64s, expected: Int64s, runs: Sequence[int]) -> ReadPages:
+    def _checked(self, selected: pa.Table, pages: Int64s, expected: Int64s, runs: Sequence[int]) -> ReadPages:
         """Return of the pages that were found those that are wanted, in their order."""
-        lines = found.num_rows
+        lines = selected.num_rows
         numbers, addresses, sizes = np.empty((3, lines), np.int64)
         begin = 0
-        for batch in found.to_batches():
+        for batch in selected.to_batches():
             content = batch.column(1)
             end = begin + batch.num_rows
             numbers[begin:end] = batch.column(0).to_numpy()
@@ -441,15 +441,15 @@ class DuckDBPages:
             raise self._missing(runs, f"{np.count_nonzero(~there)} pages are not there")
         if not (sizes[places] == expected).all():
             raise self._missing(runs, "their pages have other sizes than were written")
-        return ReadPages(addresses[places], found, int(expected.sum()))
+        return ReadPages(addresses[places], selected, int(expected.sum()))
 
     def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - the table keeps pages whole
         """Raise StateError if the table has not as many pages as the directory."""
         try:
-            found = self._file.select(f"SELECT count(*) AS pages FROM {self._table(run)}")
+            counted = self._file.select(f"SELECT count(*) AS pages FROM {self._table(run)}")
         except duckdb.CatalogException as error:
             raise self._missing([run], "it is not there") from error
-        count = int(found.column("pages")[0].as_py())
+        count = int(counted.column("pages")[0].as_py())
         if count != pages:
             raise self._missing([run], f"it has {count} pages instead of {pages}")
 

@@ -149,8 +149,8 @@ class FilePages:
         failed = perform("read", self._path(runs[int(page_runs[0])]), act)
         if failed >= 0:
             begin, end, run = int(range_begins[failed]), int(range_ends[failed]), runs[int(files[failed])]
-            found = len(os.pread(self._open(run), end - begin, begin))
-            raise _missing(self._path(run), f"bytes {begin} to {end} could not be read (found {found})")
+            read_bytes = len(os.pread(self._open(run), end - begin, begin))
+            raise _missing(self._path(run), f"bytes {begin} to {end} could not be read (found {read_bytes})")
         return ReadPages(places, content, size + mapped_bytes, windows)
 
     def _open(self, run: int) -> int:
@@ -183,9 +183,9 @@ class FilePages:
 
     def check(self, run: int, *, pages: int, size: int) -> None:  # noqa: ARG002 - a file does not count its pages
         """Raise StateError if the file is not as long as it should be."""
-        found = file_size(self._path(run))
-        if found != size:
-            raise _missing(self._path(run), f"it has {found} bytes instead of {size}")
+        file_bytes = file_size(self._path(run))
+        if file_bytes != size:
+            raise _missing(self._path(run), f"it has {file_bytes} bytes instead of {size}")
         self._sizes[run] = size
 
     def drop(self, run: int) -> None:

@@ -78,8 +78,8 @@ class MemoryColdStore:
     def _listed(self, places: Iterable[int]) -> ColdRows:
         kept = list(places)
         rows = [self._rows[place] for place in kept]
-        found = cold_rows([row[0] for row in rows], [row[2] for row in rows], [row[1] for row in rows])
-        return ColdRows(found.codes, found.subcodes, found.rows, np.array(kept, np.int64))
+        listed = cold_rows([row[0] for row in rows], [row[2] for row in rows], [row[1] for row in rows])
+        return ColdRows(listed.codes, listed.subcodes, listed.rows, np.array(kept, np.int64))
 
     def bytes_of(self, codes: Int64s) -> Int64s:
         """Return for each code the bytes of its rows, at least 1 where there is one."""
@@ -121,7 +121,7 @@ class MemoryColdStore:
     def revise(self, codes: Int64s, revised: Revised, chunk_bytes: int = 1 << 20) -> None:
         """Keep what rows of some codes will be."""
         for code in set(codes.tolist()):
-            self._revised += [rows for found in self.stream(code, chunk_bytes) if len(rows := revised(found))]
+            self._revised += [rows for chunk in self.stream(code, chunk_bytes) if len(rows := revised(chunk))]
 
     def exchange(self) -> None:
         """Replace the rows that were revised."""
@@ -136,9 +136,9 @@ class MemoryColdStore:
 
     def remove_codes(self, codes: Int64s) -> int:
         """Take all rows of some codes out; return how many there were."""
-        found = self.fetch(codes)
-        self.remove(found.places)
-        return len(found)
+        removed = self.fetch(codes)
+        self.remove(removed.places)
+        return len(removed)
 
     def tidy(self) -> None:
         """Let the places of removed rows go; a dict is always tidy."""

@@ -85,16 +85,16 @@ class PairStore(RunSet[PairRun]):
             StateError: what lies there is not what was written.
         """
         wanted = each_once(firsts) - _BIAS
-        found = [np.empty(0, np.int64)]
+        word_parts = [np.empty(0, np.int64)]
         with self._reading():
             for first, behind, parts in self._portions(self._runs):
                 size = max(LEAST_PART, -(-len(wanted) // parts))
                 for begin in range(0, len(wanted), size):
-                    found += self._found(wanted[begin : begin + size], slice(first, behind))
+                    word_parts += self._found(wanted[begin : begin + size], slice(first, behind))
                     if not self._keeps_index:
                         for run in self._runs[first:behind]:
                             run.let_go()
-        words = np.concatenate(found)
+        words = np.concatenate(word_parts)
         return (words >> 32) + _BIAS, words & 0xFFFFFFFF
 
     def _found(self, wanted: Int64s, among: slice) -> Iterator[Int64s]:

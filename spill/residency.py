@@ -158,12 +158,12 @@ def lowest_scores(
         most += int(bin_entries[: line + (not is_upper)].sum())
         border = (border << 16) | line
     chosen = np.empty(most, np.int64)
-    found: list[npt.NDArray[np.int64]] = []
+    lowest: list[npt.NDArray[np.int64]] = []
     for own, own_sizes in zip(bits, sizes, strict=True):
         count = int(_list(own, own_sizes, border, missing, chosen))
-        found.append(chosen[:count])
+        lowest.append(chosen[:count])
         chosen = chosen[count:]
-    return found
+    return lowest
 
 
 @kernel

@@ -257,13 +257,13 @@ class RunSet(ABC, Generic[R]):
         """
         if self._keeps_index:
             return [(0, len(runs), 1)]
-        window, found, begin, size = self.index_window, [], 0, 0
+        window, portions, begin, size = self.index_window, [], 0, 0
         for at, run in enumerate(runs):
             if begin < at and size + run.index_bytes() > window:
-                found.append((begin, at, 1 + size // window))
+                portions.append((begin, at, 1 + size // window))
                 begin, size = at, 0
             size += run.index_bytes()
-        return [*found, (begin, len(runs), 1 + size // window)]
+        return [*portions, (begin, len(runs), 1 + size // window)]
 
     @property
     def _keeps_index(self) -> bool:

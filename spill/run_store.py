@@ -125,8 +125,8 @@ class RunStore(RunSet[Run]):
 
     def _find_in_portions(self, wanted: Wanted, **options: int) -> Iterator[ColdRows]:
         """Find rows in the runs that are there now, with no more of the index in memory than may be."""
-        keep, found = self._keeps_index, self._portions(self._runs)
-        portions = [(self._some(begin, end), parts) for begin, end, parts in found]
+        keep, bounds = self._keeps_index, self._portions(self._runs)
+        portions = [(self._some(begin, end), parts) for begin, end, parts in bounds]
         return chain.from_iterable(
             self._find(part, runs, keep_index=keep, **options) for runs, count in portions for part in wanted.parts(count)
         )
@@ -178,8 +178,8 @@ class RunStore(RunSet[Run]):
     def bytes_of(self, codes: Int64s) -> Int64s:
         """Return for each code the bytes that would be read for it, 0 when it surely has no row."""
         ascending, inverse = np.unique(np.ascontiguousarray(codes, np.int64), return_inverse=True)
-        found: Int64s = self._measured(ascending)[inverse]
-        return found
+        code_bytes: Int64s = self._measured(ascending)[inverse]
+        return code_bytes
 
     def long_among(self, codes: Int64s, least_bytes: int) -> tuple[Int64s, Int64s]:
         """Return those codes whose rows take at least so many bytes, ascending, and these bytes.
@@ -187,7 +187,7 @@ class RunStore(RunSet[Run]):
         Cost: next to nothing where few codes take more than 32 KB; codes that take no more in any run may then be left out.
         """
         if least_bytes >= _SPREAD_BYTES:
-            spread = [found for run in self._runs if len(found := run.long_codes(keep_index=self.keep_index))]
+            spread = [long_codes for run in self._runs if len(long_codes := run.long_codes(keep_index=self.keep_index))]
             codes = codes[np.isin(codes, np.concatenate(spread))] if spread else codes[:0]
         ascending = each_once(codes)
         sizes = self._measured(ascending)
@@ -256,8 +256,8 @@ class RunStore(RunSet[Run]):
         """
         wanted = Wanted(codes, None)
         for old in [run for run in self._runs if run.live]:
-            found = self._find_in(old, wanted, group_bytes=chunk_bytes)
-            parts = (rows for part in found if len(part) and len(rows := revised(part)))
+            old_rows = self._find_in(old, wanted, group_bytes=chunk_bytes)
+            parts = (rows for part in old_rows if len(part) and len(rows := revised(part)))
             first = next(parts, None)
             if first is None:
                 continue
@@ -290,9 +290,9 @@ class RunStore(RunSet[Run]):
     def remove_codes(self, codes: Int64s) -> int:
         """Take all rows of some codes out; return how many there were."""
         removed = 0
-        for found in self._find_in_portions(Wanted(codes, None)):
-            self.remove(found.places)
-            removed += len(found)
+        for rows in self._find_in_portions(Wanted(codes, None)):
+            self.remove(rows.places)
+            removed += len(rows)
         return removed
 
     def clear(self) -> None:

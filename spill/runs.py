@@ -118,7 +118,7 @@ class Runs:
         self, read: ReadPages, page_runs: Int64s, pages: Int64s, first_wanted: Int64s, most: int, wanted: Wanted
     ) -> ColdRows:
         """Return the wanted rows of pages; `most` is how many rows were written there."""
-        found, content = np.empty((5, most + 1), np.int64), np.empty(read.read_bytes, np.uint8)
+        row_lines, content = np.empty((5, most + 1), np.int64), np.empty(read.read_bytes, np.uint8)
         count = take_rows(
             read.addresses,
             read.windows,
@@ -130,22 +130,22 @@ class Runs:
             wanted.codes,
             wanted.subcodes,
             wanted.by_row,
-            found,
+            row_lines,
             content,
         )
         if count < 0:
             raise self._damaged(page_runs[-1 - count], pages[-1 - count])
-        content.resize(int(found[3, count]), refcheck=False)
-        codes, subcodes, places = found[:3, :count].copy()
-        return _cold_rows(codes, subcodes, found[3, : count + 1].copy(), content, places)
+        content.resize(int(row_lines[3, count]), refcheck=False)
+        codes, subcodes, places = row_lines[:3, :count].copy()
+        return _cold_rows(codes, subcodes, row_lines[3, : count + 1].copy(), content, places)
 
     def _listed(self, read: ReadPages, run: int, pages: Int64s, most: int) -> tuple[LyingRows, Int64s]:
         """Return the living rows of pages of a run, and their places; `most` is how many rows were written there."""
-        found = np.empty((5, most), np.int64)
-        count = list_rows(read.addresses, self._table[run], pages, self._wide, found)
+        row_lines = np.empty((5, most), np.int64)
+        count = list_rows(read.addresses, self._table[run], pages, self._wide, row_lines)
         if count < 0:
             raise self._damaged(run, pages[-1 - count])
-        codes, subcodes, addresses, lengths, places = found[:, :count]
+        codes, subcodes, addresses, lengths, places = row_lines[:, :count]
         return LyingRows(codes, subcodes, addresses, lengths), places
 
     def _damaged(self, at: int, page: int) -> StateError:
@@ -199,11 +199,11 @@ def merged(sources: Sequence[Iterator[tuple[LyingRows, Int64s]]]) -> Iterator[Ly
     while True:
         for at, source in enumerate(sources):
             while chunks[at, 4] == chunks[at, 5] and not chunks[at, 6]:
-                found = next(source, None)
-                if found is None:
+                first_part = next(source, None)
+                if first_part is None:
                     chunks[at, 6] = 1
                     break
-                rows, _ = found
+                rows, _ = first_part
                 held[at] = rows
                 lines = (rows.codes, rows.subcodes, rows.addresses, rows.lengths)
                 chunks[at] = [*(int(line.ctypes.data) for line in lines), 0, len(rows), 0]

@@ -36,8 +36,8 @@ def ascending(words: Words) -> Words:
     if len(words) < _FEW:
         few: Words = np.sort(words)
         return few
-    found, spare = words.copy(), np.empty(len(words), np.int64)
-    return spare if _sort(found, spare, _NONE, _NONE) else found
+    sorted_words, spare = words.copy(), np.empty(len(words), np.int64)
+    return spare if _sort(sorted_words, spare, _NONE, _NONE) else sorted_words
 
 
 def ascending_positions(words: Words) -> Words:
@@ -48,9 +48,9 @@ def ascending_positions(words: Words) -> Words:
     """
     if len(words) < _FEW:
         return np.argsort(words, kind="stable")
-    found, spare = words.copy(), np.empty(len(words), np.int64)
+    sorted_words, spare = words.copy(), np.empty(len(words), np.int64)
     positions, spare_positions = np.arange(len(words)), np.empty(len(words), np.int64)
-    return spare_positions if _sort(found, spare, positions, spare_positions) else positions
+    return spare_positions if _sort(sorted_words, spare, positions, spare_positions) else positions
 
 
 @kernel

@@ -20,7 +20,7 @@ def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
     Groups of more than 32 rows are left to the caller: their bounds go to `large`, two words each; returns how many.
     """
     count = len(order)
-    found = 0
+    large_count = 0
     begin = 0
     while begin < count:
         code = codes[order[begin]]
@@ -28,9 +28,9 @@ def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
         while end < count and codes[order[end]] == code:
             end += 1
         if end - begin > _SMALL_GROUP:
-            large[2 * found] = begin
-            large[2 * found + 1] = end
-            found += 1
+            large[2 * large_count] = begin
+            large[2 * large_count + 1] = end
+            large_count += 1
         else:
             for position in range(begin + 1, end):
                 row = order[position]
@@ -41,7 +41,7 @@ def order_subcodes(codes: Any, subcodes: Any, order: Any, large: Any) -> int:
                     hole -= 1
                 order[hole] = row
         begin = end
-    return found
+    return large_count
 
 
 @kernel

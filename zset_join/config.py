@@ -224,8 +224,8 @@ class BufferLimit:
         >>> BufferLimit.written(BufferLimit.of(1000, "evict_oldest").description()).max_bytes, BufferLimit.written({}).max_bytes
         (1000, 0)
         """
-        found = description.get(_EVICTS)
-        return cls(max_bytes=0) if found is None else cls.of(found["join_max_buffered_bytes"], _EVICTS, found["on_evict"])
+        limit = description.get(_EVICTS)
+        return cls(max_bytes=0) if limit is None else cls.of(limit["join_max_buffered_bytes"], _EVICTS, limit["on_evict"])
 
     def description(self) -> dict[str, Any]:
         """Return what is fixed for the life of a checkpoint: a limit at which rows are dropped."""
@@ -456,10 +456,10 @@ def parse_seconds(value: Any, *, option: str) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    found = re.fullmatch(r"\s*(\d+)\s*(?:(second|minute|hour|day|week)s?)?\s*", str(value).lower())
-    if found is None or isinstance(value, bool):
+    parts = re.fullmatch(r"\s*(\d+)\s*(?:(second|minute|hour|day|week)s?)?\s*", str(value).lower())
+    if parts is None or isinstance(value, bool):
         raise _refused(option, value, 'a duration such as "2 days", "90 minutes" or 3600 (seconds)')
-    return int(found[1]) * _UNIT_SECONDS[found[2] or "second"]
+    return int(parts[1]) * _UNIT_SECONDS[parts[2] or "second"]
 
 
 def _by_plain_name(options: Mapping[str, Any]) -> dict[str, Any]:

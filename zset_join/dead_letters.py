@@ -343,12 +343,12 @@ def _table(folder: Folder, name: str) -> pa.Table:
         ) from error
 
 
-def _letters(found: pa.Table, epoch: int, name: str) -> pa.Table:
+def _letters(stored: pa.Table, epoch: int, name: str) -> pa.Table:
     """Return a file of either kind as `LETTER_SCHEMA`."""
     lines = []
-    is_spark = "stream" in found.column_names
-    for number in range(found.num_rows):
-        one = {column: shown_value(found[column], number) for column in found.column_names}
+    is_spark = "stream" in stored.column_names
+    for number in range(stored.num_rows):
+        one = {column: shown_value(stored[column], number) for column in stored.column_names}
         letter = dict.fromkeys(LETTER_SCHEMA.names) | {"epoch": epoch, "file": name, "number": number, "replayed": False}
         if is_spark:
             letter |= {column: one[column] for column in _SPARK_COLUMNS}
@@ -385,8 +385,8 @@ def _record_in(reason: str) -> dict[str, Any] | None:
     return record
 
 
-def _said(told: Mapping[str, Any]) -> str:
-    said = told.get("said")
+def _said(letter: Mapping[str, Any]) -> str:
+    said = letter.get("said")
     return "" if said is None else f" ({said})"
 
 

@@ -47,8 +47,8 @@ def chained_digest(before: str | None, query_id: str, epoch: int, *read: Any) ->
     >>> len(first), first == chained_digest(None, "query", 0, "other offsets")
     (32, False)
     """
-    told = json.dumps([before, query_id, epoch, *read])
-    return hashlib.blake2b(told.encode(), digest_size=16, person=b"zset_join chain").hexdigest()
+    link = json.dumps([before, query_id, epoch, *read])
+    return hashlib.blake2b(link.encode(), digest_size=16, person=b"zset_join chain").hexdigest()
 
 
 def accepts_argument(function: Callable[..., Any], name: str) -> bool:

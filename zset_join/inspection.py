@@ -238,8 +238,8 @@ def _fill(filling: duckdb.DuckDBPyConnection, committed: CommittedState, stage: 
         history = committed.histories.get(f"{stage.name}/{bucket}")
         if stage.stage.begins_alone and bucket == 0:  # where its one group is
             history = history or BucketHistory()
-        found = {} if history is None else _tables(committed, history, stage, f"{mapped}-{stage.name}-{bucket}")
-        for name, table in found.items():
+        tables = {} if history is None else _tables(committed, history, stage, f"{mapped}-{stage.name}-{bucket}")
+        for name, table in tables.items():
             _insert(filling, stage.tables[name][0], table.select(empty[name].column_names), bucket)
     for (view, side), relation in zip(stage.tables.values(), relations, strict=True):
         rows = f"(SELECT count(*) FROM main.{quote(view)})"

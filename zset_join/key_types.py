@@ -63,8 +63,8 @@ def common_key_type(left: pa.DataType, right: pa.DataType, *, left_column: str, 
     DataType(int64)
     """
     left_stored, right_stored = storage_type(left), storage_type(right)
-    found = _common(left_stored, right_stored)
-    if found is None:
+    key_type = _common(left_stored, right_stored)
+    if key_type is None:
         raise KeyTypeError(
             f'key columns "{left_column}" ({left}) and "{right_column}" ({right}) cannot be compared as they are; '
             "cast one of them explicitly to the type of the other.",
@@ -72,7 +72,7 @@ def common_key_type(left: pa.DataType, right: pa.DataType, *, left_column: str, 
             left=str(left),
             right=str(right),
         )
-    return found
+    return key_type
 
 
 def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:

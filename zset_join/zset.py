@@ -85,8 +85,8 @@ class ZSet:
         else:
             table = columns if isinstance(columns, pa.Table) else pa.table(columns, schema=schema)
             rows = single_batch(table)
-        made = np.ones(rows.num_rows, np.int64) if weights is None else _whole(weights)
-        return cls(rows, made)
+        counts = np.ones(rows.num_rows, np.int64) if weights is None else _whole(weights)
+        return cls(rows, counts)
 
     @classmethod
     def from_rows(
@@ -110,14 +110,14 @@ class ZSet:
         >>> ZSet.from_rows([{"id": 1, "name": "Ada"}, (2, "Bob")], columns, weights=[1, -1]).to_pylist()
         [((1, 'Ada'), 1), ((2, 'Bob'), -1)]
         """
-        made = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
-        lines = [_named(row, made) for row in rows]
+        row_schema = schema if isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
+        lines = [_named(row, row_schema) for row in rows]
         if weights is not None and len(weights) != len(lines):
             raise PlanError(f"{len(lines)} rows came with {len(weights)} weights; give one each.", code="DELTA_WEIGHTS")
         try:
-            batch = pa.RecordBatch.from_pylist(lines, schema=made)
+            batch = pa.RecordBatch.from_pylist(lines, schema=row_schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
-            columns = [f"{field.name}: {field.type}" for field in made]
+            columns = [f"{field.name}: {field.type}" for field in row_schema]
             raise PlanError(f"a row does not fit the columns {columns}: {error}", code="DELTA_TYPES") from error
         return cls.of(batch, weights)
 
@@ -170,11 +170,11 @@ class ZSet:
 
     def tidy_chunks(self, rows: int) -> Iterator[ZSet]:
         """Yield every distinct row once, retractions first, in chunks of at most so many rows. Cost: as `consolidated`."""
-        made = self.consolidated()
-        order = np.concatenate([np.flatnonzero(made.weights < 0), np.flatnonzero(made.weights > 0)])
+        consolidated = self.consolidated()
+        order = np.concatenate([np.flatnonzero(consolidated.weights < 0), np.flatnonzero(consolidated.weights > 0)])
         for begin in range(0, len(order), rows):
             chosen = order[begin : begin + rows]
-            yield ZSet(take_rows(made.rows, chosen), made.weights[chosen])
+            yield ZSet(take_rows(consolidated.rows, chosen), consolidated.weights[chosen])
 
     def total_weight(self) -> int:
         """Return the sum of the weights, exact whatever its size."""

@@ -181,8 +181,8 @@ def result_field(call: AggregateCall, schema: pa.Schema, relation: str) -> pa.Fi
     if call.where is not None:
         check(call.where, schema, pa.schema([]))
     types = [schema.field(name).type for name in call.columns]
-    made = _result_type(call, types)
-    if made is None:
+    result_type = _result_type(call, types)
+    if result_type is None:
         raise PlanError(
             f"{call!r}: {call.function} does not take {', '.join(str(kind) for kind in types)}; cast the column of "
             f'"{relation}" to a type that it takes first.',
@@ -195,7 +195,7 @@ def result_field(call: AggregateCall, schema: pa.Schema, relation: str) -> pa.Fi
         for name, kind in zip(call.columns, types, strict=True):
             check_key_type(kind, relation=relation, column=name)
     never_null = call.kind in ("count", "count_distinct", "collect_list", "collect_set")
-    return pa.field(call.name, made, nullable=not never_null)
+    return pa.field(call.name, result_type, nullable=not never_null)
 
 
 def _result_type(call: AggregateCall, types: Sequence[pa.DataType]) -> pa.DataType | None:

@@ -127,11 +127,11 @@ class HybridGroups:
         size = self._cold.disk_bytes() // self._state.cold_groups
         return min(max(1, _FETCHED_BYTES // max(1, size)), _GROUPS_AT_ONCE)
 
-    def _take(self, found: FoundRows) -> None:
+    def _take(self, cold_groups: FoundRows) -> None:
         """Move groups that were found into memory."""
-        self._cold.take(found)
-        self._state.cold_groups -= found.rows[0].num_rows
-        for number, held in enumerate(found.rows):
+        self._cold.take(cold_groups)
+        self._state.cold_groups -= cold_groups.rows[0].num_rows
+        for number, held in enumerate(cold_groups.rows):
             for part in parts_of(pa.Table.from_batches([held])):
                 self._tables.insert(number, part)
 

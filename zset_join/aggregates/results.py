@@ -147,12 +147,12 @@ class _FloatResult(_Plain, ABC):
         self._spare = np.zeros(1024, np.int64)
 
     def read(self, lines: Lines) -> Reading:
-        made = []
+        halves = []
         for block in (lines.before, lines.after):
             values = np.empty(lines.entries, np.float64)
             place = int(block.ctypes.data) + 8 * self._at
-            made.append((values.view(np.int64), self._fill(lines, place, values, block)))
-        (old, old_valid), (new, new_valid) = made
+            halves.append((values.view(np.int64), self._fill(lines, place, values, block)))
+        (old, old_valid), (new, new_valid) = halves
         return _Words(old, new, old_valid, new_valid, _floats)
 
     @abstractmethod

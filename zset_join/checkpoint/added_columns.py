@@ -64,24 +64,24 @@ def conformed_zset(delta: ZSet, schema: pa.Schema) -> ZSet:
 
 
 def conformed_readers(
-    found: Mapping[str, pa.RecordBatchReader], expected: Mapping[str, pa.Table | pa.RecordBatchReader]
+    stored: Mapping[str, pa.RecordBatchReader], expected: Mapping[str, pa.Table | pa.RecordBatchReader]
 ) -> dict[str, pa.RecordBatchReader]:
     """Return the tables of a snapshot with the columns that an operator has today.
 
     Args:
-        found: what the snapshot holds.
+        stored: what the snapshot holds.
         expected: what the operator, still empty, would write.
     """
-    return {name: _conformed_reader(reader, expected[name].schema) for name, reader in found.items() if name in expected}
+    return {name: _conformed_reader(reader, expected[name].schema) for name, reader in stored.items() if name in expected}
 
 
-def conformed_tables(found: Mapping[str, pa.Table], expected: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+def conformed_tables(stored: Mapping[str, pa.Table], expected: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """Return the tables of a snapshot with the columns that an operator has today, as `conformed_readers`."""
     return {
         name: table
         if name not in expected or table.schema.names == expected[name].schema.names
         else _conformed_reader(table.to_reader(), expected[name].schema).read_all()
-        for name, table in found.items()
+        for name, table in stored.items()
     }
 
 
@@ -127,13 +127,13 @@ def _adds_fields(stored: Any, given: Any, added: set[str]) -> bool:
     return True
 
 
-def _fields(told: Any) -> list[tuple[str, str, bool]] | None:
+def _fields(description: Any) -> list[tuple[str, str, bool]] | None:
     """Return name, type and whether NULL is allowed, of columns in either way they are written down."""
-    if isinstance(told, str):
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told)))
+    if isinstance(description, str):
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(description)))
         return [(field.name, str(field.type), field.nullable) for field in schema]
-    if isinstance(told, list) and all(isinstance(one, str) and ": " in one for one in told):
-        parted = [one.rpartition(": ") for one in told]
+    if isinstance(description, list) and all(isinstance(one, str) and ": " in one for one in description):
+        parted = [one.rpartition(": ") for one in description]
         return [(name, kind, not kind.endswith(" not null")) for name, _, kind in parted]
     return None
 

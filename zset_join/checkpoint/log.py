@@ -179,9 +179,9 @@ def merge_logs(files: CheckpointFiles, folder: str, entries: Sequence[LogEntry])
     return LogEntry(entries[0].first_epoch, last.last_epoch, last.identity, file.entry(rows))
 
 
-def _streams(found: pa.Buffer) -> Iterator[tuple[dict[str, Any], ZSet]]:
-    source = pa.BufferReader(found)
-    while source.tell() < found.size:
+def _streams(content: pa.Buffer) -> Iterator[tuple[dict[str, Any], ZSet]]:
+    source = pa.BufferReader(content)
+    while source.tell() < content.size:
         reader = pa.ipc.open_stream(source)
         note = json.loads(reader.schema.metadata[_METADATA_KEY])
         schema = pa.schema(list(reader.schema)[:-1])

@@ -56,12 +56,12 @@ _UTC = pa.timestamp("us", tz="UTC")
 def _pattern_parts(pattern: str) -> list[str] | None:
     """Return a pattern in C's letters, or None where it holds others."""
     parts = re.findall(r"([A-Za-z])(\1*)|'([^']*)'|([^A-Za-z'])", pattern)
-    made = []
+    directives = []
     for first, more, quoted, other in parts:
         if first and first + more not in PATTERN_LETTERS:
             return None
-        made.append(PATTERN_LETTERS[first + more] if first else (quoted or other).replace("%", "%%"))
-    return made
+        directives.append(PATTERN_LETTERS[first + more] if first else (quoted or other).replace("%", "%%"))
+    return directives
 
 
 def _format_rule(call: Call, types: Types) -> pa.DataType:
@@ -83,8 +83,8 @@ def _format(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Comp
     pattern = "".join(_pattern_parts(str(literal_value(call.operands[1]))) or [])
     # Whole seconds: %S would show the fraction.
     whole = pc.floor_temporal(array.cast(pa.timestamp("us")), unit="second").cast(pa.timestamp("s"))
-    made = pc.strftime(whole, format=pattern).cast(result)
-    return of_texts(pc.if_else(pa.array(vector.valid), made, pa.scalar(None, result)), result), "CAST_OVERFLOW", NO_FAULTS
+    formatted = pc.strftime(whole, format=pattern).cast(result)
+    return of_texts(pc.if_else(pa.array(vector.valid), formatted, pa.scalar(None, result)), result), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _unit_rule(units: Sequence[str], kinds: frozenset[str], result: pa.DataType) -> Callable[[Call, Types], pa.DataType]:
@@ -172,8 +172,8 @@ def _date_rule(call: Call, types: Types) -> pa.DataType:
 
 def _last_day(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     days = widen(operands[0], result).values.astype("datetime64[D]").astype("datetime64[M]")
-    made = (days + 1).astype("datetime64[D]").astype(np.int64) - 1
-    return Vector(result, made.astype(np.int32), operands[0].valid), "CAST_OVERFLOW", NO_FAULTS
+    last_days = (days + 1).astype("datetime64[D]").astype(np.int64) - 1
+    return Vector(result, last_days.astype(np.int32), operands[0].valid), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _parts_rule(call: Call, types: Types) -> pa.DataType:
@@ -190,8 +190,8 @@ def _make_date(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Comp
     begin = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
     size = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - begin
     invalid = (month != safe) | (day < 1) | (day > size) | (np.abs(year) > 9999)
-    made = np.where(invalid, 0, begin + day - 1).astype(np.int32)
-    return Vector(result, made, np.broadcast_to(all_valid(*operands), length)), "INVALID_DATE", np.asarray(invalid)
+    dates = np.where(invalid, 0, begin + day - 1).astype(np.int32)
+    return Vector(result, dates, np.broadcast_to(all_valid(*operands), length)), "INVALID_DATE", np.asarray(invalid)
 
 
 def _word(call: Call) -> str:

@@ -65,9 +65,9 @@ class Function:
 
 def mismatch(node: Expression, types: Types, expected: str, cure: str) -> PlanError:
     """Return the refusal of operands."""
-    found = " and ".join(str(kind) for kind in types)
+    given_types = " and ".join(str(kind) for kind in types)
     return PlanError(
-        f"{describe(node)} is given {found}; it takes {expected}. {cure}",
+        f"{describe(node)} is given {given_types}; it takes {expected}. {cure}",
         code="TYPE_MISMATCH",
         expression=describe(node),
         types=[str(kind) for kind in types],
@@ -150,5 +150,5 @@ def of_texts(array: pa.Array, result: pa.DataType) -> Vector:
 def translated(texts: pa.Array, function: Callable[[str], Any], kind: pa.DataType) -> pa.Array:
     """Return a function of every string; it is called once for each distinct one."""
     coded = texts.dictionary_encode()
-    found = pa.array([function(text) for text in coded.dictionary.to_pylist()], kind)
-    return found.take(coded.indices)
+    results = pa.array([function(text) for text in coded.dictionary.to_pylist()], kind)
+    return results.take(coded.indices)

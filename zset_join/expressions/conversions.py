@@ -47,8 +47,8 @@ def convert(vector: Vector, target: pa.DataType) -> tuple[Vector, str, Bools]:
     if target_kind == "string":
         return into_text(vector, target), "CAST_OVERFLOW", _NO_FAULTS
     if kind == "string" and target_kind not in {"integer", "float"}:
-        made, invalid = from_text(vector, target)
-        return made, "CAST_INVALID_INPUT", invalid
+        converted, invalid = from_text(vector, target)
+        return converted, "CAST_INVALID_INPUT", invalid
     if kind == "string":
         return _from_text(vector, target)
     if target_kind == "decimal":

@@ -61,10 +61,10 @@ def function_type(call: Call, types: _Types) -> pa.DataType:
 
 
 def _common(call: Call, types: _Types) -> pa.DataType:
-    found = reduce(lambda one, other: None if one is None else one_type(one, other), types)
-    if found is None:
+    shared_type = reduce(lambda one, other: None if one is None else one_type(one, other), types)
+    if shared_type is None:
         raise _mismatch(call, types, "values of one type", "Cast them to one type with .cast(...).")
-    return found
+    return shared_type
 
 
 def _case(call: Call, types: _Types) -> pa.DataType:
@@ -212,9 +212,9 @@ _RULES: dict[str, Callable[[Call, _Types], pa.DataType]] = {
 
 
 def _mismatch(node: Expression, types: _Types, expected: str, cure: str) -> PlanError:
-    found = " and ".join(str(kind) for kind in types)
+    given_types = " and ".join(str(kind) for kind in types)
     return PlanError(
-        f"{describe(node)} is given {found}; it takes {expected}. {cure}",
+        f"{describe(node)} is given {given_types}; it takes {expected}. {cure}",
         code="TYPE_MISMATCH",
         expression=describe(node),
         types=[str(kind) for kind in types],

@@ -160,8 +160,8 @@ def _substring(call: Call, operands: Sequence[Vector], result: pa.DataType) -> C
         numbers = [int(literal_value(operand)) for operand in call.operands[1:]]
         start, stop = _slice(numbers[0], numbers[1] if len(numbers) == 2 else None)
         empty = stop is not None and (stop <= start and (start < 0) == (stop < 0))
-        found = _emptied(texts) if empty else pc.utf8_slice_codeunits(texts, start, stop)
-        return of_texts(found, result), "CAST_OVERFLOW", NO_FAULTS
+        substrings = _emptied(texts) if empty else pc.utf8_slice_codeunits(texts, start, stop)
+        return of_texts(substrings, result), "CAST_OVERFLOW", NO_FAULTS
     length = joint_length(len(texts), *(len(bound.valid) for bound in bounds))
     valid = np.ones(length, np.bool_)
     for bound in bounds:
@@ -237,15 +237,15 @@ def _rounded_floats(values: Any, scale: int) -> Any:
         whole = np.floor(scaled)
         rest = scaled - whole
         rounded = whole + (rest > 0.5)
-        made = np.copysign(rounded / unit if scale >= 0 else rounded * unit, values)
+        results = np.copysign(rounded / unit if scale >= 0 else rounded * unit, values)
         unsure = (np.abs(rest - 0.5) < 1e-6) | (scaled >= 2.0**40)
-    made = np.where(np.isfinite(values), made, values).astype(values.dtype)
+    results = np.where(np.isfinite(values), results, values).astype(values.dtype)
     for row in np.flatnonzero(unsure & np.isfinite(values)):
         exact = decimal.Decimal(str(values[row]))
         with decimal.localcontext(prec=400):
-            made[row] = float(exact.quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_HALF_UP))
+            results[row] = float(exact.quantize(decimal.Decimal(1).scaleb(-scale), rounding=decimal.ROUND_HALF_UP))
     # Spark comes by way of a decimal, which knows no -0.0.
-    return made + values.dtype.type(0.0)
+    return results + values.dtype.type(0.0)
 
 
 def _whole(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
@@ -284,11 +284,11 @@ def _extract(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Com
     if kind_of(vector.type) == "date" and field in {"hour", "minute", "second"}:
         return Vector(result, np.zeros(1, np.int32), vector.valid), "CAST_OVERFLOW", NO_FAULTS
     if field == "dayofweek":
-        found = pc.day_of_week(array, count_from_zero=False, week_start=7)
+        parts = pc.day_of_week(array, count_from_zero=False, week_start=7)
     else:
         names = {"dayofyear": "day_of_year", "week": "iso_week"}
-        found = getattr(pc, names.get(field, field))(array)
-    values = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+        parts = getattr(pc, names.get(field, field))(array)
+    values = parts.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
     return Vector(result, values, vector.valid), "CAST_OVERFLOW", NO_FAULTS
 
 
@@ -337,8 +337,8 @@ def _add_months(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Com
     moved = month_numbers + counts
     begin = moved.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
     size = (moved + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) - begin
-    made = (begin + np.minimum(in_month, size - 1)) * per_day + rest
-    values = made.astype(np.int32) if kind_of(result) == "date" else made
+    results = (begin + np.minimum(in_month, size - 1)) * per_day + rest
+    values = results.astype(np.int32) if kind_of(result) == "date" else results
     overflow = np.asarray(np.abs(counts) > 12 * 300_000)
     return Vector(result, values, valid), "ARITHMETIC_OVERFLOW", overflow
 

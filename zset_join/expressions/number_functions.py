@@ -44,15 +44,15 @@ def _floats(call: Call, types: Types) -> pa.DataType:
 def _bits(call: Call, types: Types) -> pa.DataType:
     if any(kind_of(kind) not in {"integer", "null"} for kind in types):
         raise mismatch(call, types, "integers", 'Cast with .cast("bigint").')
-    found = types[0] if len(types) == 1 else common_type(*types)
-    return pa.int64() if found is None or kind_of(found) == "null" else found
+    operand_type = types[0] if len(types) == 1 else common_type(*types)
+    return pa.int64() if operand_type is None or kind_of(operand_type) == "null" else operand_type
 
 
 def _computed(function: Callable[..., Any]) -> Callable[[Call, Sequence[Vector], pa.DataType], Computed]:
     def value(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
         with np.errstate(all="ignore"):
-            made = function(*(widen(operand, result).values for operand in operands))
-        return Vector(result, made, all_valid(*operands)), "CAST_OVERFLOW", NO_FAULTS
+            results = function(*(widen(operand, result).values for operand in operands))
+        return Vector(result, results, all_valid(*operands)), "CAST_OVERFLOW", NO_FAULTS
 
     return value
 
@@ -61,16 +61,16 @@ def _logarithm(function: Callable[..., Any]) -> Callable[[Call, Sequence[Vector]
     def value(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
         numbers = widen(operands[0], result).values
         with np.errstate(all="ignore"):
-            made, positive = function(numbers), ~(numbers <= 0)
-        return Vector(result, np.where(positive, made, 0.0), operands[0].valid & positive), "CAST_OVERFLOW", NO_FAULTS
+            logarithms, positive = function(numbers), ~(numbers <= 0)
+        return Vector(result, np.where(positive, logarithms, 0.0), operands[0].valid & positive), "CAST_OVERFLOW", NO_FAULTS
 
     return value
 
 
 def _is_nan(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
     vector = operands[0]
-    found = np.isnan(vector.values) if kind_of(vector.type) == "float" else np.zeros(1, np.bool_)
-    return Vector(result, found & vector.valid, np.ones(1, np.bool_)), "CAST_OVERFLOW", NO_FAULTS
+    is_nan = np.isnan(vector.values) if kind_of(vector.type) == "float" else np.zeros(1, np.bool_)
+    return Vector(result, is_nan & vector.valid, np.ones(1, np.bool_)), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _try_cast_type(call: Call, types: Types) -> pa.DataType:
@@ -78,8 +78,8 @@ def _try_cast_type(call: Call, types: Types) -> pa.DataType:
 
 
 def _try_cast(_: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
-    made, _code, faulty = convert(operands[0], result)
-    return Vector(result, made.values, made.valid & ~faulty), "CAST_OVERFLOW", NO_FAULTS
+    cast, _code, faulty = convert(operands[0], result)
+    return Vector(result, cast.values, cast.valid & ~faulty), "CAST_OVERFLOW", NO_FAULTS
 
 
 def _named(name: str) -> Callable[[Call, Sequence[str]], str]:

@@ -153,8 +153,8 @@ def _paired(function: Callable[[str, str], Any]) -> Callable[[Call, Sequence[Vec
     def value(call: Call, operands: Sequence[Vector], result: pa.DataType) -> Computed:
         other = literal_value(call.operands[1])
         if isinstance(other, str):
-            found = translated(texts_of(operands[0]), lambda text: function(text, other), result)
-            return of_texts(found, result), "CAST_OVERFLOW", NO_FAULTS
+            results = translated(texts_of(operands[0]), lambda text: function(text, other), result)
+            return of_texts(results, result), "CAST_OVERFLOW", NO_FAULTS
         length = joint_length(len(operands[0].valid), len(operands[1].valid))
         one, two = (texts_of(spread(operand, length)).to_pylist() for operand in operands)
         pairs = [None if a is None or b is None else function(a, b) for a, b in zip(one, two, strict=True)]
@@ -252,11 +252,11 @@ def _replaced(texts: pa.Array, pattern: str, replacement: str) -> pa.Array:
 
 def _named_groups(pattern: str) -> tuple[str, int]:
     """Return a pattern, as a whole and in its brackets, with names for its groups."""
-    made, place, number, is_class = [], 0, 0, False
+    pieces, place, number, is_class = [], 0, 0, False
     while place < len(pattern):
         letter = pattern[place]
         if letter == "\\":
-            made.append(pattern[place : place + 2])
+            pieces.append(pattern[place : place + 2])
             place += 2
             continue
         if letter == "[" and not is_class:
@@ -265,18 +265,18 @@ def _named_groups(pattern: str) -> tuple[str, int]:
             is_class = False
         if letter == "(" and not is_class and pattern[place + 1 : place + 2] != "?":
             number += 1
-            made.append(f"(?P<g{number}>")
+            pieces.append(f"(?P<g{number}>")
         else:
-            made.append(letter)
+            pieces.append(letter)
         place += 1
-    return f"(?P<g0>{''.join(made)})", number
+    return f"(?P<g0>{''.join(pieces)})", number
 
 
 def _extracted(call: Call, texts: pa.Array) -> pa.Array:
     pattern, _ = _named_groups(str(literal_value(call.operands[1])))
     group = int(literal_value(call.operands[2]))
-    found = pc.struct_field(pc.extract_regex(texts, pattern), f"g{group}")
-    filled = found.fill_null("")
+    matches = pc.struct_field(pc.extract_regex(texts, pattern), f"g{group}")
+    filled = matches.fill_null("")
     return filled if texts.null_count == 0 else pc.if_else(texts.is_valid(), filled, pa.scalar(None, filled.type))
 
 

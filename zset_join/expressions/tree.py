@@ -402,15 +402,15 @@ def lit(value: object) -> Expression:
         return Literal(value.as_py(), value.type)
     if isinstance(value, np.generic):
         return lit(value.item())
-    found = _literal_type(value)
-    if found is None:
+    literal_type = _literal_type(value)
+    if literal_type is None:
         raise OptionError(
             f"{value!r} cannot be a literal; use None, bool, int, float, Decimal, str, bytes, date, time, datetime, "
             "timedelta or a pyarrow scalar, with integers of 64 bits and decimals of 38 digits at most.",
             code="LITERAL",
             value=repr(value),
         )
-    return Literal(value, found)
+    return Literal(value, literal_type)
 
 
 def _literal_type(value: object) -> pa.DataType | None:

@@ -204,9 +204,9 @@ def arithmetic_type(call: Call, first: pa.DataType, second: pa.DataType) -> pa.D
     elif "decimal" in kinds and set(kinds) <= _NUMBERS:
         return pa.float64() if "float" in kinds else _decimal_result(call, first, second)
     elif call.operation in {"add", "subtract"}:
-        found = _temporal_result(call, first, second)
-        if found is not None:
-            return found
+        temporal_type = _temporal_result(call, first, second)
+        if temporal_type is not None:
+            return temporal_type
     hint = "Cast explicitly with .cast(...): dates to timestamps, strings to numbers."
     raise _mismatch(call, (first, second), "two numbers, or a timestamp and a duration", hint)
 
@@ -285,9 +285,9 @@ def _offered(kind: str) -> str:
 
 
 def _mismatch(node: Call | Cast, types: Sequence[pa.DataType], expected: str, cure: str) -> PlanError:
-    found = " and ".join(str(operand) for operand in types)
+    given_types = " and ".join(str(operand) for operand in types)
     return PlanError(
-        f"{describe(node)} is given {found}; it takes {expected}. {cure}",
+        f"{describe(node)} is given {given_types}; it takes {expected}. {cure}",
         code="TYPE_MISMATCH",
         expression=describe(node),
         types=[str(operand) for operand in types],

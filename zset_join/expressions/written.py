@@ -31,7 +31,7 @@ def write_expression(expression: Expression) -> dict[str, Any]:
     return expression.accept(_Writer())
 
 
-def read_expression(found: Mapping[str, Any]) -> Expression:
+def read_expression(fields: Mapping[str, Any]) -> Expression:
     """Build from what `write_expression` gave.
 
     Raises:
@@ -41,7 +41,7 @@ def read_expression(found: Mapping[str, Any]) -> Expression:
     >>> read_expression(write_expression(left("x") < right("y") + 1))
     left.x < (right.y + 1)
     """
-    match found:
+    match fields:
         case {"column": str(name), "side": "left" | "right" | "row" as side}:
             return Column(side, name)
         case {"literal": str(text)}:
@@ -55,9 +55,9 @@ def read_expression(found: Mapping[str, Any]) -> Expression:
         case {"call": str(operation), "operands": list(operands)} if operation in OPERATIONS or operation in FUNCTIONS:
             return Call(operation, tuple(map(read_expression, operands)))
     raise PlanError(
-        f"{dict(found)!r} is no expression that this version knows; use the version of the library that wrote it.",
+        f"{dict(fields)!r} is no expression that this version knows; use the version of the library that wrote it.",
         code="UNKNOWN_EXPRESSION",
-        node=repr(dict(found)),
+        node=repr(dict(fields)),
     )
 
 

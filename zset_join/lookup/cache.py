@@ -62,13 +62,13 @@ class PartialCache:
         unknown = np.flatnonzero(~known)
         parts = [rows]
         if len(unknown) and len(self._old):
-            found, _, numbers = self._find_in(self._old, take_rows(asked, unknown), now_us)
+            is_old, _, numbers = self._find_in(self._old, take_rows(asked, unknown), now_us)
             if len(numbers):
                 kept = self._old.gather(numbers)
                 self._old.remove(numbers)
                 parts.append(self._present(kept))
                 self._store(kept)
-            known[unknown] = found
+            known[unknown] = is_old
         return known, pa.concat_batches(parts)
 
     def _find_in(
@@ -110,11 +110,11 @@ class PartialCache:
         """
         parts = [self._lines(rows, own_keys, 1, now_us)]
         if missing:
-            found = KeyedRows("found", own_keys.schema, own_keys.schema.names)
-            found.add(own_keys)
+            fetched_keys = KeyedRows("found", own_keys.schema, own_keys.schema.names)
+            fetched_keys.add(own_keys)
             is_absent = np.ones(keys.num_rows, np.bool_)
-            is_absent[found.find(keys)[0]] = False
-            found.close()
+            is_absent[fetched_keys.find(keys)[0]] = False
+            fetched_keys.close()
             absent = take_rows(keys, np.flatnonzero(is_absent))
             nothing = [pa.nulls(absent.num_rows, field.type) for field in self._row_schema]
             parts.append(self._lines(pa.RecordBatch.from_arrays(nothing, schema=self._row_schema), absent, 0, now_us))

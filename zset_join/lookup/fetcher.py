@@ -160,13 +160,13 @@ class Fetcher:
             wanted = take_rows(keys, np.flatnonzero(~known))
         if wanted.num_rows:
             self._circuit.check()
-            found = self._ask(wanted)
-            parts.append(found)
+            fetched = self._ask(wanted)
+            parts.append(fetched)
             if self._partial is not None:
                 self._partial.remember(
                     wanted,
-                    found,
-                    own_keys=self._shape.table_keys_of(found),
+                    fetched,
+                    own_keys=self._shape.table_keys_of(fetched),
                     missing=self.settings.cache_missing and not self.settings.parks,
                     now_us=self._clock.now_us(),
                 )
@@ -295,14 +295,14 @@ class Fetcher:
     async def _complete(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         """Ask for one batch until it is settled, within the timeout."""
         parts: list[pa.RecordBatch] = []
-        wanted, made = batch, 0
+        wanted, attempts = batch, 0
         try:
             async with asyncio.timeout(self.settings.timeout_us / 1_000_000):
                 for attempt in range(self._retries + 1):
                     if attempt:
                         await asyncio.sleep(self.settings.delay_us / 1_000_000)
                         self._note_retry(wanted)
-                    made += 1
+                    attempts += 1
                     rows, wanted = self._judged(wanted, await self._call_async(wanted))
                     parts.append(rows)
                     if not wanted.num_rows:
@@ -311,12 +311,12 @@ class Fetcher:
             raise LookupFailedError(
                 f'the lookup source "{self.source.name}" did not complete {wanted.num_rows} keys such as {_first(wanted)} '
                 f"within "
-                f"timeout={self.settings.timeout_us / 1_000_000:g} s, {made} attempts included; the epoch was not applied. "
+                f"timeout={self.settings.timeout_us / 1_000_000:g} s, {attempts} attempts included; the epoch was not applied. "
                 "Raise timeout, lower fixed_delay or max_attempts, or make the source faster.",
                 code="LOOKUP_TIMEOUT",
                 source=self.source.name,
                 keys=wanted.num_rows,
-                attempts=made,
+                attempts=attempts,
                 timeout_seconds=self.settings.timeout_us / 1_000_000,
             ) from error
         return parts

@@ -71,8 +71,8 @@ class FetchJournal:
             StateError: a file of the journal is damaged.
         """
         name = f"{self._under}/{epoch:020d}-{digest_of(keys)}.arrow"
-        found = self._kept(name)
-        if found is None:
+        rows = self._kept(name)
+        if rows is None:
             self.fetches += 1
             written = _sealed(name, fetch(keys))
             if self._folder is None:
@@ -82,13 +82,13 @@ class FetchJournal:
                     self._folder.put_new(name, written)
                 except FileExistsError:
                     written = b""  # a twin was first: its answer counts
-            found = self._read(name)
+            rows = self._read(name)
         else:
             self.replays += 1
-        if found is None:
+        if rows is None:
             raise self._damaged(name, "is gone")
-        self._last = (name, found)
-        return found
+        self._last = (name, rows)
+        return rows
 
     def _kept(self, name: str) -> pa.RecordBatch | None:
         """Return an answer that is there; None where nobody has asked."""
@@ -111,8 +111,8 @@ class FetchJournal:
         if self._folder is None:
             data = self._memory.get(name)
         else:
-            found = self._folder.read(name)
-            data = None if found is None else found.to_pybytes()
+            content = self._folder.read(name)
+            data = None if content is None else content.to_pybytes()
         if data is None:
             return None
         head = len(_MAGIC) + 9

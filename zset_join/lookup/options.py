@@ -87,13 +87,13 @@ def parse_duration_us(value: Any, *, option: str) -> int:
     text = str(value).lower()
     if text.strip() in ("", "s") or isinstance(value, bool | int | float):
         raise _refused(option, value, 'a duration such as "10s", "500ms" or "5 minutes"')
-    found = _DURATION.match(text)
-    unit = "" if found is None else found[2]
-    if found is not None and text.strip().endswith(("ms", "us")):
+    parts = _DURATION.match(text)
+    unit = "" if parts is None else parts[2]
+    if parts is not None and text.strip().endswith(("ms", "us")):
         unit = text.strip()[-2:]
-    if found is None or (unit or "s") not in _UNITS_US:
+    if parts is None or (unit or "s") not in _UNITS_US:
         raise _refused(option, value, 'a duration such as "10s", "500ms" or "5 minutes"')
-    return round(float(found[1]) * _UNITS_US[unit or "s"])
+    return round(float(parts[1]) * _UNITS_US[unit or "s"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,13 +142,15 @@ class Lookup:
 
     def to_json(self) -> dict[str, Any]:
         """Return what was said, JSON-ready; durations as seconds or text."""
-        told = {name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in self.given().items()}
-        return dict(told)
+        values = {
+            name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in self.given().items()
+        }
+        return dict(values)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Lookup:
+    def from_json(cls, values: Mapping[str, Any]) -> Lookup:
         """Build from what `to_json` gave."""
-        return cls(**found)
+        return cls(**values)
 
     @classmethod
     def from_hint(cls, options: Mapping[str, Any], *, where: str = "LOOKUP") -> Lookup:
@@ -178,8 +180,8 @@ class Lookup:
         >>> Lookup(async_=True, fixed_delay=timedelta(seconds=10)).to_hint()
         {'async': 'true', 'fixed-delay': '10.0s'}
         """
-        told = {name: value for name, value in self.to_json().items() if name != "table"}
-        return {name.rstrip("_").replace("_", "-"): _as_text(name, value) for name, value in told.items()}
+        given = {name: value for name, value in self.to_json().items() if name != "table"}
+        return {name.rstrip("_").replace("_", "-"): _as_text(name, value) for name, value in given.items()}
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Lookup:
@@ -319,9 +321,9 @@ class LookupSettings:
         return {at.name: getattr(self, at.name) for at in fields(self)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> LookupSettings:
+    def from_json(cls, values: Mapping[str, Any]) -> LookupSettings:
         """Build from what `to_json` gave."""
-        return cls(**found)
+        return cls(**values)
 
     def share(self, *, buckets: int, processes: int) -> LookupSettings:
         """Return the settings of one bucket, in one of several processes; together they keep to the limits of the query.
@@ -375,8 +377,8 @@ def _retries(values: Mapping[str, Any], source: str) -> tuple[int, int]:
     if len(missing) == len(names):
         return 0, 0
     if missing:
-        told = ", ".join(name.replace("_", "-") for name in missing)
-        _warn(f"LOOKUP on '{source}': nothing is retried: {told} must be given too; they have no defaults.")
+        missing_names = ", ".join(name.replace("_", "-") for name in missing)
+        _warn(f"LOOKUP on '{source}': nothing is retried: {missing_names} must be given too; they have no defaults.")
         return 0, 0
     return int(values["max_attempts"]), parse_duration_us(values["fixed_delay"], option="fixed_delay")
 

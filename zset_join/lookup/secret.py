@@ -99,9 +99,9 @@ class Secret:
         return {"origin": self.origin, "place": self.place}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Secret:
+    def from_json(cls, fields: Mapping[str, Any]) -> Secret:
         """Build from what `to_json` gave; one that was given has no value any more."""
-        return cls(found["origin"], found["place"])
+        return cls(fields["origin"], fields["place"])
 
     def __repr__(self) -> str:
         return f"Secret({self.origin}{' ' if self.place else ''}{self.place})"

@@ -293,11 +293,11 @@ class CurrentVersions:
             future = ZSet(take_rows(rows, waiting), np.ascontiguousarray(weights[waiting]))
             held = self._held.resolve(_by_clock(tick), future, None)
             # What comes and is not stored is what was never there; what is taken out without having gone begins to hold.
-            told = ZSet.concat([future, -held.stored], schema=self._schema).consolidated()
-            begins = np.flatnonzero(told.weights > 0)
-            parts.append(ZSet(take_rows(told.rows, begins), np.ascontiguousarray(told.weights[begins])))
-            if len(begins) < len(told):
-                _mark_absent(status, future, waiting, take_rows(told.rows, np.flatnonzero(told.weights < 0)))
+            begun = ZSet.concat([future, -held.stored], schema=self._schema).consolidated()
+            begins = np.flatnonzero(begun.weights > 0)
+            parts.append(ZSet(take_rows(begun.rows, begins), np.ascontiguousarray(begun.weights[begins])))
+            if len(begins) < len(begun):
+                _mark_absent(status, future, waiting, take_rows(begun.rows, np.flatnonzero(begun.weights < 0)))
         fed = ZSet.concat(parts, schema=self._schema)
         if versions.mode == "changelog" and len(fed):
             absent = self._shown.rejections(tick, [fed]).column("row").to_numpy()

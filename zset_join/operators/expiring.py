@@ -180,14 +180,14 @@ class Expiring:
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the input rows that break their relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         prepared = self._prepare(tick, deltas)
-        found = [rejection_table(self.inputs, [one.prepared for one in prepared.inputs])]
+        tables = [rejection_table(self.inputs, [one.prepared for one in prepared.inputs])]
         plain = [
             one.said if rows is None else ZSet.empty(one.said.schema)
             for rows, one in zip(self._rows, prepared.inputs, strict=True)
         ]
         if any(map(len, plain)):
-            found.append(self._inside.rejections(tick, plain))
-        return pa.concat_tables(found)
+            tables.append(self._inside.rejections(tick, plain))
+        return pa.concat_tables(tables)
 
     def resident_bytes(self) -> int:
         """Return the bytes of memory of all state and of the working arrays."""
@@ -241,13 +241,13 @@ class Expiring:
         kept = self._prepared
         if kept is not None and kept.tick == tick and all(a is b for a, b in zip(kept.deltas, deltas, strict=True)):
             return kept
-        found = []
+        epochs = []
         for number, (rows, delta) in enumerate(zip(self._rows, deltas, strict=True)):
             if rows is None:
-                found.append(ExpiringEpoch(delta, delta))
+                epochs.append(ExpiringEpoch(delta, delta))
                 continue
-            found.append(rows.resolve(tick, delta, self._read_by_others(number, rows, deltas)))
-        self._prepared = _Prepared(tick, tuple(deltas), found)
+            epochs.append(rows.resolve(tick, delta, self._read_by_others(number, rows, deltas)))
+        self._prepared = _Prepared(tick, tuple(deltas), epochs)
         return self._prepared
 
     def _read_by_others(self, number: int, rows: ExpiringRows, deltas: Sequence[ZSet]) -> pa.RecordBatch | None:

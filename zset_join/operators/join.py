@@ -296,7 +296,7 @@ class HashJoin:
         if self._hybrid is not None:
             self._hybrid.note_written(prepared.sides, written)
             self._groups.shrink(
-                sum(side.shrink_working(found) for side, found in zip(self._sides, prepared.sides, strict=True))
+                sum(side.shrink_working(one_side) for side, one_side in zip(self._sides, prepared.sides, strict=True))
             )
             if self._groups.is_tight:
                 self._touched_rows = max(output.let_go(self._touched_rows) for output in (self._output, self._spare))
@@ -416,25 +416,25 @@ class HashJoin:
             return kept
         self._prepared = None
         ages = [None, None] if self._buffer is None else self._buffer.ages(tick, (left, right))
-        found = [
+        sides = [
             side.encode(delta, words=words) if len(delta) or words is not None else None
             for side, delta, words in zip(self._sides, (left, right), ages, strict=True)
         ]
         if self._hybrid is not None:
-            self._hybrid.fetch(found)
-        for side, encoded in zip(self._sides, found, strict=True):
+            self._hybrid.fetch(sides)
+        for side, encoded in zip(self._sides, sides, strict=True):
             if encoded is not None:
                 side.resolve(encoded)
-        prepared = _Prepared(tick, (left, right), (found[0], found[1]))
+        prepared = _Prepared(tick, (left, right), (sides[0], sides[1]))
         if self._hybrid is not None:
             prepared.oversized_codes = tuple(self._hybrid.oversized.codes)
             prepared.streams = tuple(self._hybrid.oversized.streams)
             prepared.judged = JudgedEpoch(prepared.streams, prepared.oversized_codes)
             self._groups.is_tight = self._hybrid.is_tight()
         if self._buffer is not None:
-            prepared.buffered = self._buffer.plan(found)
+            prepared.buffered = self._buffer.plan(sides)
         if not (prepared.rejected and self.on_bad_input == "error"):
-            self._groups.list_changes(found)
+            self._groups.list_changes(sides)
         self._prepared = prepared
         return prepared
 

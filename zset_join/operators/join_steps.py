@@ -41,7 +41,7 @@ def columns_compared(
         PlanError: hidden columns that an input does not have.
     """
     read = (frozenset(), frozenset()) if residual is None else references(residual)
-    found = []
+    compared = []
     for relation, names, needed in zip(inputs, hidden, read, strict=True):
         unknown = set(names) - set(relation.schema.names)
         if unknown:
@@ -53,8 +53,8 @@ def columns_compared(
                 missing=sorted(unknown),
             )
         kept = {*relation.join_key, *needed}
-        found.append(tuple(name for name in relation.schema.names if name in kept or name not in names))
-    return found[0], found[1]
+        compared.append(tuple(name for name in relation.schema.names if name in kept or name not in names))
+    return compared[0], compared[1]
 
 
 def key_of(side: SideState, ref: int) -> tuple[Any, ...]:

@@ -98,9 +98,9 @@ class PartialUpserts(Latest):
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return the rows that break the relation's contract: `input`, `row`, `weight`, `code`, `reason`."""
         whole = self._completed(deltas[0])
-        found = super().rejections(tick, [whole.delta])
-        rows = whole.origins[np.asarray(found.column("row"), np.int64)]
-        found = found.set_column(1, "row", pa.array(rows)).filter(pa.array(rows >= 0))
+        rejected = super().rejections(tick, [whole.delta])
+        rows = whole.origins[np.asarray(rejected.column("row"), np.int64)]
+        rejected = rejected.set_column(1, "row", pa.array(rows)).filter(pa.array(rows >= 0))
         weights = deltas[0].weights[whole.unknown]
         count = len(whole.unknown)
         reason = _REASON.format(columns=list(whole.missing))
@@ -111,7 +111,7 @@ class PartialUpserts(Latest):
             "code": ["UNAVAILABLE_VALUE"] * count,
             "reason": [reason] * count,
         }
-        return pa.concat_tables([found.cast(REJECTION_SCHEMA), pa.table(ours, schema=REJECTION_SCHEMA)]).sort_by("row")
+        return pa.concat_tables([rejected.cast(REJECTION_SCHEMA), pa.table(ours, schema=REJECTION_SCHEMA)]).sort_by("row")
 
     def answer(self, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
         """Yield the old rows of all keys that change, then the new ones.
@@ -177,8 +177,8 @@ class PartialUpserts(Latest):
         if unknown.any():
             unknown &= ~self._are_stale(whole, np.flatnonzero(unknown))
         kept = np.flatnonzero(~unknown)
-        made = filled if len(kept) == len(filled) else ZSet(filled.rows.take(pa.array(kept)), filled.weights[kept])
-        return _Whole(made, origins[kept], np.sort(origins[unknown]), missing)
+        complete = filled if len(kept) == len(filled) else ZSet(filled.rows.take(pa.array(kept)), filled.weights[kept])
+        return _Whole(complete, origins[kept], np.sort(origins[unknown]), missing)
 
     # -- truncates ----------------------------------------------------------------------------------------------------
 

@@ -408,11 +408,11 @@ class ProcessTimeJoin:
                 hash_seed=self._hash_seed,
             )
             beside.add(own)
-            met, found = beside.find(keys)
+            met, matched = beside.find(keys)
             beside.close()
             positions = np.concatenate([positions, met])
-            rows = pa.concat_batches([rows, take_rows(came, found - 1)])
-            weights = np.concatenate([weights, right.after_copies[found - 1]])
+            rows = pa.concat_batches([rows, take_rows(came, matched - 1)])
+            weights = np.concatenate([weights, right.after_copies[matched - 1]])
         if self._residual is not None and len(positions):
             passes = self.shape.passing_pairs(self._residual, new, positions, rows, np.arange(len(positions)))
             positions, rows, weights = positions[passes], take_rows(rows, np.flatnonzero(passes)), weights[passes]

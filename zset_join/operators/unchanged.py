@@ -79,8 +79,8 @@ class Unchanged(StatelessOperator):
         """Say whether the file says what is known here."""
         if self._file is None:
             return True
-        told = self._file.read_text(encoding="ascii") if self._file.exists() else "-1"
-        return told == str(self._absorbed_epoch)
+        epoch = self._file.read_text(encoding="ascii") if self._file.exists() else "-1"
+        return epoch == str(self._absorbed_epoch)
 
     def working_bytes(self) -> int:
         """Return 0."""

@@ -55,7 +55,7 @@ def _columns(stage: JoinStage, left: BatchTable, right: BatchTable, *, only_righ
     """Return the output columns; for rows of the right side alone, the others are NULL."""
     schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
     shown = dict(zip(schema.names, sources, strict=True))
-    made = []
+    columns = []
     for at, field in enumerate(stage.output.schema):
         side, name = shown[field.name]
         one = "NULL" if only_right or side == "right" else f"l.{left.column(name)}"
@@ -65,8 +65,8 @@ def _columns(stage: JoinStage, left: BatchTable, right: BatchTable, *, only_righ
             text = f"coalesce(CAST({one} AS {kind}), CAST({other} AS {kind}))"
         else:
             text = one if side == "left" else other
-        made.append(f"{text} AS c{at}")
-    return ", ".join(made)
+        columns.append(f"{text} AS c{at}")
+    return ", ".join(columns)
 
 
 register_batch_query("join", join_sql)

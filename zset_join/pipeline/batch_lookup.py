@@ -139,11 +139,11 @@ def _condition(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable)
 def _shown(stage: ProcessTimeJoinStage, left: BatchTable, right: BatchTable) -> str:
     schema, sources = joined_schema(stage.left, stage.right, stage.how, using=stage.using, output_names=None)
     shown = dict(zip(schema.names, sources, strict=True))
-    made = []
+    columns = []
     for at, field in enumerate(stage.output.schema):
         side, name = shown[field.name]
-        made.append(f"{f'l.{left.column(name)}' if side == 'left' else f'r.{right.column(name)}'} AS c{at}")
-    return ", ".join(made)
+        columns.append(f"{f'l.{left.column(name)}' if side == 'left' else f'r.{right.column(name)}'} AS c{at}")
+    return ", ".join(columns)
 
 
 def lookup_sql(stage: LookupJoinStage, inputs: Sequence[BatchTable], times: BatchTimes) -> NoReturn:  # noqa: ARG001 - as others

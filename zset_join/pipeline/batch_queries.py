@@ -111,8 +111,8 @@ def expression_sql(expression: Expression, schemas: Mapping[str, pa.Schema], tab
     """
 
     def named(side: str, name: str) -> str:
-        found = column(schemas[side], name)
-        return found if tables is None else f"{tables[side]}.{found}"
+        quoted_column = column(schemas[side], name)
+        return quoted_column if tables is None else f"{tables[side]}.{quoted_column}"
 
     return to_sql(expression, schemas, dialect="duckdb", columns=named)
 
@@ -199,8 +199,8 @@ def _step_sql(step: RowStep, relation: Relation, query: str, *, is_history: bool
             return f"SELECT * FROM ({query}) WHERE {passes}"
         case SelectStep(columns):
             sides = _sides(relation.schema)
-            made = [f"{expression_sql(expression, sides)} AS c{at}" for at, (_, expression) in enumerate(columns)]
-            return f"SELECT {', '.join(made)}{more} FROM ({query})"
+            selected = [f"{expression_sql(expression, sides)} AS c{at}" for at, (_, expression) in enumerate(columns)]
+            return f"SELECT {', '.join(selected)}{more} FROM ({query})"
         case OpaqueStep():
             raise PlanError(
                 f"verify() cannot ask DuckDB for the step {step.text}, which is Spark's own: {step.reason}.",

@@ -170,14 +170,14 @@ def _chosen(
     numbered = f"row_number() OVER (PARTITION BY l.id ORDER BY {order}) AS place"
     taken = [f"r.{right.column(name)} AS r{at}" for at, (side, name) in enumerate(shape.sources) if side == "right"]
     matches = ", ".join(["l.id AS id", f"({counts}) AS counts", numbered, *taken])
-    found = f"(SELECT {matches} FROM lefts l JOIN versions r ON {pairs})"
+    candidates = f"(SELECT {matches} FROM lefts l JOIN versions r ON {pairs})"
     kind = "LEFT JOIN" if shape.how == "left" else "JOIN"
     shown = ", ".join(
         f"{f'm.r{at}' if side == 'right' else f'l.{left.column(name)}'} AS c{at}"
         for at, (side, name) in enumerate(shape.sources)
     )
     where = f" WHERE {passed}" if passed else ""
-    return f"SELECT {shown} FROM lefts l {kind} (SELECT * FROM {found} WHERE place = 1 AND counts) m ON l.id = m.id{where}"
+    return f"SELECT {shown} FROM lefts l {kind} (SELECT * FROM {candidates} WHERE place = 1 AND counts) m ON l.id = m.id{where}"
 
 
 register_batch_query("deduplicate", dedup_sql)

@@ -105,9 +105,9 @@ def write_dead_letters(directory: Path, epoch: int, table: pa.Table) -> None:
         (directory / f"{epoch:020d}.parquet").unlink(missing_ok=True)
         return
     directory.mkdir(parents=True, exist_ok=True)
-    made = directory / f".{epoch:020d}-{uuid.uuid4().hex}"
-    pq.write_table(table, made)
-    made.rename(directory / f"{epoch:020d}.parquet")
+    temporary = directory / f".{epoch:020d}-{uuid.uuid4().hex}"
+    pq.write_table(table, temporary)
+    temporary.rename(directory / f"{epoch:020d}.parquet")
 
 
 def read_dead_letters(directory: Path) -> pa.Table:

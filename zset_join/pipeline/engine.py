@@ -68,11 +68,11 @@ class Engine:
         self._inputs: list[list[Feeding]] = []
         for node in plan.nodes:
             schemas = [one.relation.schema for one in node.stage.inputs]
-            made = [Feeding(plan, feeds, schema) for feeds, schema in zip(node.feeds, schemas, strict=True)]
+            feedings = [Feeding(plan, feeds, schema) for feeds, schema in zip(node.feeds, schemas, strict=True)]
             state = plan.state_of[node.number]
             if state.is_shared and node.number != state.number:
-                made[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
-            self._inputs.append(made)
+                feedings[1] = self._inputs[state.number][1]  # the readers of a table are given one and the same delta of it
+            self._inputs.append(feedings)
         self._output = Feeding(plan, plan.outputs, plan.output.schema)
         self._is_tidy = len(plan.outputs) == 1 and not plan.outputs[0].steps and isinstance(plan.outputs[0].origin, int)
         self._shown = [node.stage.output.schema for node in plan.nodes]

@@ -69,8 +69,8 @@ def explain_row(
             emitted = _matching(answered.delta, row)
             if emitted:
                 causes = _Causes(engine, states, past, row, emitted, most_changes).find()
-                told = tuple(_told(past, cause) for cause in causes)
-                events.append(RowEvent(past.epoch, tuple(emitted), told, time="" if told else _time_told(plan, past)))
+                explained = tuple(_told(past, cause) for cause in causes)
+                events.append(RowEvent(past.epoch, tuple(emitted), explained, time="" if explained else _time_told(plan, past)))
                 answered = engine.answer(states, past.epoch, past.deltas, past.processing_time_us)
             states.absorb(answered.asked)
             engine.take(answered)
@@ -139,9 +139,9 @@ def _without(delta: ZSet, places: set[int]) -> ZSet:
 
 
 def _matching(delta: ZSet, row: Mapping[str, Any]) -> _Rows:
-    found = list(zip(shown_rows(delta.rows), delta.weights.tolist(), strict=True))
-    found = [(one, weight) for one, weight in found if all(_is_same(one[name], value) for name, value in row.items())]
-    return sorted(found, key=lambda line: (line[1], repr(line[0])))
+    rows = list(zip(shown_rows(delta.rows), delta.weights.tolist(), strict=True))
+    rows = [(one, weight) for one, weight in rows if all(_is_same(one[name], value) for name, value in row.items())]
+    return sorted(rows, key=lambda line: (line[1], repr(line[0])))
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -66,11 +66,11 @@ def feeding(plan: QueryPlan, feed: Feed) -> list[Transform]:
         PlanError: a step that only Spark can do.
     """
     relation = plan.relation_of(feed.origin)
-    made = []
+    transforms = []
     for step in feed.steps:
-        made.append(_transform(step, relation))
+        transforms.append(_transform(step, relation))
         relation = step.output(relation)
-    return made
+    return transforms
 
 
 def _transform(step: RowStep, relation: Relation) -> Transform:
@@ -115,11 +115,11 @@ def _select(step: SelectStep, relation: Relation) -> Transform:
 
     def select(delta: ZSet) -> ZSet:
         columns = {name: delta.rows.column(name) for name in read}
-        made = []
+        arrays = []
         for column, expression, kind in plan:
             values = columns[column] if column is not None else compute(expression, columns, len(delta))
-            made.append(values if values.type == kind else values.cast(kind))
-        return ZSet(pa.RecordBatch.from_arrays(made, schema=schema), delta.weights)
+            arrays.append(values if values.type == kind else values.cast(kind))
+        return ZSet(pa.RecordBatch.from_arrays(arrays, schema=schema), delta.weights)
 
     return select
 

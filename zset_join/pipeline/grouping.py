@@ -140,9 +140,9 @@ class GroupedView(Generic[_R]):
         if not flat:
             raise OptionError("agg() needs at least one aggregate, such as count().", code="ARGUMENT")
         lowering = _Lowering(self)
-        made = tuple(lowering.call(one) for one in flat)
-        request = lasting(AggregateRequest(tuple(self.keys), made), state_ttl, 1)
-        return lowering.rows_before(made, keeps_time=state_ttl is not None)._operate(request)
+        lowered = tuple(lowering.call(one) for one in flat)
+        request = lasting(AggregateRequest(tuple(self.keys), lowered), state_ttl, 1)
+        return lowering.rows_before(lowered, keeps_time=state_ttl is not None)._operate(request)
 
 
 class _Lowering(Generic[_R]):

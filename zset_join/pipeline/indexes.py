@@ -65,8 +65,8 @@ def chosen_index(view: Rows, columns: Sequence[str], index: str | None, *, exact
     if index is None:
         fitting = [one for one in declared if _fits(one, columns, exactly=exactly)]
         return max(fitting, key=lambda one: len(one.columns), default=None)
-    found = next((one for one in declared if one.name == index), None)
-    if found is None:
+    named_index = next((one for one in declared if one.name == index), None)
+    if named_index is None:
         raise OptionError(
             f'index={index!r}: "{view.name}" has the indexes {[one.name for one in declared]}. Make it with '
             "create_index(columns, name=...), and join with the view that this returns.",
@@ -74,17 +74,17 @@ def chosen_index(view: Rows, columns: Sequence[str], index: str | None, *, exact
             name=view.name,
             index=index,
         )
-    if not _fits(found, columns, exactly=exactly):
+    if not _fits(named_index, columns, exactly=exactly):
         rule = "a join by event time looks up by the primary key of the versions" if exactly else "its columns must be compared"
         raise PlanError(
-            f'index={index!r} of "{view.name}" is on {list(found.columns)}, and the join looks up by {list(columns)}: {rule}. '
-            "Leave index= out, or make one on these columns.",
+            f'index={index!r} of "{view.name}" is on {list(named_index.columns)}, and the join looks up by {list(columns)}: '
+            f"{rule}. Leave index= out, or make one on these columns.",
             code="INDEX_COLUMNS",
             name=view.name,
             index=index,
-            columns=list(found.columns),
+            columns=list(named_index.columns),
         )
-    return found
+    return named_index
 
 
 def _fits(index: TableIndex, columns: Sequence[str], *, exactly: bool) -> bool:

@@ -93,7 +93,7 @@ def _pair(left: Rows, right: Rows, entry: Any, on: Any) -> _Pair:
             'expressions, or a condition such as left("a") == right("b").',
             code="ON",
         )
-    made = []
+    keys = []
     for view, one in zip((left, right), entry, strict=True):
         if isinstance(one, str) and one not in view.columns:
             raise PlanError(
@@ -102,8 +102,8 @@ def _pair(left: Rows, right: Rows, entry: Any, on: Any) -> _Pair:
                 name=view.name,
                 missing=[one],
             )
-        made.append(named(one) if isinstance(one, str) else one)
-    return made[0], made[1]
+        keys.append(named(one) if isinstance(one, str) else one)
+    return keys[0], keys[1]
 
 
 def _flags(null_safe: bool | Sequence[bool], count: int) -> tuple[bool, ...]:

@@ -360,26 +360,26 @@ class Pipeline:
         """
         known = self._watermarks.known
         counts = self._directory.statistics if self._memory is None and self._directory is not None else {}
-        found: dict[str, Mapping[str, Any]] = {}
+        statistics: dict[str, Mapping[str, Any]] = {}
         for node in self.plan.nodes:
             own: Mapping[str, Any] = counts.get(self.plan.state_of[node.number].name, {})
             if self._memory is not None:
                 operator = self._memory.operators[node.number]
                 own = {**operator.statistics(), "resident_bytes": operator.resident_bytes()}
-            found[node.name] = {
+            statistics[node.name] = {
                 **own,
                 "watermark_us": known.stages[node.number],
                 "held_by": self._watermarks.holding(node.number),
             }
         for name, one in known.sources.items():
-            found[f"source {name}"] = {
+            statistics[f"source {name}"] = {
                 "largest_us": self._watermarks.largest_us(name),
                 "watermark_us": one.watermark_us,
                 "late_rows": one.late_rows,
                 "active_us": one.active_us,
                 "is_idle": self._watermarks.is_idle(name),
             }
-        return found
+        return statistics
 
     def next_due(self) -> NextDue:
         """Return when `step()` has something to say though no row comes: the earliest of all stages, in memory.

@@ -53,8 +53,8 @@ class Reading:
             bad = batch.take(decoded.rejected.column("row"))
             shown = ({name: shown_value(bad.column(name), at) for name in bad.schema.names} for at in range(bad.num_rows))
             texts = [json.dumps(row, default=str, ensure_ascii=False) for row in shown]
-            told = pa.table({"row": texts, "code": decoded.rejected["code"], "reason": decoded.rejected["reason"]})
-            unread = Undecodable(self.source.name, told)
+            rejected = pa.table({"row": texts, "code": decoded.rejected["code"], "reason": decoded.rejected["reason"]})
+            unread = Undecodable(self.source.name, rejected)
         return self._with_deletes(decoded, batch), unread
 
     def delta(self, rows: Any) -> ZSet:

@@ -102,8 +102,8 @@ class RecordReading(Reading):
         codes = unread["code"].to_pylist()
         reasons = pa.array([_reason(code) for code in codes], pa.string())
         plain = pa.array([code.partition(" ")[0] for code in codes], pa.string())
-        told = unread.set_column(unread.schema.get_field_index("code"), "code", plain).append_column("reason", reasons)
-        return delta, Undecodable(self.source.name, told.drop_columns(["record"]))
+        rejected = unread.set_column(unread.schema.get_field_index("code"), "code", plain).append_column("reason", reasons)
+        return delta, Undecodable(self.source.name, rejected.drop_columns(["record"]))
 
     def _read(self, rows: Any) -> tuple[ZSet, pa.Table | None]:
         """Return the changes that records mean, and those that cannot be read, unless a function has taken them."""
@@ -279,8 +279,8 @@ def records(
     if is_ordered and "position" not in given.metadata:
         read = replace(given, metadata={**given.metadata, "position": SEQUENCE})
     reader = JsonRecordReader(format, table, key, read)
-    told = [pa.field(column, METADATA[what]) for what, column in given.metadata.items()]
-    nullable = [field.with_nullable(True) for field in [*table, *told]]
+    metadata_fields = [pa.field(column, METADATA[what]) for what, column in given.metadata.items()]
+    nullable = [field.with_nullable(True) for field in [*table, *metadata_fields]]
     own = [*([SEQUENCE] if is_ordered else []), *([CONTROL] if key else [])]
     fields = [*nullable, *(pa.field(one, pa.int64()) for one in own)]
     hidden = (*except_column_list, *own)

@@ -144,9 +144,9 @@ class Rows:
 
     def withColumns(self, columns: Mapping[str, Expression]) -> Self:  # noqa: N802 - the name PySpark users type
         """Add columns, or put others in their places."""
-        made = {name: self._expression(expression, "withColumn") for name, expression in columns.items()}
-        kept = [(name, made.pop(name, named(name))) for name in self.columns]
-        return self._select([*kept, *made.items()])
+        computed = {name: self._expression(expression, "withColumn") for name, expression in columns.items()}
+        kept = [(name, computed.pop(name, named(name))) for name in self.columns]
+        return self._select([*kept, *computed.items()])
 
     def withColumnRenamed(self, existing: str, new: str) -> Self:  # noqa: N802 - the name PySpark users type
         """Give a column another name.
@@ -195,8 +195,8 @@ class Rows:
         renamed: Rows = other
         if other.columns != self.columns:
             renamed = other._select([(name, named(own)) for name, own in zip(self.columns, other.columns, strict=True)])
-        made = replace(self, node=Merge((self.node, renamed.node)), readings=merged(self.readings, other.readings))
-        return made._checked()
+        united = replace(self, node=Merge((self.node, renamed.node)), readings=merged(self.readings, other.readings))
+        return united._checked()
 
     unionAll = union  # noqa: N815 - the name PySpark users type
 

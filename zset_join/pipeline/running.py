@@ -75,7 +75,7 @@ def _polled(sources: Mapping[str, Source], most_rows: int, seconds: float) -> tu
     for name, source in sources.items():
         # The first one may wait; who has nothing by then is asked once.
         left = until - time.monotonic() if not rows else 0.0
-        found, position = source.poll(most_rows=most_rows, wait_seconds=max(left / max(1, len(sources)), 0.02))
-        if found.num_rows:
-            rows[name], positions[name] = found, position
+        batch, position = source.poll(most_rows=most_rows, wait_seconds=max(left / max(1, len(sources)), 0.02))
+        if batch.num_rows:
+            rows[name], positions[name] = batch, position
     return rows, positions

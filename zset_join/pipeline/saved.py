@@ -56,19 +56,19 @@ class SavedState:
 def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOperator], state: SavedState) -> None:
     """Write a state; one that is there already is replaced by it as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
-    made.mkdir()
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    temporary.mkdir()
     try:
         tables = {}
         for number, operator in operators.items():
             held = operator.snapshot()
             tables[str(number)] = sorted(held)
             for name, table in held.items():
-                pq.write_table(table, made / _table(number, name))
+                pq.write_table(table, temporary / _table(number, name))
         if state.contents is not None:
             rows = state.contents
             pq.write_table(
-                pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights)), made / "view.parquet"
+                pa.Table.from_batches([rows.rows]).append_column(_WEIGHT, pa.array(rows.weights)), temporary / "view.parquet"
             )
         written = {
             "format": _FORMAT,
@@ -80,12 +80,12 @@ def save_state(path: Path, plan: QueryPlan, operators: Mapping[int, DurableOpera
             "tables": tables,
             "keeps_view": state.contents is not None,
         }
-        (made / "state.json").write_text(json.dumps(written), encoding="utf-8")
+        (temporary / "state.json").write_text(json.dumps(written), encoding="utf-8")
         if path.exists():
             shutil.rmtree(path)
-        made.rename(path)
+        temporary.rename(path)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

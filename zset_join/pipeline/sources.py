@@ -105,11 +105,11 @@ def changes(
     """
     given = _schema(schema, name)
     key, sequence = _names(keys), _names(sequence_by)
-    told = {"weight_column": weight_column, "row_kind_column": row_kind_column, "apply_as_deletes": apply_as_deletes}
-    if sum(value is not None for value in told.values()) > 1:
+    arguments = {"weight_column": weight_column, "row_kind_column": row_kind_column, "apply_as_deletes": apply_as_deletes}
+    if sum(value is not None for value in arguments.values()) > 1:
         raise OptionError(
-            f'changes "{name}": {" and ".join(argument for argument, value in told.items() if value is not None)} all say what '
-            "a row does; keep one of them.",
+            f'changes "{name}": {" and ".join(argument for argument, value in arguments.items() if value is not None)} all say '
+            "what a row does; keep one of them.",
             code="CONFLICTING_ARGUMENTS",
             name=name,
         )

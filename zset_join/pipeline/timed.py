@@ -41,16 +41,16 @@ def versioned_by(view: _R, column: str, *, delay: Any = None, max_watermark_jump
         relation = replace(relation, event_time=column, watermark_delay=None)
     else:
         relation = with_watermark(relation, (column, delay))
-    made = replace(source, relation=relation, max_watermark_jump=jump_of(relation, max_watermark_jump))
-    readings = tuple(replace(one, source=made) if one.source is source else one for one in view.readings)
-    return replace(view, node=Read(made), readings=readings)
+    timed_source = replace(source, relation=relation, max_watermark_jump=jump_of(relation, max_watermark_jump))
+    readings = tuple(replace(one, source=timed_source) if one.source is source else one for one in view.readings)
+    return replace(view, node=Read(timed_source), readings=readings)
 
 
 def describe(view: Rows) -> Versioning:
     """Say whether a view is versioned or latest-only, and why, and which indexes it has; see `View.describe`."""
-    found = versioning_of(view.node)
+    versioning = versioning_of(view.node)
     declared = tuple(f"{index.name} ({', '.join(index.columns)})" for index in indexes_of(view))
-    return replace(found, indexes=declared)
+    return replace(versioning, indexes=declared)
 
 
 def dedup(view: _R, *, keys: Sequence[str] | str, order_by: Sequence[str] | str, keep: Keep, n: int, state_ttl: Any) -> _R:
@@ -109,12 +109,12 @@ def temporal_join(
     index_name = None if used is None else used.name
     request = TemporalRequest(pairs, as_of, versions.key, options, is_change_time, names, index_name)
     versioned = replace(right, node=versions.node)
-    made = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
-    if isinstance(made.node, Operate) and isinstance(made.node.stage, TemporalJoinStage):
-        warning = made.node.stage.warning
+    joined = left.operate(request, versioned).alias(f"{left.name}_temporal_{names[1]}")
+    if isinstance(joined.node, Operate) and isinstance(joined.node.stage, TemporalJoinStage):
+        warning = joined.node.stage.warning
         if warning is not None:
             warnings.warn(warning, stacklevel=3)
-    return made
+    return joined
 
 
 def view_for(other: Any, reload_interval: Any) -> Rows:

@@ -102,12 +102,12 @@ def verify(
         columns = [f"c{at}" for at in range(len(schema))]
         compared = [_compared(f"c{at}", kind) for at, kind in enumerate(schema.types)]
         keys = ", ".join(f"k{at}" for at in range(len(schema)))
-        made = ", ".join(f"{text} AS k{at}" for at, text in enumerate(compared))
+        keys_compared = ", ".join(f"{text} AS k{at}" for at, text in enumerate(compared))
         shown = ", ".join(f"any_value({one}) AS {one}" for one in columns)
         connection.execute(
             f"CREATE TEMP TABLE compared AS SELECT {keys}, {shown}, sum(expected) AS expected, sum(actual) AS actual FROM ("
-            f"SELECT {', '.join(columns)}, {made}, 1 AS expected, 0 AS actual FROM expected UNION ALL "
-            f"SELECT {', '.join(columns)}, {made}, 0, w FROM actual_rows) GROUP BY {keys}"
+            f"SELECT {', '.join(columns)}, {keys_compared}, 1 AS expected, 0 AS actual FROM expected UNION ALL "
+            f"SELECT {', '.join(columns)}, {keys_compared}, 0, w FROM actual_rows) GROUP BY {keys}"
         )
         (counts,) = connection.execute(
             "SELECT coalesce(sum(expected), 0), coalesce(sum(actual), 0), count(*) FILTER (WHERE expected <> actual) "

@@ -136,9 +136,9 @@ class Watermarks:
 
     def written(self, known: KnownTimes) -> dict[str, int]:
         """Return the watermarks of a commit record: of sources by name, of stages by theirs."""
-        found = {name: one.watermark_us for name, one in known.sources.items()}
-        found |= dict(zip(self._names, known.stages, strict=True))
-        return {name: watermark for name, watermark in found.items() if watermark is not None}
+        watermarks = {name: one.watermark_us for name, one in known.sources.items()}
+        watermarks |= dict(zip(self._names, known.stages, strict=True))
+        return {name: watermark for name, watermark in watermarks.items() if watermark is not None}
 
     def _of_stage(self, number: int, sources: Mapping[str, SourceTime], processing_time_us: int | None) -> int | None:
         """Return the smallest watermark of the sources that a stage waits for; None while one of them has none."""

@@ -130,9 +130,9 @@ def _check_workers(session: SparkSession) -> None:
     try:
         answer = session.range(1).coalesce(1).mapInArrow(_introduce_worker, "note string").collect()[0][0]
     except (PySparkException, Py4JJavaError) as error:
-        found = re.findall(r"(\w*(?:Error|IOException): .*)", str(error))
+        messages = re.findall(r"(\w*(?:Error|IOException): .*)", str(error))
         raise PlanError(
-            f"a worker with the Python {worker_python!r} could not answer: {found[-1] if found else error}. {cure}",
+            f"a worker with the Python {worker_python!r} could not answer: {messages[-1] if messages else error}. {cure}",
             code="WORKER_PYTHON",
             driver=sys.executable,
             worker=worker_python,
@@ -168,13 +168,13 @@ def _check_java() -> None:
     if java is None or not Path(java).exists():
         where = f"JAVA_HOME={home} has no bin/java" if home else "no java is on the PATH"
         raise PlanError(f"Spark needs Java {_LEAST_JAVA} or newer, and {where}. {_JAVA_CURE}", code="JAVA_MISSING")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    found = re.search(r'version "(\d+)(?:\.(\d+))?', told)
-    major = int(found[1]) if found else 0
-    if major == 1 and found is not None and found[2]:
-        major = int(found[2])
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)(?:\.(\d+))?', output)
+    major = int(version[1]) if version else 0
+    if major == 1 and version is not None and version[2]:
+        major = int(version[2])
     if major < _LEAST_JAVA:
-        said = told.splitlines()[0] if told else "nothing"
+        said = output.splitlines()[0] if output else "nothing"
         raise PlanError(
             f"Spark needs Java {_LEAST_JAVA} or newer; {java} says {said!r}. {_JAVA_CURE}",
             code="JAVA_VERSION",

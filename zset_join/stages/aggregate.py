@@ -102,11 +102,11 @@ class AggregateStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return its answer: the key columns, which identify a row, and a column per call."""
-        made = Aggregate(self.source, self.group_by, self.calls)
+        operator = Aggregate(self.source, self.group_by, self.calls)
         try:
-            return made.output
+            return operator.output
         finally:
-            made.close()
+            operator.close()
 
     @property
     def output_key(self) -> OutputKey:
@@ -183,12 +183,12 @@ class AggregateStage(Stage):
         }
 
 
-def _read(found: Mapping[str, Any]) -> AggregateStage:
+def _read(fields: Mapping[str, Any]) -> AggregateStage:
     return AggregateStage(
-        source=read_relation(found["source"]),
-        group_by=tuple(found["group_by"]),
-        calls=tuple(AggregateCall.from_json(call) for call in found["calls"]),
-        reduces=found["reduces"],
+        source=read_relation(fields["source"]),
+        group_by=tuple(fields["group_by"]),
+        calls=tuple(AggregateCall.from_json(call) for call in fields["calls"]),
+        reduces=fields["reduces"],
     )
 
 

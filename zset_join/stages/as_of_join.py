@@ -128,20 +128,20 @@ class AsOfJoinStage(Stage):
         }
 
 
-def _read(found: Mapping[str, Any]) -> AsOfJoinStage:
+def _read(fields: Mapping[str, Any]) -> AsOfJoinStage:
     return AsOfJoinStage(
-        left=read_relation(found["left"]),
-        right=read_relation(found["right"]),
+        left=read_relation(fields["left"]),
+        right=read_relation(fields["right"]),
         options=AsOfOptions(
-            left_time=found["left_time"],
-            right_time=found["right_time"],
-            op=found["op"],
-            how=found["how"],
-            tie=found["tie"],
-            tolerance=found["tolerance"],
-            residual=None if found["residual"] is None else read_expression(found["residual"]),
-            using=found["using"],
-            output_names=None if found["output_names"] is None else tuple(found["output_names"]),
+            left_time=fields["left_time"],
+            right_time=fields["right_time"],
+            op=fields["op"],
+            how=fields["how"],
+            tie=fields["tie"],
+            tolerance=fields["tolerance"],
+            residual=None if fields["residual"] is None else read_expression(fields["residual"]),
+            using=fields["using"],
+            output_names=None if fields["output_names"] is None else tuple(fields["output_names"]),
         ),
     )
 

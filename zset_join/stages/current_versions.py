@@ -119,12 +119,12 @@ class CurrentVersionsStage(Stage):
         }
 
 
-def _read(found: Mapping[str, Any]) -> CurrentVersionsStage:
+def _read(fields: Mapping[str, Any]) -> CurrentVersionsStage:
     return CurrentVersionsStage(
-        source=read_relation(found["source"]),
-        key=tuple(found["key"]),
-        delete_column=found["delete_column"],
-        hidden=tuple(found["hidden"]),
+        source=read_relation(fields["source"]),
+        key=tuple(fields["key"]),
+        delete_column=fields["delete_column"],
+        hidden=tuple(fields["hidden"]),
     )
 
 

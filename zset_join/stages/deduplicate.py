@@ -124,13 +124,13 @@ class DeduplicateStage(Stage):
         }
 
 
-def _read(found: Mapping[str, Any]) -> DeduplicateStage:
+def _read(fields: Mapping[str, Any]) -> DeduplicateStage:
     return DeduplicateStage(
-        source=read_relation(found["source"]),
-        keys=tuple(found["keys"]),
-        order_by=tuple(found["order_by"]),
-        keep=found["keep"],
-        n=found["n"],
+        source=read_relation(fields["source"]),
+        keys=tuple(fields["keys"]),
+        order_by=tuple(fields["order_by"]),
+        keep=fields["keep"],
+        n=fields["n"],
     )
 
 

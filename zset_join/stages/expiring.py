@@ -174,9 +174,9 @@ def expiring_stage(stage: Stage, sources: Sequence[Relation], ttls: Sequence[Sta
         for given, source in zip(stage.inputs, sources, strict=True)
     ]
     lives = tuple(None if ttl is None else ttl.of_input(stage, timed[number], number) for number, ttl in enumerate(ttls))
-    made = ExpiringStage(inside=stage, sources=tuple(timed), ttls=lives)
-    _ = made.output
-    return made
+    expiring = ExpiringStage(inside=stage, sources=tuple(timed), ttls=lives)
+    _ = expiring.output
+    return expiring
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,11 +296,11 @@ def _told(source: Relation, ttl: TimeToLive) -> str:
     return f"{end}, {after} after {begins}{read}{together}"
 
 
-def _read(found: Mapping[str, Any]) -> ExpiringStage:
+def _read(fields: Mapping[str, Any]) -> ExpiringStage:
     return ExpiringStage(
-        inside=read_stage(found["inside"]),
-        sources=tuple(map(read_relation, found["sources"])),
-        ttls=tuple(None if ttl is None else TimeToLive(**ttl) for ttl in found["ttls"]),
+        inside=read_stage(fields["inside"]),
+        sources=tuple(map(read_relation, fields["sources"])),
+        ttls=tuple(None if ttl is None else TimeToLive(**ttl) for ttl in fields["ttls"]),
     )
 
 

@@ -180,15 +180,15 @@ class JoinStage(Stage):
 
     def regrouped(self, name: str, table: pa.Table, *, epoch: int, metadata: Sequence[Mapping[bytes, bytes]]) -> pa.Table:
         """Return a table of a snapshot with rows of other buckets; of rows that may be dropped each has an age of its own."""
-        made = super().regrouped(name, table, epoch=epoch, metadata=metadata)
-        return with_distinct_ages(made, list(self.state_tables).index(name)) if self.is_append_only else made
+        rows = super().regrouped(name, table, epoch=epoch, metadata=metadata)
+        return with_distinct_ages(rows, list(self.state_tables).index(name)) if self.is_append_only else rows
 
     def build(self, options: StageOptions, directory: str | None) -> DurableOperator:
         """Return the hash join of one bucket."""
         budget = options.hot_budget
         limit = options.buffer_limit if self.is_append_only else NO_LIMIT
         hybrid: dict[str, Any] = {} if budget is None else {"default_hash_join": "hybrid", **asdict(budget)}
-        made: Any = HashJoin(
+        operator: Any = HashJoin(
             self.left,
             self.right,
             self.how,
@@ -206,7 +206,7 @@ class JoinStage(Stage):
             directory=directory,
             **hybrid,
         )
-        return cast("DurableOperator", made)
+        return cast("DurableOperator", operator)
 
     def explain(self, buckets: int | None) -> list[str]:
         """Return the condition, and what is remembered of each side."""
@@ -261,16 +261,16 @@ class JoinStage(Stage):
         return output_key(left, right, self.how, *visible_columns(schema, sources, self.hidden))
 
 
-def _read(found: Mapping[str, Any]) -> JoinStage:
-    left_key, right_key = (None if key is None else tuple(key) for key in found["row_keys"])
+def _read(fields: Mapping[str, Any]) -> JoinStage:
+    left_key, right_key = (None if key is None else tuple(key) for key in fields["row_keys"])
     return JoinStage(
-        left=read_relation(found["left"]),
-        right=read_relation(found["right"]),
-        how=found["how"],
-        null_safe=tuple(found["null_safe"]),
-        using=found["using"],
-        residual=None if found["residual"] is None else read_expression(found["residual"]),
-        hidden=(tuple(found["hidden"][0]), tuple(found["hidden"][1])),
+        left=read_relation(fields["left"]),
+        right=read_relation(fields["right"]),
+        how=fields["how"],
+        null_safe=tuple(fields["null_safe"]),
+        using=fields["using"],
+        residual=None if fields["residual"] is None else read_expression(fields["residual"]),
+        hidden=(tuple(fields["hidden"][0]), tuple(fields["hidden"][1])),
         row_keys=(left_key, right_key),
     )
 

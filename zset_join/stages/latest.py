@@ -53,11 +53,11 @@ class LatestStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the live rows, as a changelog with their primary key."""
-        made = self._made()
+        operator = self._made()
         try:
-            return made.output
+            return operator.output
         finally:
-            made.close()
+            operator.close()
 
     @property
     def output_key(self) -> OutputKey:

@@ -158,11 +158,11 @@ class LookupJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        made = self._made(StageOptions(), None)
+        operator = self._made(StageOptions(), None)
         try:
-            whole = made.output
+            whole = operator.output
         finally:
-            made.close()
+            operator.close()
         shown = pa.schema([column for column in whole.schema if column.name not in self.hidden])
         return Relation(name=whole.name, schema=shown, mode=whole.mode)
 
@@ -253,8 +253,8 @@ class LookupJoinStage(Stage):
         options = _explained_for.get() or StageOptions()
         job = options.more.get("lookup")
         of_job = {} if job is None else {name: value for name, value in job.given().items() if name not in self.hint.given()}
-        told = ", ".join(f"{name.rstrip('_').replace('_', '-')}={value}" for name, value in sorted(of_job.items()))
-        return self.settings(options).describe() + (f"; of the job: {told}" if told else "")
+        options_of_job = ", ".join(f"{name.rstrip('_').replace('_', '-')}={value}" for name, value in sorted(of_job.items()))
+        return self.settings(options).describe() + (f"; of the job: {options_of_job}" if options_of_job else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return everything about the join, JSON-ready; of credentials only where they come from."""
@@ -372,26 +372,26 @@ class _LookupEffect:
         self.asking.close()
 
 
-def _read(found: Mapping[str, Any]) -> LookupJoinStage:
-    source = read_source(found["source"])
+def _read(fields: Mapping[str, Any]) -> LookupJoinStage:
+    source = read_source(fields["source"])
     constants = {
         name: pa.scalar(text, pa.string()).cast(source.schema.field(name).type).as_py()
-        for name, text in found["constants"].items()
+        for name, text in fields["constants"].items()
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said when the query was made
         return LookupJoinStage(
-            probe=read_relation(found["probe"]),
+            probe=read_relation(fields["probe"]),
             source=source,
-            key=tuple(found["key"]),
-            columns=tuple(found["columns"]),
-            hint=Lookup.from_json(found["hint"]),
-            how=found["how"],
+            key=tuple(fields["key"]),
+            columns=tuple(fields["columns"]),
+            hint=Lookup.from_json(fields["hint"]),
+            how=fields["how"],
             constants=constants,
-            using=found["using"],
-            residual=None if found["residual"] is None else read_expression(found["residual"]),
-            hidden=tuple(found["hidden"]),
-            alias=found["alias"],
+            using=fields["using"],
+            residual=None if fields["residual"] is None else read_expression(fields["residual"]),
+            hidden=tuple(fields["hidden"]),
+            alias=fields["alias"],
         )
 
 

@@ -64,15 +64,15 @@ class ProcessTimeJoinStage(Stage):
     def inputs(self) -> tuple[StageInput, ...]:
         """Return both inputs, bucketed by join key."""
         shape = LookupShape.of(self.left, self.right, self.how, using=self.using, leaves_process=False)
-        found = [at for at, name in enumerate(self.right.join_key) if not self.find_by or name in self.find_by]
-        types = tuple(shape.key_schema.field(at).type for at in found)
+        places = [at for at, name in enumerate(self.right.join_key) if not self.find_by or name in self.find_by]
+        types = tuple(shape.key_schema.field(at).type for at in places)
         left, right = (
             StageInput(
                 relation=relation,
-                key=tuple(relation.join_key[at] for at in found),
+                key=tuple(relation.join_key[at] for at in places),
                 key_types=types,
                 unmatchable="by_identity",
-                null_safe=tuple(self._flags[at] for at in found),
+                null_safe=tuple(self._flags[at] for at in places),
                 keeps_unmatchable=is_left,
             )
             for relation, is_left in ((self.left, True), (self.right, False))
@@ -82,11 +82,11 @@ class ProcessTimeJoinStage(Stage):
     @cached_property
     def output(self) -> Relation:
         """Return the relation of the answer, hidden columns left out."""
-        made = self.made(StageOptions(), None)
+        operator = self.made(StageOptions(), None)
         try:
-            whole = made.output
+            whole = operator.output
         finally:
-            made.close()
+            operator.close()
         hidden = {*self.hidden[0], *self.hidden[1], *(f"{name}_right" for name in self.hidden[1])}
         return Relation(
             name=whole.name, schema=pa.schema([column for column in whole.schema if column.name not in hidden]), mode=whole.mode
@@ -175,19 +175,19 @@ class ProcessTimeJoinStage(Stage):
         }
 
 
-def _read(found: Mapping[str, Any]) -> ProcessTimeJoinStage:
-    left, right = found["hidden"]
+def _read(fields: Mapping[str, Any]) -> ProcessTimeJoinStage:
+    left, right = fields["hidden"]
     return ProcessTimeJoinStage(
-        left=read_relation(found["left"]),
-        right=read_relation(found["right"]),
-        how=found["how"],
-        snapshot=found["snapshot"],
-        null_safe=tuple(found["null_safe"]),
-        using=found["using"],
-        residual=None if found["residual"] is None else read_expression(found["residual"]),
+        left=read_relation(fields["left"]),
+        right=read_relation(fields["right"]),
+        how=fields["how"],
+        snapshot=fields["snapshot"],
+        null_safe=tuple(fields["null_safe"]),
+        using=fields["using"],
+        residual=None if fields["residual"] is None else read_expression(fields["residual"]),
         hidden=(tuple(left), tuple(right)),
-        index=found["index"],
-        find_by=tuple(found["find_by"]),
+        index=fields["index"],
+        find_by=tuple(fields["find_by"]),
     )
 
 

@@ -115,8 +115,8 @@ def needs_route(relation: Relation) -> bool:
     return relation.mode == "upsert" and not set(relation.join_key) <= set(relation.primary_key)
 
 
-def _read(found: Mapping[str, Any]) -> RouteStage:
-    return RouteStage(source=read_relation(found["source"]))
+def _read(fields: Mapping[str, Any]) -> RouteStage:
+    return RouteStage(source=read_relation(fields["source"]))
 
 
 register_stage("route", _read)

@@ -113,8 +113,8 @@ class SharedTableStage(Stage):
         return {"kind": self.kind, "readers": [reader.to_json() for reader in self.readers]}
 
 
-def _read(found: Mapping[str, Any]) -> SharedTableStage:
-    written: Sequence[Mapping[str, Any]] = found["readers"]
+def _read(fields: Mapping[str, Any]) -> SharedTableStage:
+    written: Sequence[Mapping[str, Any]] = fields["readers"]
     return SharedTableStage(readers=tuple(map(read_stage, written)))
 
 

@@ -277,13 +277,13 @@ def registered_kinds() -> list[str]:
     return sorted(_readers)
 
 
-def read_stage(found: Mapping[str, Any]) -> Stage:
+def read_stage(fields: Mapping[str, Any]) -> Stage:
     """Build a stage from what `to_json` gave.
 
     Raises:
         PlanError: a kind of stage that this version does not have.
     """
-    kind = found.get("kind")
+    kind = fields.get("kind")
     if kind not in _readers:
         raise PlanError(
             f"the plan has a stage of kind {kind!r}, which this version does not know; it knows {sorted(_readers)}. Use the "
@@ -291,4 +291,4 @@ def read_stage(found: Mapping[str, Any]) -> Stage:
             code="UNKNOWN_STAGE_KIND",
             kind=kind,
         )
-    return _readers[kind](found)
+    return _readers[kind](fields)

@@ -230,23 +230,23 @@ def _written(residual: Expression | None) -> Any:
     return None if residual is None else write_expression(residual)
 
 
-def _read(found: Mapping[str, Any]) -> TemporalJoinStage:
+def _read(fields: Mapping[str, Any]) -> TemporalJoinStage:
     return TemporalJoinStage(
-        left=read_relation(found["left"]),
-        right=read_relation(found["right"]),
-        is_change_time=found["is_change_time"],
-        index=found["index"],
+        left=read_relation(fields["left"]),
+        right=read_relation(fields["right"]),
+        is_change_time=fields["is_change_time"],
+        index=fields["index"],
         options=TemporalOptions(
-            how=found["how"],
-            emit=found["emit"],
-            late=found["late"],
-            keep_probe_for=found["keep_probe_for"],
-            max_watermark_jump=found["max_watermark_jump"],
-            delete_column=found["delete_column"],
-            residual=None if found["residual"] is None else read_expression(found["residual"]),
-            using=found["using"],
-            output_names=None if found["output_names"] is None else tuple(found["output_names"]),
-            hidden=(tuple(found["hidden"][0]), tuple(found["hidden"][1])),
+            how=fields["how"],
+            emit=fields["emit"],
+            late=fields["late"],
+            keep_probe_for=fields["keep_probe_for"],
+            max_watermark_jump=fields["max_watermark_jump"],
+            delete_column=fields["delete_column"],
+            residual=None if fields["residual"] is None else read_expression(fields["residual"]),
+            using=fields["using"],
+            output_names=None if fields["output_names"] is None else tuple(fields["output_names"]),
+            hidden=(tuple(fields["hidden"][0]), tuple(fields["hidden"][1])),
         ),
     )
 

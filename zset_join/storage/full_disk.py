@@ -38,17 +38,17 @@ def reporting_full_disk(places: str, cure: str, **facts: str) -> Iterator[None]:
         raise storage_failure(str(error), places, cure, **facts) from error
 
 
-def storage_failure(told: str, places: str, cure: str, **facts: str) -> StateError:
+def storage_failure(failure: str, places: str, cure: str, **facts: str) -> StateError:
     """Return the error for a disk that does not take what is written; see `reporting_full_disk`.
 
     Args:
-        told: what went wrong.
+        failure: what went wrong.
         places: which files are written.
         cure: what to do once there is room.
         facts: what the error carries.
     """
     return StateError(
-        f"a file could not be written: {told}. Nothing of this epoch was committed. Make room, or make it writable, where "
+        f"a file could not be written: {failure}. Nothing of this epoch was committed. Make room, or make it writable, where "
         f"{places}; then {cure}.",
         code="STORAGE_FAILED",
         **facts,

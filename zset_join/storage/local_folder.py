@@ -61,8 +61,8 @@ class LocalFolder:
 
     def read(self, name: str) -> pa.Buffer | None:
         """Return all bytes of a file."""
-        found = local.read_bytes(self.uri(name))
-        return None if found is None else pa.py_buffer(found)
+        content = local.read_bytes(self.uri(name))
+        return None if content is None else pa.py_buffer(content)
 
     def view(self, name: str) -> pa.Buffer | None:
         """Return a file mapped; its pages are read when they are looked at."""

@@ -107,14 +107,14 @@ class ObjectFolder:
 
     def size(self, name: str) -> int | None:
         """Return the bytes of an object."""
-        found = perform("size", self.uri(name), lambda: self._info(name))
-        return found.size if found.type == pafs.FileType.File else None
+        info = perform("size", self.uri(name), lambda: self._info(name))
+        return info.size if info.type == pafs.FileType.File else None
 
     def names(self, under: str) -> Iterator[str]:
         """Yield the names below."""
-        for found in self._list(under):
-            if not found.path.endswith(".tmp"):
-                yield self._named(found, under)
+        for info in self._list(under):
+            if not info.path.endswith(".tmp"):
+                yield self._named(info, under)
 
     def move(self, name: str, target: str) -> None:
         """Copy and remove: the name is new when the copy is whole."""
@@ -144,9 +144,9 @@ class ObjectFolder:
     def remove_unfinished(self, *folders: str) -> None:
         """Remove the files that end in `.tmp`; file systems that put whole objects have none."""
         for under in folders if self._shows_parts else ():
-            for found in self._list(under):
-                if found.path.endswith(".tmp"):
-                    self.remove(self._named(found, under))
+            for info in self._list(under):
+                if info.path.endswith(".tmp"):
+                    self.remove(self._named(info, under))
 
     def sync_names(self, under: str) -> None:
         """Do nothing: what can be seen is stored."""
@@ -164,12 +164,12 @@ class ObjectFolder:
 
         def act() -> list[pafs.FileInfo]:
             self._forget_listings()
-            return [found for found in self._filesystem.get_file_info(chosen) if found.type == pafs.FileType.File]
+            return [info for info in self._filesystem.get_file_info(chosen) if info.type == pafs.FileType.File]
 
         return perform("list", self.uri(under), act)
 
-    def _named(self, found: pafs.FileInfo, under: str) -> str:
-        below = found.path.strip("/").removeprefix(self._at(under).strip("/")).strip("/")
+    def _named(self, info: pafs.FileInfo, under: str) -> str:
+        below = info.path.strip("/").removeprefix(self._at(under).strip("/")).strip("/")
         return f"{under}/{below}" if under else below
 
     def _write(self, name: str, data: bytes) -> None:

@@ -18,20 +18,20 @@ from zset_join.errors import StateError
 __all__ = ["is_own", "refuse_foreign", "why_foreign"]
 
 
-def why_foreign(found: os.stat_result, *, own_group: bool = False) -> str | None:
+def why_foreign(status: os.stat_result, *, own_group: bool = False) -> str | None:
     """Return why something is not to be trusted; None where it is.
 
     Args:
-        found: its status.
+        status: its status.
         own_group: whether the user's own group may write to it.
     """
     user = os.geteuid()
-    if found.st_uid != user:
-        return f"it belongs to user {found.st_uid}, not to user {user} who runs this process"
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_uid != user:
+        return f"it belongs to user {status.st_uid}, not to user {user} who runs this process"
+    if status.st_mode & stat.S_IWOTH:
         return "every user of the host may write to it"
-    if found.st_mode & stat.S_IWGRP and not (own_group and found.st_gid == os.getegid()):
-        return f"its group {found.st_gid} may write to it"
+    if status.st_mode & stat.S_IWGRP and not (own_group and status.st_gid == os.getegid()):
+        return f"its group {status.st_gid} may write to it"
     return None
 
 
@@ -43,17 +43,17 @@ def is_own(path: str | Path) -> bool:
         return False
 
 
-def refuse_foreign(path: str, found: os.stat_result) -> None:
+def refuse_foreign(path: str, status: os.stat_result) -> None:
     """Refuse a file that is to be mapped, where it or its directory is not the user's own.
 
     Args:
         path: of the file.
-        found: its status.
+        status: its status.
 
     Raises:
         StateError: `FOREIGN_FILE`.
     """
-    reason, place = why_foreign(found, own_group=True), path
+    reason, place = why_foreign(status, own_group=True), path
     if reason is None:
         above = Path(path).parent.stat()
         place = str(Path(path).parent)

@@ -86,9 +86,9 @@ def _checksum(text: bytes, version: int, name: str) -> int:
 def _unframed(data: bytes) -> ValueError:
     """Tell a file of another layout, which says so, from a damaged one."""
     try:
-        found = json.loads(data)
+        content = json.loads(data)
     except ValueError:
         return ValueError("it is cut off or damaged")
-    if isinstance(found, dict) and isinstance(found.get("format"), int):
-        return UnknownFormatError(found["format"])
+    if isinstance(content, dict) and isinstance(content.get("format"), int):
+        return UnknownFormatError(content["format"])
     return ValueError("it says no format")

@@ -67,10 +67,10 @@ def _of_values(call: Call, values: list[tuple[Any, int]]) -> Any:
     if kind == "count":
         return copies
     if kind in ("collect_list", "collect_set"):
-        found = sorted(values, key=lambda pair: order_of(pair[0]))
+        ordered = sorted(values, key=lambda pair: order_of(pair[0]))
         if kind == "collect_list":
-            return [value for value, weight in found for _ in range(weight)]
-        return list({identity(value): value for value, _ in found}.values())
+            return [value for value, weight in ordered for _ in range(weight)]
+        return list({identity(value): value for value, _ in ordered}.values())
     if not values:
         return None
     if kind in ("min", "max"):
@@ -150,8 +150,8 @@ def _variance(kind: str, values: list[tuple[Any, int]], copies: int) -> float | 
     squares = sum((Fraction(value) ** 2 * weight for value, weight in floats), Fraction(0))
     scattered = copies * squares - _exact_sum(floats) ** 2
     divisor = copies * (copies - 1 if kind.endswith("samp") else copies)
-    made = _quotient(scattered, divisor)
-    return math.sqrt(made) if kind.startswith("stddev") else made
+    variance = _quotient(scattered, divisor)
+    return math.sqrt(variance) if kind.startswith("stddev") else variance
 
 
 def _quotient(number: Fraction, divisor: int) -> float:

@@ -160,12 +160,12 @@ def nearest(
     """
     if None in row.key or row.time is None:
         return None
-    found = [one for one in candidates if one.key == row.key and one.time is not None and _HOLDS[op](row.time, one.time)]
-    found = [one for one in found if tolerance is None or abs(row.time - one.time) <= tolerance]
-    if not found:
+    matching = [one for one in candidates if one.key == row.key and one.time is not None and _HOLDS[op](row.time, one.time)]
+    matching = [one for one in matching if tolerance is None or abs(row.time - one.time) <= tolerance]
+    if not matching:
         return None
-    distance = min(abs(row.time - one.time) for one in found)
-    tied = [one for one in found if abs(row.time - one.time) == distance]
+    distance = min(abs(row.time - one.time) for one in matching)
+    tied = [one for one in matching if abs(row.time - one.time) == distance]
     # Among equals of the tie rule the latest arrival wins too, so look from the back.
     return tied[-1] if tie is None else min(reversed(tied), key=tie)
 

@@ -109,25 +109,25 @@ def sort_cells(
             entry = entry_of[index]
             order[cells[entry + 1]] = index
             cells[entry + 1] += 1
-    made = 0
+    cell_count = 0
     begin = 0
     for entry in range(entries):
         end = cells[entry + 1]
-        cells[entry] = made
+        cells[entry] = cell_count
         if end - begin > 1:
             _sort_slice(order, spare, begin, end, keys, words, texts)
         for place in range(begin, end):
             row = order[place]
             key = keys + row * words * 8
-            if place == begin or compare_keys(cell_keys + (made - 1) * words * 8, 0, key, 0, words, texts) != 0:
-                copy_key(cell_keys + made * words * 8, key, words)
-                cell_weights[made] = 0
-                made += 1
-            cell_weights[made - 1] += weights[row]
-            cell_of[row] = made - 1
+            if place == begin or compare_keys(cell_keys + (cell_count - 1) * words * 8, 0, key, 0, words, texts) != 0:
+                copy_key(cell_keys + cell_count * words * 8, key, words)
+                cell_weights[cell_count] = 0
+                cell_count += 1
+            cell_weights[cell_count - 1] += weights[row]
+            cell_of[row] = cell_count - 1
         begin = end
-    cells[entries] = made
-    return made
+    cells[entries] = cell_count
+    return cell_count
 
 
 @kernel

@@ -101,11 +101,11 @@ def _is_special(bits: int) -> bool:
 @kernel
 def count_special(count: int, validity: int, values: int, start: int) -> int:
     """Return how many values need a block."""
-    found = 0
+    special_count = 0
     for index in range(count):
         if _is_special(load_u64(values + (start + index) * 8)) and _is_valid(validity, start + index):
-            found += 1
-    return found
+            special_count += 1
+    return special_count
 
 
 @kernel
@@ -191,9 +191,9 @@ def add_floats(
         if weight == 0 or not _is_valid(validity, start + index):
             continue
         line = place + entry_of[index] * line_words * 8
-        made = load_u64(line) + weight
-        store_u64(line, made)
-        below |= made < 0
+        copies = load_u64(line) + weight
+        store_u64(line, copies)
+        below |= copies < 0
         bits = load_u64(values + (start + index) * 8)
         if (bits << 1) == 0:
             continue
@@ -288,10 +288,10 @@ def _variance(
     for at in range(words):
         left = load_u64(product + at * 8)
         right = load_u64(square + at * 8) if at < 2 * sum_words else 0
-        made = left - right
+        difference = left - right
         under = 1 if unsigned_below(left, right) else 0
-        final = made - borrow
-        if borrow != 0 and made == 0:
+        final = difference - borrow
+        if borrow != 0 and difference == 0:
             under = 1
         store_u64(product + at * 8, final)
         borrow = under
@@ -319,17 +319,17 @@ def variance_floats(
         block = load_u64(squares + 8 * SQUARE_WORDS)
         address = _block_address(block, heap) if block != 0 else 0
         if block != 0 and _special_value(address) != 0.0:
-            made = math.nan
+            variance = math.nan
         elif block != 0 and load_u64(address + _OUTLIERS) != 0:
             full, full_squares = spare, spare + 8 * _FULL_WORDS
             copy_bytes(full, address + _FULL, 8 * (_FULL_WORDS + _FULL_SQUARE_WORDS))
             _widen(full, _FULL_WORDS, window, WINDOW_WORDS, _FULL_UNIT - _WINDOW_UNIT)
             _widen(full_squares, _FULL_SQUARE_WORDS, squares, SQUARE_WORDS, 2 * (_FULL_UNIT - _WINDOW_UNIT))
             rest = spare + 8 * (_FULL_WORDS + _FULL_SQUARE_WORDS)
-            made = _variance(full, full_squares, _FULL_WORDS, _FULL_SQUARE_WORDS, 2 * _FULL_UNIT, count, divisor, rest)
+            variance = _variance(full, full_squares, _FULL_WORDS, _FULL_SQUARE_WORDS, 2 * _FULL_UNIT, count, divisor, rest)
         else:
-            made = _variance(window, squares, WINDOW_WORDS, SQUARE_WORDS, 2 * _WINDOW_UNIT, count, divisor, spare)
-        variances[entry] = math.sqrt(made) if root else made
+            variance = _variance(window, squares, WINDOW_WORDS, SQUARE_WORDS, 2 * _WINDOW_UNIT, count, divisor, spare)
+        variances[entry] = math.sqrt(variance) if root else variance
 
 
 @kernel

@@ -114,7 +114,7 @@ def load_groups(
     columns: int,
     state_offset: int,
     words: int,
-    found: Any,
+    group_numbers: Any,
     before: int,
     after: int,
 ) -> None:
@@ -138,7 +138,7 @@ def load_groups(
         if entry < 0:
             continue
         number = find_key(slots, bits, key_codes[entry], keys[entry], 0, columns, rows, stride, heap, columns)
-        found[entry] = number
+        group_numbers[entry] = number
         line = entry * words * 8
         if number == 0:
             for place in range(words):
@@ -205,7 +205,7 @@ def store_groups(
     key_bytes: int,
     state_offset: int,
     words: int,
-    found: Any,
+    group_numbers: Any,
     after: int,
 ) -> None:
     """Write the lines of `after` back; a group without rows is gone, whatever its words say."""
@@ -214,7 +214,7 @@ def store_groups(
     for entry in range(entries):
         ahead = entry + _AHEAD_ROW
         if ahead < entries:
-            number = found[ahead]
+            number = group_numbers[ahead]
             if number != 0:
                 prefetch(rows + (number - 1) * stride)
                 prefetch(rows + number * stride - 1)
@@ -222,7 +222,7 @@ def store_groups(
                 prefetch_slot(slots, bits, key_codes[ahead])
         line = after + entry * words * 8
         rows_of_group = load_u64(line)
-        number = found[entry]
+        number = group_numbers[entry]
         if rows_of_group == 0:
             if number != 0:
                 _forget_group(view, variables, number)

@@ -158,10 +158,10 @@ def unsigned_below(left: int, right: int) -> bool:
 def _add_at(address: int, word: int, value: int, carry: int) -> int:
     """Add a word and a carry to one word of a number; return the carry."""
     old = load_u64(address + word * 8)
-    made = old + value
-    over = 1 if unsigned_below(made, old) else 0
-    final = made + carry
-    if unsigned_below(final, made):
+    total = old + value
+    over = 1 if unsigned_below(total, old) else 0
+    final = total + carry
+    if unsigned_below(final, total):
         over = 1
     store_u64(address + word * 8, final)
     return over
@@ -216,9 +216,9 @@ def negate_words(address: int, words: int) -> None:
     carry = 1
     for word in range(words):
         value = ~load_u64(address + word * 8)
-        made = value + carry
-        carry = 1 if carry != 0 and made == 0 else 0
-        store_u64(address + word * 8, made)
+        negated = value + carry
+        carry = 1 if carry != 0 and negated == 0 else 0
+        store_u64(address + word * 8, negated)
 
 
 @kernel
@@ -315,8 +315,8 @@ def to_scaled(address: int, words: int) -> tuple[float, int]:
             value |= shift_right(second, 64 - zeros)
         if (second << zeros) != 0 or top - 1 > lowest:
             rest = 1
-    made = _unsigned_float(value | rest)
-    return (-made if negative else made), 64 * top - zeros
+    scaled = _unsigned_float(value | rest)
+    return (-scaled if negative else scaled), 64 * top - zeros
 
 
 @kernel

@@ -140,9 +140,9 @@ def read_ends(
             copy_key(new_key, old_key, words)
             new_valid[entry] = old_valid[entry]
             continue
-        found, alive = _end_after(heap, values, first, last, cell_keys, cell_weights, cell_before, words, texts, high)
+        new_end, alive = _end_after(heap, values, first, last, cell_keys, cell_weights, cell_before, words, texts, high)
         if alive:
-            _copy_out(new_key, found, heap, words, texts)
+            _copy_out(new_key, new_end, heap, words, texts)
             new_valid[entry] = 1
 
 
@@ -218,7 +218,7 @@ def list_state(
 
     Used for snapshots. Long strings come with plain addresses, good until the state is written to.
     """
-    made = 0
+    cell_count = 0
     step = 8 * words + 8
     for index in range(count):
         values = groups[index] + place
@@ -227,11 +227,11 @@ def list_state(
             run = leaf_address(heap, root, leaf, words)
             for at in range(leaf_count(heap, root, leaf, words, distinct)):
                 value = run + at * step
-                refs[made] = groups[index]
-                _copy_out(keys + made * words * 8, value, heap, words, texts)
-                copies[made] = load_u64(value + words * 8)
-                made += 1
-    return made
+                refs[cell_count] = groups[index]
+                _copy_out(keys + cell_count * words * 8, value, heap, words, texts)
+                copies[cell_count] = load_u64(value + words * 8)
+                cell_count += 1
+    return cell_count
 
 
 @kernel

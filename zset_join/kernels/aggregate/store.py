@@ -61,29 +61,29 @@ def _merge(
 ) -> int:
     """Write the values of a leaf, brought up to date, to `target`; return how many there are."""
     step = 8 * words + 8
-    read, made = 0, 0
+    read, written = 0, 0
     for cell in range(cells_begin, cells_end):
         key = cell_keys + cell * words * 8
         place = read + first_not_below(run + read * step, count - read, step, heap, key, 0, words, texts)
-        move_bytes(target + made * step, run + read * step, (place - read) * step)
-        made += place - read
+        move_bytes(target + written * step, run + read * step, (place - read) * step)
+        written += place - read
         read = place
         net = cell_weights[cell]
         if read < count and compare_keys(run + read * step, heap, key, 0, words, texts) == 0:
             copies = load_u64(run + read * step + words * 8) + net
             if copies > 0:
-                copy_key(target + made * step, run + read * step, words)
-                store_u64(target + made * step + words * 8, copies)
-                made += 1
+                copy_key(target + written * step, run + read * step, words)
+                store_u64(target + written * step + words * 8, copies)
+                written += 1
             else:
                 free_key(run + read * step, words, texts, heap, header)
             read += 1
         elif net > 0:
-            own_key(target + made * step, key, 0, words, texts, heap, header)
-            store_u64(target + made * step + words * 8, net)
-            made += 1
-    move_bytes(target + made * step, run + read * step, (count - read) * step)
-    return made + count - read
+            own_key(target + written * step, key, 0, words, texts, heap, header)
+            store_u64(target + written * step + words * 8, net)
+            written += 1
+    move_bytes(target + written * step, run + read * step, (count - read) * step)
+    return written + count - read
 
 
 @kernel
@@ -295,8 +295,8 @@ def _bytes_needed(
                 needed += text_bytes_needed(cell_keys + cell * words * 8, words, texts)
     if size <= capacity:
         return needed + block_bytes(size * step)
-    made = size // (capacity * 3 // 4) + 1
-    return needed + made * block_bytes(capacity * step) + block_bytes(DIRECTORY_HEAD + 2 * (leaves + made) * line)
+    new_leaves = size // (capacity * 3 // 4) + 1
+    return needed + new_leaves * block_bytes(capacity * step) + block_bytes(DIRECTORY_HEAD + 2 * (leaves + new_leaves) * line)
 
 
 @kernel
@@ -349,13 +349,13 @@ def store_cells(
             ):
                 _change_in_place(heap + old, count, cell, end, cell_keys, cell_weights, heap, header, words, texts)
                 continue
-            made = _merge(heap + max(old, 0), count, spare, cell, end, cell_keys, cell_weights, heap, header, words, texts)
-            if made <= capacity:
-                _write_single(values, old, count, spare, made, heap, header, step)
+            new_count = _merge(heap + max(old, 0), count, spare, cell, end, cell_keys, cell_weights, heap, header, words, texts)
+            if new_count <= capacity:
+                _write_single(values, old, count, spare, new_count, heap, header, step)
             else:
                 if old >= 0:
                     free_block(heap, header, old, count * step)
-                _new_directory(values, spare, made, heap, header, words)
+                _new_directory(values, spare, new_count, heap, header, words)
             continue
         while cell < end:
             root = load_u64(values + V_ROOT * 8)
@@ -368,14 +368,14 @@ def store_cells(
                 return entry, cell, needed
             run = leaf_address(heap, root, leaf, words)
             if _is_sparse_change(count, cell, last, capacity, cell_before, cell_weights):
-                made = _change_in_place(run, count, cell, last, cell_keys, cell_weights, heap, header, words, texts)
+                new_count = _change_in_place(run, count, cell, last, cell_keys, cell_weights, heap, header, words, texts)
                 entry_line = leaf_line(heap, root, leaf, words)
                 copy_key(entry_line, run, words)
-                store_u64(entry_line + words * 8 + 8, made)
+                store_u64(entry_line + words * 8 + 8, new_count)
             else:
-                made = _merge(run, count, spare, cell, last, cell_keys, cell_weights, heap, header, words, texts)
-                _write_leaf(values, leaf, spare, made, heap, header, words)
-            if made * 4 <= capacity:
+                new_count = _merge(run, count, spare, cell, last, cell_keys, cell_weights, heap, header, words, texts)
+                _write_leaf(values, leaf, spare, new_count, heap, header, words)
+            if new_count * 4 <= capacity:
                 _join_neighbour(values, leaf, heap, header, words)
             cell = last
         if directory_count(heap, load_u64(values + V_ROOT * 8)) <= 1:

@@ -40,9 +40,9 @@ def add_counts(count: int, entry_of: Any, weights: Any, validity: int, start: in
     for index in range(count):
         if _is_valid(validity, start + index):
             word = place + entry_of[index] * line_words * 8
-            made = load_u64(word) + weights[index]
-            store_u64(word, made)
-            below |= made < 0
+            copies = load_u64(word) + weights[index]
+            store_u64(word, copies)
+            below |= copies < 0
     return below
 
 
@@ -70,9 +70,9 @@ def add_integers(
             continue
         weight = weights[index]
         word = place + entry_of[index] * line_words * 8
-        made = load_u64(word) + weight
-        store_u64(word, made)
-        below |= made < 0
+        copies = load_u64(word) + weight
+        store_u64(word, copies)
+        below |= copies < 0
         value = values + (start + index) * step
         if wide:
             multiply_add_wide(word + 8, load_u64(value), load_u64(value + 8), weight)

@@ -69,7 +69,16 @@ def _group_of(epoch: int, side: int, row: int, code: int) -> int:
 
 @kernel
 def emit_streamed_rows(
-    epoch: int, side: int, records: int, codes: Any, kind: int, pairs: bool, sign: int, cursor: Any, made: Any, filled: int
+    epoch: int,
+    side: int,
+    records: int,
+    codes: Any,
+    kind: int,
+    pairs: bool,
+    sign: int,
+    cursor: Any,
+    pair_counts: Any,
+    filled: int,
 ) -> int:
     """Append what comes of some rows of a side at `filled`; return how far the output is filled.
 
@@ -85,7 +94,7 @@ def emit_streamed_rows(
         sign: of what is wanted.
         cursor: two words: the row, and its change (-1: the first; -2: what is left is the row alone). Done when the row is
             behind the last; OVERFLOW in the first word ends it.
-        made: gets the number of pairs that each group makes, added up.
+        pair_counts: gets the number of pairs that each group makes, added up.
         filled: rows of the output.
     """
     other = 1 - side
@@ -122,7 +131,7 @@ def emit_streamed_rows(
                 if own_change != 0:
                     store_u64(own_change + at * 8, -1)
                     store_u64(other_change + at * 8, change)
-                made[group] += 1
+                pair_counts[group] += 1
                 at += 1
             change = of_change(next_change, change)
         if kind != 0:

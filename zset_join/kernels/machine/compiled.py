@@ -55,15 +55,15 @@ class _Sources:
 
     def digest(self, module: str) -> str:
         """Return the digest of a module and of all it imports; of the whole where the module is none of these."""
-        found: set[str] = set()
+        modules: set[str] = set()
         waiting = [module] if module in self._texts else list(self._texts)
         while waiting:
             name = waiting.pop()
-            if name not in found:
-                found.add(name)
+            if name not in modules:
+                modules.add(name)
                 waiting += [one for one in _imports(self._texts[name]) if one in self._texts]
         digest = hashlib.sha256()
-        for name in sorted(found):
+        for name in sorted(modules):
             digest.update(name.encode() + b"\0" + self._texts[name])
         return digest.hexdigest()[:16]
 
@@ -145,12 +145,12 @@ def kernel(function: _Function) -> _Function:
         config.CACHE_DIR = kept
     _keep_by_our_rules(compiled)
     _notice.kernels.add(compiled)
-    made: _Function = compiled
-    return made
+    dispatcher: _Function = compiled
+    return dispatcher
 
 
 def _keep_by_our_rules(compiled: Any) -> None:
     """Let the code of a kernel be kept by `KeptCode`, where numba keeps it in two files of its own."""
     cache = compiled._cache
-    found = cache._cache_file
-    cache._cache_file = KeptCode(found._cache_path, cache._impl.filename_base, found._source_stamp)
+    numba_file = cache._cache_file
+    cache._cache_file = KeptCode(numba_file._cache_path, cache._impl.filename_base, numba_file._source_stamp)

@@ -82,10 +82,10 @@ def _run(program: tuple[str, ...], shown: TextIO | None = None) -> bool:
             program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
         ) as running:
             for line in running.stdout or ():
-                counted, _, told = line.strip().partition(": ")
+                counted, _, progress = line.strip().partition(": ")
                 numbers = counted.split(" of ")
                 if len(numbers) == 2 and all(number.isdigit() for number in numbers):
-                    bar = progress_bar(int(numbers[0]), int(numbers[1]), told.split(",")[0], time.monotonic() - begun)
+                    bar = progress_bar(int(numbers[0]), int(numbers[1]), progress.split(",")[0], time.monotonic() - begun)
                     screen.write(f"\r{bar}" if screen.isatty() else f"{bar}\n")
                     screen.flush()
                 last = line.strip() or last

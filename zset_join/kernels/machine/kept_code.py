@@ -147,12 +147,12 @@ class KeptCode(IndexDataCacheFile):  # type: ignore[misc]  # numba has no types
     @contextlib.contextmanager
     def _whole(self, path: str) -> Iterator[BinaryIO]:
         """Yield a file of one's own that takes the place of `path` when all is written."""
-        made = f"{path}.tmp.{uuid.uuid4().hex[:16]}"
+        temporary = f"{path}.tmp.{uuid.uuid4().hex[:16]}"
         try:
-            with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
                 yield file
-            Path(made).replace(path)
+            Path(temporary).replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
-                Path(made).unlink()
+                Path(temporary).unlink()
             raise

@@ -88,7 +88,7 @@ def list_due(heap: int, length: int, time: int, numbers: Any, stack: Any) -> int
 
     `stack` has room for twice as many places as `numbers` and 2 more.
     """
-    found, waiting, room = 0, 0, len(numbers)
+    due_count, waiting, room = 0, 0, len(numbers)
     if length > 0:
         stack[0] = 0
         waiting = 1
@@ -97,14 +97,14 @@ def list_due(heap: int, length: int, time: int, numbers: Any, stack: Any) -> int
         place = stack[waiting]
         if load_u64(heap + _ENTRY * place) > time:
             continue
-        if found == room:
+        if due_count == room:
             return room + 1
-        numbers[found] = load_u64(heap + _ENTRY * place + 8)
-        found += 1
+        numbers[due_count] = load_u64(heap + _ENTRY * place + 8)
+        due_count += 1
         for child in range(2 * place + 1, min(2 * place + 3, length)):
             stack[waiting] = child
             waiting += 1
-    return found
+    return due_count
 
 
 @kernel

@@ -343,9 +343,9 @@ def retract_rows(
                     if need <= 0:
                         break
                     position = stop - 1 - turn if oldest_last else low + turn
-                    found = row_address(side, load_u64(base + ENTRY * position + 8))
-                    if equal_columns(row, 0, columns, found, heap, columns):
-                        there = load_u64(found + WEIGHT) - _already(
+                    candidate = row_address(side, load_u64(base + ENTRY * position + 8))
+                    if equal_columns(row, 0, columns, candidate, heap, columns):
+                        there = load_u64(candidate + WEIGHT) - _already(
                             removed_at, removed_weight, removed_begin[group], removed, position
                         )
                         taken = min(there, need)
@@ -357,8 +357,8 @@ def retract_rows(
                     if need <= 0:
                         break
                     position = new_stop - 1 - turn if oldest_last else new_low + turn
-                    found = rows + order[position] * stride
-                    if left[order[position]] > 0 and equal_columns(row, 0, columns, found, 0, columns):
+                    candidate = rows + order[position] * stride
+                    if left[order[position]] > 0 and equal_columns(row, 0, columns, candidate, 0, columns):
                         taken = min(left[order[position]], need)
                         need -= taken
                         if step == 1:

@@ -83,7 +83,7 @@ def _after(
 
     `position` is that of the last entry of the key's run at or before the time, below 0 for none.
     """
-    found, words_at = 0, word(side, SEQUENCE_OFFSET)
+    version, words_at = 0, word(side, SEQUENCE_OFFSET)
     if number != 0:
         base = run_base(keys, key_address(keys, number), at)
         while position >= 0:
@@ -91,11 +91,11 @@ def _after(
             if group < 0 or not _is_gone(
                 side, row, removed_at, removed_weight, removed_begin[group], removed_begin[group + 1], position
             ):
-                found = row | 1 if load_u8(row + FLAGS) & FLAG_DELETE else row
+                version = row | 1 if load_u8(row + FLAGS) & FLAG_DELETE else row
                 break
             position -= 1
     if group < 0:
-        return found
+        return version
     stride = word(side, STRIDE)
     low, high = begin[group], begin[group + 1]
     while low < high:
@@ -108,11 +108,11 @@ def _after(
     while place >= begin[group] and left[order[place]] <= 0:
         place -= 1
     if place < begin[group]:
-        return found
+        return version
     row = rows + order[place] * stride
-    if found == 0 or compare_words(row + words_at, (found & -2) + words_at, word(side, SEQUENCE_WORDS)) > 0:
+    if version == 0 or compare_words(row + words_at, (version & -2) + words_at, word(side, SEQUENCE_WORDS)) > 0:
         return row | 1 if deletes[order[place]] else row
-    return found
+    return version
 
 
 @kernel

@@ -122,10 +122,10 @@ def canonical_floats(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """
     infinity, quiet_nan = _FLOAT_BITS[bits.dtype.itemsize]
     magnitudes = bits & ((1 << (8 * bits.dtype.itemsize - 1)) - 1)
-    made: npt.NDArray[Any] = bits.copy()
-    made[magnitudes == 0] = 0
-    made[magnitudes > infinity] = quiet_nan
-    return made
+    canonical: npt.NDArray[Any] = bits.copy()
+    canonical[magnitudes == 0] = 0
+    canonical[magnitudes > infinity] = quiet_nan
+    return canonical
 
 
 def encode_nested(array: pa.Array) -> pa.LargeBinaryArray:
@@ -331,10 +331,10 @@ def _pack_fixed(array: pa.Array, valid: _Bools, floats: _FloatRule) -> _Slots:
         content.reshape(count, width)[~valid] = 0
     if floats.canonical and pa.types.is_floating(array.type):
         bits = content.view(f"u{width}")
-        made = canonical_floats(bits)
-        if not np.array_equal(bits, made):
+        canonical = canonical_floats(bits)
+        if not np.array_equal(bits, canonical):
             floats.changed = True
-            content = made.view(np.uint8)
+            content = canonical.view(np.uint8)
     return _Slots(*_fixed_slots(np.ascontiguousarray(content), width, count), width)
 
 
@@ -418,9 +418,9 @@ def _unpack(data_type: pa.DataType, slots: _Slots, valid: _Bools, *, nullable: b
     if isinstance(data_type, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(data_type, _unpack(data_type.storage_type, slots, valid))
     if pa.types.is_dictionary(data_type):
-        made = _unpack(data_type.value_type, slots, valid).dictionary_encode()
+        unpacked = _unpack(data_type.value_type, slots, valid).dictionary_encode()
         return pa.DictionaryArray.from_arrays(
-            made.indices.cast(data_type.index_type), made.dictionary, ordered=data_type.ordered
+            unpacked.indices.cast(data_type.index_type), unpacked.dictionary, ordered=data_type.ordered
         )
     stored = stored_type(data_type)
     validity = _validity_buffer(valid) if nullable else None
@@ -435,8 +435,8 @@ def _unpack(data_type: pa.DataType, slots: _Slots, valid: _Bools, *, nullable: b
         content = np.empty(int(offsets[-1]), np.uint8)
         copy_runs(content, offsets, slots.content, slots.starts, slots.ends)
         buffers = [validity, _offset_buffer(stored, offsets), pa.py_buffer(content)]
-        made = pa.Array.from_buffers(stored, len(valid), buffers)
-        return made if stored == data_type else made.cast(data_type)
+        unpacked = pa.Array.from_buffers(stored, len(valid), buffers)
+        return unpacked if stored == data_type else unpacked.cast(data_type)
     values = np.packbits(slots.content, bitorder="little") if pa.types.is_boolean(stored) else slots.content
     return pa.Array.from_buffers(stored, len(valid), [validity, pa.py_buffer(values)])
 

@@ -229,11 +229,11 @@ def open_blobs(content: _Bytes, starts: _Int64s, ends: _Int64s, valid: _Bools) -
 @kernel
 def get_bits(content: _Bytes, starts: _Int64s, ends: _Int64s, byte: int, bit: int) -> _Bools:
     """Read one flag of every slot; False where the slot is empty."""
-    made = np.zeros(len(starts), np.bool_)
+    bits = np.zeros(len(starts), np.bool_)
     for row in range(len(starts)):
         if ends[row] > starts[row]:
-            made[row] = (content[starts[row] + byte] >> bit) & 1
-    return made
+            bits[row] = (content[starts[row] + byte] >> bit) & 1
+    return bits
 
 
 @kernel

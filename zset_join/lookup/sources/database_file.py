@@ -103,9 +103,9 @@ class DuckDBFileSource(_FileSource):
         return self._json("duckdb_file")
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> DuckDBFileSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> DuckDBFileSource:
         """Build from what `to_json` gave."""
-        return cls(name=found["name"], schema=read_schema(found["schema"]), path=found["path"], table=found["table"])
+        return cls(name=fields["name"], schema=read_schema(fields["schema"]), path=fields["path"], table=fields["table"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,9 @@ class SQLiteFileSource(_FileSource):
         return self._json("sqlite_file")
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> SQLiteFileSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> SQLiteFileSource:
         """Build from what `to_json` gave."""
-        return cls(name=found["name"], schema=read_schema(found["schema"]), path=found["path"], table=found["table"])
+        return cls(name=fields["name"], schema=read_schema(fields["schema"]), path=fields["path"], table=fields["table"])
 
 
 register_source("duckdb_file", DuckDBFileSource.from_json)

@@ -101,9 +101,9 @@ class DataFrameSource:
         return {"kind": "dataframe", "name": self.name, "schema": write_schema(self.schema), "max_rows": self.max_rows}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> DataFrameSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> DataFrameSource:
         """Build from what `to_json` gave: enough to show a query and its state, not to read the table."""
-        return cls(name=found["name"], schema=read_schema(found["schema"]), max_rows=found["max_rows"])
+        return cls(name=fields["name"], schema=read_schema(fields["schema"]), max_rows=fields["max_rows"])
 
     def keep(self, folder: Folder, stage: str, epoch: int, rows: pa.Table, *, read_us: int = 0) -> None:
         """Put the rows of an epoch where its tasks find them, and remove those of earlier ones.

@@ -63,26 +63,26 @@ class FunctionSource:
         return {"kind": "function", "name": self.name, "schema": write_schema(self.schema), "module": module, "function": name}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> FunctionSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> FunctionSource:
         """Build from what `to_json` gave.
 
         Raises:
             PlanError: the function cannot be imported.
         """
         try:
-            function: Any = import_module(found["module"])
-            for part in found["function"].split("."):
+            function: Any = import_module(fields["module"])
+            for part in fields["function"].split("."):
                 function = getattr(function, part)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise PlanError(
-                f'the lookup source "{found["name"]}" is the function {found["module"]}.{found["function"]}, which cannot '
+                f'the lookup source "{fields["name"]}" is the function {fields["module"]}.{fields["function"]}, which cannot '
                 f"be imported "
                 f"here ({error}). Define it in a module that all workers have, or start the query from the program that "
                 f"made it.",
                 code="UNKNOWN_LOOKUP_SOURCE",
                 kind="function",
             ) from error
-        return cls(name=found["name"], schema=read_schema(found["schema"]), function=function)
+        return cls(name=fields["name"], schema=read_schema(fields["schema"]), function=function)
 
 
 register_source("function", FunctionSource.from_json)

@@ -114,14 +114,14 @@ class HttpSource:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> HttpSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> HttpSource:
         """Build from what `to_json` gave."""
-        secret = None if found["token"] is None else Secret.from_json(found["token"])
+        secret = None if fields["token"] is None else Secret.from_json(fields["token"])
         headers = {
-            name: Secret.from_json(value) if isinstance(value, Mapping) else value for name, value in found["headers"].items()
+            name: Secret.from_json(value) if isinstance(value, Mapping) else value for name, value in fields["headers"].items()
         }
-        given = {name: value for name, value in found.items() if name != "kind"}
-        return cls(**{**given, "schema": read_schema(found["schema"]), "headers": headers, "token": secret})
+        given = {name: value for name, value in fields.items() if name != "kind"}
+        return cls(**{**given, "schema": read_schema(fields["schema"]), "headers": headers, "token": secret})
 
 
 register_source("http", HttpSource.from_json)
@@ -171,12 +171,12 @@ class _HttpClient(LookupClient):
 
         tasks = [asyncio.create_task(one(request, key)) for request, key in self._requests(keys)]
         try:
-            found = await asyncio.gather(*tasks)
+            answers = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return table_of_records(self._wanted, [record for records in found for record in records], source=self._source.name)
+        return table_of_records(self._wanted, [record for records in answers for record in records], source=self._source.name)
 
     async def aclose(self) -> None:
         client, self._async = self._async, None
@@ -213,12 +213,12 @@ class _HttpClient(LookupClient):
         if status == 204 or not response.content:
             return []
         try:
-            found = response.json()
+            content = response.json()
         except ValueError as error:
             raise self._malformed("no JSON") from error
         if self._source.rows_at is not None:
-            found = found.get(self._source.rows_at) if isinstance(found, dict) else None
-        records: Sequence[Any] = found if isinstance(found, list) else [found]
+            content = content.get(self._source.rows_at) if isinstance(content, dict) else None
+        records: Sequence[Any] = content if isinstance(content, list) else [content]
         if not all(isinstance(record, dict) for record in records):
             raise self._malformed("JSON that is neither an object nor a list of them")
         if key is None:

@@ -130,11 +130,11 @@ class PostgresSource:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> PostgresSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> PostgresSource:
         """Build from what `to_json` gave."""
-        secret = None if found["password"] is None else Secret.from_json(found["password"])
-        given = {name: value for name, value in found.items() if name != "kind"}
-        return cls(**{**given, "schema": read_schema(found["schema"]), "password": secret})
+        secret = None if fields["password"] is None else Secret.from_json(fields["password"])
+        given = {name: value for name, value in fields.items() if name != "kind"}
+        return cls(**{**given, "schema": read_schema(fields["schema"]), "password": secret})
 
     @property
     def answer_seconds(self) -> float:

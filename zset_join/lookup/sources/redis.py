@@ -133,11 +133,11 @@ class RedisSource:
         }
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> RedisSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> RedisSource:
         """Build from what `to_json` gave."""
-        secret = None if found["password"] is None else Secret.from_json(found["password"])
-        given = {name: value for name, value in found.items() if name != "kind"}
-        return cls(**{**given, "schema": read_schema(found["schema"]), "password": secret})
+        secret = None if fields["password"] is None else Secret.from_json(fields["password"])
+        given = {name: value for name, value in fields.items() if name != "kind"}
+        return cls(**{**given, "schema": read_schema(fields["schema"]), "password": secret})
 
 
 register_source("redis", RedisSource.from_json)
@@ -267,10 +267,10 @@ class _RedisClient(LookupClient):
         if text is None:
             return []
         try:
-            found = json.loads(text)
+            content = json.loads(text)
         except ValueError as error:
             raise self._malformed(f"no JSON ({error})") from error
-        records = found if isinstance(found, list) else [found]
+        records = content if isinstance(content, list) else [content]
         if not all(isinstance(record, dict) for record in records):
             raise self._malformed("JSON that is neither an object nor a list of them")
         return records

@@ -71,9 +71,9 @@ class ParquetSource:
         return {"kind": "parquet", "name": self.name, "path": self.path, "schema": write_schema(self.schema)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> ParquetSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> ParquetSource:
         """Build from what `to_json` gave."""
-        return cls(name=found["name"], path=found["path"], schema=read_schema(found["schema"]))
+        return cls(name=fields["name"], path=fields["path"], schema=read_schema(fields["schema"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +113,9 @@ class DeltaSource:
         return {"kind": "delta", "name": self.name, "path": self.path, "schema": write_schema(self.schema)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> DeltaSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> DeltaSource:
         """Build from what `to_json` gave."""
-        return cls(name=found["name"], path=found["path"], schema=read_schema(found["schema"]))
+        return cls(name=fields["name"], path=fields["path"], schema=read_schema(fields["schema"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,18 +164,18 @@ class ArrowSource:
         return {"kind": "arrow", "name": self.name, "schema": write_schema(self.schema)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> ArrowSource:
+    def from_json(cls, fields: Mapping[str, Any]) -> ArrowSource:
         """Build from what `to_json` gave: enough to show a query and its state; asking it is refused."""
 
         def refuse() -> pa.Table:
             raise PlanError(
-                f'the lookup source "{found["name"]}" is a table in the memory of the program that made the query; its rows '
+                f'the lookup source "{fields["name"]}" is a table in the memory of the program that made the query; its rows '
                 "were not written down. Start the query from that program, or keep the table in a file: ParquetSource.",
                 code="UNKNOWN_LOOKUP_SOURCE",
                 kind="arrow",
             )
 
-        return cls(name=found["name"], table=refuse, schema=read_schema(found["schema"]))
+        return cls(name=fields["name"], table=refuse, schema=read_schema(fields["schema"]))
 
 
 register_source("arrow", ArrowSource.from_json)

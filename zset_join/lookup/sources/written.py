@@ -18,13 +18,13 @@ def register_source(kind: str, read: Callable[[Mapping[str, Any]], LookupSource]
     _readers[kind] = read
 
 
-def read_source(found: Mapping[str, Any]) -> LookupSource:
+def read_source(fields: Mapping[str, Any]) -> LookupSource:
     """Build a source from what `to_json` gave.
 
     Raises:
         PlanError: a kind that this version does not know, or that only the program can make.
     """
-    kind = found.get("kind")
+    kind = fields.get("kind")
     if kind not in _readers:
         raise PlanError(
             f"the plan looks rows up in a source of kind {kind!r}, which cannot be built from what was written down; known are "
@@ -32,4 +32,4 @@ def read_source(found: Mapping[str, Any]) -> LookupSource:
             code="UNKNOWN_LOOKUP_SOURCE",
             kind=kind,
         )
-    return _readers[kind](found)
+    return _readers[kind](fields)

@@ -132,8 +132,8 @@ def _side(source: SourceStream | ViewPlan, join_key: Sequence[str]) -> SideNode:
         relation = Relation(name=rows.name, schema=rows.schema, join_key=tuple(join_key), mode="changelog")
         return ViewNode(relation=relation, key=rows.primary_key)
     relation = source.relation(join_key)
-    made = InputNode(relation=relation, hidden=source.hidden, has_baseline=source.baseline is not None)
-    return RouteNode(source=made) if needs_route(relation) else made
+    input_node = InputNode(relation=relation, hidden=source.hidden, has_baseline=source.baseline is not None)
+    return RouteNode(source=input_node) if needs_route(relation) else input_node
 
 
 def key_pairs(left: SourceStream | ViewPlan, right: SourceStream | ViewPlan, on: Any) -> tuple[list[tuple[str, str]], bool]:

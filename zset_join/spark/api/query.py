@@ -73,13 +73,13 @@ class JoinQuery(StoredQuery):
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - the name PySpark users type
         """Return Spark's newest progress, with ours under the key `join`; None before the first epoch."""
-        found = self.spark_query.lastProgress
-        return None if found is None else self._with_ours(found)
+        progress = self.spark_query.lastProgress
+        return None if progress is None else self._with_ours(progress)
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802 - the name PySpark users type
         """Return the newest progresses, oldest first."""
-        return [self._with_ours(found) for found in self.spark_query.recentProgress]
+        return [self._with_ours(progress) for progress in self.spark_query.recentProgress]
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802 - the name PySpark users type
         """Wait until the query stops.
@@ -126,20 +126,20 @@ class JoinQuery(StoredQuery):
         own = self._runner.error
         if isinstance(own, ZsetJoinError):
             return own
-        found = self.spark_query.exception()
-        return None if found is None else self._runner.failure_of(found) or found
+        error = self.spark_query.exception()
+        return None if error is None else self._runner.failure_of(error) or error
 
     def _awaited(self, timeout: float) -> bool:
         return bool(self.spark_query.awaitTermination(timeout))  # type: ignore[arg-type]  # PySpark takes seconds as float
 
     def _raise_own(self, error: PySparkException) -> None:
         own = self._runner.error
-        told = own if isinstance(own, ZsetJoinError) else self._runner.failure_of(error)
-        if told is not None:
-            raise told from error
+        failure = own if isinstance(own, ZsetJoinError) else self._runner.failure_of(error)
+        if failure is not None:
+            raise failure from error
 
-    def _with_ours(self, found: Any) -> dict[str, Any]:
-        progress: dict[str, Any] = dict(found)
+    def _with_ours(self, of_spark: Any) -> dict[str, Any]:
+        progress: dict[str, Any] = dict(of_spark)
         progress["join"] = self._runner.progress.of_epoch(progress["batchId"])
         return progress
 

@@ -26,10 +26,10 @@ def staged(sources: Sequence[SourceStream | ViewPlan], stage: Stage, routes: Seq
         OptionError: two inputs of the query have one name.
         PlanError: the stage does not fit what it is fed, or its answer has columns that Spark would take for one.
     """
-    made = StagePlan(sources=tuple(sources), stage=stage, routes=tuple(routes) or (None,) * len(sources))
-    check_names(made.columns)
-    check_inputs(made)
-    return made
+    plan = StagePlan(sources=tuple(sources), stage=stage, routes=tuple(routes) or (None,) * len(sources))
+    check_names(plan.columns)
+    check_inputs(plan)
+    return plan
 
 
 def as_changes(rows: SourceStream | ViewPlan) -> SourceStream | ViewPlan:

@@ -93,12 +93,12 @@ def check_combination(
         OptionError: they contradict each other.
         PlanError: the keys are missing.
     """
-    told = {
+    arguments = {
         "apply_as_deletes": apply_as_deletes,
         "weight_column": weight_column,
         "row_kind_column": row_kind_column,
     }
-    given = [argument for argument, value in told.items() if value is not None]
+    given = [argument for argument, value in arguments.items() if value is not None]
     if len(given) > 1:
         raise OptionError(
             f'changes "{name}": {" and ".join(given)} both say what a row does; keep one of them.',

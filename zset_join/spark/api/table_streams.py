@@ -192,12 +192,12 @@ def with_columns(rows: DataFrame, columns: Sequence[ColumnText]) -> DataFrame:
             rows = rows.withColumn(column.name, column_named(column.name).cast(kind))
             continue
         if column.text is not None:
-            made = F.expr(column.text).cast(kind)
+            value = F.expr(column.text).cast(kind)
         elif column.is_time and _TIME in rows.columns:
-            made = F.col(_TIME).cast(kind)
+            value = F.col(_TIME).cast(kind)
         else:
-            made = F.lit(None).cast(kind)
-        rows = rows.withColumn(column.name, made)
+            value = F.lit(None).cast(kind)
+        rows = rows.withColumn(column.name, value)
     return rows.select(*(column_named(column.name) for column in columns))
 
 
@@ -216,26 +216,26 @@ def table_stream(rows: DataFrame, relation: Relation, *, delta_column: str | Non
     own = [name for name in (weight, delta_column) if name is not None]
     name, keys = relation.name, list(relation.primary_key)
     if relation.mode == "append":
-        made = appends(rows.drop(*own), name=name, keys=keys or None)
+        stream = appends(rows.drop(*own), name=name, keys=keys or None)
     elif relation.mode == "upsert":
         deletes = " OR ".join(f"{quoted(column)} < 0" for column in own)
         more: dict[str, Any] = {"apply_as_deletes": deletes, "except_column_list": own} if own else {}
-        made = changes(rows, name=name, keys=keys, **more)
+        stream = changes(rows, name=name, keys=keys, **more)
     else:
-        told = delta_column or weight
-        given = rows if told is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
-        given = given.drop(weight) if weight is not None and weight != told else given
-        made = changes(given, name=name, weight_column=told or STORED_WEIGHT)
-    return checked_stream(made, relation)
+        weight_column = delta_column or weight
+        given = rows if weight_column is not None else rows.withColumn(STORED_WEIGHT, F.lit(1).cast("long"))
+        given = given.drop(weight) if weight is not None and weight != weight_column else given
+        stream = changes(given, name=name, weight_column=weight_column or STORED_WEIGHT)
+    return checked_stream(stream, relation)
 
 
-def checked_stream(made: ChangeStream, relation: Relation) -> ChangeStream:
+def checked_stream(stream: ChangeStream, relation: Relation) -> ChangeStream:
     """Return a stream with the event time of its table.
 
     Raises:
         PlanError: columns of other types than those of the table.
     """
-    shown = pa.schema([made.schema.field(column) for column in made.columns])
+    shown = pa.schema([stream.schema.field(column) for column in stream.columns])
     name = relation.name
     if shown.names != relation.schema.names or shown.types != relation.schema.types:
         raise PlanError(
@@ -244,4 +244,4 @@ def checked_stream(made: ChangeStream, relation: Relation) -> ChangeStream:
             code="SOURCE_SCHEMA",
             name=name,
         )
-    return replace(made, event_time=relation.event_time, watermark_delay=relation.watermark_delay)
+    return replace(stream, event_time=relation.event_time, watermark_delay=relation.watermark_delay)

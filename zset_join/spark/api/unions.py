@@ -53,6 +53,6 @@ def union(first: ViewPlan, other: ViewPlan) -> UnionPlan:
         )
         other = other.then(step)
     branches = first.branches if isinstance(first, UnionPlan) and not first.steps else (first,)
-    made = UnionPlan(branches=(*branches, other))
-    check_inputs(made)
-    return made
+    plan = UnionPlan(branches=(*branches, other))
+    check_inputs(plan)
+    return plan

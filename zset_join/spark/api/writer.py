@@ -316,8 +316,8 @@ class JoinStreamWriter:
         defaults = job_defaults(self._plan.session, self._options)
         output = SeveralOutputs(self._outputs).describe() if self._outputs else None
         with explained_for({} if defaults is None else {"lookup": defaults}):
-            told = self._plan.query_explanation(output, options)
-        print(told)  # noqa: T201 - printing is what explain() does in PySpark
+            explanation = self._plan.query_explanation(output, options)
+        print(explanation)  # noqa: T201 - printing is what explain() does in PySpark
 
     def start(self) -> JoinQuery:
         """Check everything and start the query.

@@ -35,9 +35,9 @@ def disk_failure(error: BaseException, location: str) -> StateError | None:
             return None
         if isinstance(one, OSError) and one.errno in DISK_ERRORS:
             return _failure(str(one), location)
-        found = _TOLD_BY_WORKERS.search(str(one)) if isinstance(one, PySparkException | Py4JError) else None
-        if found is not None:
-            return _failure(found[0], location)
+        message = _TOLD_BY_WORKERS.search(str(one)) if isinstance(one, PySparkException | Py4JError) else None
+        if message is not None:
+            return _failure(message[0], location)
     return None
 
 
@@ -48,6 +48,6 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _failure(told: str, location: str) -> StateError:
+def _failure(message: str, location: str) -> StateError:
     places = f"the checkpoint {location}, localStateDir and the output lie"
-    return storage_failure(told, places, "start the query again: it goes on with this epoch", location=location)
+    return storage_failure(message, places, "start the query again: it goes on with this epoch", location=location)

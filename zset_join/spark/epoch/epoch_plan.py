@@ -196,7 +196,7 @@ class EpochPlan:
             return frozenset()
         tick, last = self.ticks.get(planned.number, self.tick), self.tick.epoch - 1
         dues = {} if self.checkpoint.last is None else self.checkpoint.last.dues
-        found = set()
+        due_buckets = set()
         for key, history in self.checkpoint.before(self.tick.epoch).items():
             stage, _, bucket = key.partition("/")
             if stage != planned.name:
@@ -208,8 +208,8 @@ class EpochPlan:
                 watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us
             )
             if newest == last or has_come:
-                found.add(int(bucket))
-        return frozenset(found)
+                due_buckets.add(int(bucket))
+        return frozenset(due_buckets)
 
     def _context(self, planned: PlannedStage) -> StageContext:
         context = self.checkpoint.stage(planned.name, self.ticks.get(planned.number, self.tick))

@@ -124,7 +124,7 @@ class EventTimes:
             has_targets: rows say which stage they are for.
             before: the watermarks before the epoch.
         """
-        found: list[Column] = []
+        columns: list[Column] = []
         for stream in self._streams:
             is_of_it, given = _rows_of(stream, layouts[stream.number], has_targets=has_targets)
             time = F.when(is_of_it, as_number(given, stream.kind))
@@ -133,8 +133,8 @@ class EventTimes:
             if stream.jump is not None and reached is not None:  # further ahead it is bad input, and moves no watermark
                 believed = F.when(time <= F.lit(reached + stream.jump), time)
             late = F.lit(0).cast("long") if stream.name not in before else F.count_if(time <= F.lit(before[stream.name]))
-            found += [F.max(believed), late]
-        return found
+            columns += [F.max(believed), late]
+        return columns
 
     def after(
         self, before: Mapping[str, int], maxima: Sequence[int | None], processing_time_us: int | None
@@ -235,12 +235,12 @@ def is_timed(stage: Stage) -> bool:
 
 
 def _timed_streams(planned_stages: Sequence[PlannedStage]) -> list[_TimedStream]:
-    found = []
+    timed = []
     for one in planned_stages:
         for side, stream in sorted(one.streams.items()):
             relation = one.stage.inputs[side].relation
             if relation.event_time is not None and relation.watermark_delay is not None:
-                found.append(
+                timed.append(
                     _TimedStream(
                         name=stream.name,
                         number=one.number,
@@ -252,7 +252,7 @@ def _timed_streams(planned_stages: Sequence[PlannedStage]) -> list[_TimedStream]
                         kind=relation.schema.field(relation.event_time).type,
                     )
                 )
-    return found
+    return timed
 
 
 def _rows_of(stream: _TimedStream, layout: SlotLayout, *, has_targets: bool) -> tuple[Column, Column]:

@@ -61,10 +61,10 @@ class Heartbeat:
         Returns:
             The seconds until the next time; None when only another epoch can bring one.
         """
-        found = self._next_due()
-        if found is None:
+        next_due = self._next_due()
+        if next_due is None:
             return None
-        epoch, due_us = found
+        epoch, due_us = next_due
         if due_us > now_us:
             return (due_us - now_us) / 1e6
         name = f"{_PREFIX}{epoch:020d}"

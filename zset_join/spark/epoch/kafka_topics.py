@@ -101,15 +101,15 @@ class KafkaTopics:
             StateError: a topic was made anew, or is gone.
             Py4JJavaError: Kafka does not answer.
         """
-        found: dict[str, dict[str, str]] = {name: dict(topics) for name, topics in known.items()}
+        ids: dict[str, dict[str, str]] = {name: dict(topics) for name, topics in known.items()}
         for read in self._reads:
             before = known.get(read.stream, {})
-            for topic, told in self._ids(read, before).items():
-                if topic in before and told != before[topic]:
-                    raise self._lost(topic, "was deleted and made anew" if told else "is gone")
-                if told:
-                    found.setdefault(read.stream, {})[topic] = told
-        return found
+            for topic, topic_id in self._ids(read, before).items():
+                if topic in before and topic_id != before[topic]:
+                    raise self._lost(topic, "was deleted and made anew" if topic_id else "is gone")
+                if topic_id:
+                    ids.setdefault(read.stream, {})[topic] = topic_id
+        return ids
 
     def close(self) -> None:
         """Close the connections."""
@@ -131,13 +131,13 @@ class KafkaTopics:
         ids = {}
         for topic in sorted(topics):
             try:
-                told = str(answers.get(topic).get().topicId().toString())
+                topic_id = str(answers.get(topic).get().topicId().toString())
             except Py4JJavaError as error:
                 if _UNKNOWN_TOPIC not in str(error.java_exception):
                     raise
-                told = ""
-            if told != _NO_ID:
-                ids[topic] = told
+                topic_id = ""
+            if topic_id != _NO_ID:
+                ids[topic] = topic_id
         return ids
 
     def _client(self, read: _Read) -> Any:
@@ -187,7 +187,7 @@ class _Read:
 def _reads(name: str, rows: DataFrame) -> list[_Read]:
     """Return what a stream reads of Kafka and must not lose."""
     leaves: Any = rows._jdf.queryExecution().analyzed().collectLeaves()
-    found = []
+    reads = []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         if str(leaf.getClass().getSimpleName()) != "StreamingRelationV2" or str(leaf.sourceName()).lower() != "kafka":
@@ -198,10 +198,10 @@ def _reads(name: str, rows: DataFrame) -> list[_Read]:
             config = {option[6:]: value for option, value in given.items() if option.lower().startswith("kafka.")}
             topics = [*lower.get("subscribe", "").split(","), *json.loads(lower.get("assign", "{}"))]
             named = tuple(topic.strip() for topic in topics if topic.strip())
-            found.append(_Read(stream=name, config=config, topics=named, pattern=lower.get("subscribepattern")))
-    return found
+            reads.append(_Read(stream=name, config=config, topics=named, pattern=lower.get("subscribepattern")))
+    return reads
 
 
 def _first_line(error: Exception) -> str:
-    told = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
-    return told.splitlines()[0]
+    message = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    return message.splitlines()[0]

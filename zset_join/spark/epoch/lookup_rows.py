@@ -38,13 +38,13 @@ def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, tick: Tick) 
         place, now_us = (folder, planned.name, tick.epoch), tick.processing_time_us or 0
         if source.has(*place) or source.keep_earlier(*place, now_us=now_us):
             continue
-        found = source.dataframe() if callable(source.dataframe) else source.dataframe
-        if found is None or found.isStreaming:
+        frame = source.dataframe() if callable(source.dataframe) else source.dataframe
+        if frame is None or frame.isStreaming:
             raise PlanError(
                 f'the lookup source "{source.name}" has no batch DataFrame to read. Give one, or a function that makes one: '
                 "DataFrameSource(name=..., dataframe=...).",
                 code="NOT_A_SOURCE",
             )
         wanted = stage.table.schema
-        rows = found.select(*map(column_named, wanted.names)).limit(source.max_rows + 1).toArrow()
+        rows = frame.select(*map(column_named, wanted.names)).limit(source.max_rows + 1).toArrow()
         source.keep(*place, rows.cast(wanted), read_us=now_us)

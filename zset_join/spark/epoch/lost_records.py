@@ -51,9 +51,9 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
         if isinstance(one, ZsetJoinError):
             return None
         text = str(one) if isinstance(one, PySparkException | Py4JError) else ""
-        found = _TOLD.search(text)
-        if found is not None:
-            return _failure(found[1], found[2], location)
+        match = _TOLD.search(text)
+        if match is not None:
+            return _failure(match[1], match[2], location)
         by_task = _TOLD_BY_TASKS.search(text)
         if by_task is not None:
             return _failure(_CONDITIONS[0], by_task[1], location)
@@ -62,9 +62,9 @@ def lost_records(error: BaseException, location: str) -> StateError | None:
 
 def _failure(condition: str, text: str, location: str) -> StateError:
     reason = _REASON.search(text)
-    told = " ".join((text if reason is None else reason[1]).split()).removesuffix(".")
+    message = " ".join((text if reason is None else reason[1]).split()).removesuffix(".")
     return StateError(
-        f"Kafka has lost records that this query had not read: {told}. Nothing was committed, and what is missing cannot be "
+        f"Kafka has lost records that this query had not read: {message}. Nothing was committed, and what is missing cannot be "
         f"read any more: start anew from a complete topic with a new checkpointLocation (this one is {location}) and a new "
         "output, and give the topic a longer retention. The option failOnDataLoss=false would go on without them, and the "
         "output would be wrong.",

@@ -22,5 +22,5 @@ def offsets_digest(checkpoint_location: str, epoch: int) -> str | None:
 
     Cost: one small read.
     """
-    found = open_folder(checkpoint_location).read(f"offsets/{epoch}")
-    return None if found is None else hashlib.blake2b(found, digest_size=16).hexdigest()
+    content = open_folder(checkpoint_location).read(f"offsets/{epoch}")
+    return None if content is None else hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -241,12 +241,12 @@ def read_lines(session: SparkSession, paths: Sequence[str], rows: pa.Schema, for
         form: how weights are shown in the files.
     """
     schema = spark_schema(encoded_schema(rows, format_named(form)))
-    found = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+    lines = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
     if form == "weight":
-        return found
-    told = F.col("_row_kind" if form == "row_kind" else "_change_type")
-    gone = told.isin("-U", "-D", "update_preimage", "delete")
-    return found.withColumn("_weight", F.when(gone, F.lit(-1)).otherwise(F.lit(1)).cast("long"))
+        return lines
+    change = F.col("_row_kind" if form == "row_kind" else "_change_type")
+    gone = change.isin("-U", "-D", "update_preimage", "delete")
+    return lines.withColumn("_weight", F.when(gone, F.lit(-1)).otherwise(F.lit(1)).cast("long"))
 
 
 def _part_files(record: CommitRecord) -> list[PartFile]:

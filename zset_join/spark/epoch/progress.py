@@ -123,9 +123,13 @@ def epoch_counts(
     answer = [part for part in record.parts if part.way == record.parts[0].way]  # several outputs may each have their own
     return {
         "epoch": record.epoch,
-        "rows_in": {place.name: sum(receipt.rows_in[place.side] for receipt in told) for place, told in first.items()},
+        "rows_in": {
+            place.name: sum(receipt.rows_in[place.side] for receipt in receipts_of_place)
+            for place, receipts_of_place in first.items()
+        },
         "retractions_in": {
-            place.name: sum(receipt.retractions_in[place.side] for receipt in told) for place, told in first.items()
+            place.name: sum(receipt.retractions_in[place.side] for receipt in receipts_of_place)
+            for place, receipts_of_place in first.items()
         },
         "quarantined": {place.name: place.put_aside(receipts) for place in places},
         "delta_rows": sum(part.file.rows for part in answer),
@@ -174,16 +178,16 @@ def epoch_title(name: str, epoch: int, kinds: Sequence[str]) -> str:
     return f"{name} epoch {epoch}: {', '.join(shown)}"
 
 
-def epoch_line(name: str, told: Mapping[str, Any]) -> str:
+def epoch_line(name: str, counts: Mapping[str, Any]) -> str:
     """Return the line that the log has of an epoch.
 
     >>> epoch_line("v", {"epoch": 3, "rows_in": {"orders": 5}, "delta_rows": 7, "retractions": 2, "seconds": {"total": 0.5}})
     'v epoch 3: 5 rows of orders in, 7 out, 2 of them retractions, 0.500 s'
     """
-    rows = ", ".join(f"{count} rows of {stream}" for stream, count in told["rows_in"].items())
-    again = ", replayed" if told.get("replayed") else ""
-    seconds = told["seconds"]["total"]
+    rows = ", ".join(f"{count} rows of {stream}" for stream, count in counts["rows_in"].items())
+    again = ", replayed" if counts.get("replayed") else ""
+    seconds = counts["seconds"]["total"]
     return (
-        f"{name} epoch {told['epoch']}: {rows} in, {told['delta_rows']} out, {told['retractions']} of them retractions, "
+        f"{name} epoch {counts['epoch']}: {rows} in, {counts['delta_rows']} out, {counts['retractions']} of them retractions, "
         f"{seconds:.3f} s{again}"
     )

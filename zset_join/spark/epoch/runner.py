@@ -197,10 +197,10 @@ class EpochRunner:
             with self.lock, self._owned().reporting_lost_ownership():
                 self._run(batch, epoch)
         except BaseException as error:
-            told = self.failure_of(error)
-            self.error = error if told is None else told
-            if told is not None:
-                raise told from error
+            failure = self.failure_of(error)
+            self.error = error if failure is None else failure
+            if failure is not None:
+                raise failure from error
             raise
 
     def failure_of(self, error: BaseException) -> StateError | None:

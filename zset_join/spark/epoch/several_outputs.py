@@ -108,8 +108,8 @@ class SeveralOutputs:
 
     def readable(self, session: SparkSession) -> dict[str, DataFrame]:
         """Read every output that can be read, by what `explain` calls it."""
-        found = {output.describe(): output.contents(session) for output in self._outputs}
-        return {name: contents for name, contents in found.items() if contents is not None}
+        by_output = {output.describe(): output.contents(session) for output in self._outputs}
+        return {name: contents for name, contents in by_output.items() if contents is not None}
 
     def at_rest(self) -> tuple[str, ...]:
         """Close the files of all until their next use, and return where they lie."""

@@ -93,9 +93,9 @@ class UpsertOutput(FunctionOutput):
         self._call(net.select(*row, (F.col(_CLAIMS) == 0).alias(UpsertFormat().column)), record)
 
     def _refuse_doubled(self, net: DataFrame, epoch: int) -> None:
-        found = net.where(F.col(_CLAIMS) > 1).limit(1).collect()
-        if found:
-            key = {name: found[0][_ROW][name] for name in self._key}
+        doubled = net.where(F.col(_CLAIMS) > 1).limit(1).collect()
+        if doubled:
+            key = {name: doubled[0][_ROW][name] for name in self._key}
             raise SinkError(
                 f"after epoch {epoch} more than one live row claims the key {key}, of which an upsert can keep only one. Add "
                 "columns to key= until it identifies a row, or take a form with retractions.",

@@ -115,26 +115,26 @@ def in_types_of(stream: DataFrame, baseline: DataFrame, name: str) -> DataFrame:
         PlanError: a column has another type.
     """
     columns = []
-    for wanted, found in zip(stream.schema, baseline.schema, strict=True):
-        is_same = wanted.dataType.simpleString() == found.dataType.simpleString()
-        if not is_same and not _is_wider(found.dataType, wanted.dataType):
+    for wanted, given in zip(stream.schema, baseline.schema, strict=True):
+        is_same = wanted.dataType.simpleString() == given.dataType.simpleString()
+        if not is_same and not _is_wider(given.dataType, wanted.dataType):
             raise PlanError(
-                f'"{name}": column "{found.name}" of the baseline has type {found.dataType.simpleString()}, in the stream '
+                f'"{name}": column "{given.name}" of the baseline has type {given.dataType.simpleString()}, in the stream '
                 f"{wanted.dataType.simpleString()}. Cast it in the baseline.",
                 code="BASELINE_TYPE",
                 name=name,
-                column=found.name,
+                column=given.name,
             )
-        column = F.col("`" + found.name.replace("`", "``") + "`")
-        columns.append(column if is_same else column.cast(wanted.dataType).alias(found.name))
+        column = F.col("`" + given.name.replace("`", "``") + "`")
+        columns.append(column if is_same else column.cast(wanted.dataType).alias(given.name))
     return baseline.select(*columns)
 
 
 def used_columns(df: DataFrame, expression: Column) -> frozenset[str]:
     """Return the columns of a DataFrame that an expression reads."""
     plan = df.select(expression.alias("__used"))._jdf.queryExecution().analyzed()
-    found = plan.references().toSeq()
-    return frozenset(str(found.apply(position).name()) for position in range(found.size()))
+    references = plan.references().toSeq()
+    return frozenset(str(references.apply(position).name()) for position in range(references.size()))
 
 
 def has_baseline(description: Mapping[str, Any] | None) -> bool:
@@ -223,11 +223,11 @@ def with_start(rows: DataFrame, location: str) -> DataFrame:
 
 def union(frames: Iterable[DataFrame | None]) -> DataFrame | None:
     """Return the rows of those that are there; None when none is."""
-    found: DataFrame | None = None
+    united: DataFrame | None = None
     for frame in frames:
         if frame is not None:
-            found = frame if found is None else found.unionAll(frame)
-    return found
+            united = frame if united is None else united.unionAll(frame)
+    return united
 
 
 def _is_wider(narrow: DataType, wide: DataType) -> bool:

@@ -68,8 +68,8 @@ def to_column(expression: Expression, columns: Mapping[tuple[str, str], Column])
         expression: a checked tree.
         columns: (side, name) to the column that stands for it.
     """
-    found: Column = expression.accept(_ColumnBuilder(columns))
-    return found
+    column: Column = expression.accept(_ColumnBuilder(columns))
+    return column
 
 
 class _ColumnBuilder:

@@ -84,8 +84,8 @@ def read_records(
     for step in typed.steps(columns, statements.unwrapped("value")):
         rows = rows.selectExpr(*step)
     *before, last = statements.steps("", [*kept, IS_TYPED, LINE])
-    found = _by_steps(rows, before).where(f"{IS_TYPED} OR {last.where}").selectExpr(*last.columns)
-    return found.selectExpr(*map(quoted, kept), *_of_both(schema, statements.options))
+    records_read = _by_steps(rows, before).where(f"{IS_TYPED} OR {last.where}").selectExpr(*last.columns)
+    return records_read.selectExpr(*map(quoted, kept), *_of_both(schema, statements.options))
 
 
 def _by_steps(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
@@ -97,8 +97,8 @@ def _by_steps(rows: DataFrame, steps: Sequence[Step]) -> DataFrame:
 def _of_both(schema: pa.Schema, options: RecordOptions) -> list[str]:
     """Return the columns of a line, as its values said them or as texts did."""
     names = [CHANGE, *schema.names, UNAVAILABLE_BITS, REJECT, *options.metadata.values()]
-    told = {name: f"{LINE}.{quoted(name)}" for name in names} | {REJECT: "NULL"}
-    return [f"CASE WHEN {IS_TYPED} THEN {told[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
+    typed = {name: f"{LINE}.{quoted(name)}" for name in names} | {REJECT: "NULL"}
+    return [f"CASE WHEN {IS_TYPED} THEN {typed[name]} ELSE {quoted(name)} END AS {quoted(name)}" for name in names]
 
 
 class _SparkDialect(Dialect):
@@ -149,11 +149,11 @@ class _SparkDialect(Dialect):
                 if options.time_unit != "ns"
                 else f"({whole} DIV 1000)"
             )
-            made = f"timestamp_micros({micros})"
+            of_number = f"timestamp_micros({micros})"
             if data_type.tz is None:
                 seconds = f"CAST(CAST({micros} AS DECIMAL(20, 0)) / 1000000 AS DECIMAL(18, 6))"
-                made = f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
-            return f"CASE WHEN {whole} IS NOT NULL THEN {made} ELSE TRY_CAST({text} AS {wanted}) END"
+                of_number = f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
+            return f"CASE WHEN {whole} IS NOT NULL THEN {of_number} ELSE TRY_CAST({text} AS {wanted}) END"
         if pt.is_nested(data_type):
             return f"from_json({text}, '{wanted}')"
         return f"TRY_CAST({text} AS {wanted})"

@@ -263,12 +263,12 @@ def sampled_table(df: DataFrame, name: str, format_name: str, sample: DataFrame 
     connect = _connect_columns(first[0], record)
     if connect is not None:
         return RecordTable(schema=connect, keys=keys)
-    found = _inferred(values)
-    if record.enveloped and "payload" in found.names and isinstance(found["payload"].dataType, StructType):
-        found = found["payload"].dataType
+    inferred = _inferred(values)
+    if record.enveloped and "payload" in inferred.names and isinstance(inferred["payload"].dataType, StructType):
+        inferred = inferred["payload"].dataType
     columns: dict[str, DataType] = {}
     for path in dict.fromkeys([record.row, record.deleted, record.old]):
-        columns |= {one.name: one.dataType for one in _row_at(found, path) if one.name not in columns}
+        columns |= {one.name: one.dataType for one in _row_at(inferred, path) if one.name not in columns}
     if not columns or "_corrupt_record" in columns:
         raise _nothing_sampled(name)
     return RecordTable(
@@ -280,15 +280,15 @@ def declared_schema(schema: Any, name: str) -> pa.Schema:
     """Return the columns as they were declared: as Spark's text, as a StructType or as an Arrow schema."""
     if isinstance(schema, pa.Schema):
         return schema
-    found = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    if not isinstance(found, StructType):
+    declared = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(declared, StructType):
         raise OptionError(
             f'changes "{name}": schema is a {type(schema).__name__}; expected text such as "id bigint, total decimal(12,2)", a '
             "StructType, or a pyarrow.Schema.",
             code="ARGUMENT",
             argument="schema",
         )
-    return arrow_schema(found, relation=name)
+    return arrow_schema(declared, relation=name)
 
 
 def _text_of(column: str) -> Column:
@@ -344,10 +344,10 @@ def _batch_of_source(df: DataFrame, name: str) -> DataFrame:
         raise _cannot_sample(name)
     options = _pairs(df, given)
     options |= {"startingOffsets": "earliest", "endingOffsets": "latest"} if "kafka" in str(options).lower() else {}
-    found = reader.options(**options).load()
-    if "value" not in found.columns:
+    batch = reader.options(**options).load()
+    if "value" not in batch.columns:
         raise _cannot_sample(name)
-    return found
+    return batch
 
 
 def _pairs(df: DataFrame, given: Any) -> dict[str, str]:
@@ -355,8 +355,8 @@ def _pairs(df: DataFrame, given: Any) -> dict[str, str]:
     gateway: Any = df.sparkSession.sparkContext._gateway
     if hasattr(given, "entrySet") and "scala" not in str(given.getClass().getName()):
         return {str(one.getKey()): str(one.getValue()) for one in given.entrySet()}
-    found = gateway.jvm.scala.jdk.javaapi.CollectionConverters.asJava(given)
-    return {str(name): str(value) for name, value in found.items()}
+    options = gateway.jvm.scala.jdk.javaapi.CollectionConverters.asJava(given)
+    return {str(name): str(value) for name, value in options.items()}
 
 
 def _inferred(texts: DataFrame) -> StructType:
@@ -364,38 +364,38 @@ def _inferred(texts: DataFrame) -> StructType:
     session = texts.sparkSession
     gateway: Any = session.sparkContext._gateway
     typed = getattr(texts._jdf, "as")(gateway.jvm.org.apache.spark.sql.Encoders.STRING())
-    found: Any = session._jsparkSession.read().json(typed)
-    return StructType.fromJson(json.loads(found.schema().json()))
+    parsed: Any = session._jsparkSession.read().json(typed)
+    return StructType.fromJson(json.loads(parsed.schema().json()))
 
 
 def _key_columns(records: DataFrame) -> tuple[str, ...]:
     keys = records.selectExpr("CAST(key AS STRING) AS key").where("key IS NOT NULL")
-    found = _inferred(keys)
-    if "payload" in found.names and isinstance(found["payload"].dataType, StructType):
-        found = found["payload"].dataType
-    return tuple(name for name in found.names if not name.startswith(("_corrupt", "__debezium")))
+    inferred = _inferred(keys)
+    if "payload" in inferred.names and isinstance(inferred["payload"].dataType, StructType):
+        inferred = inferred["payload"].dataType
+    return tuple(name for name in inferred.names if not name.startswith(("_corrupt", "__debezium")))
 
 
-def _row_at(found: DataType, path: Sequence[str]) -> list[StructField]:
+def _row_at(kind: DataType, path: Sequence[str]) -> list[StructField]:
     """Return the fields of the row at a place of a record."""
     for name in path:
-        if not isinstance(found, StructType) or name not in found.names:
+        if not isinstance(kind, StructType) or name not in kind.names:
             return []
-        found = found[name].dataType
-    if isinstance(found, ArrayType):
-        found = found.elementType
-    return list(found.fields) if isinstance(found, StructType) else []
+        kind = kind[name].dataType
+    if isinstance(kind, ArrayType):
+        kind = kind.elementType
+    return list(kind.fields) if isinstance(kind, StructType) else []
 
 
 def _connect_columns(text: str, record: RecordFormat) -> pa.Schema | None:
     """Return the columns that Kafka Connect's schema of a record says; None where it has none."""
     try:
-        told = json.loads(text)
+        envelope = json.loads(text)
     except ValueError:
         return None
-    if not record.enveloped or not isinstance(told, dict) or not isinstance(told.get("schema"), dict):
+    if not record.enveloped or not isinstance(envelope, dict) or not isinstance(envelope.get("schema"), dict):
         return None
-    fields = told["schema"].get("fields", [])
+    fields = envelope["schema"].get("fields", [])
     row = next((one for one in fields if (one.get("field"),) == record.row), None)
     return None if row is None else pa.schema([(one["field"], _connect_type(one)) for one in row["fields"]])
 
@@ -405,8 +405,8 @@ def _connect_type(field: Mapping[str, Any]) -> pa.DataType:
     if logical in _LOGICAL:
         return _LOGICAL[logical]
     if logical == "org.apache.kafka.connect.data.Decimal":
-        told = field.get("parameters", {})
-        return pa.decimal128(int(told.get("connect.decimal.precision", 38)), int(told.get("scale", 0)))
+        parameters = field.get("parameters", {})
+        return pa.decimal128(int(parameters.get("connect.decimal.precision", 38)), int(parameters.get("scale", 0)))
     if field["type"] == "array":
         return pa.list_(_connect_type(field["items"]))
     return _CONNECT.get(str(field["type"]), pa.string())

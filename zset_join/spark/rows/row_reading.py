@@ -88,27 +88,27 @@ class RowReading:
         operation = self.operation or _one_more_row()
         nothing = F.lit(None).cast("string")
         reject = nothing if operation.reject is None else operation.reject
-        told = reject.isNotNull() if self.control is None else reject.isNotNull() | (self.control != 0)
-        raw = nothing if operation.raw is None else F.when(told, operation.raw.cast("string"))
+        is_rejected = reject.isNotNull() if self.control is None else reject.isNotNull() | (self.control != 0)
+        raw = nothing if operation.raw is None else F.when(is_rejected, operation.raw.cast("string"))
         rows = df if operation.kept is None else df.where(operation.kept)
-        made = rows.select(
+        prepared = rows.select(
             "*",
             *(expression.alias(column) for column, expression in self.hidden.items()),
             operation.weight.alias(WEIGHT),
             reject.alias(REJECT),
             raw.alias(RAW),
         )
-        return select_text(made, [quoted(name) for name in (*self.columns, *self.hidden, WEIGHT, REJECT, RAW)])
+        return select_text(prepared, [quoted(name) for name in (*self.columns, *self.hidden, WEIGHT, REJECT, RAW)])
 
     def text(self, df: DataFrame) -> tuple[str, ...]:
         """Return the expressions of the operation and of hidden columns as Spark writes them; none where there are none."""
-        told = [expression.alias(name) for name, expression in self.hidden.items()]
+        columns = [expression.alias(name) for name, expression in self.hidden.items()]
         if self.operation is not None:
-            told.append(self.operation.weight.alias(WEIGHT))
-        if not told:
+            columns.append(self.operation.weight.alias(WEIGHT))
+        if not columns:
             return ()
-        found: Any = df.select(*told)._jdf.queryExecution().analyzed().expressions()
-        return tuple(str(found.apply(at).sql()) for at in range(found.size()))
+        expressions: Any = df.select(*columns)._jdf.queryExecution().analyzed().expressions()
+        return tuple(str(expressions.apply(at).sql()) for at in range(expressions.size()))
 
     def of_first_rows(self) -> RowReading:
         """Return a reading of whole rows without an operation, each before every change of its key that has an order."""
@@ -187,15 +187,15 @@ def row_kinds_in(df: DataFrame, name: str, column: str, *, is_keyed: bool) -> Ro
             column=column,
         )
     raw = F.col(quoted(column))
-    told = F.lower(F.trim(raw))
+    row_kind = F.lower(F.trim(raw))
     gone = _RETRACTIONS if is_keyed else _RETRACTIONS + _OLD_ROWS
-    weight = F.when(told.isin(*_INSERTS), F.lit(1)).when(told.isin(*gone), F.lit(-1)).otherwise(F.lit(0))
-    known = told.isin(*_INSERTS, *_RETRACTIONS, *_OLD_ROWS)
+    weight = F.when(row_kind.isin(*_INSERTS), F.lit(1)).when(row_kind.isin(*gone), F.lit(-1)).otherwise(F.lit(0))
+    known = row_kind.isin(*_INSERTS, *_RETRACTIONS, *_OLD_ROWS)
     return RowOperation(
         weight=weight.cast("long"),
-        reject=F.when(told.isNull(), F.lit("NULL_OP")).when(~known, F.lit("UNDECODABLE_OP")),
+        reject=F.when(row_kind.isNull(), F.lit("NULL_OP")).when(~known, F.lit("UNDECODABLE_OP")),
         raw=raw,
-        kept=told.isNull() | ~told.isin(*_OLD_ROWS) if is_keyed else None,
+        kept=row_kind.isNull() | ~row_kind.isin(*_OLD_ROWS) if is_keyed else None,
         used=frozenset([column]),
     )
 

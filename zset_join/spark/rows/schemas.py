@@ -48,24 +48,26 @@ def arrow_schema(schema: StructType, *, relation: str) -> pa.Schema:
     fields = []
     for field in schema.fields:
         try:
-            made = to_arrow_type(field.dataType, timezone="UTC")
+            arrow_type = to_arrow_type(field.dataType, timezone="UTC")
         except (PySparkException, TypeError, ValueError, AssertionError) as error:
             raise _not_carried(relation, field) from error
-        plain = nullable_type(made)
-        told = _told_by_arrow(field.dataType, from_arrow_type(plain))
-        if told is None:
+        plain = nullable_type(arrow_type)
+        is_told_by_arrow = _told_by_arrow(field.dataType, from_arrow_type(plain))
+        if is_told_by_arrow is None:
             raise _not_carried(relation, field)
-        wanted = None if told else {_SPARK_TYPE: json.dumps(StructType([StructField("c", field.dataType)]).jsonValue())}
+        wanted = (
+            None if is_told_by_arrow else {_SPARK_TYPE: json.dumps(StructType([StructField("c", field.dataType)]).jsonValue())}
+        )
         fields.append(pa.field(field.name, plain, metadata=wanted))
     return pa.schema(fields)
 
 
 def field_type(field: pa.Field) -> DataType:
     """Return the Spark type of a column, with what Arrow does not tell of it."""
-    told = (field.metadata or {}).get(_SPARK_TYPE)
-    if told is None:
+    stored_type = (field.metadata or {}).get(_SPARK_TYPE)
+    if stored_type is None:
         return spark_type(field.type)
-    return StructType.fromJson(json.loads(told))["c"].dataType
+    return StructType.fromJson(json.loads(stored_type))["c"].dataType
 
 
 def refuse_collations(schema: pa.Schema, columns: Iterable[str], *, relation: str, use: str) -> None:
@@ -81,16 +83,17 @@ def refuse_collations(schema: pa.Schema, columns: Iterable[str], *, relation: st
         PlanError: one of them is, or holds, a string that is not compared by its bytes.
     """
     for name in columns:
-        found = _collation(field_type(schema.field(name)))
-        if found is not None:
+        collation = _collation(field_type(schema.field(name)))
+        if collation is not None:
             raise PlanError(
-                f'relation "{relation}": column "{name}" is {use} and has the collation {found}; the engine compares strings '
-                f"by their bytes, and Spark would not. Compare bytes with collate({name}, 'UTF8_BINARY') in the DataFrame, or "
-                f"a column of yours that is equal where it should be, such as lower(collate({name}, 'UTF8_BINARY')).",
+                f'relation "{relation}": column "{name}" is {use} and has the collation {collation}; the engine '
+                f"compares strings by their bytes, and Spark would not. Compare bytes with collate({name}, 'UTF8_BINARY') in "
+                "the DataFrame, or a column of yours that is equal where it should be, such as "
+                f"lower(collate({name}, 'UTF8_BINARY')).",
                 code="COLLATION",
                 relation=relation,
                 column=name,
-                collation=found,
+                collation=collation,
             )
 
 
@@ -160,4 +163,4 @@ def _collation(kind: DataType) -> str | None:
         parts = [kind.keyType, kind.valueType]
     elif isinstance(kind, StructType):
         parts = [field.dataType for field in kind.fields]
-    return next((found for found in map(_collation, parts) if found is not None), None)
+    return next((collation for collation in map(_collation, parts) if collation is not None), None)

@@ -57,5 +57,5 @@ def sums_per_row(rows: DataFrame, names: Sequence[str], sums: Sequence[str]) -> 
     if len(names) <= _MOST_GROUPING_COLUMNS:
         return rows.groupBy(*map(quoted, names)).agg(*(F.sum(name).alias(name) for name in sums))
     whole = select_text(rows, [f"struct({', '.join(map(quoted, names))}) AS __row", *sums])
-    found = whole.groupBy("__row").agg(*(F.sum(name).alias(name) for name in sums))
-    return select_text(found, [*(f"__row.{quoted(name)} AS {quoted(name)}" for name in names), *sums])
+    summed = whole.groupBy("__row").agg(*(F.sum(name).alias(name) for name in sums))
+    return select_text(summed, [*(f"__row.{quoted(name)} AS {quoted(name)}" for name in names), *sums])

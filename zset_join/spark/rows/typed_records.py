@@ -75,7 +75,7 @@ class TypedRecords:
         times = [f"__t_{name}" for name in self._times()]
         line = ", ".join(f"{literal(name)}, {value}" for name, value in self._line())
         others = ", ".join(f"'{name}', CASE WHEN NOT {IS_TYPED} THEN {name} END" for name in ("key", "value"))
-        made = f"'{IS_TYPED}', {IS_TYPED}, '{LINE}', CASE WHEN {IS_TYPED} THEN named_struct({line}) END, {others}"
+        columns = f"'{IS_TYPED}', {IS_TYPED}, '{LINE}', CASE WHEN {IS_TYPED} THEN named_struct({line}) END, {others}"
         return [
             [*every, f"{self._parsed(text)} AS {_RECORD}"],
             [*every, _RECORD, f"{self._what()} AS __what"],
@@ -83,7 +83,7 @@ class TypedRecords:
             [*every, _RECORD, "__what", *raw, *self._values(), *self._read_times()],
             [*every, _RECORD, "__what", *raw, *values, *times, f"coalesce({self._is_typed()}, false) AS {IS_TYPED}"],
             # Spark's optimizer moves conditions through projections and computes them anew, but never through a generator.
-            [*through, f"inline(array(named_struct({made})))"],
+            [*through, f"inline(array(named_struct({columns})))"],
         ]
 
     def _parsed(self, text: str) -> str:
@@ -120,12 +120,12 @@ class TypedRecords:
 
     def _raw(self) -> list[str]:
         """Return every column as the record says it: of the row that comes, or, for the key, of the one that goes."""
-        made = []
+        texts = []
         for at, name in enumerate(self.schema.names):
             comes, goes = (f"{_path(path)}.{quoted(name)}" for path in (self.record.row, self.record.deleted))
             other = f"WHEN __what = 'delete' THEN {goes} " if name in self.keys and self.record.operation else ""
-            made.append(f"CASE WHEN __what = 'upsert' THEN {comes} {other}END AS __r{at}")
-        return made
+            texts.append(f"CASE WHEN __what = 'upsert' THEN {comes} {other}END AS __r{at}")
+        return texts
 
     def _values(self) -> list[str]:
         return [f"{self._value(f'__r{at}', field)} AS __v{at}" for at, field in enumerate(self.schema)]
@@ -165,16 +165,16 @@ class TypedRecords:
 
     def _line(self) -> list[tuple[str, str]]:
         """Return the columns of a line."""
-        made, bits = [(CHANGE, "__what")], []
+        line, bits = [(CHANGE, "__what")], []
         for at, field in enumerate(self.schema):
             value = f"__v{at}"
             if self._may_be_marked(at, field):
                 mark = f"__r{at} IN ({_MARKS})"
                 bits.append(f"CASE WHEN {mark} THEN {1 << at}L ELSE 0L END")
                 value = f"CASE WHEN NOT {mark} THEN {value} END"
-            made.append((field.name, value))
-        made.append((UNAVAILABLE_BITS, " + ".join(bits) or "0L"))
-        return made + [(column, self._metadata(name)) for name, column in self.options.metadata.items()]
+            line.append((field.name, value))
+        line.append((UNAVAILABLE_BITS, " + ".join(bits) or "0L"))
+        return line + [(column, self._metadata(name)) for name, column in self.options.metadata.items()]
 
     def _metadata(self, name: str) -> str:
         if name == "position" and self.record.position:

@@ -92,14 +92,14 @@ def fingerprint(function: Any) -> tuple[str, tuple[str, ...]]:
     )
 
 
-def described_functions(found: Sequence[UserFunction], version: str | None) -> dict[str, Any]:
+def described_functions(functions: Sequence[UserFunction], version: str | None) -> dict[str, Any]:
     """Return what a checkpoint remembers of functions.
 
     Args:
-        found: the functions.
+        functions: the functions.
         version: what the user says of them; it decides then.
     """
-    each = sorted({(one.name, one.digest) for one in found})
+    each = sorted({(one.name, one.digest) for one in functions})
     whole = hashlib.blake2b(repr(each).encode(), digest_size=8).hexdigest()
     return {"version": version or whole, "told": version is not None, "python": _PYTHON, "each": [list(one) for one in each]}
 
@@ -136,37 +136,37 @@ def agree(given: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Mapping
     )
 
 
-def explained_functions(found: Sequence[UserFunction], version: str | None) -> list[str]:
+def explained_functions(functions: Sequence[UserFunction], version: str | None) -> list[str]:
     """Return what `explain` says of the functions of a query."""
-    if not found:
+    if not functions:
         return []
-    names = ", ".join(sorted({one.name for one in found}))
+    names = ", ".join(sorted({one.name for one in functions}))
     if version is not None:
         return [f'Python functions: {names}; a restart compares udfVersion="{version}" alone']
-    unknown = [f"{one.name}: {what}" for one in found for what in one.unknown]
+    unknown = [f"{one.name}: {what}" for one in functions for what in one.unknown]
     lines = [f"Python functions: {names}; a restart with changed code is refused"]
     return [*lines, *(f"  a restart does not notice changes of {what}; set udfVersion" for what in unknown)]
 
 
 def with_functions(
-    description: Mapping[str, Any], stored: Mapping[str, Any] | None, found: Sequence[UserFunction], version: str | None
+    description: Mapping[str, Any], stored: Mapping[str, Any] | None, functions: Sequence[UserFunction], version: str | None
 ) -> Mapping[str, Any]:
     """Return the description of a query with its functions, as its checkpoint goes on remembering them.
 
     Args:
         description: of the query that starts, without functions.
         stored: in its checkpoint; None where there is none yet.
-        found: the functions.
+        functions: the functions.
         version: the option `udfVersion`.
 
     Raises:
         StateError: the functions have changed.
     """
-    given = described_functions(found, version)
+    given = described_functions(functions, version)
     if stored is not None:
         kept = agree(given, stored.get("functions"))
         return description if kept is None else {**description, "functions": kept}
-    return {**description, "functions": given} if found or version else description
+    return {**description, "functions": given} if functions or version else description
 
 
 def _of_expression(gateway: Any, expression: Any) -> UserFunction:
@@ -195,8 +195,8 @@ def _holding(node: Any, patterns: Sequence[Any], *, is_plan: bool = True) -> Ite
         yield from _holding(expression, patterns, is_plan=False)
 
 
-def _items(found: Any) -> list[Any]:
-    return [found.apply(at) for at in range(found.size())]
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]
 
 
 class _Reader:
@@ -269,17 +269,17 @@ class _Reader:
         table = getattr(code, "co_exceptiontable", b"")
         return f"code({shape},{names},{code.co_code.hex()},{table.hex()},{','.join(map(self.told, constants))})"
 
-    def _class(self, found: type) -> str:
-        module = sys.modules.get(found.__module__)
-        if found.__module__ == "builtins" or _is_installed(getattr(module, "__file__", None) or ""):
-            return f"named:{found.__module__}.{found.__qualname__}"
+    def _class(self, kind: type) -> str:
+        module = sys.modules.get(kind.__module__)
+        if kind.__module__ == "builtins" or _is_installed(getattr(module, "__file__", None) or ""):
+            return f"named:{kind.__module__}.{kind.__qualname__}"
         inside = {
             name: value
-            for name, value in vars(found).items()
+            for name, value in vars(kind).items()
             if name not in ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
         }
-        bases = [self.told(base) for base in found.__bases__]
-        return f"class({found.__qualname__},{','.join(bases)},{self.told(inside)})"
+        bases = [self.told(base) for base in kind.__bases__]
+        return f"class({kind.__qualname__},{','.join(bases)},{self.told(inside)})"
 
     def _instance(self, value: Any) -> str:
         kind = type(value)
@@ -303,11 +303,11 @@ def _is_doc(code: types.CodeType) -> bool:
 
 def _names(code: types.CodeType) -> set[str]:
     """Return the global names and attributes that a code object and those inside it use."""
-    found = set(code.co_names)
+    names = set(code.co_names)
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
-            found |= _names(one)
-    return found
+            names |= _names(one)
+    return names
 
 
 def _is_installed(file: str) -> bool:

@@ -50,18 +50,18 @@ def with_watermark(stream: _Stream, given: tuple[str, str | int] | None, jump: s
         PlanError: a column that is not there or no time, or a delay that is none.
         OptionError: a jump that is no such duration, or without a watermark.
     """
-    found = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
-    if found is None and jump is not None:
+    watermark = watermark_of(stream.name, stream.schema, stream.columns, stream.dataframe, given)
+    if watermark is None and jump is not None:
         raise OptionError(
             f'"{stream.name}": max_watermark_jump={jump!r} is measured from the watermark, and there is none. Give '
             "watermark=(column, delay) too, or leave it out.",
             code="CONFLICTING_ARGUMENTS",
             name=stream.name,
         )
-    if found is None:
+    if watermark is None:
         return stream
-    made: _Stream = replace(stream, event_time=found[0], watermark_delay=found[1])  # type: ignore[type-var]  # a dataclass
-    return within_jump(made, duration_of(jump, stream.schema.field(found[0]).type, "max_watermark_jump"))
+    timed: _Stream = replace(stream, event_time=watermark[0], watermark_delay=watermark[1])  # type: ignore[type-var]  # a dataclass
+    return within_jump(timed, duration_of(jump, stream.schema.field(watermark[0]).type, "max_watermark_jump"))
 
 
 def within_jump(stream: _Stream, jump: int | None) -> _Stream:
@@ -94,8 +94,10 @@ def watermark_of(
         PlanError: a column that is not there, or is no time.
     """
     if given is None:
-        found = [(field.name, int(field.metadata[_DELAY]) * 1000) for field in df.schema.fields if _DELAY in field.metadata]
-        return next((one for one in found if one[0] in columns), None)
+        watermarks = [
+            (field.name, int(field.metadata[_DELAY]) * 1000) for field in df.schema.fields if _DELAY in field.metadata
+        ]
+        return next((one for one in watermarks if one[0] in columns), None)
     parts: Any = given
     if not isinstance(parts, tuple | list) or len(parts) != 2 or not isinstance(parts[0], str):
         raise OptionError(

@@ -107,7 +107,7 @@ def alive(stage: ExpiringStage, tables: Sequence[DataFrame], watermark: int | No
     Raises:
         OptionError: they do not.
     """
-    found = []
+    living = []
     for source, ttl, table in zip(stage.sources, stage.ttls, tables, strict=True):
         if ttl is not None and (ttl.forgets or ttl.reads or ttl.by_key or not ttl.by_event_time):
             raise OptionError(
@@ -120,8 +120,8 @@ def alive(stage: ExpiringStage, tables: Sequence[DataFrame], watermark: int | No
         if ttl is not None and watermark is not None:
             time = as_number(column_named(str(source.event_time)), source.schema.field(str(source.event_time)).type)
             table = table.where(time.isNull() | (time + F.lit(ttl.after) > F.lit(watermark)))
-        found.append(table)
-    return found
+        living.append(table)
+    return living
 
 
 def as_of_joined(stage: AsOfJoinStage, tables: Sequence[DataFrame], watermark: int | None) -> DataFrame:  # noqa: ARG001 - it waits for none
@@ -182,10 +182,10 @@ def _nearest(shape: VersionJoinShape, left: DataFrame, right: DataFrame, *, by_e
 
 def _renamed(rows: DataFrame, schema: pa.Schema, letter: str, more: Sequence[str]) -> tuple[DataFrame, Mapping[str, Column]]:
     """Return a table with numbered columns and some more, and each by its name; what the table does not have is NULL."""
-    made = [
+    columns = [
         (column_named(field.name) if field.name in rows.columns else F.lit(None).cast(field_type(field))).alias(f"{letter}{at}")
         for at, field in enumerate(schema)
         if not pt.is_map(field.type)
     ]
     names = {field.name: F.col(f"{letter}{at}") for at, field in enumerate(schema) if not pt.is_map(field.type)}
-    return rows.select(*made, *more, F.col(WEIGHT)), names
+    return rows.select(*columns, *more, F.col(WEIGHT)), names

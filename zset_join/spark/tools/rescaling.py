@@ -149,8 +149,8 @@ def rescale(
         histories: dict[str, BucketHistory] = {}
         rows = 0
         for name, stage in _with_state(opened, stages_of(location)).items():
-            made, moved = _moved(name, stage, chosen, opened, options.buckets, folding)
-            histories |= made
+            new_histories, moved = _moved(name, stage, chosen, opened, options.buckets, folding)
+            histories |= new_histories
             rows += moved
         opened.rescale(options.buckets, histories)
         return RescaleReport(before=before, buckets=options.buckets, epoch=epoch, rows=rows)
@@ -227,7 +227,7 @@ class _ReadBuckets:
         sent = 0
         receipt.rows_in = [tables[name].num_rows for name in self.names]
         facts = {name: _text_of(tables[name].schema.metadata) for name in self.names}
-        receipt.facts = {name: found for name, found in facts.items() if found}
+        receipt.facts = {name: fact for name, fact in facts.items() if fact}
         for side, name in enumerate(self.names):
             for batch in tables[name].to_batches(max_chunksize=_ROWS_AT_ONCE):
                 rows = ZSet(batch.select(self.layout.schemas[side].names), _weights(batch))
@@ -296,8 +296,8 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
     Raises:
         StateError: there is state of a stage that the plan does not have.
     """
-    found = {key.partition("/")[0] for key in opened.histories}
-    unknown = sorted(found - set(stages))
+    names = {key.partition("/")[0] for key in opened.histories}
+    unknown = sorted(names - set(stages))
     if unknown:
         raise StateError(
             f"the checkpoint {opened.files.folder.location} holds state of the stages {unknown}, which the plan written down "
@@ -306,7 +306,7 @@ def _with_state(opened: Checkpoint, stages: Mapping[str, Stage]) -> dict[str, St
             code="UNKNOWN_STAGE",
             stages=unknown,
         )
-    return {name: stage for name, stage in stages.items() if name in found}
+    return {name: stage for name, stage in stages.items() if name in names}
 
 
 def _histories(receipts: list[TaskReceipt], old: int, buckets: int) -> tuple[dict[str, BucketHistory], int]:
@@ -317,8 +317,8 @@ def _histories(receipts: list[TaskReceipt], old: int, buckets: int) -> tuple[dic
             raise error
     read = [receipt for receipt in receipts if receipt.snapshot is None]
     written = [receipt for receipt in receipts if receipt.snapshot is not None]
-    came, left = (sum(sum(receipt.rows_in) for receipt in told) for told in (read, written))
-    numbers: list[Any] = [sorted(receipt.bucket for receipt in told) for told in (read, written)]
+    came, left = (sum(sum(receipt.rows_in) for receipt in receipts_of) for receipts_of in (read, written))
+    numbers: list[Any] = [sorted(receipt.bucket for receipt in receipts_of) for receipts_of in (read, written)]
     if came != left or numbers != [list(range(old)), list(range(buckets))]:
         raise StateError(
             f"rescaling: rows read {came}, written {left}, buckets read {numbers[0]}, written {numbers[1]}; rows were lost on "

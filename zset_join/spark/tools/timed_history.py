@@ -53,9 +53,9 @@ def marks_of(
     if not histories:
         return []
     read = _ReadMarks(files, tuple(histories), tuple(schemas))
-    found = session.range(0, len(histories), 1, len(histories)).mapInArrow(read, spark_schema(MARKS)).distinct().collect()
+    rows = session.range(0, len(histories), 1, len(histories)).mapInArrow(read, spark_schema(MARKS)).distinct().collect()
     highest: dict[int, int] = {}
-    for row in found:
+    for row in rows:
         highest[row["e"]] = max(row["mark"], highest.get(row["e"], row["mark"]))
     return list(_rising(highest))
 

@@ -394,7 +394,7 @@ def _timed_histories(
     session: SparkSession, checkpoint: Checkpoint, joined: ViewPlan, chosen: Sample | None
 ) -> dict[int, TimedHistory]:
     """Return, by `id` of a temporal join of streams whose log is whole, everything that came to it."""
-    found = {}
+    by_stage = {}
     for planned in joined.planned_stages:
         stage = planned.stage
         is_taken = isinstance(stage, TemporalJoinStage) and stage.left.mode == "append" and set(planned.streams) == {0, 1}
@@ -406,8 +406,8 @@ def _timed_histories(
         if chosen is not None:
             sides = [chosen.of_input(changes, planned.streams[side].name) for side, changes in enumerate(sides)]
         marks = marks_of(session, checkpoint.files, histories, schemas)
-        found[id(stage)] = TimedHistory(left=sides[0], right=sides[1], marks=marks)
-    return found
+        by_stage[id(stage)] = TimedHistory(left=sides[0], right=sides[1], marks=marks)
+    return by_stage
 
 
 def tables_view(

@@ -72,11 +72,11 @@ class BucketTask:
         for number, task in self.tasks.items():
             receipt = TaskReceipt(stage=task.context.stage, bucket=bucket, executor=executor_name())
             receipt.seconds["receive"], received = received, 0.0
-            made = task.run(arrivals.pop(number), receipt)
+            answer = task.run(arrivals.pop(number), receipt)
             if task is last:
-                yield from made
+                yield from answer
             else:
-                _hand_on(task.delivery, made, arrivals)
+                _hand_on(task.delivery, answer, arrivals)
             lines.append(receipt.to_json())
         yield from last.delivery.finish(lines)
         Spared.loaded()
@@ -109,10 +109,10 @@ def _by_target(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
             yield int(targets[begin]), batch.slice(begin, end - begin)
 
 
-def _hand_on(delivery: Delivery, made: Iterable[pa.RecordBatch], arrivals: Mapping[int, Arrivals]) -> None:
+def _hand_on(delivery: Delivery, answer: Iterable[pa.RecordBatch], arrivals: Mapping[int, Arrivals]) -> None:
     """Add the answer of a stage to what has come for the next one."""
     if not isinstance(delivery, ToSameTask):
         raise TypeError("the rows of a fused stage go to another stage of its task")
     came = arrivals[delivery.target].deltas
-    pieces = [came[delivery.side], *map(delivery.unpacked, made)]
+    pieces = [came[delivery.side], *map(delivery.unpacked, answer)]
     came[delivery.side] = ZSet.concat([piece for piece in pieces if len(piece)], schema=delivery.rows)

@@ -82,11 +82,11 @@ class Handover:
 
     def leave_rows(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Write rows down; before the receipts are left."""
-        made = pa.BufferOutputStream()
-        with pa.ipc.new_stream(made, batches[0].schema if batches else pa.schema([])) as writer:
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, batches[0].schema if batches else pa.schema([])) as writer:
             for batch in batches:
                 writer.write_batch(batch)
-        self._write(self._path(".arrows"), made.getvalue())
+        self._write(self._path(".arrows"), stream.getvalue())
 
     def take_rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, and remove them; before the receipts are taken.

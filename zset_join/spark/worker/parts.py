@@ -122,7 +122,7 @@ class ChangelogParts:
         first = next(counted, None)
         if first is None:
             return []
-        made = write_part(
+        part = write_part(
             self.directory,
             tick.epoch,
             uuid.uuid4().hex,
@@ -130,7 +130,7 @@ class ChangelogParts:
             with_first(first, counted),
             committed_at_us=tick.processing_time_us,
         )
-        return [PartEntry(bucket, FileEntry(made.name, made.bytes, made.rows, made.crc32), made.retractions, "changelog")]
+        return [PartEntry(bucket, FileEntry(part.name, part.bytes, part.rows, part.crc32), part.retractions, "changelog")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class DeltaParts:
         first = next(counted, None)
         if first is None:
             return []
-        made = write_delta_part(
+        part = write_delta_part(
             self.location,
             schema,
             self.form,
@@ -170,7 +170,7 @@ class DeltaParts:
             part=bucket,
             committed_at_us=tick.processing_time_us,
         )
-        return [] if made is None else [PartEntry(bucket, _listed(made.file), made.retractions, "delta")]
+        return [] if part is None else [PartEntry(bucket, _listed(part.file), part.retractions, "delta")]
 
 
 def merged(chunks: Iterable[ZSet], rows: int) -> Iterator[ZSet]:

@@ -75,7 +75,7 @@ def undecodable_reasons(raw: Sequence[str | None]) -> tuple[list[str], list[str]
     Args:
         raw: per row its code, or "code:text" where there was a text (see `normalise`).
     """
-    parted = [(told or "").partition(":") for told in raw]
+    parted = [(reason or "").partition(":") for reason in raw]
     return [code for code, _, _ in parted], [_REASONS[code].format(text) for code, _, text in parted]
 
 
@@ -120,15 +120,15 @@ class DeadLetters:
             bucket: the bucket.
             rejected: name of an input to what was rejected of it.
         """
-        pieces = [self._table(self.names.index(name), found) for name, found in rejected.items() if len(found)]
+        pieces = [self._table(self.names.index(name), rows) for name, rows in rejected.items() if len(rows)]
         if not pieces:
             return []
         table = pa.concat_tables(pieces)
         files = CheckpointFiles(open_folder(self.directory, option="deadLetterPath"), self.query_id)
         with files.create(f"epoch={tick.epoch}/_{attempt_name(tick.epoch, '.parquet')}") as file:
             pq.write_table(table, pa.PythonFile(file, mode="w"), compression="zstd")
-        made = file.entry(table.num_rows)
-        return [PartEntry(bucket, made, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), "quarantine")]
+        entry = file.entry(table.num_rows)
+        return [PartEntry(bucket, entry, int(np.count_nonzero(table.column("weight").to_numpy() < 0)), "quarantine")]
 
     def _table(self, number: int, rejected: Rejected) -> pa.Table:
         rows = pa.Table.from_batches([piece.rows for piece in rejected.rows])

@@ -112,13 +112,13 @@ class TaskReceipt:
     @classmethod
     def from_json(cls, line: str) -> TaskReceipt:
         """Build from a line."""
-        found = json.loads(line)
-        found["log"] = None if found["log"] is None else LogEntry.from_json(found["log"])
-        found["snapshot"] = None if found["snapshot"] is None else SnapshotEntry.from_json(found["snapshot"])
-        found["merged"] = None if found["merged"] is None else LogEntry.from_json(found["merged"])
-        found["parts"] = [PartEntry.from_json(part) for part in found["parts"]]
-        found["quarantined"] = [PartEntry.from_json(part) for part in found["quarantined"]]
-        return cls(**found)
+        fields = json.loads(line)
+        fields["log"] = None if fields["log"] is None else LogEntry.from_json(fields["log"])
+        fields["snapshot"] = None if fields["snapshot"] is None else SnapshotEntry.from_json(fields["snapshot"])
+        fields["merged"] = None if fields["merged"] is None else LogEntry.from_json(fields["merged"])
+        fields["parts"] = [PartEntry.from_json(part) for part in fields["parts"]]
+        fields["quarantined"] = [PartEntry.from_json(part) for part in fields["quarantined"]]
+        return cls(**fields)
 
     def refuse(self, error: ZsetJoinError) -> None:
         """Report that the bucket gave no answer."""

@@ -148,7 +148,7 @@ class StageTask:
             receipt.applied[side] = len(delta)
             receipt.retractions_in[side] = int(np.count_nonzero(delta.weights < 0))
             receipt.quarantined_rows[side] = len(rejected[side])
-        by_name = {given.relation.name: found for given, found in zip(self.stage.inputs, rejected, strict=True)}
+        by_name = {given.relation.name: refused for given, refused in zip(self.stage.inputs, rejected, strict=True)}
         receipt.quarantined = self.dead_letters.write(self.context.tick, receipt.bucket, by_name)
         return inputs
 
@@ -170,15 +170,15 @@ class StageTask:
         names = [relation.name for relation in operator.inputs][: len(inputs)]
         unasked = [ZSet.empty(relation.schema) for relation in operator.inputs[len(inputs) :]]  # what is outside comes later
         while True:
-            found = operator.rejections(self.context.tick, [*inputs, *unasked])
-            found = found.filter(pc.starts_with(found.column("code"), codes)) if found.num_rows else found
-            if not found.num_rows:
+            judged = operator.rejections(self.context.tick, [*inputs, *unasked])
+            judged = judged.filter(pc.starts_with(judged.column("code"), codes)) if judged.num_rows else judged
+            if not judged.num_rows:
                 return inputs
-            which = found.column("input").to_pylist()
-            positions = found.column("row").to_numpy()
-            codes, reasons = found.column("code").to_pylist(), found.column("reason").to_pylist()
+            which = judged.column("input").to_pylist()
+            positions = judged.column("row").to_numpy()
+            codes, reasons = judged.column("code").to_pylist(), judged.column("reason").to_pylist()
             for number, name in enumerate(names):
-                lines = [line for line, told in enumerate(which) if told == name]
+                lines = [line for line, input_name in enumerate(which) if input_name == name]
                 if not lines:
                     continue
                 bad = positions[lines]
@@ -191,11 +191,11 @@ class StageTask:
 
     def _fan_out(self, operator: DurableOperator) -> dict[str, Any] | None:
         """Return the key that made the most pairs of the answer; a value that JSON does not know is told as text."""
-        found = operator.largest_fan_out() if isinstance(operator, FansOut) else None
-        if found is None:
+        fan_out = operator.largest_fan_out() if isinstance(operator, FansOut) else None
+        if fan_out is None:
             return None
-        plain = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in found[1]]
-        return {"pairs": found[0], "key": dict(zip(self.stage.inputs[0].key, plain, strict=True))}
+        plain = [value if isinstance(value, bool | int | float | str | None) else str(value) for value in fan_out[1]]
+        return {"pairs": fan_out[0], "key": dict(zip(self.stage.inputs[0].key, plain, strict=True))}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,28 +131,28 @@ class ColdSide:
         """Bring what lives together; tables keep room for the rows that will be expected."""
         self.side.compact(more_rows=self.taken_rows)
 
-    def take(self, found: ColdRows, stamp: int, clock: float) -> Int64s:
+    def take(self, cold_rows: ColdRows, stamp: int, clock: float) -> Int64s:
         """Move rows that were found into memory; return their numbers there.
 
         Until the store is marked as changed, anything may fail; then nothing.
         """
-        if not len(found):
+        if not len(cold_rows):
             return _NO_PLACES
-        unpacked = self.hot.unpack(found)
+        unpacked = self.hot.unpack(cold_rows)
         self.hot.make_room(unpacked)
         self._rows.begin_change()
-        self._rows.remove(found.places)
+        self._rows.remove(cold_rows.places)
         held_bytes = self.side.held_bytes
-        numbers = self.hot.insert(unpacked, found, stamp, clock)
+        numbers = self.hot.insert(unpacked, cold_rows, stamp, clock)
         self._keep_held(held_bytes)
-        self.taken_rows += len(found)
-        self._counts["fetched_rows"] += len(found)
+        self.taken_rows += len(cold_rows)
+        self._counts["fetched_rows"] += len(cold_rows)
         return numbers
 
-    def take_tombstones(self, found: ColdRows, stamp: int) -> None:
+    def take_tombstones(self, cold_rows: ColdRows, stamp: int) -> None:
         """Move tombstones that were found into memory."""
-        if self._tombstones is not None and len(found):
-            self._tombstones.take(found, stamp)
+        if self._tombstones is not None and len(cold_rows):
+            self._tombstones.take(cold_rows, stamp)
 
     def spill_tombstones(self, count: int, piece_bytes: int, below_stamp: int | None) -> int:
         """Move the oldest tombstones out of memory; return how many. As `ColdTombstones.spill`."""
@@ -191,8 +191,8 @@ class ColdSide:
         """
         layout = self.side.layout
 
-        def packed(found: ColdRows) -> ColdRows:
-            rows = matchable_rows(found)
+        def packed(old_rows: ColdRows) -> ColdRows:
+            rows = matchable_rows(old_rows)
             if not len(rows):  # strangers of the same hash, all of them with a NULL in their key
                 return rows
             records = self.hot.unpack(rows)

@@ -107,20 +107,20 @@ class ColdTables:
         """Read all rows of some hashes; None where there are none."""
         if not len(codes) or not self._store.row_count():
             return None
-        found = self._store.fetch(codes)
-        if not len(found):
+        cold_rows = self._store.fetch(codes)
+        if not len(cold_rows):
             return None
-        return FoundRows(tuple(self._of_table(found, table) for table in range(len(self._schemas))), found.places)
+        return FoundRows(tuple(self._of_table(cold_rows, table) for table in range(len(self._schemas))), cold_rows.places)
 
-    def take(self, found: FoundRows) -> None:
+    def take(self, rows: FoundRows) -> None:
         """Remove rows that were found, for they are in memory now.
 
         Raises:
             ResourceError: the disk is full or cannot be written; nothing was removed.
         """
         self._store.begin_change()
-        self._store.remove(found.places)
-        self._counts["fetched_groups"] += found.rows[0].num_rows
+        self._store.remove(rows.places)
+        self._counts["fetched_groups"] += rows.rows[0].num_rows
 
     def packed(self, table: int, rows: pa.RecordBatch, codes: Int64s) -> ColdRows:
         """Return rows as the disk takes them; `store` puts them there.
@@ -162,8 +162,8 @@ class ColdTables:
 
     def scan(self, table: int) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a table, in chunks. Cost: the rows of all tables."""
-        for found in self._store.scan():
-            yield self._of_table(found, table)
+        for chunk in self._store.scan():
+            yield self._of_table(chunk, table)
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -204,8 +204,8 @@ class ColdTables:
         self._store.close()
         self._finalizer()
 
-    def _of_table(self, found: ColdRows, table: int) -> pa.RecordBatch:
-        rows = found.rows.filter(pa.array(found.subcodes == table))
+    def _of_table(self, cold_rows: ColdRows, table: int) -> pa.RecordBatch:
+        rows = cold_rows.rows.filter(pa.array(cold_rows.subcodes == table))
         layout = self._layouts[table]
         unpacked = unpack_rows(rows, stride=layout.stride, variables=self._variables[table].address)
         refs = unpacked.refs(layout.stride)

@@ -71,16 +71,16 @@ class ColdTombstones:
         if len(self) and len(identity_codes):
             yield from self.store.fetch_parts(identity_codes)
 
-    def take(self, found: ColdRows, stamp: int) -> None:
+    def take(self, cold_rows: ColdRows, stamp: int) -> None:
         """Move tombstones that were found into memory, and forget those of them that expired.
 
         Until the store is marked as changed, anything may fail; then nothing.
         """
-        remembered = self._remembered(found)
+        remembered = self._remembered(cold_rows)
         unpacked = self._hot.unpack(remembered)
         self._hot.make_room(unpacked)
         self.store.begin_change()
-        self.store.remove(found.places)
+        self.store.remove(cold_rows.places)
         self._hot.insert_tombstones(unpacked, remembered.codes, stamp)
         self.counts["fetched_tombstones"] += len(remembered)
 

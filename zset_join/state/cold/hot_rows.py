@@ -115,9 +115,9 @@ class HotRows:
         """Return the bytes of a row without its blocks."""
         return self._side.layout.stride + self._bytes_beside
 
-    def bytes_of(self, found: ColdRows) -> int:
+    def bytes_of(self, cold_rows: ColdRows) -> int:
         """Return the bytes that rows on disk will take."""
-        return found.row_bytes + len(found) * self.bytes_per_row()
+        return cold_rows.row_bytes + len(cold_rows) * self.bytes_per_row()
 
     def unreckoned_bytes(self, more: int) -> int:
         """Return what tables and the arrays beside the records take with `more` rows, beyond what `row_bytes` says of them."""
@@ -262,8 +262,8 @@ class HotRows:
         self.follow()
         numbers = np.empty(min(count, self.tombstones), np.int64)
         below = _ANY_STAMP if below_stamp is None else below_stamp
-        found: Int64s = numbers[: tombstones.list_tombstones(self._side.view, self._stamps, below, numbers)]
-        return found
+        oldest: Int64s = numbers[: tombstones.list_tombstones(self._side.view, self._stamps, below, numbers)]
+        return oldest
 
     def insert_tombstones(self, rows: UnpackedRows, identity_codes: Int64s, stamp: int) -> None:
         """Store tombstones there is room for; each waits among the others for its time."""

@@ -112,10 +112,10 @@ class HybridRows:
         self._unreckoned = 0
         self._unused = UnusedMemory(budget.max_hot_bytes or 0)
         if self._is_mapped and any(side.epochs != {side.side.absorbed_epoch} for side in self._opened):
-            found = [sorted(side.epochs) for side in self._opened]
+            epochs = [sorted(side.epochs) for side in self._opened]
             self.close()
             raise StateError(
-                f"the cold rows in {place} stand at epochs {found}, the rows in memory at {sides[0].absorbed_epoch}. "
+                f"the cold rows in {place} stand at epochs {epochs}, the rows in memory at {sides[0].absorbed_epoch}. "
                 "Local state is a cache: delete the directory and it is rebuilt from the checkpoint.",
                 code="STATE_HALF_WRITTEN",
                 directory=str(place),
@@ -302,15 +302,15 @@ class HybridRows:
                     side.take_tombstones(tombstones, self._stamp)
         return [np.concatenate(codes) for codes in changed]
 
-    def _take(self, side: ColdSide, found: ColdRows) -> None:
+    def _take(self, side: ColdSide, cold_rows: ColdRows) -> None:
         """Move rows that were found into memory, where there is no room in the place of others."""
-        self._make_room_for(side, found)
-        side.take(found, self._stamp, self._clock)
+        self._make_room_for(side, cold_rows)
+        side.take(cold_rows, self._stamp, self._clock)
 
-    def _make_room_for(self, side: ColdSide, found: ColdRows, more_rows: int = 0, more_bytes: int = 0) -> None:
+    def _make_room_for(self, side: ColdSide, cold_rows: ColdRows, more_rows: int = 0, more_bytes: int = 0) -> None:
         """Spill rows that the epoch does not need, if there is no room for those that were found, and for more to come."""
         if not self._is_crowded:
-            rows, size = len(found) + more_rows, side.hot.bytes_of(found) + more_bytes
+            rows, size = len(cold_rows) + more_rows, side.hot.bytes_of(cold_rows) + more_bytes
             spilled = self._spill_tombstones(rows, size, needed_since=self._stamp)
             victims = self._victims(rows, size, needed_since=self._stamp)
             self._spill(victims)

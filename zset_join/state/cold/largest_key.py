@@ -62,19 +62,19 @@ class _Tally:
 
 
 def largest_key(
-    sides: Sequence[SideState], found: Sequence[PreparedSide | None], cold: Sequence[ColdSide] = ()
+    sides: Sequence[SideState], accepted: Sequence[PreparedSide | None], cold: Sequence[ColdSide] = ()
 ) -> _Largest | None:
     """Return the key whose rows of both sides have the most bytes; its rows and bytes.
 
     Args:
         sides: both sides; their live rows.
-        found: their deltas; the accepted rows.
+        accepted: their deltas; the accepted rows.
         cold: rows on disk.
 
     None where no row has a key that can match.
     """
     hot = [_live_rows(side) for side in sides]
-    hot += [_new_rows(side, prepared) for side, prepared in zip(sides, found, strict=True) if prepared is not None]
+    hot += [_new_rows(side, prepared) for side, prepared in zip(sides, accepted, strict=True) if prepared is not None]
     scanned = (_cold_rows(side.side, codes, rows) for side in cold for codes, rows in side.scan_codes())
     codes, sums = _summed(chain(hot, scanned))
     best: _Largest | None = None
@@ -82,7 +82,7 @@ def largest_key(
         if best is not None and sums[at] <= best[2]:
             break
         code = int(codes[at])
-        streamed = (_cold_rows(side.side, found.codes, rows) for side in cold for found, rows in side.stream(code))
+        streamed = (_cold_rows(side.side, accepted.codes, rows) for side in cold for accepted, rows in side.stream(code))
         for tally in _taken_apart(chain((part.with_code(code) for part in hot), streamed)):
             if best is None or tally.size > best[2]:
                 best = (_values(tally.pivot), tally.rows, tally.size)

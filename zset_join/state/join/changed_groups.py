@@ -188,10 +188,10 @@ class ChangedGroups:
         listed = int(self._listed.ctypes.data)
         end = 0
         counts = []
-        for number, (side, found) in enumerate(zip(self._sides, prepared, strict=True)):
+        for number, (side, delta) in enumerate(zip(self._sides, prepared, strict=True)):
             begin = end
-            if found is not None:
-                end = side.list_changes(found, begin, listed, self._marks_of(number))
+            if delta is not None:
+                end = side.list_changes(delta, begin, listed, self._marks_of(number))
             counts.append(end - begin)
         self.counts = (counts[0], counts[1])
         self._marked = True
@@ -397,10 +397,10 @@ class ChangedGroups:
         """Return the step that appends what comes of some rows of a side that are in no chain."""
         self._cursor(output)
         cursor = np.array([0, -1], np.int64)
-        made = self._passed
+        pair_counts = self._passed
 
         def step(filled: int) -> tuple[int, bool]:
-            filled = emit_streamed_rows(self._epoch, side, rows.address, codes, kind, pairs, sign, cursor, made, filled)
+            filled = emit_streamed_rows(self._epoch, side, rows.address, codes, kind, pairs, sign, cursor, pair_counts, filled)
             if cursor[0] == p.OVERFLOW:
                 raise OverflowError("product of two weights")
             return filled, bool(cursor[0] == len(codes))

@@ -203,15 +203,15 @@ class LookupShape:
             policy: what becomes of a miss.
             hash_seed: what hashes are seeded with; default: a new one.
         """
-        found = single_batch(rows.select(self.table.schema.names).cast(self.table.schema))
+        table_rows = single_batch(rows.select(self.table.schema.names).cast(self.table.schema))
         kept = KeyedRows("fetched", self.key_schema, self.key_schema.names, hash_seed=hash_seed)
-        kept.add(self.table_keys_of(found))
+        kept.add(self.table_keys_of(table_rows))
         positions, numbers = kept.find(keys)
         kept.close()
         missed = np.ones(keys.num_rows, np.bool_)
         missed[positions] = False
         misses = np.flatnonzero(missed).astype(np.int64)
-        hits = take_rows(found, numbers - 1)
+        hits = take_rows(table_rows, numbers - 1)
         fetched = [
             pa.concat_arrays([plain(column, storage_type(column.type)), pa.nulls(len(misses), storage_type(column.type))]).cast(
                 column.type

@@ -205,16 +205,16 @@ class ResidualPairs:
         if not any(epoch.streams):
             yield from self._alone(epoch, part, sign)
 
-    def _with_streamed(self, part: _JudgedPart, found: StreamedGroup, sign: int) -> Iterator[Pairs]:
+    def _with_streamed(self, part: _JudgedPart, group: StreamedGroup, sign: int) -> Iterator[Pairs]:
         """Yield the pairs with some rows that pass, and then these rows alone."""
-        side, other = found.side, 1 - found.side
+        side, other = group.side, 1 - group.side
         before, after = self._groups.weights_of_changes()
         kind = self._one_sided[side]
-        degrees = DegreesOnTheWay(self._cold[side], kind, found) if kind else None
+        degrees = DegreesOnTheWay(self._cold[side], kind, group) if kind else None
         step = self._groups.streamed_step(
-            side, found.lying.codes, found.records, kind=0, pairs=True, sign=0, output=self._candidates
+            side, group.lying.codes, group.records, kind=0, pairs=True, sign=0, output=self._candidates
         )
-        for (left, right, weights, *changes), passing, is_new in self._judged(part, found.place, step):
+        for (left, right, weights, *changes), passing, is_new in self._judged(part, group.place, step):
             refs, changed = (left[passing], right[passing]), changes[other][passing]
             if degrees is not None:
                 degrees.add(refs[side], *live_flags(changed, before, after))
@@ -223,7 +223,7 @@ class ResidualPairs:
                 part.degrees[other].add(changed, refs[other], there, there)
             yield from self._shown(left, right, weights, passing, sign)
         if degrees is not None:
-            part.gains[found.place] = degrees.gains()
+            part.gains[group.place] = degrees.gains()
             yield from self._shown(*degrees.one_sided_rows(), None, sign)
 
     def _alone(self, epoch: JudgedEpoch, part: _JudgedPart, sign: int) -> Iterator[Pairs]:

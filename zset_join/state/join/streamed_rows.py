@@ -83,8 +83,8 @@ class StreamedRows:
             if only is not None and not any(place[0] == part for place in only):
                 continue
             groups.enter(part, of_ranges=True)
-            for found in self.found(part, streams, without, only):
-                yield found.place, partial(self._steps, found)
+            for group in self.found(part, streams, without, only):
+                yield group.place, partial(self._steps, group)
 
     def found(
         self, part: int, streams: Sequence[bool], without: Sequence[_Words], only: set[Place] | None = None
@@ -101,11 +101,11 @@ class StreamedRows:
                     yield StreamedGroup(place, side, lying, records)
         self._groups.note_streamed()
 
-    def _steps(self, found: StreamedGroup, sign: int) -> list[Step]:
-        kind = self._one_sided[found.side]
+    def _steps(self, group: StreamedGroup, sign: int) -> list[Step]:
+        kind = self._one_sided[group.side]
         return [
             self._groups.streamed_step(
-                found.side, found.lying.codes, found.records, kind=kind, pairs=self._pairs, sign=sign, output=self._output
+                group.side, group.lying.codes, group.records, kind=kind, pairs=self._pairs, sign=sign, output=self._output
             )
         ]
 
@@ -128,11 +128,11 @@ class DegreesOnTheWay:
         found: the rows.
     """
 
-    def __init__(self, cold: ColdSide, kind: int, found: StreamedGroup) -> None:
+    def __init__(self, cold: ColdSide, kind: int, group: StreamedGroup) -> None:
         self._side = cold.side
         self._kind = kind
-        self._found = found
-        self._gains = np.zeros(found.records.count, np.int64)
+        self._found = group
+        self._gains = np.zeros(group.records.count, np.int64)
 
     def add(self, refs: _Words, other_was: npt.NDArray[np.bool_], other_is: npt.NDArray[np.bool_]) -> None:
         """Count passing pairs: record addresses of the rows, and whether their partner was and is there."""

@@ -50,10 +50,10 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
             raise closed(title)
         return guard
 
-    def with_guards(made: _Class) -> _Class:
-        name = f"_guard_of_{made.__qualname__}"  # a class and one derived from it have guards of their own
-        answer, absorb, rejections = made.answer, made.absorb, made.rejections
-        restore, close = made.restore, made.close
+    def with_guards(operator_class: _Class) -> _Class:
+        name = f"_guard_of_{operator_class.__qualname__}"  # a class and one derived from it have guards of their own
+        answer, absorb, rejections = operator_class.answer, operator_class.absorb, operator_class.rejections
+        restore, close = operator_class.restore, operator_class.close
 
         @functools.wraps(answer)
         def guarded_answer(self: Any, tick: Tick, deltas: Sequence[ZSet]) -> Iterator[ZSet]:
@@ -96,8 +96,8 @@ def guarded(title: str) -> Callable[[_Class], _Class]:
             "restore": guarded_restore,
             "close": guarded_close,
         }.items():
-            setattr(made, method, guarded_method)
-        return made
+            setattr(operator_class, method, guarded_method)
+        return operator_class
 
     return with_guards
 

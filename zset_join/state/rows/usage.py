@@ -39,11 +39,11 @@ def check_same_epoch(epochs: Iterable[int], directory: str | None) -> None:
     Raises:
         StateError: `STATE_HALF_WRITTEN`.
     """
-    found = list(dict.fromkeys(epochs))
-    if len(found) > 1:
+    distinct_epochs = list(dict.fromkeys(epochs))
+    if len(distinct_epochs) > 1:
         raise StateError(
-            f"the parts of the local state in {directory} stand at epochs {' and '.join(map(str, found))}. It is a cache: "
-            "delete the directory and it is rebuilt from the checkpoint.",
+            f"the parts of the local state in {directory} stand at epochs {' and '.join(map(str, distinct_epochs))}. It is a "
+            "cache: delete the directory and it is rebuilt from the checkpoint.",
             code="STATE_HALF_WRITTEN",
             directory=directory,
         )

@@ -62,9 +62,9 @@ class DueHeap:
         room = 1024
         while True:
             numbers, stack = np.empty(room, np.int64), np.empty(2 * room + 2, np.int64)
-            found = int(d.list_due(self.address, self.length, time, numbers, stack))
-            if found <= room:
-                return numbers[:found]
+            due_count = int(d.list_due(self.address, self.length, time, numbers, stack))
+            if due_count <= room:
+                return numbers[:due_count]
             room = min(4 * room, self.length)
 
     def push(self, time: int, numbers: npt.NDArray[np.int64]) -> None:

@@ -77,8 +77,8 @@ class Expiries:
 
     def counts(self, places: int) -> list[int]:
         """Return the first counters."""
-        found: list[int] = self._header[_FIRST_COUNT : _FIRST_COUNT + places].tolist()
-        return found
+        counts: list[int] = self._header[_FIRST_COUNT : _FIRST_COUNT + places].tolist()
+        return counts
 
     def set_counts(self, counts: list[int]) -> None:
         """Replace the first counters."""
@@ -86,13 +86,13 @@ class Expiries:
 
     def times(self, numbers: _Words) -> _Words:
         """Return when rows expire."""
-        found: _Words = self._line(0)[numbers]
-        return found
+        times: _Words = self._line(0)[numbers]
+        return times
 
     def first(self) -> int | None:
         """Return a time before which no row expires; None where none will."""
-        found = self._heap.first()
-        return None if found is None or found >= NEVER else found
+        earliest = self._heap.first()
+        return None if earliest is None or earliest >= NEVER else earliest
 
     def due(self, now: int) -> _Words:
         """Return the numbers of the rows to look at, ascending. Cost: the entries that are due."""

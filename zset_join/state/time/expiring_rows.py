@@ -188,8 +188,10 @@ class ExpiringRows:
 
     def keys_of(self, rows: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         """Return the key of each row, in the types keys are compared in."""
-        made = [cast_key(rows.column(name), kind)[0] for name, kind in zip(columns, self._key_schema.types, strict=True)]
-        return pa.RecordBatch.from_arrays(made, schema=self._key_schema)
+        columns_of_key = [
+            cast_key(rows.column(name), kind)[0] for name, kind in zip(columns, self._key_schema.types, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns_of_key, schema=self._key_schema)
 
     def resolve(self, tick: Tick, delta: ZSet, read: pa.RecordBatch | None) -> ExpiringEpoch:
         """Say what an epoch does. Cost: the rows of the delta, those that are due, and the keys that are read.
@@ -277,14 +279,14 @@ class ExpiringRows:
             return None
         whole = pa.concat_batches(rows)
         distinct = ZSet(whole, np.ones(whole.num_rows, np.int64)).consolidated().rows
-        found = self._beside(distinct)
-        positions, numbers = found.find(whole)
+        keyed_rows = self._beside(distinct)
+        positions, numbers = keyed_rows.find(whole)
         until = np.full(distinct.num_rows, -NEVER, np.int64)
         np.maximum.at(until, numbers - 1, np.concatenate(times)[positions])
-        return _Keys(distinct, until, found)
+        return _Keys(distinct, until, keyed_rows)
 
     def _beside(self, keys: pa.RecordBatch) -> KeyedRows:
-        made = KeyedRows(
+        keyed_rows = KeyedRows(
             "keys",
             self._key_schema,
             self._key_schema.names,
@@ -292,8 +294,8 @@ class ExpiringRows:
             hash_bits=self._hash_bits,
             hash_seed=self._hash_seed,
         )
-        made.add(keys)
-        return made
+        keyed_rows.add(keys)
+        return keyed_rows
 
     def _times(self, rows: pa.RecordBatch, own: _Words, keys: _Keys | None) -> _Words:
         """Return when rows expire, given their own times."""
@@ -356,8 +358,8 @@ class ExpiringRows:
         if self.relation.mode == "append":
             return np.array(numbers[: prepared.count][prepared.status[: prepared.count] == 0], np.int64)
         lines = [prepared.arrays.line(at)[: prepared.entries] for at in (d.D_FOUND, d.D_AFTER_OF, d.D_FIRST_OF)]
-        found, after, first = lines
-        return np.array(numbers[first[(found == 0) & (after > 0)]], np.int64)
+        before, after, first = lines
+        return np.array(numbers[first[(before == 0) & (after > 0)]], np.int64)
 
     def _rows(self, numbers: _Words) -> pa.RecordBatch:
         return self._changes.rows_of(self.side.refs_of(numbers) if len(numbers) else _NONE)

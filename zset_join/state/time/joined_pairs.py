@@ -128,8 +128,8 @@ class JoinedPairs:
             columns = []
             for side, addresses in enumerate((refs[places], matches[places])):
                 addresses = np.ascontiguousarray(addresses)
-                found = self._asked[side].gather(int(addresses.ctypes.data), len(addresses), self._heap(side))
-                columns.append(dict(zip(self._names[side], found, strict=True)))
+                arrays = self._asked[side].gather(int(addresses.ctypes.data), len(addresses), self._heap(side))
+                columns.append(dict(zip(self._names[side], arrays, strict=True)))
             passes = evaluate(self._residual, columns[0], columns[1], len(places))
             passing[places[~passes]] = 0
         return passing

@@ -179,9 +179,9 @@ class KeyRuns:
                 )
             group_of.append(groups_here)
             unfits.append(unfit)
-        found = KeyGroups(groups, table, bits, reps, codes, np.zeros(groups, np.int64), group_of, unfits, owners)
-        self.number(found)
-        return found
+        key_groups = KeyGroups(groups, table, bits, reps, codes, np.zeros(groups, np.int64), group_of, unfits, owners)
+        self.number(key_groups)
+        return key_groups
 
     def number(self, groups: KeyGroups) -> None:
         """Write down which number each key has in the state, 0 for none; anew after others have stored keys."""

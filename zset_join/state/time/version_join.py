@@ -178,7 +178,7 @@ class VersionJoin:
     def _looked_up(self, epoch: VersionEpoch, rows: DueRows) -> Transitions:
         """Return the answers to rows that have none yet."""
         count, right = len(rows.refs), epoch.right
-        found = np.empty(count, np.int64)
+        versions = np.empty(count, np.int64)
         v.look_up(
             self.keys.view,
             self.right.place,
@@ -197,9 +197,9 @@ class VersionJoin:
             right.removed_at,
             right.removed_weight,
             self._reach,
-            found,
+            versions,
         )
-        return Transitions(rows.refs, np.full(count, -1, np.int64), found, rows.weights)
+        return Transitions(rows.refs, np.full(count, -1, np.int64), versions, rows.weights)
 
     def _corrections(self, epoch: VersionEpoch) -> Transitions:
         """Return what becomes of the left rows that are kept, and of those that come and go."""

@@ -54,7 +54,7 @@ class WaitingRows(KeptRows):
         """Return the numbers of the rows that are due, and the rows."""
         numbers = self.due.due(time)
         count = len(numbers)
-        found = DueRows(*(np.empty(count, np.int64) for _ in range(4)))
+        due = DueRows(*(np.empty(count, np.int64) for _ in range(4)))
         v.rows_of_waiting(
             self.keys.view,
             self.view,
@@ -63,12 +63,12 @@ class WaitingRows(KeptRows):
             groups.table,
             groups.bits,
             groups.numbers,
-            found.refs,
-            found.keys,
-            found.groups,
-            found.weights,
+            due.refs,
+            due.keys,
+            due.groups,
+            due.weights,
         )
-        return numbers, found
+        return numbers, due
 
     def release(self, time: int, numbers: _Words) -> _Words:
         """Free rows that are due at a time, all of them; return their keys."""
