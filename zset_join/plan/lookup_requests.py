@@ -163,7 +163,7 @@ class ProcessTimeJoinRequest:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class CurrentVersionsRequest:
     """Ask for the versions that hold now.
 

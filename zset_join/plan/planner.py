@@ -12,6 +12,7 @@ from zset_join.plan.passes.insert_routes import insert_routes
 from zset_join.plan.passes.normalise_upserts import normalise_upserts
 from zset_join.plan.passes.number_stages import number_stages
 from zset_join.plan.passes.push_columns import push_columns
+from zset_join.plan.passes.share_versions import share_versions
 from zset_join.plan.query_plan import QueryPlan
 from zset_join.plan.sharing import share_tables
 from zset_join.plan.tree import Node
@@ -26,6 +27,7 @@ def passes(*, buckets: int | None = 1) -> tuple[Callable[[Node], Node], ...]:
         buckets: how many parts the state has; None when not yet known.
     """
     return (
+        share_versions,
         normalise_upserts,
         derive_keys,
         partial(insert_routes, buckets=buckets),

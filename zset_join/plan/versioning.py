@@ -9,7 +9,6 @@ that a filter rejects is a DELETE at its own time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 from zset_join.expressions.functions import coalesce
 from zset_join.expressions.rows import named
@@ -68,21 +67,12 @@ def versioning_of(node: Node) -> Versioning:
     return Versioning(is_versioned, why, node, node.relation.primary_key if is_versioned else ())
 
 
-_current: WeakValueDictionary[int, Operate] = WeakValueDictionary()
-"""By the identity of what gives the versions, which the value keeps alive: joins with one view share its table."""
-
-
 def current_versions(node: Node) -> Node:
     """Return what a join by processing time looks up in: of versions those that hold now, of latest rows these themselves."""
     versioning = versioning_of(node)
     if not versioning.is_versioned:
         return node
-    current = _current.get(id(versioning.node))
-    if current is None:
-        current = _current[id(versioning.node)] = Operate(
-            CurrentVersionsRequest(versioning.key, versioning.delete_column), (versioning.node,)
-        )
-    return current
+    return Operate(CurrentVersionsRequest(versioning.key, versioning.delete_column), (versioning.node,))
 
 
 def of_relation(relation: Relation) -> tuple[bool, str]:
