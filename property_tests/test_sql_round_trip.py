@@ -31,6 +31,7 @@ from zset_join.plan.tree import drawn
 from zset_join.sql import Session, connect
 from zset_join.sql.catalog import ColumnDefinition, Table
 from zset_join.sql.plan_text import plan_sql
+from zset_join.stages import StateTtl
 from zset_join.zset import ZSet
 
 
@@ -141,6 +142,25 @@ TIMED: dict[str, Callable[[View, View, View], View]] = {
     "groups by processing time": lambda orders, _, seen: orders.temporal_join(
         seen.groupBy("k").agg(F.sum("n").alias("total")), on="k", as_of=PROCESSING_TIME
     ),
+    "versions of a dedup that a condition deletes": lambda orders, _, seen: orders.temporal_join(
+        latest_of(seen).where(col("n") > 1), on="k", as_of="t", how="left"
+    ),
+    "versions that conditions and a selection stand behind": lambda orders, _, seen: orders.temporal_join(
+        latest_of(seen).where(col("n") > 0).select("k", "t", m=col("n") * 2).where(col("m") < 8), on="k", as_of="t", how="left"
+    ),
+    "a dedup by processing time": lambda orders, _, seen: orders.temporal_join(
+        latest_of(seen), on="k", as_of=PROCESSING_TIME, how="left"
+    ),
+    "a dedup by processing time that a condition deletes": lambda orders, _, seen: orders.temporal_join(
+        latest_of(seen).where(col("n") > 1).select("k", "t", "n"), on="k", as_of=PROCESSING_TIME, how="left"
+    ),
+    "a join that ends by time": lambda orders, _, seen: orders.join(
+        seen, on="k", how="left", state_ttl=("1 second", StateTtl("7 seconds"))
+    ),
+    "one side of a join that ends by time": lambda orders, rates, _: orders.join(rates, on="k", state_ttl=(None, "2 seconds")),
+    "groups that end by time": lambda orders, *_: orders.groupBy("k").agg(F.sum("id").alias("total"), state_ttl="2 seconds"),
+    "distinct rows that end by time": lambda orders, *_: orders.select("k").distinct(state_ttl="2 seconds"),
+    "first rows that end by time": lambda _, __, seen: seen.dedup(keys="k", order_by="n", state_ttl="2 seconds"),
     "the nearest row": lambda orders, _, seen: orders.join_asof(
         seen, on=[("k", "k")], left_time="t", right_time="t", op="<", how="left", condition=right("n") > left("id")
     ),
@@ -202,6 +222,8 @@ def test_a_join_by_time_written_as_sql_gives_the_same_deltas_and_the_same_tree(w
             "tolerance",
         ),
         (lambda orders, *_: orders.lookup_join(NAMES, on=[("k", "k")], constants={"name": "x"}), "constants"),
+        (lambda orders, _, seen: orders.join(seen, on="k", state_ttl=StateTtl("1 hour", on_expire="forget")), "forget"),
+        (lambda orders, *_: orders.distinct(state_ttl=StateTtl("1 hour", by="event")), "event"),
     ],
 )
 def test_what_only_the_fluent_api_or_a_setting_says_is_not_written(made: Callable[[View, View, View], View], what: str) -> None:

@@ -9,9 +9,11 @@ Joins by time, and with outside tables, have no form in Spark's own SQL; they ar
 `FOR SYSTEM_TIME AS OF`, `ASOF JOIN ... MATCH_CONDITION`, the hint `LOOKUP`. What is joined so must be named, so it stands in a
 WITH in front.
 
-Known limits: tables are named, not declared; what a statement takes from a setting (`temporal_join_emit`), and what only the
-fluent API says (late rows, tolerances, ties, snapshots, constants of a lookup), is not written, nor are rows of Python
-functions; a list or set has the usual bound.
+State that ends by time is the hint STATE_TTL.
+
+Known limits: tables are named, not declared; what a statement takes from a setting (`temporal_join_emit`, `state_ttl_by` and
+others), and what only the fluent API says (late rows, tolerances, ties, snapshots, constants of a lookup), is not written, nor
+are rows of Python functions; a list or set has the usual bound.
 """
 
 # ruff: noqa: S608 - every name goes through `quote_name`, every expression through `to_sql`.
@@ -25,7 +27,8 @@ import pyarrow as pa
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.errors import PlanError
-from zset_join.expressions import Column, Expression
+from zset_join.expressions import Call, Column, Expression
+from zset_join.expressions.rows import named
 from zset_join.expressions.sql_text import quote_name, quote_text, to_sql
 from zset_join.lookup.options import Lookup
 from zset_join.pipeline import View
@@ -34,7 +37,9 @@ from zset_join.plan.requests import AggregateRequest, JoinRequest, LatestRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
 from zset_join.plan.timed_requests import AsOfRequest, DedupRequest, ExpiringRequest, TemporalRequest
 from zset_join.plan.tree import Apply, Forward, Merge, Node, Operate, Read, visible
+from zset_join.stages import ExpiringStage
 from zset_join.stages.as_of_join import AsOfJoinStage
+from zset_join.stages.expiring import StateTtl
 from zset_join.stages.join import JoinStage
 from zset_join.stages.lookup_join import LookupJoinStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
@@ -48,6 +53,7 @@ _HOW = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FU
 _FUNCTIONS = {"mean": "avg", "variance": "var_samp", "first": "min_by", "last": "max_by", "stddev": "stddev_samp"}
 _USUAL_LIMIT = 10_000
 _SIDES = ("row", "left", "right")
+_Ttls = Sequence[StateTtl | None]
 
 
 def plan_sql(view: View) -> str:
@@ -112,7 +118,7 @@ class _Writer:
             case AggregateRequest():
                 return self._grouped(node, node.request)
             case DedupRequest():
-                return self._first(node, node.request)
+                return self._numbered(node.inputs[0], node.request)
             case TemporalRequest():
                 return self._temporal(node, node.request)
             case ProcessTimeJoinRequest():
@@ -122,13 +128,27 @@ class _Writer:
             case LookupJoinRequest():
                 return self._looked_up(node, node.request)
             case ExpiringRequest():
-                raise _unwritten("state that ends by time")
+                return self._expiring(node, node.request)
             case LatestRequest():
                 return f"SELECT {_names(node.relation.schema.names)} FROM {self.source(node.inputs[0])}"
         raise _unwritten(type(node.request).__name__.removesuffix("Request"))
 
-    def _joined(self, node: Operate, request: JoinRequest) -> str:
-        stage = node.stage
+    def _expiring(self, node: Operate, request: ExpiringRequest) -> str:
+        """Return a stage whose rows end by time: the hint STATE_TTL says so, for what no setting says otherwise."""
+        for ttl in request.ttls:
+            if ttl is not None and ttl != StateTtl(ttl.after):
+                raise _unwritten(f"state that ends by time as {ttl} says")
+        match request.inside:
+            case JoinRequest():
+                return self._joined(node, request.inside, request.ttls)
+            case AggregateRequest():
+                return self._grouped(node, request.inside, request.ttls)
+            case DedupRequest():
+                return self._numbered(node.inputs[0], request.inside, request.ttls)
+        raise _unwritten(f"{type(request.inside).__name__.removesuffix('Request')} of rows that end by time")
+
+    def _joined(self, node: Operate, request: JoinRequest, ttls: _Ttls = ()) -> str:
+        stage = node.stage.inside if isinstance(node.stage, ExpiringStage) else node.stage
         if not isinstance(stage, JoinStage):
             raise _unwritten("join")
         names = request.names or (stage.left.name, stage.right.name)
@@ -136,7 +156,7 @@ class _Writer:
         one, other = (self.source(child, alias) for child, alias in zip(node.inputs, aliases, strict=True))
         on = _on(request.keys, request.null_safe, request.condition, (node.inputs[0], node.inputs[1]), aliases)
         chosen = _chosen(node.relation.schema.names, stage, aliases)
-        return f"SELECT {chosen} FROM {one} {_HOW[stage.how]} {other} ON {on}"
+        return f"SELECT {_ttl_hint(ttls, aliases)}{chosen} FROM {one} {_HOW[stage.how]} {other} ON {on}"
 
     def _temporal(self, node: Operate, request: TemporalRequest) -> str:
         options, (left, right) = request.options, node.inputs
@@ -145,16 +165,11 @@ class _Writer:
             ("temporal_join with late=", options.late is not None),
             ("temporal_join with keep_probe_for=", bool(options.keep_probe_for)),
             ("temporal_join with max_watermark_jump=", options.max_watermark_jump is not None),
-            ("a condition on the rows of a dedup that has versions", options.delete_column is not None),
         ):
             if is_said:
                 raise _unwritten(what)
         aliases = _two(request.names)
-        if right.relation.primary_key != request.version_key:
-            last = DedupRequest(request.version_key, (f"{right.relation.event_time} asc",), "last")
-            front, table = self._in_front(node, self._numbered(right, last))
-        else:
-            front, table = self._table(node, right)
+        front, table = self._versions(node, right, request.version_key, options.delete_column)
         keys = [(Column("left", mine), Column("right", theirs)) for mine, theirs in request.keys]
         on = _on(keys, (False,) * len(keys), options.residual, (left, right), aliases)
         return (
@@ -167,11 +182,12 @@ class _Writer:
             raise _unwritten(f'a join by processing time with snapshot="{request.snapshot}"')
         left, right = node.inputs
         if isinstance(right, Operate) and isinstance(right.request, CurrentVersionsRequest):
-            if right.request.delete_column is not None:
-                raise _unwritten("a join by processing time with versions that a condition deletes")
-            (right,) = right.inputs  # the versions, of which such a join takes the current ones by itself
+            # Of versions such a join takes the current ones by itself.
+            current, (right,) = right.request, right.inputs
+            front, table = self._versions(node, right, current.key, current.delete_column)
+        else:
+            front, table = self._table(node, right)
         aliases = _two(request.names or (left.relation.name, right.relation.name))
-        front, table = self._table(node, right)
         on = _on(request.keys, request.null_safe, request.condition, (left, right), aliases)
         return (
             f"{front}SELECT {_shown(node, aliases)} FROM {self.source(left, aliases[0])} {_HOW[request.how]} {table} "
@@ -210,6 +226,38 @@ class _Writer:
         """Return the right side of a join where only a table may stand, and what must be written before the SELECT."""
         return ("", _quoted(right.source.name)) if isinstance(right, Read) else self._in_front(node, self.select(right))
 
+    def _versions(self, node: Operate, right: Node, key: tuple[str, ...], delete_column: str | None) -> tuple[str, str]:
+        """Return versions of a key as `_table` returns a table."""
+        if delete_column is None and right.relation.primary_key == key:
+            return self._table(node, right)
+        return self._in_front(node, self._latest_version(right, key, delete_column))
+
+    def _latest_version(self, node: Node, key: tuple[str, ...], delete_column: str | None) -> str:
+        """Return versions of a key as the query whose rows have them: the inverse of `zset_join.plan.versioning`."""
+        if delete_column is None:
+            is_keyed = node.relation.primary_key == key
+            last = DedupRequest(key, (f"{node.relation.event_time} asc",), "last")
+            return self.select(node) if is_keyed else self._numbered(node, last)
+        if not isinstance(node, Apply) or not isinstance(node.step, SelectStep):
+            raise _unwritten("a condition that deletes versions")
+        columns, schema = dict(node.step.columns), node.child.relation.schema
+        gone = columns.pop(delete_column)
+        below = {shown: name for name, shown in node.step.kept.items()}
+        inner_key = tuple(below[name] for name in key)
+        if gone.same_as(named(delete_column)):
+            inner = self._latest_version(node.child, inner_key, delete_column)
+            hidden = {*node.hidden, delete_column}
+            chosen = [f"{_row(tree, schema)} AS {_quoted(name)}" for name, tree in columns.items() if name not in hidden]
+            return f"SELECT {', '.join(chosen)} FROM ({inner}) AS `rows`"
+        match gone:
+            case Call("or", (Call("not", (Call("coalesce", (condition, _)),)), _)):
+                inner = self._latest_version(node.child, inner_key, delete_column)
+            case Call("not", (Call("coalesce", (condition, _)),)):
+                inner = self._latest_version(node.child, inner_key, None)
+            case _:
+                raise _unwritten("a condition that deletes versions")
+        return f"SELECT {_names(visible(node))} FROM ({inner}) AS `rows` WHERE {_row(condition, schema)}"
+
     def _in_front(self, node: Operate, text: str) -> tuple[str, str]:
         """Return a WITH that names a text, and the name, which no table below has."""
         taken = {name.lower() for name in _read_names(node)}
@@ -217,10 +265,10 @@ class _Writer:
         name = _quoted(f"side_{number}")
         return f"WITH {name} AS ({text}) ", name
 
-    def _grouped(self, node: Operate, request: AggregateRequest) -> str:
-        child = node.inputs[0]
+    def _grouped(self, node: Operate, request: AggregateRequest, ttls: _Ttls = ()) -> str:
+        child, hint = node.inputs[0], _ttl_hint(ttls, ("rows",))
         if not request.calls:
-            return f"SELECT DISTINCT {_names(request.group_by)} FROM {self.source(child)}"
+            return f"SELECT {hint}DISTINCT {_names(request.group_by)} FROM {self.source(child)}"
         texts = {name: _quoted(name) for name in child.relation.schema.names}
         if isinstance(child, Apply) and isinstance(child.step, SelectStep) and any(name.startswith("__") for name in texts):
             # What an aggregate computes before it is written inside its calls.
@@ -230,12 +278,11 @@ class _Writer:
         keys = [texts[name] for name in request.group_by]
         chosen = [f"{text} AS {_quoted(name)}" for name, text in zip(request.group_by, keys, strict=True)]
         chosen += [f"{_call(call, texts)} AS {_quoted(call.name)}" for call in request.calls]
-        return f"SELECT {', '.join(chosen)} FROM {self.source(child)}" + (f" GROUP BY {', '.join(keys)}" if keys else "")
+        grouped = f" GROUP BY {', '.join(keys)}" if keys else ""
+        return f"SELECT {hint}{', '.join(chosen)} FROM {self.source(child)}{grouped}"
 
-    def _first(self, node: Operate, request: DedupRequest) -> str:
-        return self._numbered(node.inputs[0], request)
-
-    def _numbered(self, child: Node, request: DedupRequest) -> str:
+    def _numbered(self, child: Node, request: DedupRequest, ttls: _Ttls = ()) -> str:
+        """Return the first or last rows of every key, by their number."""
         order = []
         for one in request.order_by:
             column, _, direction = one.rpartition(" ")
@@ -244,11 +291,8 @@ class _Writer:
             order.append(f"{_quoted(name)}{' DESC' if is_down is (request.keep == 'first') else ''}")
         columns = _names(visible(child))
         number = _quoted("number")
-        keys = _names(request.keys)
-        inner = (
-            f"SELECT {columns}, ROW_NUMBER() OVER (PARTITION BY {keys} ORDER BY {', '.join(order)}) AS {number} "
-            f"FROM {self.source(child)}"
-        )
+        window = f"ROW_NUMBER() OVER (PARTITION BY {_names(request.keys)} ORDER BY {', '.join(order)}) AS {number}"
+        inner = f"SELECT {_ttl_hint(ttls, ('rows',))}{columns}, {window} FROM {self.source(child)}"
         return f"SELECT {columns} FROM ({inner}) AS `rows` WHERE {number} <= {request.n}"
 
 
@@ -331,6 +375,14 @@ def _sided(tree: Expression, schema: pa.Schema, alias: str) -> str:
     """Return an expression over the rows of one side."""
     schemas = dict.fromkeys(_SIDES, schema)
     return to_sql(tree, schemas, dialect="spark", columns=lambda _, name: f"{_quoted(alias)}.{_quoted(name)}")
+
+
+def _ttl_hint(ttls: _Ttls, aliases: Sequence[str]) -> str:
+    """Return the hint of inputs that end by time, by their aliases."""
+    ending = [(alias, ttl.after) for alias, ttl in zip(aliases, ttls, strict=False) if ttl is not None]
+    spans = [(alias, f"{after} seconds" if isinstance(after, int) else after) for alias, after in ending]
+    pairs = [f"{quote_text(alias, 'spark')}={quote_text(span, 'spark')}" for alias, span in spans]
+    return f"/*+ STATE_TTL({', '.join(pairs)}) */ " if pairs else ""
 
 
 def _lookup_hint(hint: Lookup, alias: str) -> str:
