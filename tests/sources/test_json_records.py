@@ -89,6 +89,10 @@ def test_metadata_become_columns() -> None:
     assert last["changed_at"] == datetime.datetime(2026, 11, 24, 22, 11, 14, 580532, tzinfo=datetime.UTC)
 
 
+def test_maxwell_counts_seconds() -> None:
+    assert read("maxwell").rows.to_pylist()[0]["changed_at"] == datetime.datetime(2016, 10, 21, 12, 33, 37, tzinfo=datetime.UTC)
+
+
 def test_a_table_without_a_key_has_its_old_rows_as_deletes() -> None:
     found = read("a real table without a key")
 

@@ -24,14 +24,23 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from zset_join.changelog.formats import RecordFormat, RecordOptions, record_format
-from zset_join.changelog.formats.record_sql import CHANGE, REJECT, UNAVAILABLE_BITS, Dialect, RecordStatements
+from zset_join.changelog.formats.record_sql import (
+    CHANGE,
+    FIRST_DAY,
+    LAST_DAY,
+    PER_SECOND,
+    REJECT,
+    UNAVAILABLE_BITS,
+    Dialect,
+    RecordStatements,
+    first_and_last,
+)
 from zset_join.errors import PlanError
 
 __all__ = ["JsonRecordReader", "ReadRecords"]
 
 _RECORDS = "records_to_read"
 _ROW = "__row_number"
-_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DIGITS = 15
 _NOT_UTF8 = "bytes that are no UTF-8"
 
@@ -267,17 +276,16 @@ class _DuckDBDialect(Dialect):
             quoted = f"CASE WHEN {text} LIKE '\"%' THEN TRY_CAST(trim({text}, '\"') AS {wanted})"
             return f"{quoted} WHEN {digits} <= {_DIGITS} THEN TRY_CAST({text} AS {wanted}) END"
         if pt.is_date(data_type):
-            counted = f"TRY(DATE '1970-01-01' + CAST({whole} AS INTEGER))"
+            counted = (
+                f"CASE WHEN {whole} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN DATE '1970-01-01' + CAST({whole} AS INTEGER) END"
+            )
             return f"CASE WHEN {whole} IS NOT NULL THEN {counted} ELSE TRY_CAST({text} AS DATE) END"
         if pt.is_timestamp(data_type):
-            micros = (
-                f"({whole} * {1_000_000 // _PER_SECOND[options.time_unit]})"
-                if options.time_unit != "ns"
-                else f"({whole} // 1000)"
-            )
-            instant = f"TRY(make_timestamp({micros}))"
-            if data_type.tz is not None:
-                instant = f"({instant} AT TIME ZONE 'UTC')"
+            unit = options.time_unit
+            first, last = first_and_last(unit)
+            micros = f"{whole} // 1000" if unit == "ns" else f"{whole} * {1_000_000 // PER_SECOND[unit]}"
+            zone = "" if data_type.tz is None else " AT TIME ZONE 'UTC'"
+            instant = f"CASE WHEN {whole} BETWEEN {first} AND {last} THEN TRY(make_timestamp({micros})){zone} END"
             return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
         if pt.is_list(data_type):
             return f"TRY_CAST(CASE WHEN json_valid({text}) THEN CAST({text} AS JSON) END AS {wanted})"

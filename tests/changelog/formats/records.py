@@ -135,23 +135,37 @@ CASES: dict[str, tuple[str, pa.Schema, list[str], RecordOptions, pa.Table]] = {
         _values(
             '{"data":[{"id":"1","v":"a","n":"1.5","d":"2024-01-02"},{"id":"2","v":null}],"type":"INSERT","es":1700000000000}',
             '{"data":[{"id":"1","v":"b"}],"old":[{"v":"a"}],"type":"UPDATE","es":1700000000001}',
-            '{"data":[{"id":"1","v":"b"}],"type":"DELETE"}',
+            '{"data":[{"id":"1","v":"b"}],"type":"DELETE","es":9223372036854775807}',
             '{"data":null,"type":"TRUNCATE","isDdl":true}',
             '{"data":null,"type":"ALTER","isDdl":true}',
             '{"data":null,"type":"INSERT"}',
             "nope",
         ),
     ),
+    "times in seconds": (
+        "maxwell-json",
+        pa.schema({"id": pa.int64(), "at": pa.timestamp("us"), "instant": pa.timestamp("us", "UTC"), "day": pa.date32()}),
+        ["id"],
+        RecordOptions(time_unit="s"),
+        _values(
+            *(
+                json.dumps({"type": "insert", "data": {"id": number, "at": at, "instant": at, "day": day}})
+                for number, (at, day) in enumerate(
+                    [(1477053217, 17095), (-1, -1), (2**63 - 1, None), (-(2**63), None), (None, 2**31 - 1), (None, 2**40)]
+                )
+            ),
+        ),
+    ),
     "maxwell": (
         "maxwell-json",
         _SMALL,
         ["id"],
-        RecordOptions(),
+        RecordOptions(metadata={"operation_time": "changed_at", "record_time": "written_at", "position": "at"}),
         _values(
             '{"type":"bootstrap-start","data":{}}',
-            '{"type":"bootstrap-insert","data":{"id":1,"x":2.5}}',
-            '{"type":"update","data":{"id":1,"x":3,"n":12.125},"old":{"x":2.5}}',
-            '{"type":"delete","data":{"id":1,"x":3}}',
+            '{"type":"bootstrap-insert","ts":1477053217,"data":{"id":1,"x":2.5}}',
+            '{"type":"update","ts":9223372036854775807,"data":{"id":1,"x":3,"n":12.125},"old":{"x":2.5}}',
+            '{"type":"delete","ts":"1477053218","data":{"id":1,"x":3}}',
             '{"type":"insert"}',
         ),
     ),

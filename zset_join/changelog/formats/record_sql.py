@@ -27,22 +27,39 @@ from zset_join.changelog.formats.records import METADATA, UNAVAILABLE, RecordFor
 
 __all__ = [
     "CHANGE",
+    "FIRST_DAY",
     "IN_KAFKA",
+    "LAST_DAY",
     "MARKS",
     "MOST_MARKED",
+    "PER_SECOND",
     "REJECT",
     "UNAVAILABLE_BITS",
     "Dialect",
     "RecordStatements",
     "Step",
+    "first_and_last",
 ]
 
 CHANGE, UNAVAILABLE_BITS, REJECT = "__change", "__unavailable", "__reject"
 MARKS = (UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode(), f'["{UNAVAILABLE}"]')
 MOST_MARKED = 62
 IN_KAFKA = ("topic", "partition", "offset")
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""The days since 1970-01-01 that lie in the years 1 to 9999: another number is no date, for not every system knows it."""
+PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 Fields = Mapping[str, "Fields | None"]
+
+
+def first_and_last(unit: str) -> tuple[int, int]:
+    """Return the numbers of units since 1970-01-01 between which a number is an instant: the years 1 to 9999, in 64 bits.
+
+    >>> first_and_last("s")
+    (-62135596800, 253402300799)
+    """
+    first, last = ((day * 86_400) * PER_SECOND[unit] for day in (FIRST_DAY, LAST_DAY + 1))
+    return max(first, -(2**63) + 1), min(last - 1, 2**63 - 1)
 
 
 class Dialect(ABC):

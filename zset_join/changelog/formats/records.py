@@ -33,7 +33,7 @@ __all__ = ["METADATA", "RECORD_FORMATS", "UNAVAILABLE", "RecordFormat", "RecordO
 UNAVAILABLE = "__debezium_unavailable_value"
 
 Decimals = Literal["base64", "text"]
-TimeUnit = Literal["ms", "us", "ns"]
+TimeUnit = Literal["s", "ms", "us", "ns"]
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 METADATA: Mapping[str, pa.DataType] = {
@@ -45,7 +45,7 @@ METADATA: Mapping[str, pa.DataType] = {
     "offset": pa.int64(),
 }
 """What a record says beside the row: when the change was made in the database, when the record was written, the position in the
-database's log (lsn, binlog position), and where the record lies in Kafka."""
+database's log (of PostgreSQL, by Debezium: its lsn), and where the record lies in Kafka."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ RECORD_FORMATS: Mapping[str, RecordFormat] = {
             },
             row=("data",),
             deleted=("data",),
-            times={"operation_time": (("ts",), "ms")},
+            times={"operation_time": (("ts",), "s")},
         ),
         RecordFormat(name="upsert-json", key_in_record_key=True),
     )

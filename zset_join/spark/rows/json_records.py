@@ -26,14 +26,14 @@ from zset_join.spark.rows.typed_records import (
     LINE,
     TypedRecords,
     can_read_values,
+    counted_day,
+    counted_instant,
     literal,
     parsed_json,
     struct_fields,
 )
 
 __all__ = ["read_records"]
-
-_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def read_records(
@@ -141,19 +141,10 @@ class _SparkDialect(Dialect):
         if pt.is_decimal(data_type) and decimals == "base64":
             return _decimal(text, data_type, wanted)
         if pt.is_date(data_type):
-            counted = f"date_add(DATE'1970-01-01', CAST({whole} AS INT))"
-            return f"CASE WHEN {whole} IS NOT NULL THEN {counted} ELSE TRY_CAST({text} AS DATE) END"
+            return f"CASE WHEN {whole} IS NOT NULL THEN {counted_day(whole)} ELSE TRY_CAST({text} AS DATE) END"
         if pt.is_timestamp(data_type):
-            micros = (
-                f"({whole} * {1_000_000 // _PER_SECOND[options.time_unit]})"
-                if options.time_unit != "ns"
-                else f"({whole} DIV 1000)"
-            )
-            of_number = f"timestamp_micros({micros})"
-            if data_type.tz is None:
-                seconds = f"CAST(CAST({micros} AS DECIMAL(20, 0)) / 1000000 AS DECIMAL(18, 6))"
-                of_number = f"TIMESTAMP_NTZ'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
-            return f"CASE WHEN {whole} IS NOT NULL THEN {of_number} ELSE TRY_CAST({text} AS {wanted}) END"
+            instant = counted_instant(whole, options.time_unit, with_zone=data_type.tz is not None)
+            return f"CASE WHEN {whole} IS NOT NULL THEN {instant} ELSE TRY_CAST({text} AS {wanted}) END"
         if pt.is_nested(data_type):
             return f"from_json({text}, '{wanted}')"
         return f"TRY_CAST({text} AS {wanted})"

@@ -23,18 +23,37 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from zset_join.changelog.formats import RecordFormat, RecordOptions
-from zset_join.changelog.formats.record_sql import CHANGE, IN_KAFKA, MARKS, MOST_MARKED, UNAVAILABLE_BITS
+from zset_join.changelog.formats.record_sql import (
+    CHANGE,
+    FIRST_DAY,
+    IN_KAFKA,
+    LAST_DAY,
+    MARKS,
+    MOST_MARKED,
+    PER_SECOND,
+    UNAVAILABLE_BITS,
+    first_and_last,
+)
 from zset_join.changelog.formats.records import METADATA
 from zset_join.spark.rows.names import quoted
 
-__all__ = ["CORRUPT", "IS_TYPED", "LINE", "TypedRecords", "can_read_values", "literal", "parsed_json", "struct_fields"]
+__all__ = [
+    "CORRUPT",
+    "IS_TYPED",
+    "LINE",
+    "TypedRecords",
+    "can_read_values",
+    "counted_day",
+    "counted_instant",
+    "literal",
+    "parsed_json",
+    "struct_fields",
+]
 
 CORRUPT, IS_TYPED, LINE = "__corrupt", "__is_typed", "__line"
 _RECORD = "__typed"
-_PER_SECOND = {"ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SAME = {pa.bool_(): "BOOLEAN", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE"}
 """Types whose values in JSON are read by Spark as they are, or not at all; a TINYINT would take 200."""
-_FIRST_MICROS, _LAST_MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 Converted = Callable[[str, pa.DataType], str]
 
@@ -134,12 +153,12 @@ class TypedRecords:
         if self._spark_type(field) != "BIGINT" or pt.is_int64(field.type):
             return self.converted(raw, field.type) if self._spark_type(field) == "STRING" else raw
         if pt.is_date(field.type):
-            return f"CASE WHEN {raw} BETWEEN -719162 AND 2932896 THEN date_add(DATE'1970-01-01', CAST({raw} AS INT)) END"
-        return _instant(raw, self.options.time_unit, "TIMESTAMP_NTZ'1970-01-01 00:00:00'")
+            return counted_day(raw)
+        return counted_instant(raw, self.options.time_unit, with_zone=False)
 
     def _read_times(self) -> list[str]:
-        first = "TIMESTAMP'1970-01-01 00:00:00Z'"
-        return [f"{_instant(self._counted(name), self.record.times[name][1], first)} AS __t_{name}" for name in self._times()]
+        units = {name: self.record.times[name][1] for name in self._times()}
+        return [f"{counted_instant(self._counted(name), unit, with_zone=True)} AS __t_{name}" for name, unit in units.items()]
 
     def _counted(self, name: str) -> str:
         """Return a time as the record counts it; that of an older writer too."""
@@ -200,13 +219,17 @@ _Fields = dict[str, Any]
 _MARKS = ", ".join(f"'{mark}'" for mark in MARKS)
 
 
-def _instant(number: str, unit: str, first: str) -> str:
-    """Return the instant of a number of units since the first; NULL outside of the years 1 to 9999."""
-    per_second = _PER_SECOND[unit]
-    low, high = (micros * per_second // 1_000_000 for micros in (_FIRST_MICROS, _LAST_MICROS))
-    low, high = max(low, -(2**63) + 1), min(high, 2**63 - 1)
-    micros = f"{number} * {1_000_000 // per_second}" if per_second <= 1_000_000 else f"{number} DIV 1000"
-    return f"CASE WHEN {number} BETWEEN {low}L AND {high}L THEN timestampadd(MICROSECOND, {micros}, {first}) END"
+def counted_day(number: str) -> str:
+    """Return the date of a number of days since 1970; NULL outside of the years 1 to 9999."""
+    return f"CASE WHEN {number} BETWEEN {FIRST_DAY} AND {LAST_DAY} THEN date_add(DATE'1970-01-01', CAST({number} AS INT)) END"
+
+
+def counted_instant(number: str, unit: str, *, with_zone: bool) -> str:
+    """Return the instant of a number of units since 1970; NULL outside of the years 1 to 9999."""
+    first, last = first_and_last(unit)
+    begin = "TIMESTAMP'1970-01-01 00:00:00Z'" if with_zone else "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
+    micros = f"{number} DIV 1000" if unit == "ns" else f"{number} * {1_000_000 // PER_SECOND[unit]}"
+    return f"CASE WHEN {number} BETWEEN {first}L AND {last}L THEN timestampadd(MICROSECOND, {micros}, {begin}) END"
 
 
 def _path(path: Sequence[str]) -> str:
