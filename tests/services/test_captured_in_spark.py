@@ -31,7 +31,6 @@ SCHEMA = (
     "INSERT INTO orders SELECT n, n % 10, repeat('x', CASE WHEN n % 3 = 0 THEN 3000 ELSE 3 END) FROM generate_series(1, 50) AS n",
 )
 JOINED = "SELECT id, city, note, name FROM orders LEFT JOIN cities USING (city) ORDER BY id"
-LAST = 9999
 
 
 def transact(postgres: PostgresServer, seed: int, transactions: int = 150) -> None:
@@ -75,7 +74,7 @@ def driver(tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker) -> Iter
             cities=topics[1],
             output="read_while_changed",
             directory=str(tmp_path),
-            per_epoch=120,
+            per_epoch=80,
             baseline=True,
         )
     finally:
@@ -85,15 +84,15 @@ def driver(tmp_path: Path, postgres: PostgresServer, kafka: KafkaBroker) -> Iter
             kafka.delete_topic(topic)
 
 
-def wait_for_the_last_changes(postgres: PostgresServer, kafka: KafkaBroker, run: DriverRun) -> None:
-    """Make a last change of each table, and wait until Debezium has written it."""
-    postgres.execute(f"INSERT INTO orders VALUES ({LAST}, 1, 'last')", f"INSERT INTO cities VALUES ({LAST}, 'last')")
+def wait_for_all_changes(postgres: PostgresServer, kafka: KafkaBroker, run: DriverRun, last: int) -> None:
+    """Make a last change of each table, a row with a number of its own, and wait until Debezium has written it."""
+    postgres.execute(f"INSERT INTO orders VALUES ({last}, 1, 'last')", f"INSERT INTO cities VALUES ({last}, 'last')")
     for topic in (run.orders, run.cities):
         source = KafkaSource({"bootstrap.servers": kafka.servers}, topic)
         source.open(None)
-        for _ in range(60):
+        for _ in range(120):
             records, _ = source.poll(most_rows=10_000, wait_seconds=1.0)
-            if any(value is not None and str(LAST).encode() in value for value in records.column("value").to_pylist()):
+            if any(value is not None and str(last).encode() in value for value in records.column("value").to_pylist()):
                 break
         else:
             raise AssertionError(f"the last change did not come to {topic}")
@@ -111,9 +110,10 @@ def test_tables_that_spark_reads_while_they_change_and_their_streams_miss_nothin
     transact(postgres, seed=1)
     before_the_commit = replace(driver, kill=("commit", "before", 0)).outcome()[0]
     transact(postgres, seed=2)
+    wait_for_all_changes(postgres, kafka, driver, last=99_998)
     between_both_outputs = replace(driver, kill=("kafka", "before", 1)).outcome()[0]
     transact(postgres, seed=3)
-    wait_for_the_last_changes(postgres, kafka, driver)
+    wait_for_all_changes(postgres, kafka, driver, last=99_999)
 
     end, said = driver.outcome()
 
