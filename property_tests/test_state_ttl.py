@@ -251,6 +251,16 @@ def _header_in_memory_only(rows: Any) -> None:
     rows._expiries._push = lambda numbers, times: schedule(numbers[:-1], times[:-1])
 
 
+def _keeps_only_what_shows(case: TtlCase, directory: str | None = None) -> Any:
+    """Build a dedup that trims what it does not show, as it may where no row ends; other operators as they are."""
+    operator = case.make(directory)
+    if case.is_dedup:
+        rows = operator._inside._rows
+        absorb = rows.absorb
+        rows.absorb = lambda *given, **more: absorb(*given, **{**more, "limit": case.first_rows})
+    return operator
+
+
 BATCH = answers_are_those_of_the_rows_alive
 PLANTED = {
     "a row lives one too long": (_told(after=AFTER + 1), BATCH),
@@ -261,6 +271,7 @@ PLANTED = {
     "reads are not seen": (_told(reads=False), BATCH),
     "keys do not keep their rows together": (_told(by_key=False), BATCH),
     "what is forgotten is taken back": (_told(forgets=False), BATCH),
+    "a first row ends and no other one shows": (_keeps_only_what_shows, BATCH),
     "time passes one later": (_spoiled(_one_too_late), BATCH),
     "half of what is due is looked at": (_spoiled(_half_the_due), BATCH),
     "a refreshed row goes all the same": (_spoiled(_forgets_what_is_touched), BATCH),

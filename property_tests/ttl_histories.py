@@ -1,7 +1,8 @@
 """Random histories of state that ends by time, with what must be answered: dicts and lists, no engine code.
 
-An input's rows are (k, v, t). A case is a number: it says what operator it is (join or count per k), by which clock rows end,
-what begins their time anew, whether they are retracted or forgotten, the rows of every epoch and its times.
+An input's rows are (k, v, t). A case is a number: it says what operator it is (a join, a count per k, or the first rows per k),
+by which clock rows end, what begins their time anew, whether they are retracted or forgotten, the rows of every epoch and its
+times. First rows are ordered by t and v, so that only equal rows are tied and arrival says nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.operators.aggregate import Aggregate
+from zset_join.operators.deduplicate import Deduplicate
 from zset_join.operators.expiring import Expiring, ExpiringInput, TimeToLive
 from zset_join.operators.join import HashJoin
 from zset_join.relation import Relation
@@ -26,7 +28,7 @@ from zset_join.zset import ZSet
 __all__ = ["AFTER", "TtlCase", "TtlOracle", "TtlStep"]
 
 AFTER = 10
-SCHEMA = pa.schema({"k": pa.int64(), "v": pa.string(), "t": pa.int64()})
+SCHEMA = pa.schema({"k": pa.int64(), "v": pa.int64(), "t": pa.int64()})
 Row = tuple[Any, ...]
 Change = tuple[Row, int]
 
@@ -49,6 +51,8 @@ class TtlCase:
     def __post_init__(self) -> None:
         draw = random.Random(self.seed)
         self.is_join = draw.random() < 0.6
+        self.is_dedup = not self.is_join and draw.random() < 0.5
+        self.keep, self.first_rows = draw.choice(["first", "last"]), draw.choice([1, 1, 2])
         self.how = draw.choice(["inner", "left", "full", "left_semi", "left_anti"]) if self.is_join else ""
         self.mode = draw.choice(["append", "changelog"])
         self.by_event = draw.random() < 0.5
@@ -74,7 +78,7 @@ class TtlCase:
 
     def _changes(self, draw: random.Random, now: int, number: int, there: Counter[Row]) -> Iterator[Change]:
         for _ in range(draw.randrange(0, 5)):
-            row = (draw.choice([0, 1, None]), draw.choice("ab"), draw.choice([None, now, now - 3, now - 8, now - 12]))
+            row = (draw.choice([0, 1, None]), draw.choice([0, 1]), draw.choice([None, now, now - 3, now - 8, now - 12]))
             takes = self.mode == "changelog" and draw.random() < 0.4
             if takes and not self.ends[number] and not there[row]:
                 continue  # of rows that do not end, only what is there may be taken back
@@ -88,11 +92,14 @@ class TtlCase:
         names = ("l", "r") if self.is_join else ("l",)
         sources = [Relation(name=name, schema=SCHEMA, join_key=("k",), mode=self.mode, event_time="t") for name in names]  # type: ignore[arg-type]
         changing = [Relation(name=name, schema=SCHEMA, join_key=("k",), mode="changelog") for name in names]
-        inside: Any = (
-            HashJoin(changing[0], changing[1], self.how, directory=directory)
-            if self.is_join
-            else Aggregate(changing[0], ("k",), (AggregateCall("count", (), name="n"),), directory=directory)
-        )
+        inside: Any
+        if self.is_join:
+            inside = HashJoin(changing[0], changing[1], self.how, directory=directory)
+        elif self.is_dedup:
+            order = {"order_by": ["t", "v"], "keep": self.keep, "n": self.first_rows}
+            inside = Deduplicate(changing[0], keys=["k"], directory=directory, **order)
+        else:
+            inside = Aggregate(changing[0], ("k",), (AggregateCall("count", (), name="n"),), directory=directory)
         inputs = [
             ExpiringInput(
                 relation=source, key=("k",), key_types=(pa.int64(),), null_safe=(not self.is_join,), ttl=ttl if ends else None
@@ -112,6 +119,11 @@ class TtlCase:
     def batch(self, rows: Sequence[Counter[Row]]) -> Counter[Row]:
         """Return the plain query."""
         answer: Counter[Row] = Counter()
+        if self.is_dedup:
+            for key in {row[0] for row in rows[0]}:
+                of_key = sorted((row for row in rows[0].elements() if row[0] == key), key=_order, reverse=self.keep == "last")
+                answer.update(of_key[: self.first_rows])
+            return answer
         if not self.is_join:
             groups: Counter[Any] = Counter()
             for row, copies in rows[0].items():
@@ -133,6 +145,10 @@ class TtlCase:
         if self.how == "full":
             answer.update({nothing + other: copies for other, copies in right.items() if not met[1][other]})
         return answer
+
+
+def _order(row: Row) -> tuple[float, int]:
+    return -inf if row[2] is None else row[2], row[1]
 
 
 class TtlOracle:
