@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark.conftest import Collected, Source
+from zset_join.errors import PlanError
+from zset_join.expressions import lit, right
+from zset_join.pipeline import PROCESSING_TIME
 from zset_join.spark import appends, changes
 from zset_join.spark import functions as F  # noqa: N812 - as PySpark users write it
 
@@ -54,3 +58,33 @@ def test_corrections_of_an_eager_join_go_on_through_a_join_and_a_group_in_their_
 
     assert sink.total() == {("EUR", 4, "euro"): 1, ("USD", 3, "dollar"): 1}
     assert any(weight < 0 for epoch in sink.epochs[1:] for _, weight in epoch)
+
+
+@pytest.mark.parametrize("as_of", [None, PROCESSING_TIME])
+def test_a_filter_behind_a_dedup_of_versions_is_refused_with_the_condition_that_says_the_same(
+    spark: SparkSession, tmp_path: Path, as_of: Any
+) -> None:
+    orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
+    newest = appends(rates.stream(), name="rates", watermark=("at", 0)).dedup("currency", order_by="at desc")
+    left = appends(orders.stream(), name="orders", watermark=("t", 0))
+    low = newest.where("rate < 5")
+
+    with pytest.raises(PlanError, match=r"STEPS_AFTER_DEDUP.*Where \(rate < .*condition=right"):
+        left.temporal_join(low, on="currency", as_of=as_of)
+
+    assert low.describe().startswith("latest-only: from a dedup with Where (rate < ")
+
+
+def test_the_condition_of_the_join_is_asked_of_the_version_that_was_valid(
+    spark: SparkSession, tmp_path: Path, run: Run
+) -> None:
+    orders, rates = Source(spark, tmp_path / "o", ORDERS), Source(spark, tmp_path / "r", RATES)
+    orders.add((1, "EUR", 7), (2, "EUR", 5), (3, "USD", 7))
+    rates.add(("EUR", 5, 1), ("EUR", 6, 9), ("USD", 6, 1), ("CHF", 9, 1))
+    newest = appends(rates.stream(), name="rates", watermark=("at", 0)).dedup("currency", order_by="at desc")
+    left = appends(orders.stream(), name="orders", watermark=("t", 0))
+    sink = Collected()
+
+    run(left.temporal_join(newest, on="currency", how="left", condition=right("rate") < lit(5)), sink, buckets=1)
+
+    assert sink.total() == {("EUR", 2, 5, 5, 1): 1, ("EUR", 1, 7, None, None): 1, ("USD", 3, 7, 6, 1): 1}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from zset_join.errors import OptionError
+from zset_join.errors import OptionError, PlanError
 from zset_join.expressions import Expression
 from zset_join.operators.as_of_join import AsOfComparison, AsOfOptions, AsOfTie
 from zset_join.operators.temporal_join import TemporalOptions
@@ -26,6 +26,7 @@ from zset_join.spark.api.looking_up import join_as_of_now, join_loaded
 from zset_join.spark.api.staged import as_changes, filled, staged, without
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stage_plan import StagePlan
+from zset_join.spark.planning.stages import StageStep
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.watermark import duration_of
 from zset_join.stages import AsOfJoinStage, CurrentVersionsStage, DeduplicateStage, Stage, TemporalJoinStage
@@ -89,6 +90,7 @@ def temporal_join(
             "event time, and for what follows its changes, give a stream or a view.",
             code="NOT_A_VIEW",
         )
+    _refuse_steps_after_dedup(versions)
     if as_of == PROCESSING_TIME:
         return join_as_of_now(left, _current_versions(versions), on, how, snapshot=snapshot, condition=condition)
     sides = (filled(left), _versions_behind(versions))
@@ -175,6 +177,9 @@ def describe(rows: Rows) -> str:
         relation = _relation(behind, ())
         keys = ", ".join(rows.output.primary_key)
         return f"versioned: the rows below its dedup are versions of {keys}, from {relation.event_time} on"
+    titles = _steps_after_dedup(rows)
+    if titles:
+        return f"latest-only: from a dedup with {' and '.join(titles)} behind it the versions cannot be told inside Spark"
     is_versioned, why = of_relation(_relation(rows, ()))
     return f"{'versioned' if is_versioned else 'latest-only'}: {why}"
 
@@ -192,6 +197,36 @@ def _versions_behind(rows: Rows) -> Rows:
     if isinstance(rows, StagePlan) and isinstance(rows.stage, DeduplicateStage):
         return rows.sources[0]
     return rows
+
+
+def _steps_after_dedup(rows: Rows) -> list[str]:
+    """Return the filters and selections behind a dedup of versions, from whose rows these cannot be told any more."""
+    if isinstance(rows, SourceStream) or not rows.steps or rows.output.event_time is None or not rows.output.primary_key:
+        return []
+    stages = [rows.stage_before_steps, *(step.stage if isinstance(step, StageStep) else None for step in rows.steps)]
+    last = max((at for at, stage in enumerate(stages) if stage is not None), default=0)
+    return [step.title for step in rows.steps[last:]] if isinstance(stages[last], DeduplicateStage) else []
+
+
+def _refuse_steps_after_dedup(rows: Rows) -> None:
+    """Refuse a filter or selection behind a dedup of versions.
+
+    What a filter rejects ends the version before it, and what the dedup takes back was valid at its time all the same: neither
+    shows in the rows of such a view.
+
+    Raises:
+        PlanError: they are the rows of one.
+    """
+    titles = _steps_after_dedup(rows)
+    if titles:
+        raise PlanError(
+            f'temporal_join: "{rows.name}" is a dedup of versions with {" and ".join(titles)} behind it, from which the '
+            "versions cannot be told inside Spark. Join with the dedup itself, filter the version that is chosen with "
+            'condition=right("...") > ... (right of zset_join.expressions), and select from the answer.',
+            code="STEPS_AFTER_DEDUP",
+            name=rows.name,
+            steps=titles,
+        )
 
 
 def _current_versions(rows: Rows) -> Rows:
