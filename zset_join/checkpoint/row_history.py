@@ -29,7 +29,7 @@ from zset_join.checkpoint.record import BucketHistory
 from zset_join.checkpoint.snapshot import read_snapshot
 from zset_join.errors import KeyTypeError, OptionError
 from zset_join.key_types import common_key_type, storage_type
-from zset_join.protocol import DurableOperator
+from zset_join.protocol import DurableOperator, due_of
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_rows
 from zset_join.state.rows.side_snapshot import SNAPSHOT_WEIGHT
@@ -39,6 +39,7 @@ from zset_join.zset import ZSet, single_batch
 __all__ = ["InputChange", "Row", "RowEvent", "RowHistory", "RowQuestion", "asked_values", "have_values", "together"]
 
 _SIDES = ("left", "right")
+_ENDED = "rows expired (state_ttl): their time had passed"
 Row = dict[str, Any]
 Flags = npt.NDArray[np.bool_]
 
@@ -238,20 +239,24 @@ class RowQuestion:
             if history.snapshot is not None:
                 tables = conformed_tables(read_snapshot(files, history.snapshot), operator.snapshot())
                 for position, side in enumerate(_SIDES):
-                    tables[side] = tables[side].filter(pa.array(self._is_selected(tables[side], position, selection)))
+                    for name in (side, f"ttl_{position}"):  # rows that end by time are there a second time, with it
+                        if name in tables:
+                            tables[name] = tables[name].filter(pa.array(self._is_selected(tables[name], position, selection)))
                 operator.restore(tables)
                 live = self._emitted(self._live_at(tables))[0] if self._epochs_asked is None else ()
                 if live:
                     yield RowEvent(history.snapshot.through_epoch, live, (), is_snapshot=True)
             for tick, deltas in self._epochs(files, history, operator.absorbed_epoch):
                 kept = tuple(_filtered(delta, self._is_selected(delta.rows, at, selection)) for at, delta in enumerate(deltas))
-                if not any(len(delta) for delta in kept):
+                due = due_of(operator)
+                is_due = due.is_due(watermark_us=tick.watermark_us, processing_time_us=tick.processing_time_us)
+                if not is_due and not any(len(delta) for delta in kept):
                     continue
                 if self._epochs_asked is None or tick.epoch in self._epochs_asked:
                     emitted, keys = self._emitted(operator.answer(tick, kept))
                     changes = tuple(self._changes(kept, bool(emitted), keys, selection))
                     if emitted or changes:
-                        yield RowEvent(tick.epoch, emitted, changes)
+                        yield RowEvent(tick.epoch, emitted, changes, time="" if changes or not is_due else _ENDED)
                 operator.absorb(tick, kept)
         finally:
             operator.close()

@@ -1,6 +1,7 @@
 """A join of a query with the steps behind it, and how one is asked about rows behind these steps.
 
 Of the steps those before the first aggregate are followed back; what an aggregate makes of rows only as far as its group key.
+Joins whose rows end by time are followed like any other. What other stages make is not; `unfollowed` names them.
 
 Cost: as `RowQuestion`; with steps one small Spark job, and where no column of the join is asked for, a batch join of all row
 versions in the log.
@@ -17,30 +18,81 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own habit
 
 from zset_join.checkpoint.checkpoint import Checkpoint
 from zset_join.checkpoint.row_causes import CauseFinder
 from zset_join.checkpoint.row_history import Row, RowHistory, RowQuestion, have_values
 from zset_join.errors import OptionError
+from zset_join.plan.joins import InputNode, JoinNode
 from zset_join.relation import Relation
 from zset_join.shown_values import shown_rows
 from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.row_steps import RowStep
+from zset_join.spark.planning.source_stream import SourceStream
+from zset_join.spark.planning.stage_plan import StagePlan
 from zset_join.spark.planning.stages import Step, name_after
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.layout import WEIGHT, as_type
 from zset_join.spark.rows.names import column_named
 from zset_join.spark.tools.batch_view import batch_stage
 from zset_join.spark.tools.verification import logged_changes, stage_histories
-from zset_join.stages import StageOptions
+from zset_join.stages import ExpiringStage, JoinStage, Stage, StageOptions
 from zset_join.state.join.join_shape import joined_schema, visible_columns
 from zset_join.zset import ZSet, single_batch
 
-__all__ = ["Branch", "Question", "branches_of"]
+__all__ = ["Branch", "LastingJoin", "Question", "branches_of", "is_stream", "unfollowed"]
 
 _ROW = "__row"
+_WHOLE_CHANGES = ("latest", "unchanged")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastingJoin:
+    """A join whose rows end by time, with what is asked of a `JoinPlan`.
+
+    Args:
+        plan: of the stage with `state_ttl` around the join.
+    """
+
+    plan: StagePlan
+
+    @property
+    def stage(self) -> ExpiringStage:
+        """Return the stage around the join."""
+        if not isinstance(self.plan.stage, ExpiringStage):
+            raise AssertionError("the rows of this join do not end by time")
+        return self.plan.stage
+
+    @cached_property
+    def node(self) -> JoinNode:
+        """Return the join, over what it is fed."""
+        inside = self.stage.inside
+        if not isinstance(inside, JoinStage):
+            raise AssertionError("the stage around which rows end is a join")
+        left, right = (
+            InputNode(relation=relation, hidden=hidden)
+            for relation, hidden in zip(inside.relations, inside.hidden, strict=True)
+        )
+        return JoinNode(
+            left=left, right=right, how=inside.how, null_safe=inside.flags, using=inside.using, residual=inside.residual
+        )
+
+    @property
+    def inputs(self) -> tuple[SourceStream | ViewPlan, ...]:
+        """Return what it is fed."""
+        return self.plan.inputs
+
+    @property
+    def before_steps(self) -> Relation:
+        """Return its rows."""
+        return self.plan.before_steps
+
+    @property
+    def session(self) -> SparkSession:
+        """Return the session of the streams."""
+        return self.plan.session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +105,14 @@ class Branch:
         view_schema: the columns of the view.
     """
 
-    join: JoinPlan
+    join: JoinPlan | LastingJoin
     steps: tuple[Step, ...] = field(repr=False)
     view_schema: pa.Schema = field(repr=False)
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage that makes the rows of the join."""
+        return self.join.stage if isinstance(self.join, LastingJoin) else self.join.node.stage
 
     @cached_property
     def row_steps(self) -> tuple[RowStep, ...]:
@@ -114,10 +171,37 @@ def branches_of(view: ViewPlan) -> tuple[Branch, ...]:
     return tuple(Branch(join=join, steps=steps, view_schema=view.output.schema) for join, steps in _joins_of(view, view.steps))
 
 
-def _joins_of(view: ViewPlan, steps: tuple[Step, ...]) -> list[tuple[JoinPlan, tuple[Step, ...]]]:
-    if isinstance(view, JoinPlan):
-        return [(view, steps)]
+def _joins_of(view: ViewPlan, steps: tuple[Step, ...]) -> list[tuple[JoinPlan | LastingJoin, tuple[Step, ...]]]:
+    join = _join_of(view)
+    if join is not None:
+        return [(join, steps)]
+    if view.stage_before_steps is not None:
+        return []
     return [join for one in view.inputs if isinstance(one, ViewPlan) for join in _joins_of(one, (*one.steps, *steps))]
+
+
+def _join_of(view: ViewPlan) -> JoinPlan | LastingJoin | None:
+    if isinstance(view, JoinPlan):
+        return view
+    if isinstance(view, StagePlan) and isinstance(view.stage, ExpiringStage) and isinstance(view.stage.inside, JoinStage):
+        return LastingJoin(plan=view)
+    return None
+
+
+def is_stream(view: ViewPlan) -> bool:
+    """Say whether the rows of a view are those of a stream, as whole changes."""
+    stage = view.stage_before_steps
+    return not view.steps and stage is not None and stage.kind in _WHOLE_CHANGES and not isinstance(view.inputs[0], ViewPlan)
+
+
+def unfollowed(view: ViewPlan) -> list[str]:
+    """Return what makes rows of a view that are not followed back, as `explain` calls it; nothing where all of them are."""
+    if _join_of(view) is not None:
+        return []
+    if view.stage_before_steps is not None:
+        return [view.stage_before_steps.explain(None)[0]]
+    streams = [f'the stream "{one.name}"' for one in view.inputs if not isinstance(one, ViewPlan)]
+    return [*streams, *(title for one in view.inputs if isinstance(one, ViewPlan) for title in unfollowed(one))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +244,7 @@ class Question:
                 return RowHistory(self.row, is_complete=all(history.snapshot is None for history in histories))
             narrowing = {at.name: pc.unique(join_rows.column(at.name)) for at in shown if not pt.is_nested(at.type)}
         # Rows in quarantine are in the log; they are left out here as they were left out then.
-        build = partial(branch.join.node.stage.build, replace(self.options, on_bad_input="quarantine"))
+        build = partial(branch.stage.build, replace(self.options, on_bad_input="quarantine"))
         question = RowQuestion(
             build,
             shown,
@@ -260,7 +344,7 @@ class Question:
             )
         return answer
 
-    def _versions(self, join: JoinPlan, stage: str, side: int) -> DataFrame:
+    def _versions(self, join: JoinPlan | LastingJoin, stage: str, side: int) -> DataFrame:
         """Return every row that came in on one side, as far back as the log goes, each with weight 1."""
         schemas = [each.relation.schema for each in join.node.sides]
         histories, table = stage_histories(self.checkpoint, stage), list(join.node.stage.state_tables)[side]

@@ -9,6 +9,9 @@ A view that does more than join is asked in the columns of its own output. They 
 - a group key leads to the rows of the join that are in the group, as they came and went. What an aggregate made of them cannot
   be asked for.
 
+A row that time took back (`state_ttl`) went without a change; the event says so. What other stages than joins make is refused,
+or where it is a side of a join told as not followed.
+
 Behind a union every branch is asked. In a chain of joins a change of the last join may be a row of a view; what made it is
 asked of the join behind that view in the same way, and so on down to the streams (`Tracing`).
 
@@ -33,12 +36,13 @@ from zset_join.checkpoint.row_history import InputChange, Row, RowEvent, RowHist
 from zset_join.errors import OptionError, StateError
 from zset_join.spark.epoch.runner import EpochRunner
 from zset_join.spark.planning.view_plan import ViewPlan
-from zset_join.spark.tools.row_branches import Branch, Question, branches_of
+from zset_join.spark.tools.row_branches import Branch, LastingJoin, Question, branches_of, is_stream, unfollowed
 
 __all__ = ["explain_row"]
 
 _TOO_OLD = "what made it is older than the log that is kept"
 _OF_MANY = "it is made of many rows, and the view does not show which"
+_OF_STAGE = "it comes from {}, which is not followed back inside Spark"
 _Place = tuple[int, tuple[Any, ...]]
 
 
@@ -56,6 +60,14 @@ def explain_row(joined: ViewPlan, runner: EpochRunner, row: Mapping[str, Any], *
         StateError: the checkpoint cannot be read.
     """
     asked = asked_values(joined.output.schema, row)
+    titles = unfollowed(joined)
+    if titles:
+        raise OptionError(
+            f"explain_row({dict(row)!r}): rows of this view come from {' and '.join(titles)}, and inside Spark only the rows "
+            "of joins are followed back. A pipeline in process explains rows of every stage: Pipeline(view, keep_inputs=True).",
+            code="ROW_QUESTION",
+            stages=titles,
+        )
     branches = branches_of(joined)
     for branch in branches:
         _check_traced(branch, asked, row)
@@ -128,13 +140,14 @@ class Tracing:
     def __init__(self, view: ViewPlan, question: Question) -> None:
         names = [one.name for one in view.planned_stages if one.stage.kind == "join"]
         self._stages = {id(join): name for join, name in zip(view.joins, names, strict=True)}
+        self._stages |= {id(one.stage): one.name for one in view.planned_stages if one.stage.kind == "state_ttl"}
         self._question = question
         self.is_cut_off = False
         """What made some rows of a view is older than the log that is kept."""
 
     def stage_of(self, branch: Branch) -> str:
         """Return the stage of the join of a branch."""
-        return self._stages[id(branch.join)]
+        return self._stages[id(branch.join.stage if isinstance(branch.join, LastingJoin) else branch.join)]
 
     def traced(self, branch: Branch, events: Sequence[RowEvent]) -> tuple[RowEvent, ...]:
         """Return events of a join with what made the rows of those of its sides that are views.
@@ -145,7 +158,7 @@ class Tracing:
         """
         traced = tuple(events)
         for source, side in zip(branch.join.inputs, branch.join.node.sides, strict=True):
-            if isinstance(source, ViewPlan):
+            if isinstance(source, ViewPlan) and not is_stream(source):
                 traced = self._of_side(source, side.relation.name, traced)
         return traced
 
@@ -156,13 +169,15 @@ class Tracing:
         reasons = _Reasons({}, {})
         for branch in branches_of(view):
             self._ask(branch, asked, reasons)
-        names = view.output.schema.names
+        titles, names = unfollowed(view), view.output.schema.names
 
         def caused(epoch: int, change: InputChange) -> InputChange:
             if change.stream != name:
                 return change
             place = _place(epoch, change.row, names)
             causes = reasons.causes.get(place, ())
+            if not causes and titles:
+                return replace(change, untold=_OF_STAGE.format(" and ".join(titles)))
             untold = reasons.untold.get(place, "" if causes else _TOO_OLD)
             self.is_cut_off |= untold == _TOO_OLD
             return replace(change, causes=causes, untold=untold)
