@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from property_tests.timed_histories import KINDS, TimedCase
 from property_tests.timed_laws import incremental_is_batch, snapshot_and_restore_are_invisible
@@ -23,18 +23,32 @@ __all__ = ["main", "run_cases"]
 
 SCALES = (1, 10, 100, 300)
 _RESTORED_EVERY = 10
+_TOLD_EVERY_SECONDS = 60
 
 
 def run_cases(
-    *, events: int | None = None, minutes: float | None = None, cases: int | None = None, seed: int = 1
+    *,
+    events: int | None = None,
+    minutes: float | None = None,
+    cases: int | None = None,
+    seed: int = 1,
+    tell: Callable[[int, int, int], None] = lambda events, epochs, cases: None,
 ) -> tuple[int, int, int]:
     """Compare cases until so much was done; return the changes, epochs and cases.
+
+    Args:
+        events: changes to compare.
+        minutes: how long.
+        cases: how many.
+        seed: of the first case of every kind.
+        tell: is given these counts once a minute.
 
     Raises:
         LawBrokenError: an answer differs; the message names the case.
         AssertionError: a row differs.
     """
     begun, done_events, done_epochs, done = time.monotonic(), 0, 0, 0
+    told = begun
     while not (
         (events is not None and done_events >= events)
         or (cases is not None and done >= cases)
@@ -47,7 +61,14 @@ def run_cases(
         done += 1
         done_epochs += len(case.steps)
         done_events += sum(len(lines) for step in case.steps for lines in step.changes)
+        if time.monotonic() - told >= _TOLD_EVERY_SECONDS:
+            told = time.monotonic()
+            tell(done_events, done_epochs, done)
     return done_events, done_epochs, done
+
+
+def _tell_progress(events: int, epochs: int, cases: int) -> None:
+    sys.stderr.write(f"{events:,} changes in {epochs:,} epochs of {cases:,} cases, all equal so far\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if told.events is None and told.minutes is None and told.cases is None:
         told.minutes = 1.0
     begun = time.monotonic()
-    events, epochs, cases = run_cases(events=told.events, minutes=told.minutes, cases=told.cases, seed=told.seed)
+    events, epochs, cases = run_cases(
+        events=told.events, minutes=told.minutes, cases=told.cases, seed=told.seed, tell=_tell_progress
+    )
     seconds = time.monotonic() - begun
     sys.stdout.write(f"{events:,} changes in {epochs:,} epochs of {cases:,} cases, all equal, in {seconds:,.0f} s\n")
     return 0 if events and epochs else 1
