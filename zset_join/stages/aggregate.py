@@ -14,10 +14,21 @@ from typing import Any, Literal
 
 from zset_join.aggregates.calls import AggregateCall
 from zset_join.aggregates.preaggregation import Preaggregation
+from zset_join.expressions import references
 from zset_join.operators.aggregate import Aggregate
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.stages.stage import OutputKey, Reduction, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.comparisons import Comparison
+from zset_join.stages.stage import (
+    OutputKey,
+    Reduction,
+    Stage,
+    StageInput,
+    StageOptions,
+    TableKey,
+    compared_keys,
+    register_stage,
+)
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.zset import ZSet
 
@@ -112,6 +123,15 @@ class AggregateStage(Stage):
     def output_key(self) -> OutputKey:
         """Return the group key, which is also what its rows are bucketed by."""
         return OutputKey(columns=self.group_by, bucketed_by=self.group_by)
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the group key, arguments, and columns of filters; a count only asks whether a value is there."""
+        looked_at = [(call.columns, f"an argument of {call.kind}") for call in self.calls if call.kind != "count"]
+        filters = [(call.where, f"part of the filter of {call.kind}") for call in self.calls if call.where is not None]
+        looked_at += [(tuple(references(where)[0]), use) for where, use in filters]
+        others = [Comparison(relation=self.source, columns=columns, use=use) for columns, use in looked_at]
+        return (*compared_keys(self.inputs, "a key of groupBy or distinct"), *others)
 
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return the key columns that came without NULL."""

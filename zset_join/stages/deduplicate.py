@@ -11,8 +11,9 @@ from zset_join.key_types import storage_type
 from zset_join.operators.deduplicate import Deduplicate, Keep, OrderColumn, output_of
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.stages.comparisons import Comparison
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 
 __all__ = ["DeduplicateStage"]
@@ -69,6 +70,16 @@ class DeduplicateStage(Stage):
     def never_null(self, inputs: Sequence[frozenset[str]]) -> frozenset[str]:
         """Return what came without NULL: rows pass as they are."""
         return inputs[0]
+
+    @property
+    def shows_newest(self) -> bool:
+        """Say that it does where the rows of its answer have an event time."""
+        return self.output.event_time is not None
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the keys; what orders rows is never a string."""
+        return compared_keys(self.inputs, "a key of dedup")
 
     @property
     def state_tables(self) -> Mapping[str, TableKey]:

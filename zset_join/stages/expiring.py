@@ -18,6 +18,7 @@ from zset_join.errors import OptionError, PlanError
 from zset_join.operators.expiring import Expiring, ExpiringInput
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.stages.comparisons import Comparison
 from zset_join.stages.join import JoinStage
 from zset_join.stages.memory_only import refuse_hybrid
 from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, read_stage, register_stage
@@ -237,6 +238,11 @@ class ExpiringStage(Stage):
             if ttl.by_key or ttl.reads:
                 tables[f"ttl_{number}_keys"] = TableKey(columns=tuple(f"k{at}" for at in range(len(given.key))))
         return tables
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return those of the stage inside."""
+        return self.inside.comparisons
 
     @property
     def begins_alone(self) -> bool:

@@ -18,7 +18,8 @@ from zset_join.key_types import common_key_type
 from zset_join.operators.join import HashJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.stages.stage import NO_LIMIT, OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.stage import NO_LIMIT, OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.append_buffer import with_distinct_ages
 from zset_join.state.join.join_shape import joined_schema, output_key, visible_columns
@@ -124,6 +125,13 @@ class JoinStage(Stage):
             primary_key=key if set(key) <= names else (),
             mode="changelog",
         )
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the keys, and the columns of the condition."""
+        left, right = self.inputs[0].relation, self.inputs[1].relation
+        keys = compared_keys(self.inputs, "a key of a join")
+        return (*keys, *compared_in_condition(left, right, self.residual))
 
     @cached_property
     def output_key(self) -> OutputKey:

@@ -29,8 +29,9 @@ from zset_join.lookup.sources import EpochSource, read_source
 from zset_join.operators.lookup_join import LookupJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.effect import CHANGEABLE, Effect
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.lookup_shape import LookupShape
 from zset_join.storage.folder import Folder
@@ -165,6 +166,17 @@ class LookupJoinStage(Stage):
             operator.close()
         shown = pa.schema([column for column in whole.schema if column.name not in self.hidden])
         return Relation(name=whole.name, schema=shown, mode=whole.mode)
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the keys of the stream and of the table, and the columns of the condition."""
+        left, right = self.inputs[0].relation, self.table
+        asked = replace(right, schema=self.source.schema)
+        keys = (
+            *compared_keys(self.inputs, "a key of a join"),
+            Comparison(relation=asked, columns=self.key, use="a key of a join"),
+        )
+        return (*keys, *compared_in_condition(left, right, self.residual))
 
     @property
     def output_key(self) -> OutputKey:

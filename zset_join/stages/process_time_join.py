@@ -13,7 +13,8 @@ from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.comparisons import Comparison, compared_in_condition
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.join.lookup_shape import LookupShape
 
@@ -91,6 +92,13 @@ class ProcessTimeJoinStage(Stage):
         return Relation(
             name=whole.name, schema=pa.schema([column for column in whole.schema if column.name not in hidden]), mode=whole.mode
         )
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the keys, and the columns of the condition."""
+        left, right = self.inputs[0].relation, self.inputs[1].relation
+        keys = compared_keys(self.inputs, "a key of a join")
+        return (*keys, *compared_in_condition(left, right, self.residual))
 
     @property
     def output_key(self) -> OutputKey:

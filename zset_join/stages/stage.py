@@ -16,6 +16,7 @@ What a runner reads, and what for:
 | `build` | the operator of a bucket |
 | `state_tables`, `regrouped` | another number of buckets, and the state as tables |
 | `begins_alone` | an answer in the first epoch though no row came |
+| `comparisons` | refusing values that the runner would compare in another way |
 | `kind` | the batch query that verifies it |
 
 All inputs of a stage have as many key columns, of the same key types: rows with equal keys meet in one bucket.
@@ -24,7 +25,7 @@ All inputs of a stage have as many key columns, of the same key types: rows with
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -34,6 +35,7 @@ from zset_join.config import BufferLimit, HotBudget
 from zset_join.errors import PlanError
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.stages.comparisons import Comparison
 from zset_join.zset import ZSet
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "StageInput",
     "StageOptions",
     "TableKey",
+    "compared_keys",
     "read_stage",
     "register_stage",
     "registered_kinds",
@@ -192,6 +195,15 @@ class Stage(Protocol):
         ...
 
     @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the columns whose values it compares or orders: keys of every kind; stages that look at more say so."""
+        return compared_keys(self.inputs, f"a key of the {self.kind}")
+
+    def reading(self, shown: Collection[str]) -> Stage:  # noqa: ARG002 - for those that can leave columns out
+        """Return the stage that does no more than what these columns of its answer need; itself where it does already."""
+        return self
+
+    @property
     def begins_alone(self) -> bool:
         """Say whether bucket 0 answers in the first epoch though no row came."""
         return False
@@ -200,6 +212,11 @@ class Stage(Protocol):
     def max_watermark_jump(self) -> int | None:
         """Return how far ahead of its watermark times may be: rows further ahead are bad input, and move no watermark."""
         return None
+
+    @property
+    def shows_newest(self) -> bool:
+        """Say whether its answer is the newest row of each key by event time, so that its input rows are versions of that."""
+        return False
 
     @property
     def forwards(self) -> bool:
@@ -247,6 +264,20 @@ class Stage(Protocol):
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready, with its `kind`."""
         ...
+
+
+def compared_keys(inputs: Sequence[StageInput], use: str) -> tuple[Comparison, ...]:
+    """Return the key columns of inputs: what spreads their rows, what joins them and what tells them apart.
+
+    Args:
+        inputs: of a stage.
+        use: what the columns are, for messages.
+    """
+    keys = [{*given.key, *given.relation.join_key, *given.relation.primary_key} for given in inputs]
+    return tuple(
+        Comparison(relation=given.relation, columns=tuple(name for name in given.relation.schema.names if name in key), use=use)
+        for given, key in zip(inputs, keys, strict=True)
+    )
 
 
 def _summed(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -12,8 +12,9 @@ from zset_join.expressions.written import read_expression, write_expression
 from zset_join.operators.temporal_join import TemporalJoin, TemporalOptions, output_of, temporal_shape
 from zset_join.protocol import DurableOperator
 from zset_join.relation import Relation
+from zset_join.stages.comparisons import Comparison, compared_in_condition
 from zset_join.stages.memory_only import refuse_hybrid
-from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, register_stage
+from zset_join.stages.stage import OutputKey, Stage, StageInput, StageOptions, TableKey, compared_keys, register_stage
 from zset_join.stages.written import read_relation, write_relation
 from zset_join.state.time.version_join_shape import VersionJoinShape
 
@@ -61,6 +62,13 @@ class TemporalJoinStage(Stage):
     def output(self) -> Relation:
         """Return its answer."""
         return output_of(self.shape)
+
+    @property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """Return the keys, and the columns of the condition."""
+        left, right = self.inputs[0].relation, self.inputs[1].relation
+        keys = compared_keys(self.inputs, "a key of a join")
+        return (*keys, *compared_in_condition(left, right, self.options.residual))
 
     @property
     def output_key(self) -> OutputKey:

@@ -62,6 +62,7 @@ def test_what_is_final_depends_on_the_mode(spark: SparkSession, emit: Any, rates
     order = "id long, currency string, t long, __weight long, __epoch long, __position long"
     rate = "currency string, at long, rate long, __weight long, __epoch long, __position long"
     history = TimedHistory(
+        stage=stage,
         left=spark.createDataFrame([(1, "EUR", 7, 1, 0, 0), (2, "EUR", 20, 1, 1, 0), (3, "EUR", 99, 1, 2, 0)], order),
         right=spark.createDataFrame(
             [("EUR", 5, 1, 1, 0, 0), ("EUR", 20, 2, 1, 1, 0), ("EUR", 6, 3, 1, 2, 0), ("EUR", 21, 4, 1, 2, 1)], rate
@@ -69,6 +70,6 @@ def test_what_is_final_depends_on_the_mode(spark: SparkSession, emit: Any, rates
         marks=[(1, 20)],
     )
 
-    made = joined_by_epoch(stage, history).collect()
+    made = joined_by_epoch(history).collect()
 
     assert sorted(row["rate"] for row in made) == rates

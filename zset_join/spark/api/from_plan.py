@@ -10,6 +10,9 @@ types and keys are those of the plan; an expression whose type Spark would choos
 
 A step over upserts keeps them where the key is kept: a row that does not pass deletes its key. A query without a stage gets one
 that hands its rows on, for it is a stage that answers. A node that is used twice is run twice.
+
+Classes of nodes, steps and stages are asked for here because this file turns one closed union into another; what it makes is
+asked for nothing but its stages.
 """
 
 from __future__ import annotations

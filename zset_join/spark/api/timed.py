@@ -29,7 +29,7 @@ from zset_join.spark.planning.stage_plan import StagePlan
 from zset_join.spark.planning.stages import StageStep
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.watermark import duration_of
-from zset_join.stages import AsOfJoinStage, CurrentVersionsStage, DeduplicateStage, Stage, TemporalJoinStage
+from zset_join.stages import AsOfJoinStage, CurrentVersionsStage, Stage, TemporalJoinStage
 from zset_join.state.time.version_join_shape import Emit, Late
 
 __all__ = ["describe", "join_asof", "temporal_join"]
@@ -192,9 +192,9 @@ def _versions_behind(rows: Rows) -> Rows:
         return rows
     if rows.steps:
         last = rows.steps[-1]
-        is_dedup = isinstance(getattr(last, "stage", None), DeduplicateStage)
-        return replace(rows, steps=rows.steps[:-1]) if is_dedup else rows
-    if isinstance(rows, StagePlan) and isinstance(rows.stage, DeduplicateStage):
+        is_newest = last.stage is not None and last.stage.shows_newest
+        return replace(rows, steps=rows.steps[:-1]) if is_newest else rows
+    if isinstance(rows, StagePlan) and rows.stage.shows_newest:
         return rows.sources[0]
     return rows
 

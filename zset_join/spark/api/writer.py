@@ -406,7 +406,7 @@ class JoinStreamWriter:
         processes = min(buckets, session.sparkContext.defaultParallelism)
         more = {"lookup_processes": processes, **({} if defaults is None else {"lookup": defaults})}
         for stage in stages:
-            if isinstance(stage, LookupJoinStage):
+            if isinstance(stage, LookupJoinStage):  # of all stages these alone open connections
                 settings = stage.settings(StageOptions(more=more))
                 if settings.cache != "full":
                     check_connections(settings.max_connections, processes=processes, source=stage.table.name)

@@ -32,6 +32,7 @@ def keep_epoch_rows(stages: Iterable[PlannedStage], folder: Folder, tick: Tick) 
     """
     for planned in stages:
         stage = planned.stage
+        # A DataFrame is read by the driver, which no stage knows of: this one source is its own affair.
         if not isinstance(stage, LookupJoinStage) or not isinstance(stage.source, DataFrameSource):
             continue
         source = stage.source

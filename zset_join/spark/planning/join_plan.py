@@ -84,5 +84,6 @@ class JoinPlan(ViewPlan):
         ).splitlines()
 
     def _source_stages(self) -> list[PlannedStage]:
+        # `SideNode` is a closed union: a side has a route, or it has none.
         routes = [side.stage if isinstance(side, RouteNode) else None for side in self.node.sides]
         return planned_stages_of(self.inputs, self.node.stage, routes)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from py4j.java_gateway import is_instance_of
 from pyspark.errors import AnalysisException, ParseException
@@ -82,6 +82,7 @@ class RowStep:
     reads: frozenset[str] = frozenset()
     is_selection: bool = False
     tree: WhereStep | SelectStep | None = None
+    stage: ClassVar[None] = None
 
     def apply(self, rows: DataFrame, beside: Sequence[str] = (WEIGHT,)) -> DataFrame:
         """Return rows with their weights, after the step.

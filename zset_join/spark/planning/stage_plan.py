@@ -16,7 +16,7 @@ from zset_join.spark.planning.row_steps import RowStep, row_step
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage, Step, shifted
 from zset_join.spark.planning.view_plan import ViewPlan
-from zset_join.stages import LookupJoinStage, Stage
+from zset_join.stages import Stage
 from zset_join.stages.effect import unchangeable
 
 __all__ = ["StagePlan", "planned_stages_of"]
@@ -77,12 +77,11 @@ class StagePlan(ViewPlan):
 
     def then(self, step: Step) -> Self:
         """Return the view with one more step; a selection lets a lookup join ask for no more than is read."""
-        stage = self.stage
-        if not isinstance(stage, LookupJoinStage) or not isinstance(step, RowStep) or not _selects(self.output, step):
+        if not isinstance(step, RowStep) or not _selects(self.output, step):
             return super().then(step)
         before = [one for one in self.steps if isinstance(one, RowStep) and not _selects(self.before_steps, one)]
-        fewer = stage.reading(step.reads.union(*(one.reads for one in before)))
-        if len(before) < len(self.steps) or fewer is stage:
+        fewer = self.stage.reading(step.reads.union(*(one.reads for one in before)))
+        if len(before) < len(self.steps) or fewer is self.stage:
             return super().then(step)
         plan = replace(self, stage=fewer, steps=())
         for one in before:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -29,6 +29,7 @@ from zset_join.relation import Relation
 from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.stage_names import rows_stage, stage_name
 from zset_join.spark.planning.stream_places import StreamPlace
+from zset_join.spark.rows.user_functions import UserFunction
 from zset_join.spark.worker.receipts import TaskReceipt
 from zset_join.stages import Stage
 from zset_join.state.cold.row_limit import WHOLE_BUDGET_BYTES
@@ -101,6 +102,7 @@ class StageStep:
     """
 
     stage: Stage
+    functions: ClassVar[tuple[UserFunction, ...]] = ()
 
     @property
     def relation(self) -> Relation:
@@ -138,6 +140,7 @@ class StageStep:
 
 
 Step = RowStep | StageStep
+"""A closed union: what both do has one name on both; who needs what one of them alone has asks which it is."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -24,7 +24,6 @@ from zset_join.spark.planning.buffer_limit import explained_limit
 from zset_join.spark.planning.collations import refuse_compared_collations
 from zset_join.spark.planning.fusing import FusedStages, Fusing, fused_stages_of, fusings_of
 from zset_join.spark.planning.query_plan import query_plan_of, written_plan
-from zset_join.spark.planning.row_steps import RowStep
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stages import PlannedStage, StageStep, Step, explained_state, named, with_steps
 from zset_join.spark.rows.names import names_clash
@@ -109,7 +108,7 @@ class ViewPlan(ABC):
     @property
     def number_before_steps(self) -> int:
         """Return the number of the last stage that is none of the steps."""
-        return self.planned_stages[-1].number - sum(isinstance(step, StageStep) for step in self.steps)
+        return self.planned_stages[-1].number - sum(step.stage is not None for step in self.steps)
 
     @cached_property
     def joins(self) -> tuple[ViewPlan, ...]:
@@ -120,7 +119,7 @@ class ViewPlan(ABC):
     def functions(self) -> tuple[UserFunction, ...]:
         """Return the user's own functions in the view and its inputs."""
         functions = [one for source in self.inputs for one in source.functions]
-        functions += [one for step in self.steps if isinstance(step, RowStep) for one in step.functions]
+        functions += [one for step in self.steps for one in step.functions]
         return tuple(dict.fromkeys(functions))
 
     @cached_property
@@ -137,7 +136,7 @@ class ViewPlan(ABC):
         """Return the view with one more step."""
         plan = replace(self, steps=(*self.steps, step))
         check_names(plan.columns)  # making the output checks the step as well
-        if isinstance(step, StageStep):
+        if step.stage is not None:
             refuse_compared_collations(step.stage)
         return plan
 

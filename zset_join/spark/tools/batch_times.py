@@ -64,12 +64,13 @@ def temporally_joined(stage: TemporalJoinStage, tables: Sequence[DataFrame], wat
     return _nearest(stage.shape, left, right)
 
 
-def joined_by_epoch(stage: TemporalJoinStage, history: TimedHistory) -> DataFrame:
+def joined_by_epoch(history: TimedHistory) -> DataFrame:
     """Return each left row with the version that was valid at its time, of those that had come when its answer was final.
 
     It was final in the epoch in which the row was released (`on_watermark`), fell behind `keep_probe_for` (`eager`), or came
     (`once`). Rows that were put aside as late are in no log.
     """
+    stage = history.stage
     shape, emit = stage.shape, stage.options.emit
     times = shape.times.columns
     time = as_number(column_named(times[0]), stage.left.schema.field(times[0]).type)

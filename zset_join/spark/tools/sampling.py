@@ -34,7 +34,7 @@ from zset_join.plan import JoinNode
 from zset_join.spark.planning.join_plan import JoinPlan
 from zset_join.spark.planning.normalise import hashed_type
 from zset_join.spark.planning.source_stream import SourceStream
-from zset_join.spark.planning.stages import StageStep, Step, name_after
+from zset_join.spark.planning.stages import Step, name_after
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.names import column_named
 from zset_join.state.join.join_shape import joined_schema
@@ -89,7 +89,7 @@ def sample_of(joined: ViewPlan, share: Any) -> Sample:
             code="VERIFY_SAMPLE",
             value=share,
         )
-    aggregates = [step.stage for step in joined.steps if isinstance(step, StageStep)]
+    aggregates = [step.stage for step in joined.steps if step.stage is not None]
     if aggregates and aggregates[-1].begins_alone:
         raise OptionError(
             f"sample={share!r}: the view is made of the one row of all rows, so there is no share of it to check. Leave "
@@ -263,7 +263,7 @@ def _by_columns(joined: ViewPlan, share: float) -> Sample:
     """
     columns: list[str] = []
     for at, step in enumerate(joined.steps):
-        if isinstance(step, StageStep):
+        if step.stage is not None:
             behind = joined.steps[at + 1 :]
             columns = [shown for name in step.stage.output_key.columns if (shown := name_after(behind, name)) is not None]
     columns = columns or [at.name for at in joined.output.schema if _is_exact(at.type)]

@@ -18,6 +18,7 @@ from zset_join.checkpoint.files import CheckpointFiles
 from zset_join.checkpoint.log import read_log
 from zset_join.checkpoint.record import BucketHistory
 from zset_join.spark.rows.schemas import spark_schema
+from zset_join.stages import TemporalJoinStage
 
 __all__ = ["MARKS", "TimedHistory", "marks_of"]
 
@@ -29,11 +30,13 @@ class TimedHistory:
     """Hold everything that came to a temporal join.
 
     Args:
+        stage: the join.
         left: the left changes, with `__weight`, `__epoch` and `__position`.
         right: the right ones.
         marks: pairs of an epoch and the watermark after it, where that moved.
     """
 
+    stage: TemporalJoinStage
     left: DataFrame
     right: DataFrame
     marks: Sequence[tuple[int, int]]

@@ -397,8 +397,9 @@ def _timed_histories(
     by_stage = {}
     for planned in joined.planned_stages:
         stage = planned.stage
-        is_taken = isinstance(stage, TemporalJoinStage) and stage.left.mode == "append" and set(planned.streams) == {0, 1}
-        if not is_taken or _has_snapshot(checkpoint, planned):
+        if not isinstance(stage, TemporalJoinStage):  # no other stage has a batch query that knows what had come when
+            continue
+        if stage.left.mode != "append" or set(planned.streams) != {0, 1} or _has_snapshot(checkpoint, planned):
             continue
         histories = stage_histories(checkpoint, planned.name)
         schemas = [given.fed.schema for given in stage.inputs]
@@ -406,7 +407,7 @@ def _timed_histories(
         if chosen is not None:
             sides = [chosen.of_input(changes, planned.streams[side].name) for side, changes in enumerate(sides)]
         marks = marks_of(session, checkpoint.files, histories, schemas)
-        by_stage[id(stage)] = TimedHistory(left=sides[0], right=sides[1], marks=marks)
+        by_stage[id(stage)] = TimedHistory(stage=stage, left=sides[0], right=sides[1], marks=marks)
     return by_stage
 
 
@@ -429,8 +430,8 @@ def tables_view(
     """
     known, timed = watermarks or {}, histories or {}
     stage = view.stage_before_steps
-    if isinstance(stage, TemporalJoinStage) and id(stage) in timed:
-        rows = joined_by_epoch(stage, timed[id(stage)])
+    if (history := timed.get(id(stage))) is not None:
+        rows = joined_by_epoch(history)
     else:
         inputs = [
             tables_view(one, tables, is_empty=is_empty, watermarks=known, histories=timed)

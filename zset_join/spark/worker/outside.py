@@ -51,7 +51,7 @@ def with_outside(
     Raises:
         LookupFailedError: the outside could not be asked.
     """
-    if not isinstance(stage, EffectStage):
+    if not isinstance(stage, EffectStage):  # a capability that few stages have, not a kind of stage
         return list(deltas)
     effect = _effect(stage, context, options, bucket, buckets)
     effect.forget(context.tick.epoch - 1)  # committed, with what was fetched in their logs

@@ -1,0 +1,41 @@
+"""Columns whose values a stage compares or orders, with what they are there.
+
+Whoever runs a stage can refuse values that it would compare in another way: Spark does, with strings that have a collation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zset_join.expressions import references
+from zset_join.relation import Relation
+
+__all__ = ["Comparison", "compared_in_condition"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Name columns that a stage compares.
+
+    Args:
+        relation: whose columns they are.
+        columns: their names; those that the relation has not are not looked at.
+        use: what they are, for messages: "a key of a join".
+    """
+
+    relation: Relation
+    columns: Sequence[str]
+    use: str
+
+
+def compared_in_condition(left: Relation, right: Relation, condition: Any) -> tuple[Comparison, ...]:
+    """Return the columns that a condition over two rows reads; None reads nothing."""
+    if condition is None:
+        return ()
+    read = references(condition)
+    return tuple(
+        Comparison(relation=relation, columns=tuple(columns), use="part of a condition")
+        for relation, columns in zip((left, right), read, strict=True)
+    )
