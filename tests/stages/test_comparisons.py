@@ -9,7 +9,6 @@ import pytest
 
 from tests.stages.every_stage import EVENTS, QUOTES, ROWS, SCHEMA, STAGES, VERSIONS
 from zset_join.aggregates.calls import AggregateCall
-from zset_join.expressions import col
 from zset_join.expressions.tree import left, right
 from zset_join.lookup.sources.function import FunctionSource
 from zset_join.operators.as_of_join import AsOfOptions
@@ -63,7 +62,7 @@ def test_the_condition_of_a_join_is_among_them(stage):
 
 
 def test_an_argument_is_looked_at_but_that_of_a_count_is_not():
-    calls = (AggregateCall("count", ("id",)), AggregateCall("max", ("at",), where=col("id") > 1))
+    calls = (AggregateCall("count", ("id",)), AggregateCall("max", ("at",), where=left("id") > 1, name="newest"))
 
     compared = looked_at(AggregateStage(source=EVENTS, group_by=("k",), calls=calls))
 
