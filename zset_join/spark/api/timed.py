@@ -26,7 +26,6 @@ from zset_join.spark.api.looking_up import join_as_of_now, join_loaded
 from zset_join.spark.api.staged import as_changes, filled, staged, without
 from zset_join.spark.planning.source_stream import SourceStream
 from zset_join.spark.planning.stage_plan import StagePlan
-from zset_join.spark.planning.stages import StageStep
 from zset_join.spark.planning.view_plan import ViewPlan
 from zset_join.spark.rows.watermark import duration_of
 from zset_join.stages import AsOfJoinStage, CurrentVersionsStage, Stage, TemporalJoinStage
@@ -203,9 +202,10 @@ def _steps_after_dedup(rows: Rows) -> list[str]:
     """Return the filters and selections behind a dedup of versions, from whose rows these cannot be told any more."""
     if isinstance(rows, SourceStream) or not rows.steps or rows.output.event_time is None or not rows.output.primary_key:
         return []
-    stages = [rows.stage_before_steps, *(step.stage if isinstance(step, StageStep) else None for step in rows.steps)]
+    stages = [rows.stage_before_steps, *(step.stage for step in rows.steps)]
     last = max((at for at, stage in enumerate(stages) if stage is not None), default=0)
-    return [step.title for step in rows.steps[last:]] if isinstance(stages[last], DeduplicateStage) else []
+    newest = stages[last]
+    return [step.title for step in rows.steps[last:]] if newest is not None and newest.shows_newest else []
 
 
 def _refuse_steps_after_dedup(rows: Rows) -> None:
