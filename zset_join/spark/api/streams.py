@@ -163,10 +163,10 @@ def changes(
                     code="CONFLICTING_ARGUMENTS",
                     name=name,
                 )
-            made = _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, **given)
+            stream = _of_records(df, name, format, keys, schema, sample, options or RecordOptions(), baseline, **given)
         else:
-            made = _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
-        return with_watermark(made, watermark, max_watermark_jump)
+            stream = _of_row_format(df, name, format, keys, baseline=baseline, after_baseline=after_baseline, **given)
+        return with_watermark(stream, watermark, max_watermark_jump)
     check_dataframe(df, name)
     check_combination(name, keys, sequence_by, apply_as_deletes, weight_column, row_kind_column)
     key_names = column_names(df, keys, "keys", name)

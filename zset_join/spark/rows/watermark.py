@@ -73,8 +73,8 @@ def within_jump(stream: _Stream, jump: int | None) -> _Stream:
     """
     if jump is None:
         return stream
-    made: _Stream = replace(stream, max_watermark_jump=jump, may_reject=True)  # type: ignore[type-var]  # a dataclass
-    return made
+    limited: _Stream = replace(stream, max_watermark_jump=jump, may_reject=True)  # type: ignore[type-var]  # a dataclass
+    return limited
 
 
 def watermark_of(
