@@ -88,30 +88,44 @@ class SharedCase:
             table = changes("table", TABLE, keys=keys, apply_as_deletes=col("w") < 0, **more)
         else:
             table = changes("table", TABLE, keys=keys, weight_column="w", **more)
-        return table.create_index("k") if draw.random() < 0.5 or not self.by_event_time else table
+        return table.create_index("k", name="by_k") if draw.random() < 0.5 or not self.by_event_time else table
 
     def _joined(self, draw: random.Random, rows: View, table: View, key: str, emit: str | None = None) -> View:
         how = draw.choice(["inner", "left"])
-        rest = left("id") < right("g") * 3 if draw.random() < 0.3 else None
+        has_rest = draw.random() < 0.3
         if self.by_event_time:
             said: Any = emit or draw.choice(["once", "on_watermark", "eager"])
-            named = table.alias(f"table{draw.random()}") if draw.random() < 0.3 else table
+            named = self._named(draw, table)
             keep = draw.choice([None, None, 3])
             late: Any = draw.choice(["side_output", "drop", "join"])
             return rows.temporal_join(
                 named,
-                on=[(key, "k")],
+                on=[(key, named.columns[0])],
                 how=how,
                 as_of="t",
                 emit=said,
                 late=late,
                 keep_probe_for=keep,
-                condition=rest,
+                condition=left("id") < right(named.columns[1]) * 3 if has_rest else None,
                 is_change_time=True,
-            )
-        on: Any = draw.choice([[(key, "k")], [(key, "k"), ("g", "g")]])
+            ).withColumnRenamed(named.columns[2], "v")
+        named = self._named(draw, table)
+        on: Any = draw.choice([[(key, named.columns[0])], [(key, named.columns[0]), ("g", named.columns[1])]])
         moment = draw.choice(["current", "previous"])
-        return rows.temporal_join(table, on=on, how=how, as_of=PROCESSING_TIME, snapshot=moment, condition=rest)
+        rest = left("id") < right(named.columns[1]) * 3 if has_rest else None
+        joined = rows.temporal_join(named, on=on, how=how, as_of=PROCESSING_TIME, snapshot=moment, condition=rest)
+        return joined.withColumnRenamed(named.columns[2], "v")
+
+    @staticmethod
+    def _named(draw: random.Random, table: View) -> View:
+        """Return the table, perhaps under another name, or with other names of its columns."""
+        if draw.random() < 0.3:
+            return table.alias(f"table{draw.random()}")
+        if draw.random() < 0.3:
+            letter = draw.choice(["x", "y"])
+            called = table.select({f"{letter}.{name}": col(name) for name in table.columns})
+            return called.create_index(called.columns[0], name="by_k") if table.indexes else called
+        return table
 
     def epochs(self) -> list[dict[str, ZSet]]:
         """Return the deltas of every epoch by source."""

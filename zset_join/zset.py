@@ -147,6 +147,16 @@ class ZSet:
             raise WeightOverflowError("the negation of weight -2^63 does not fit an int64.")
         return ZSet(self.rows, -self.weights)
 
+    def with_schema(self, schema: pa.Schema) -> ZSet:
+        """Return the same rows under the names of another schema, whose columns have the same types; itself where they are.
+
+        >>> ZSet.of({"k": [1]}).with_schema(pa.schema({"key": pa.int64()})).schema.names
+        ['key']
+        """
+        if self.schema.names == schema.names:
+            return self
+        return ZSet(pa.RecordBatch.from_arrays(self.rows.columns, schema=schema), self.weights)
+
     def consolidated(self) -> ZSet:
         """Return every distinct row once, with the sum of its weights; rows whose weights sum to 0 are left out.
 

@@ -14,10 +14,19 @@ import pyarrow.compute as pc
 
 from zset_join.errors import PlanError
 from zset_join.expressions.evaluation import result_type, vector_of
-from zset_join.expressions.tree import Column, Expression, describe, walk
+from zset_join.expressions.tree import Call, Cast, Column, Expression, describe, walk
 from zset_join.expressions.vectors import Bools, Vector, to_arrow
 
-__all__ = ["check_condition", "columns_read", "compute", "named", "plain_column", "rows_where", "value_type"]
+__all__ = [
+    "check_condition",
+    "columns_read",
+    "compute",
+    "named",
+    "plain_column",
+    "rows_where",
+    "value_type",
+    "with_columns_called",
+]
 
 _SIDES = ("left", "right", "row")
 
@@ -35,6 +44,32 @@ def named(column: str) -> Expression:
 def plain_column(expression: Expression) -> str | None:
     """Return the name of the column that an expression is; None where something is computed."""
     return expression.name if isinstance(expression, Column) else None
+
+
+def with_columns_called(expression: Expression, side: str, names: Mapping[str, str]) -> Expression:
+    """Return an expression that calls columns of one side otherwise.
+
+    Args:
+        expression: over rows or pairs of rows.
+        side: "left", "right" or "row".
+        names: what a column is called here to what it is to be called; others keep their names.
+
+    >>> from zset_join.expressions.tree import left, right
+    >>> with_columns_called(left("a") < right("a"), "right", {"a": "b"})
+    left.a < right.b
+    """
+    match expression:
+        case Column():
+            return (
+                Column(expression.side, names.get(expression.name, expression.name)) if expression.side == side else expression
+            )
+        case Cast():
+            return Cast(with_columns_called(expression.operand, side, names), expression.type)
+        case Call():
+            operands = tuple(with_columns_called(operand, side, names) for operand in expression.operands)
+            return Call(expression.operation, operands)
+        case _:
+            return expression
 
 
 def value_type(expression: Expression, schema: pa.Schema) -> pa.DataType:

@@ -76,11 +76,12 @@ class TableReader:
     Args:
         join: the join.
         table: what it reads.
+        inputs: its left rows, and those of the table under the names they come with; the join calls them as the table does.
     """
 
-    def __init__(self, join: DurableOperator, table: SharedState) -> None:
+    def __init__(self, join: DurableOperator, table: SharedState, inputs: Sequence[Relation]) -> None:
         self._join, self._table = join, table
-        self.inputs = join.inputs
+        self.inputs: tuple[Relation, ...] = tuple(inputs)
         self.output = join.output
 
     @property
@@ -94,7 +95,7 @@ class TableReader:
         Raises:
             BadInputError: rows that break a relation's contract, with policy `error`.
         """
-        return self._join.answer(tick, deltas)
+        return self._join.answer(tick, self._named(deltas))
 
     def corrections(self) -> int | None:
         """Return how many earlier answers the last one took back because a row of the table came, changed or went."""
@@ -105,7 +106,11 @@ class TableReader:
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:
         """Return bad rows and rows that came too late: `input`, `row`, `weight`, `code`, `reason`."""
-        return self._join.rejections(tick, deltas)
+        return self._join.rejections(tick, self._named(deltas))
+
+    def _named(self, deltas: Sequence[ZSet]) -> tuple[ZSet, ZSet]:
+        left, table = deltas
+        return left, table.with_schema(self._join.inputs[1].schema)
 
     def next_due(self) -> NextDue:
         """Return when this join must be asked though no row comes."""
@@ -149,11 +154,15 @@ class SharedTable:
     Args:
         joins: the joins, over one table.
         state: what they remember together.
+        inputs: per join what comes to it, where it calls columns of the table otherwise; default: those of the joins.
     """
 
-    def __init__(self, joins: Sequence[DurableOperator], state: SharedState) -> None:
+    def __init__(
+        self, joins: Sequence[DurableOperator], state: SharedState, inputs: Sequence[Sequence[Relation]] | None = None
+    ) -> None:
         self._state = state
-        self.readers = tuple(TableReader(join, state) for join in joins)
+        given = [join.inputs for join in joins] if inputs is None else inputs
+        self.readers = tuple(TableReader(join, state, fed) for join, fed in zip(joins, given, strict=True))
         table = joins[0].inputs[1]
         self.inputs: tuple[Relation, ...] = (table, *(join.inputs[0] for join in joins))
         self.output = table
@@ -177,7 +186,7 @@ class SharedTable:
         table, *lefts = deltas
         self._state.absorb(tick, [(left, table) for left in lefts])
         for reader, left in zip(self.readers, lefts, strict=True):
-            reader.absorb(tick, (left, table))
+            reader.absorb(tick, (left, table.with_schema(reader.inputs[1].schema)))
 
     def rejections(self, tick: Tick, deltas: Sequence[ZSet]) -> pa.Table:  # noqa: ARG002 - as the protocol has it
         """Return nothing: the readers tell."""

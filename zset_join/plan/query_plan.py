@@ -168,7 +168,7 @@ class StateNode:
             by_stage[number][0] if number in by_stage else ZSet.empty(wanted.relation.schema)
             for number, wanted in zip(self.readers, self.stage.inputs[1:], strict=True)
         ]
-        return [table, *lefts]
+        return [table.with_schema(self.stage.inputs[0].relation.schema), *lefts]
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,22 @@ is. The law: sharing is invisible but for memory and time; every join answers in
 
 Two joins share where what they keep of the right side is the same, row for row and at every moment: the same rows, found by
 the same columns in the same types, and, for versions, freed at the same watermark. Else the second one keeps a copy, and
-`explain()` says why. A join between the two does not matter: in a chain, all are answered before the epoch is folded in.
+`explain()` says why. A join between the two does not matter: in a chain, all are answered before the epoch is folded in. Nor do
+other names of the columns: a table under two aliases of a SQL statement is one table.
+
+Inside Spark the same pass runs over the plan of the query, where a stream that has a second name is one source.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zset_join.expressions.rows import plain_column
 from zset_join.plan.query_plan import Feed, QueryPlan, SharedIndex, StageNode
+from zset_join.plan.row_steps import SelectStep, relation_after
 from zset_join.stages.current_versions import CurrentVersionsStage
 from zset_join.stages.process_time_join import ProcessTimeJoinStage
 from zset_join.stages.shared_table import MOST_READERS
@@ -26,6 +31,8 @@ from zset_join.stages.temporal_join import TemporalJoinStage
 __all__ = ["share_tables"]
 
 _TimedStage = TemporalJoinStage | ProcessTimeJoinStage
+_PREPARING = frozenset({"current_versions", "latest", "route"})
+"""Stages of one input whose answer follows from it alone; inside Spark every join has its own."""
 
 
 def share_tables(plan: QueryPlan) -> QueryPlan:
@@ -62,6 +69,8 @@ class _Kept:
         table: what they are called.
         index: the declared index that is looked up in, None for none.
         columns: what they are found by.
+        names: what the columns are called here.
+        is_using: the columns of the key are put once, so that both sides call them alike.
         facts: what else must be the same, with what is said where it is not.
     """
 
@@ -69,34 +78,74 @@ class _Kept:
     table: str
     index: str | None
     columns: tuple[str, ...]
+    names: tuple[str, ...]
+    is_using: bool
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: QueryPlan, node: StageNode, stage: _TimedStage) -> _Kept:
-        right, fed = stage.inputs[1], _text(node.feeds[1])
+        right, options = stage.inputs[1], stage.options if isinstance(stage, TemporalJoinStage) else None
+        fed, origins = _without_renaming(plan, node.feeds[1])
+        key = tuple(origins.get(name, name) for name in right.key)
         facts: dict[str, Any] = {
             "it keeps latest rows, or versions": stage.kind,
-            "it finds rows by other columns": right.key,
+            "it finds rows by other columns": key,
             "it compares keys in other types": [str(kind) for kind in right.key_types],
             "it compares keys with <=> where the other does not, or the reverse": right.null_safe,
-            "it tells its rows apart by other columns": right.relation.primary_key,
+            "it tells its rows apart by other columns": [origins.get(name, name) for name in right.relation.primary_key],
         }
-        if isinstance(stage, TemporalJoinStage):
-            options = stage.options
+        if isinstance(stage, TemporalJoinStage) and options is not None:
+            deletes = options.delete_column
             facts |= {
                 "it waits for the watermarks of other sources": sorted(plan.timed_sources(node.number)),
                 "it compares times in another type": str(stage.shape.times.kind),
                 "it keeps rows for corrections longer or shorter": options.keep_probe_for if options.emit == "eager" else 0,
                 "it allows another jump of the watermark": options.max_watermark_jump,
-                "it takes other rows for DELETEs": options.delete_column,
+                "it takes other rows for DELETEs": deletes if deletes is None else origins.get(deletes, deletes),
             }
         else:
-            facts["it has current versions of its own"] = fed
-        return cls(_text(_versions_of(plan, node.feeds[1])), right.relation.name, stage.index, right.key, facts)
+            facts["it has current versions of its own"] = _text(plan, fed)
+        return cls(
+            rows=_text(plan, _versions_of(plan, fed)),
+            table=right.relation.name,
+            index=stage.index,
+            columns=key,
+            names=tuple(right.relation.schema.names),
+            is_using=options.using if options is not None else bool(getattr(stage, "using", False)),
+            facts=facts,
+        )
 
 
-def _text(feeds: Sequence[Feed]) -> str:
-    return json.dumps([feed.to_json() for feed in feeds], sort_keys=True)
+def _text(plan: QueryPlan, feeds: Sequence[Feed]) -> str:
+    return json.dumps([_written(plan, feed) for feed in feeds], sort_keys=True)
+
+
+def _written(plan: QueryPlan, feed: Feed) -> Any:
+    """Return where rows come from; stages that only prepare the rows of one input are the same where their input is."""
+    steps = [step.to_json() for step in feed.steps]
+    if isinstance(feed.origin, int):
+        node = plan.nodes[feed.origin]
+        if node.stage.kind in _PREPARING:
+            stage = node.stage.to_json()
+            stage["source"] = {**stage["source"], "name": ""}  # it is called otherwise for every join
+            return [stage, [[_written(plan, one) for one in feeds] for feeds in node.feeds], steps]
+    return [feed.origin, steps]
+
+
+def _without_renaming(plan: QueryPlan, feeds: Sequence[Feed]) -> tuple[Sequence[Feed], Mapping[str, str]]:
+    """Return feeds without what only gives all columns other names, and what every column is called before that."""
+    if len(feeds) != 1:
+        return feeds, {}
+    (feed,) = feeds
+    steps, origins = list(feed.steps), {name: name for name in plan.relation_after(feed).schema.names}
+    while steps and isinstance(steps[-1], SelectStep):
+        before = relation_after(plan.relation_of(feed.origin), tuple(steps[:-1])).schema.names
+        if [plain_column(expression) for _, expression in steps[-1].columns] != before:
+            break
+        below = {name: original for (name, _), original in zip(steps[-1].columns, before, strict=True)}
+        origins = {name: below[original] for name, original in origins.items()}
+        steps.pop()
+    return [replace(feed, steps=tuple(steps))], origins
 
 
 def _versions_of(plan: QueryPlan, feeds: Sequence[Feed]) -> Sequence[Feed]:
@@ -118,6 +167,8 @@ class _Readers:
         for why, value in self.kept.facts.items():
             if kept.facts.get(why) != value:
                 return why
+        if kept.is_using and kept.names != self.kept.names:
+            return "it puts the columns of its key once, and calls them otherwise"
         if self.kept.index is not None and kept.index is not None and kept.index != self.kept.index:
             return f"it looks up in index {kept.index}"
         return f"a table serves {MOST_READERS} joins" if len(self.numbers) == MOST_READERS else None

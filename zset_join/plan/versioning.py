@@ -8,10 +8,11 @@ that a filter rejects is a DELETE at its own time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from zset_join.expressions.functions import coalesce
-from zset_join.expressions.rows import named
+from zset_join.expressions.rows import named, plain_column
 from zset_join.expressions.tree import Expression, lit
 from zset_join.plan.lookup_requests import CurrentVersionsRequest
 from zset_join.plan.row_steps import SelectStep, WhereStep
@@ -68,7 +69,25 @@ def versioning_of(node: Node) -> Versioning:
 
 
 def current_versions(node: Node) -> Node:
-    """Return what a join by processing time looks up in: of versions those that hold now, of latest rows these themselves."""
+    """Return what a join by processing time looks up in: of versions those that hold now, of latest rows these themselves.
+
+    What only gives the columns other names stays behind, so that joins with a table under several names share it.
+    """
+    if _renames(node) and versioning_of(node).is_versioned:
+        held = current_versions(node.child)
+        return replace(node, child=held) if held.relation.schema.names == node.child.relation.schema.names else _held_now(node)
+    return _held_now(node)
+
+
+def _renames(node: Node) -> TypeGuard[Apply]:
+    """Say whether a node is all columns of another one under other names."""
+    if not isinstance(node, Apply) or not isinstance(node.step, SelectStep) or node.hides:
+        return False
+    names: list[str] = node.child.relation.schema.names
+    return [plain_column(expression) for _, expression in node.step.columns] == names
+
+
+def _held_now(node: Node) -> Node:
     versioning = versioning_of(node)
     if not versioning.is_versioned:
         return node

@@ -62,9 +62,14 @@ class ProcessTimeJoinStage(Stage):
         return self.null_safe or (False,) * len(self.left.join_key)
 
     @cached_property
+    def shape(self) -> LookupShape:
+        """Return the columns of the answer, and the key."""
+        return LookupShape.of(self.left, self.right, self.how, using=self.using, leaves_process=False)
+
+    @cached_property
     def inputs(self) -> tuple[StageInput, ...]:
         """Return both inputs, bucketed by join key."""
-        shape = LookupShape.of(self.left, self.right, self.how, using=self.using, leaves_process=False)
+        shape = self.shape
         places = [at for at, name in enumerate(self.right.join_key) if not self.find_by or name in self.find_by]
         types = tuple(shape.key_schema.field(at).type for at in places)
         left, right = (
@@ -125,7 +130,13 @@ class ProcessTimeJoinStage(Stage):
         return cast("DurableOperator", self.made(options, directory))
 
     def made(
-        self, options: StageOptions, directory: str | None, *, place: int = 0, table_of: ProcessTimeJoin | None = None
+        self,
+        options: StageOptions,
+        directory: str | None,
+        *,
+        place: int = 0,
+        output_names: Sequence[str] | None = None,
+        table_of: ProcessTimeJoin | None = None,
     ) -> ProcessTimeJoin:
         """Return the join of one bucket, perhaps over the rows of another one; see `ProcessTimeJoin`."""
         return ProcessTimeJoin(
@@ -138,6 +149,7 @@ class ProcessTimeJoinStage(Stage):
             residual=self.residual,
             hidden=self.hidden[0],
             find_by=self.find_by or None,
+            output_names=output_names,
             on_bad_input=options.on_bad_input,
             tombstone_retention_seconds=options.tombstone_retention_seconds,
             chunk_rows=options.chunk_rows,

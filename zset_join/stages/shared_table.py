@@ -2,15 +2,21 @@
 
 It is no stage of a plan's order: its readers are, each with its own feeds and answer. It says how their state is built, logged
 and kept together.
+
+Readers may call the columns of the table otherwise, as two aliases of one table do. The table goes by the names of the first
+one; the others are built over these, and answer under their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
+from zset_join.expressions.rows import with_columns_called
 from zset_join.operators.latest_joins import LatestJoins
 from zset_join.operators.process_time_join import ProcessTimeJoin
 from zset_join.operators.shared_table import SharedTable
@@ -81,8 +87,11 @@ class SharedTableStage(Stage):
         for place, reader in enumerate(self.readers):
             if not isinstance(reader, ProcessTimeJoinStage):
                 raise AssertionError("readers of latest rows join by processing time")
-            joins.append(reader.made(options, directory, place=place, table_of=joins[0] if joins else None))
-        return SharedTable(joins, LatestJoins(joins))
+            calls, names = self._calls(reader), reader.shape.output_schema.names
+            if calls:
+                reader = _latest_called(reader, calls)
+            joins.append(reader.made(options, directory, place=place, output_names=names, table_of=joins[0] if joins else None))
+        return SharedTable(joins, LatestJoins(joins), self._fed)
 
     def _of_versions(self, options: StageOptions, directory: str | None) -> SharedTable:
         joins: list[TemporalJoin] = []
@@ -94,9 +103,21 @@ class SharedTableStage(Stage):
         for place, reader in enumerate(self.readers):
             if not isinstance(reader, TemporalJoinStage):
                 raise AssertionError("readers of versions join by event time")
-            owner = joins[0] if joins else None
+            owner, calls = joins[0] if joins else None, self._calls(reader)
+            if calls:
+                reader = _versions_called(reader, calls)
             joins.append(reader.made(options, directory, place=place, eager_places=1 + max(eager, default=-1), table_of=owner))
-        return SharedTable(joins, VersionJoins([one.join for one in joins]))
+        return SharedTable(joins, VersionJoins([one.join for one in joins]), self._fed)
+
+    @property
+    def _fed(self) -> list[list[Relation]]:
+        return [[given.relation for given in reader.inputs] for reader in self.readers]
+
+    def _calls(self, reader: Stage) -> dict[str, str]:
+        """Return what the table calls columns that a reader calls otherwise."""
+        names = self.inputs[0].relation.schema.names
+        own = reader.inputs[1].relation.schema.names
+        return {} if own == names else dict(zip(own, names, strict=True))
 
     @property
     def max_watermark_jump(self) -> int | None:
@@ -111,6 +132,46 @@ class SharedTableStage(Stage):
     def to_json(self) -> dict[str, Any]:
         """Return everything about it, JSON-ready."""
         return {"kind": self.kind, "readers": [reader.to_json() for reader in self.readers]}
+
+
+def _called(relation: Relation, names: Mapping[str, str]) -> Relation:
+    """Return a relation whose columns are called otherwise."""
+
+    def given(columns: Sequence[str]) -> tuple[str, ...]:
+        return tuple(names[column] for column in columns)
+
+    return replace(
+        relation,
+        schema=pa.schema([column.with_name(names[column.name]) for column in relation.schema]),
+        join_key=given(relation.join_key),
+        primary_key=given(relation.primary_key),
+        sequence_by=given(relation.sequence_by),
+        event_time=None if relation.event_time is None else names[relation.event_time],
+    )
+
+
+def _versions_called(stage: TemporalJoinStage, names: Mapping[str, str]) -> TemporalJoinStage:
+    """Return a join by event time over versions whose columns are called otherwise; its answer keeps its names."""
+    options = stage.options
+    called = replace(
+        options,
+        residual=None if options.residual is None else with_columns_called(options.residual, "right", names),
+        delete_column=None if options.delete_column is None else names[options.delete_column],
+        hidden=(options.hidden[0], tuple(names[name] for name in options.hidden[1])),
+        output_names=tuple(stage.shape.schema.names),
+    )
+    return replace(stage, right=_called(stage.right, names), options=called)
+
+
+def _latest_called(stage: ProcessTimeJoinStage, names: Mapping[str, str]) -> ProcessTimeJoinStage:
+    """Return a join by processing time over rows whose columns are called otherwise."""
+    return replace(
+        stage,
+        right=_called(stage.right, names),
+        residual=None if stage.residual is None else with_columns_called(stage.residual, "right", names),
+        hidden=(stage.hidden[0], tuple(names[name] for name in stage.hidden[1])),
+        find_by=tuple(names[name] for name in stage.find_by),
+    )
 
 
 def _read(fields: Mapping[str, Any]) -> SharedTableStage:
